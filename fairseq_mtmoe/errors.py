@@ -1,0 +1,46 @@
+"""What a user sees when an input is wrong: one sentence, and no traceback.
+
+Every check of user input in the package raises `UserError`; `install_excepthook` makes the command line print
+its sentence alone. Invariants of our own code are asserted instead, and keep their traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import NoReturn
+
+
+class UserError(ValueError):
+    """Wrong input. The message is one sentence: what is wrong, where, and what to do."""
+
+
+def must_be(name: str, rule: str, value: object) -> NoReturn:
+    """Raise the `UserError` that says which rule the input `name` breaks."""
+    raise UserError(f"`{name}` must be {rule}, but is {value!r} instead.")
+
+
+def find_user_error(error: BaseException | None) -> UserError | None:
+    """The `UserError` at the root of a chain of exceptions (fairseq re-raises some as bare `Exception`), if any."""
+    while error is not None:
+        if isinstance(error, UserError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def install_excepthook() -> None:
+    """Print a `UserError`'s sentence instead of its traceback. Safe to call twice."""
+    previous = sys.excepthook
+    if getattr(previous, "shows_user_errors", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        user_error = find_user_error(error)
+        if user_error is None:
+            previous(kind, error, trace)
+        else:
+            print(f"error: {user_error}", file=sys.stderr)
+
+    hook.shows_user_errors = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
