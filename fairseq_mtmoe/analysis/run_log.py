@@ -1,0 +1,117 @@
+"""The run log: what a training run tells the pictures, as one JSON line per event in `<save_dir>/mtmoe.jsonl`.
+
+Nothing here needs fairseq or torch, so that a log can be read on any machine. The events and their fields are
+listed in `fairseq_mtmoe/analysis/README.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.errors import UserError
+
+FILE_NAME = "mtmoe.jsonl"
+
+Event = dict[str, Any]
+
+
+class RunLog:
+    """Appends events to one file; a resumed run goes on in the file of the interrupted one."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event as a line.
+
+        Numbers may be Python's, numpy's or one-element tensors; those that are not finite become null, because
+        JSON has no spelling for them.
+
+        Raises:
+            UserError: the file cannot be written (a full disk, a folder without write permission).
+        """
+        line = json.dumps(_plain({"event": event, **fields}), ensure_ascii=False, allow_nan=False)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered, and a single write: what an interruption leaves is at most one incomplete last line.
+            with open(self.path, "ab", buffering=0) as file:
+                start = b"" if _ends_with_newline(self.path) else b"\n"
+                file.write(start + line.encode("utf-8") + b"\n")
+        except OSError as error:
+            raise UserError(f"The run log {self.path} cannot be written: {error.strerror or error}.") from error
+
+
+def read(path: str | Path) -> list[Event]:
+    """The events of a run log, oldest first, as the run that was carried on in the end saw them.
+
+    A run that is interrupted and resumed repeats the events since its last checkpoint. So an event takes back
+    earlier lines of its kind (and validation subset) about the same or a later update; an event without
+    `update` is ordered by its `epoch`, and one with neither replaces the earlier one. Lines that an interruption
+    cut off are skipped.
+
+    Args:
+        path: the log, or the run's folder with the log in it.
+
+    Raises:
+        UserError: there is no such log, or the file holds no event at all.
+    """
+    file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError as error:
+        raise UserError(
+            f"There is no run log {file}: give the --save-dir of a run of the task translation_heated."
+        ) from error
+    events = [event for event in map(_parse, lines) if event is not None]
+    if lines and not events:
+        raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
+    return _without_taken_back(events)
+
+
+def _without_taken_back(events: list[Event]) -> list[Event]:
+    kept: list[Event] = []
+    earliest: dict[tuple[str, str], float] = {}
+    for event in reversed(events):
+        kind = (event["event"], str(event.get("subset", "")))
+        moment = _moment(event)
+        if moment < earliest.get(kind, math.inf):
+            earliest[kind] = moment
+            kept.append(event)
+    return kept[::-1]
+
+
+def _moment(event: Event) -> float:
+    moment: Any = event["update"] if "update" in event else event.get("epoch", 0)
+    return float(moment)
+
+
+def _parse(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+    except ValueError:  # also a line that was cut inside a UTF-8 character
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with open(path, "rb") as file:
+        if file.seek(0, 2) == 0:
+            return True
+        file.seek(-1, 2)
+        return file.read(1) == b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """`value` with numpy numbers, arrays and tensors as Python numbers and lists, and NaN and infinities as None."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
