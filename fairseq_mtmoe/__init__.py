@@ -1,0 +1,37 @@
+"""fairseq_mtmoe: sparse multilingual translation, and the multi-task learning around it, as a fairseq `--user-dir`.
+
+`fairseq-train DATA --user-dir fairseq_mtmoe …` imports this package and finds its models and tasks. Importing
+`fairseq_mtmoe.moe`, the sparse layers alone, needs torch and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__version__ = "0.1.0"
+
+
+def register() -> None:
+    """Make the plugin's models, tasks and criterions known to fairseq. Safe to call any number of times.
+
+    fairseq's `--user-dir` registers nothing when the package was imported before, in a spawned worker for example;
+    our own commands and the import below therefore call this themselves.
+    """
+    import argparse
+    import importlib
+
+    import torch
+
+    from fairseq_mtmoe.checkpoints import file_io
+    from fairseq_mtmoe.errors import install_excepthook
+
+    # fairseq's checkpoints hold their options as a Namespace: a plain container, and safe to unpickle.
+    torch.serialization.add_safe_globals([argparse.Namespace])
+    install_excepthook()
+    file_io.install()
+    for name in ("tasks", "models.base_sparse"):
+        importlib.import_module(f"{__name__}.{name}")
+
+
+if "fairseq.models" in sys.modules:
+    register()

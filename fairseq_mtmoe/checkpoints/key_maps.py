@@ -1,0 +1,30 @@
+"""Where each parameter of a dense model goes in the sparse model made from it, as a table.
+
+The names are those of state dicts. A block's feed-forward layer becomes its experts' stacked parameters; everything else
+keeps its name. Parameters of the sparse model that no row names, the gates', start afresh.
+"""
+
+from __future__ import annotations
+
+import re
+
+# name within a block of the dense model -> name within the same block of the sparse one
+DENSE_TO_EXPERTS = {
+    "fc1.weight": "moe.experts.fc1_weight",
+    "fc1.bias": "moe.experts.fc1_bias",
+    "fc2.weight": "moe.experts.fc2_weight",
+    "fc2.bias": "moe.experts.fc2_bias",
+}
+
+_FEED_FORWARD = re.compile(r"^((?:.*\.)?(?:encoder|decoder)\.layers\.\d+)\.(fc[12]\.(?:weight|bias))$")
+
+
+def expert_key(dense_key: str, expert_blocks: set[str]) -> str | None:
+    """The stacked parameter that a dense model's parameter is copied into, or None if it keeps its name.
+
+    `expert_blocks` holds the blocks with experts, such as `encoder.layers.1`.
+    """
+    match = _FEED_FORWARD.match(dense_key)
+    if match is None or match[1] not in expert_blocks:
+        return None
+    return f"{match[1]}.{DENSE_TO_EXPERTS[match[2]]}"

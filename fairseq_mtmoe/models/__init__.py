@@ -1,0 +1,1 @@
+"""The models: `_common` holds what the systems share, then there is one folder per system."""

@@ -1,0 +1,172 @@
+"""fairseq's transformer blocks with a slot for experts.
+
+A block starts with the feed-forward layer that fairseq gives it, and keeps fairseq's parameter names: dense checkpoints
+fit. `sparsify` puts a mixture of experts in the layer's place ("Tricks for Training Sparse Translation Models", §2.3).
+Which blocks have experts, and of which kind, is a `SlotPlan`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, List, Optional, Tuple
+
+from fairseq.distributed import fsdp_wrap
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
+from torch import LongTensor, Tensor, nn
+
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """What one block's experts are: the gate's kind, their number, how they are combined, the number of tasks."""
+
+    gate: str
+    num_experts: int
+    combine: str
+    num_tasks: int
+    starts_dense: bool
+
+
+class ExpertSlot(nn.Module):
+    """Mixed into a block of fairseq: its feed-forward layer is dense (`fc1`, `fc2`) or a mixture of experts (`moe`)."""
+
+    def plan_experts(self, plan: SlotPlan) -> None:
+        """Remember the plan, and follow it at once unless the model starts dense."""
+        self.plan = plan
+        self.moe: Optional[MoELayer] = None
+        if not plan.starts_dense:
+            self.sparsify(copy_dense=False)
+
+    def sparsify(self, copy_dense: bool = True) -> None:
+        """Replace the feed-forward layer by experts: copies of it, or with an initialisation of their own."""
+        fc1, fc2 = self.fc1, self.fc2
+        plan = self.plan
+        bank = ExpertBank(
+            plan.num_experts,
+            fc1.in_features,
+            fc1.out_features,
+            activation=self.activation_fn,
+            dropout=self.activation_dropout_module.p,
+        )
+        if copy_dense:
+            bank.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)
+        gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks)
+        moe = MoELayer(gate, bank, combine=plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)
+        moe.requires_grad_(fc1.weight.requires_grad)
+        moe.train(self.training)
+        del self.fc1, self.fc2
+        self.moe = moe
+
+    def experts_branch(self, h: Tensor, padding_mask: Optional[Tensor], task_ids: Optional[LongTensor]) -> Tensor:
+        """The block's second half: `h` (L, B, H) plus the experts' branch, normed where fairseq norms it.
+
+        The gate reads the residual stream `h` itself, the experts what the dense layer would read.
+        `padding_mask` is (B, L), True for padding; `task_ids` is (B,).
+        """
+        assert self.moe is not None
+        branch_input = self.final_layer_norm(h) if self.normalize_before else h
+        mask = None if padding_mask is None else padding_mask.t()
+        ids = None if task_ids is None else task_ids.unsqueeze(0).expand(h.shape[:2])
+        h = self.residual_connection(self.dropout_module(self.moe(h, branch_input, mask, ids)), h)
+        return h if self.normalize_before else self.final_layer_norm(h)
+
+
+class SparseEncoderLayer(ExpertSlot, TransformerEncoderLayerBase):
+    """fairseq's encoder block with an expert slot."""
+
+    def __init__(self, cfg: TransformerConfig, plan: SlotPlan) -> None:
+        super().__init__(cfg)
+        self.plan_experts(plan)
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_padding_mask: Optional[Tensor],
+        attn_mask: Optional[Tensor] = None,
+        task_ids: Optional[LongTensor] = None,
+    ) -> Tensor:
+        """As fairseq's, with `task_ids` (B,) for task gates. Shapes: x (L, B, H), mask (B, L)."""
+        if self.moe is None:
+            return super().forward(x, encoder_padding_mask, attn_mask)
+        if attn_mask is not None:
+            attn_mask = attn_mask.masked_fill(attn_mask.bool(), -1e4)
+        query = self.self_attn_layer_norm(x) if self.normalize_before else x
+        attended, _ = self.self_attn(
+            query, query, query, key_padding_mask=encoder_padding_mask, need_weights=False, attn_mask=attn_mask
+        )
+        h = self.residual_connection(self.dropout_module(attended), x)
+        if not self.normalize_before:
+            h = self.self_attn_layer_norm(h)
+        return self.experts_branch(h, encoder_padding_mask, task_ids)
+
+
+class SparseDecoderLayer(ExpertSlot, TransformerDecoderLayerBase):
+    """fairseq's decoder block with an expert slot."""
+
+    def __init__(self, cfg: TransformerConfig, plan: SlotPlan, no_encoder_attn: bool = False) -> None:
+        super().__init__(cfg, no_encoder_attn)
+        self.plan_experts(plan)
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_out: Optional[Tensor] = None,
+        encoder_padding_mask: Optional[Tensor] = None,
+        incremental_state: Optional[dict] = None,
+        prev_self_attn_state: Optional[List[Tensor]] = None,
+        prev_attn_state: Optional[List[Tensor]] = None,
+        self_attn_mask: Optional[Tensor] = None,
+        self_attn_padding_mask: Optional[Tensor] = None,
+        need_attn: bool = False,
+        need_head_weights: bool = False,
+        task_ids: Optional[LongTensor] = None,
+    ) -> Tuple[Tensor, Optional[Tensor], None]:
+        """As fairseq's, with `task_ids` (B,) for task gates. Shapes: x (L, B, H), masks (B, L)."""
+        if self.moe is None:
+            return super().forward(
+                x, encoder_out, encoder_padding_mask, incremental_state, prev_self_attn_state, prev_attn_state,
+                self_attn_mask, self_attn_padding_mask, need_attn, need_head_weights,
+            )  # fmt: skip
+        # These two are fairseq's ONNX export only, which the slots do not offer.
+        assert prev_self_attn_state is None and prev_attn_state is None
+        query = self.self_attn_layer_norm(x) if self.normalize_before else x
+        attended, attention = self.self_attn(
+            query, query, query, key_padding_mask=self_attn_padding_mask, incremental_state=incremental_state,
+            need_weights=False, attn_mask=self_attn_mask,
+        )  # fmt: skip
+        h = self.residual_connection(self.dropout_module(attended), x)
+        if not self.normalize_before:
+            h = self.self_attn_layer_norm(h)
+        if self.encoder_attn is not None and encoder_out is not None:
+            need_attn = need_attn or need_head_weights or (not self.training and self.need_attn)
+            h, attention = self._read_source(
+                h, encoder_out, encoder_padding_mask, incremental_state, need_attn, need_head_weights
+            )
+        return self.experts_branch(h, self_attn_padding_mask, task_ids), attention, None
+
+    def _read_source(
+        self,
+        h: Tensor,
+        encoder_out: Tensor,
+        encoder_padding_mask: Optional[Tensor],
+        incremental_state: Optional[dict],
+        need_attn: bool,
+        need_head_weights: bool,
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Attend to the encoder's output (S, B, H); returns the new residual stream and the attention weights."""
+        query = self.encoder_attn_layer_norm(h) if self.normalize_before else h
+        read, attention = self.encoder_attn(
+            query=query, key=encoder_out, value=encoder_out, key_padding_mask=encoder_padding_mask,
+            incremental_state=incremental_state, static_kv=True, need_weights=need_attn,
+            need_head_weights=need_head_weights,
+        )  # fmt: skip
+        h = self.residual_connection(self.dropout_module(read), h)
+        return (h if self.normalize_before else self.encoder_attn_layer_norm(h)), attention
+
+
+def wrap_block(block: nn.Module, cfg: Any) -> nn.Module:
+    """Activation checkpointing and full sharding around a block, under the conditions that fairseq sets for its own."""
+    if cfg.checkpoint_activations:
+        block = checkpoint_wrapper(block, offload_to_cpu=cfg.offload_activations)
+    return fsdp_wrap(block, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)

@@ -1,0 +1,120 @@
+"""An optimizer's state by parameter name: what must travel when a model changes shape in the middle of a run.
+
+fairseq's optimizers come in layers: Adam over the model's own parameters, or over float32 copies of half-precision ones
+("masters"), and these separate or flattened into one vector. Here all of them look alike: a dict from a parameter's name
+to its tensors (`exp_avg`, `exp_avg_sq`, `master`, …, each of the parameter's shape) and numbers (`step`).
+"""
+
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.errors import UserError
+
+NamedState = Dict[str, Dict[str, Any]]
+
+
+def trained_parameters(model: nn.Module) -> List[Tuple[str, nn.Parameter]]:
+    """The parameters that fairseq gives to the optimizer, in its order."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def read_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]]) -> NamedState:
+    """The state of a fairseq optimizer over exactly these parameters, by name.
+
+    Raises:
+        UserError: the optimizer keeps parameters in groups, or holds other parameters too.
+    """
+    inner = optimizer.optimizer
+    if len(inner.param_groups) != 1:
+        raise UserError("`--dense-updates` works with one parameter group; use an `--optimizer` without groups.")
+    masters = getattr(optimizer, "fp32_params", None)
+    if masters is None:
+        _expect_same(inner.param_groups[0]["params"], parameters)
+        return {name: dict(inner.state.get(parameter, {})) for name, parameter in parameters}
+    if isinstance(masters, dict):
+        return _read_flat(inner, masters, parameters)
+    _expect_same(masters, parameters)
+    return {
+        name: {"master": master.data, **inner.state.get(master, {})}
+        for (name, _), master in zip(parameters, masters, strict=True)
+    }
+
+
+def write_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]], state: NamedState) -> None:
+    """Make a fairseq optimizer optimize these parameters instead, starting from `state` where it has their names."""
+    inner = optimizer.optimizer
+    values = [parameter for _, parameter in parameters]
+    masters = getattr(optimizer, "fp32_params", None)
+    inner.state.clear()
+    if masters is None:
+        _set_parameters(inner, values)
+        inner.state.update({p: state[name] for name, p in parameters if state.get(name)})
+        if hasattr(optimizer, "params"):
+            optimizer.params = values
+        return
+    flat = isinstance(masters, dict)
+    optimizer.fp16_params = values
+    optimizer.fp32_params = type(optimizer).build_fp32_params(None, values, flatten=flat)
+    if flat:
+        _write_flat(inner, optimizer.fp32_params, parameters, state)
+        return
+    _set_parameters(inner, optimizer.fp32_params)
+    for (name, _), master in zip(parameters, optimizer.fp32_params, strict=True):
+        moments = dict(state.get(name, {}))
+        master.data.copy_(moments.pop("master", master.data))
+        if moments:
+            inner.state[master] = moments
+
+
+def map_tensors(entry: Dict[str, Any], shape: torch.Size, change: Callable[[Tensor], Tensor]) -> Dict[str, Any]:
+    """`entry` with `change` applied to the tensors that have the parameter's shape; numbers stay as they are."""
+    return {
+        key: change(value) if torch.is_tensor(value) and value.shape == shape else value
+        for key, value in entry.items()
+    }
+
+
+def _set_parameters(inner: torch.optim.Optimizer, parameters: List[nn.Parameter]) -> None:
+    inner.param_groups[0]["params"] = list(parameters)
+
+
+def _expect_same(held: List[Tensor], parameters: List[Tuple[str, nn.Parameter]]) -> None:
+    if [p.shape for p in held] != [p.shape for _, p in parameters]:
+        raise UserError("`--dense-updates` must be 0 with a criterion that has parameters of its own.")
+
+
+def _read_flat(inner: Any, masters: Dict[Any, Tensor], parameters: List[Tuple[str, nn.Parameter]]) -> NamedState:
+    (vector,) = masters.values()
+    whole = {"master": vector.data, **inner.state.get(vector, {})}
+    state: NamedState = {}
+    offset = 0
+    for name, parameter in parameters:
+        end = offset + parameter.numel()
+        state[name] = map_tensors(whole, vector.shape, lambda v, o=offset, e=end, p=parameter: v[o:e].view_as(p))
+        offset = end
+    assert offset == vector.numel()
+    return state
+
+
+def _write_flat(
+    inner: Any, masters: Dict[Any, Tensor], parameters: List[Tuple[str, nn.Parameter]], state: NamedState
+) -> None:
+    (vector,) = masters.values()
+    _set_parameters(inner, [vector])
+    moments: Dict[str, Any] = {}
+    offset = 0
+    for name, parameter in parameters:
+        end = offset + parameter.numel()
+        for key, value in state.get(name, {}).items():
+            if not torch.is_tensor(value) or value.shape != parameter.shape:
+                moments.setdefault(key, value)
+            elif key == "master":
+                vector.data[offset:end].copy_(value.reshape(-1))
+            else:
+                target = moments.setdefault(key, torch.zeros_like(vector.data, dtype=value.dtype))
+                target[offset:end].copy_(value.reshape(-1))
+        offset = end
+    if moments:
+        inner.state[vector] = moments

@@ -1,0 +1,172 @@
+"""fairseq's encoder-decoder transformer, built from flat options, whose blocks learn their sentences' task ids.
+
+`SparseTransformer` turns every `expert_interval`-th block of both stacks into an expert slot. It needs no task ids
+unless a gate does, so it trains under fairseq's own `--task translation` too.
+"""
+
+from argparse import Namespace
+from typing import Any, Dict, List, Optional, Tuple
+
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
+from torch import LongTensor, Tensor, nn
+
+from fairseq_mtmoe.models._common.blocks import SlotPlan, SparseDecoderLayer, SparseEncoderLayer, wrap_block
+from fairseq_mtmoe.models._common.task_channel import TaskChannel
+
+
+class SlotStack:
+    """Mixed into an encoder or decoder: hands each block its plan, in order, and connects it to the task channel."""
+
+    slot_plans: Dict[int, SlotPlan]
+
+    def start_stack(self, slot_plans: Dict[int, SlotPlan]) -> None:
+        """To be called before fairseq builds the blocks."""
+        self.slot_plans = slot_plans
+        self.channel = TaskChannel()
+        self._built_blocks = 0
+
+    def _next_plan(self) -> Optional[SlotPlan]:
+        index, self._built_blocks = self._built_blocks, self._built_blocks + 1
+        return self.slot_plans.get(index)
+
+    def _slot(self, block: nn.Module, cfg: TransformerConfig) -> nn.Module:
+        block = wrap_block(block, cfg)
+        self.channel.connect(block)
+        return block
+
+
+class SlotEncoder(SlotStack, TransformerEncoderBase):
+    """fairseq's encoder with expert slots."""
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: dict) -> None:
+        self.start_stack(slot_plans)
+        super().__init__(cfg, dictionary, embed_tokens)
+
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+        """The next block: fairseq's own, or one with an expert slot."""
+        plan = self._next_plan()
+        return super().build_encoder_layer(cfg) if plan is None else self._slot(SparseEncoderLayer(cfg, plan), cfg)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Optional[Tensor] = None,
+        task_ids: Optional[LongTensor] = None,
+    ) -> Dict[str, List[Tensor]]:
+        """As fairseq's, with `task_ids` (B,), which also come out again under their name."""
+        self.channel.task_ids = task_ids
+        encoder_out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
+        encoder_out["task_ids"] = [] if task_ids is None else [task_ids]
+        return encoder_out
+
+    def reorder_encoder_out(self, encoder_out: Dict[str, List[Tensor]], new_order: LongTensor) -> dict:
+        """As fairseq's; the task ids follow their sentences."""
+        reordered = super().reorder_encoder_out(encoder_out, new_order)
+        reordered["task_ids"] = [ids.index_select(0, new_order) for ids in encoder_out["task_ids"]]
+        return reordered
+
+
+class SlotDecoder(SlotStack, TransformerDecoderBase):
+    """fairseq's decoder with expert slots."""
+
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Any,
+        embed_tokens: nn.Module,
+        slot_plans: dict,
+        no_encoder_attn: bool = False,
+    ) -> None:
+        self.start_stack(slot_plans)
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+
+    def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
+        """The next block: fairseq's own, or one with an expert slot."""
+        plan = self._next_plan()
+        if plan is None:
+            return super().build_decoder_layer(cfg, no_encoder_attn)
+        return self._slot(SparseDecoderLayer(cfg, plan, no_encoder_attn), cfg)
+
+    def extract_features_scriptable(
+        self, prev_output_tokens: Tensor, encoder_out: Optional[dict] = None, *args: Any, **kwargs: Any
+    ) -> Tuple[Tensor, dict]:
+        """As fairseq's, after telling the blocks the task ids that came with the encoder's output."""
+        ids = (encoder_out or {}).get("task_ids") or [None]
+        self.channel.task_ids = ids[0]
+        return super().extract_features_scriptable(prev_output_tokens, encoder_out, *args, **kwargs)
+
+
+class FlatTransformer(TransformerModelBase):
+    """fairseq's transformer with a flat configuration: the dense twin of every sparse model.
+
+    Its parameters have stock fairseq's names: a checkpoint of `--arch transformer` loads into it, and the reverse.
+    """
+
+    # SequenceGenerator and the trainer look here; True makes our tasks pass `task_ids` on.
+    accepts_task_ids = False
+
+    def load_state_dict(
+        self,
+        state_dict: Dict[str, Tensor],
+        strict: bool = True,
+        model_cfg: Any = None,
+        args: Optional[Namespace] = None,
+    ) -> Any:
+        """As fairseq's; the flat options have no layers to prune at loading, so its pruning is told nothing."""
+        return super().load_state_dict(state_dict, strict)
+
+
+class SparseTransformer(FlatTransformer):
+    """A transformer with expert slots. `slot_plans` maps a block's index to its plan, the same in both stacks."""
+
+    accepts_task_ids = True
+
+    @classmethod
+    def build_sparse(cls, cfg: TransformerConfig, task: Any, slot_plans: Dict[int, SlotPlan]) -> "SparseTransformer":
+        """Build through fairseq's `build_model`, with the plans at hand where it builds the stacks."""
+        cfg.slot_plans = slot_plans
+        model = TransformerModelBase.build_model.__func__(cls, cfg, task)
+        del cfg.slot_plans
+        return model
+
+    @classmethod
+    def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Module) -> SlotEncoder:
+        """Called by fairseq."""
+        return SlotEncoder(cfg, src_dict, embed_tokens, cfg.slot_plans)
+
+    @classmethod
+    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Module) -> SlotDecoder:
+        """Called by fairseq."""
+        return SlotDecoder(cfg, tgt_dict, embed_tokens, cfg.slot_plans, no_encoder_attn=cfg.no_cross_attention)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        prev_output_tokens: Tensor,
+        return_all_hiddens: bool = True,
+        features_only: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+        task_ids: Optional[LongTensor] = None,
+    ) -> Tuple[Tensor, dict]:
+        """As fairseq's, with one task id per sentence (B,)."""
+        encoder_out = self.encoder(
+            src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens, task_ids=task_ids
+        )
+        return self.decoder(
+            prev_output_tokens,
+            encoder_out=encoder_out,
+            features_only=features_only,
+            alignment_layer=alignment_layer,
+            alignment_heads=alignment_heads,
+            src_lengths=src_lengths,
+            return_all_hiddens=return_all_hiddens,
+        )

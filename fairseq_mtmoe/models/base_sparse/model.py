@@ -1,0 +1,150 @@
+"""Sparse translation models: BASE, task-gated or Switch experts in alternate blocks, dense first if wanted.
+
+Implements "Tricks for Training Sparse Translation Models", §2.3 and §3: the feed-forward layer of every alternate
+block, encoder and decoder, is an expert layer; a model may train dense before it is sparsified.
+"""
+
+from typing import Any, Dict, List, Optional
+
+from fairseq.models import register_model
+from torch import Tensor
+
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.models._common import SlotPlan, expert_layers, expert_slots
+from fairseq_mtmoe.models._common.flat_options import nested_options
+from fairseq_mtmoe.models._common.transformer import FlatTransformer, SparseTransformer
+from fairseq_mtmoe.models.base_sparse.architectures import register_sizes
+from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
+
+GATES = ("base", "task", "switch")
+COMBINES = ("preserving", "paper")
+
+
+@register_model("base_dense", dataclass=DenseConfig)
+class BaseDenseModel(FlatTransformer):
+    """The dense twin of `BaseMoEModel`: stock fairseq's transformer under the same names of sizes."""
+
+    @classmethod
+    def build_model(cls, cfg: DenseConfig, task: Any) -> "BaseDenseModel":
+        """Called by fairseq."""
+        return super().build_model(nested_options(cfg), task)
+
+
+@register_model("base_moe", dataclass=BaseMoEConfig)
+class BaseMoEModel(SparseTransformer):
+    """A transformer whose alternate blocks hold experts.
+
+    `task_names` are the names behind the task ids that it was built with (none: it was built without ids).
+    """
+
+    task_names: List[str]
+    dense_updates: int
+
+    @classmethod
+    def build_model(cls, cfg: BaseMoEConfig, task: Any) -> "BaseMoEModel":
+        """Called by fairseq.
+
+        Raises:
+            UserError: an expert option is out of its range, or a task gate is asked for under a task without ids.
+        """
+        task_names = cfg.task_names.split(",") if cfg.task_names else []
+        options = nested_options(cfg)
+        check_options(cfg, task_names)
+        model = cls.build_sparse(options, task, plan_slots(cfg, len(task_names)))
+        model.task_names = task_names
+        model.dense_updates = cfg.dense_updates
+        return model
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the experts are still to come."""
+        return not expert_layers(self)
+
+    def sparsify(self) -> None:
+        """Make every slot's experts copies of its feed-forward layer; the gates start at random."""
+        for slot in expert_slots(self).values():
+            slot.sparsify()
+
+    def load_state_dict(
+        self, state_dict: Dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """As fairseq's; a model that starts dense becomes sparse first when the checkpoint is.
+
+        Raises:
+            UserError: the checkpoint is dense and the model never was, or their numbers of experts differ.
+        """
+        self._meet(state_dict)
+        return super().load_state_dict(state_dict, strict)
+
+    def _meet(self, state_dict: Dict[str, Tensor]) -> None:
+        slots = expert_slots(self)
+        saved = {
+            path: len(state_dict[f"{path}.moe.experts.fc1_weight"])
+            for path in slots
+            if f"{path}.moe.experts.fc1_weight" in state_dict
+        }
+        if not saved:
+            if not self.is_dense:
+                raise UserError(
+                    "`--dense-updates` must be above 0 for a dense checkpoint to become sparse in training, but is 0 "
+                    "instead; `mtmoe upcycle` makes a sparse checkpoint of it."
+                )
+            return
+        for path, num_experts in saved.items():
+            if slots[path].plan.num_experts != num_experts:
+                must_be(
+                    "--num-experts", f"{num_experts}, as in the checkpoint's {path},", slots[path].plan.num_experts
+                )
+        if self.is_dense:
+            self.sparsify()
+
+
+def check_options(cfg: BaseMoEConfig, task_names: List[str]) -> None:
+    """Raise the `UserError` that names the first expert option out of its range."""
+    if cfg.num_experts < 1:
+        must_be("--num-experts", "at least 1", cfg.num_experts)
+    if cfg.expert_interval < 1:
+        must_be("--expert-interval", "at least 1", cfg.expert_interval)
+    if cfg.dense_updates < 0:
+        must_be("--dense-updates", "at least 0", cfg.dense_updates)
+    if cfg.expert_combine not in COMBINES:
+        must_be("--expert-combine", f"one of {', '.join(COMBINES)}", cfg.expert_combine)
+    gates = cfg.expert_gates.split(",")
+    if any(gate not in GATES for gate in gates):
+        must_be("--expert-gates", f"one of {', '.join(GATES)}, or a comma-separated pattern of them", cfg.expert_gates)
+    if "task" in gates and not task_names:
+        raise UserError(
+            f"`--expert-gates {cfg.expert_gates}` needs a task that gives each sentence a task id, such as "
+            "`--task translation_heated`, but this one gives none."
+        )
+    for name in ("cross_self_attention", "quant_noise_pq"):
+        if getattr(cfg, name, False):
+            must_be(f"--{name.replace('_', '-')}", "off in a model with experts", getattr(cfg, name))
+    if min(cfg.encoder_layers, cfg.decoder_layers) < cfg.expert_interval:
+        must_be("--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval)
+
+
+def plan_slots(cfg: BaseMoEConfig, num_tasks: int) -> Dict[int, SlotPlan]:
+    """Which block gets which experts: the last of every `expert_interval` blocks, the gates in the pattern's order."""
+    gates = cfg.expert_gates.split(",")
+    depth = max(cfg.encoder_layers, cfg.decoder_layers)
+    indices = range(cfg.expert_interval - 1, depth, cfg.expert_interval)
+    return {
+        index: SlotPlan(
+            gate=gates[order % len(gates)],
+            num_experts=cfg.num_experts,
+            combine=cfg.expert_combine,
+            num_tasks=num_tasks,
+            starts_dense=cfg.dense_updates > 0,
+        )
+        for order, index in enumerate(indices)
+    }
+
+
+register_sizes("base_moe")
+register_sizes("base_dense")
+
+
+def task_names_of(model: Any) -> Optional[List[str]]:
+    """The task names that a model was built with, or None where it tells no tasks apart."""
+    return getattr(model, "task_names", None) or None

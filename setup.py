@@ -1,0 +1,52 @@
+"""Packaging of fairseq_mtmoe. Tools are configured in pyproject.toml; the versions we test with are in constraints.txt."""
+
+from pathlib import Path
+
+from setuptools import find_namespace_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = {}
+for line in (HERE / "fairseq_mtmoe" / "__init__.py").read_text(encoding="utf-8").splitlines():
+    if line.startswith("__version__"):
+        exec(line, VERSION)
+
+setup(
+    name="fairseq_mtmoe",
+    version=VERSION["__version__"],
+    description="Sparse multilingual translation and multi-task learning with BASE layers, as a fairseq plugin",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11,<3.13",
+    packages=find_namespace_packages(include=["fairseq_mtmoe", "fairseq_mtmoe.*"]),
+    package_data={"fairseq_mtmoe": ["**/*.md"]},
+    install_requires=[
+        "torch>=2.6",  # tensors and gradients; from 2.6 on, loading a file runs no code
+        "numpy>=1.26",  # sampling of language pairs
+        "sacrebleu>=2.4",  # BLEU and chrF++ with signatures
+        "sentencepiece>=0.2",  # subword models
+        "click>=8.1",  # the command line
+        "rich>=13",  # progress bars and tables on the screen
+        "matplotlib>=3.8",  # pictures of a run
+    ],
+    extras_require={
+        # fairseq has two distributions, and pip cannot take either as it is: see README, "Install by hand".
+        "fairseq": ["fairseq-fixed>=0.12.3"],
+        "demo": [  # packages whose translation catalogs are the demo's text
+            "pycountry>=24",
+            "Django>=5",
+            "Sphinx>=8",
+        ],
+        "test": [
+            "pytest>=8",  # runs the tests
+            "pytest-cov>=5",  # measures what they reach
+            "pytest-xdist>=3.5",  # runs them on all cores
+            "hypothesis>=6",  # finds inputs that nobody thought of
+            "scipy>=1.11",  # the exact assignment that ours is compared with
+            "fairscale>=0.4.13",  # fully sharded training, and a peer in the benchmarks
+            "ruff>=0.6",  # style
+            "mypy>=1.11",  # types
+        ],
+    },
+    entry_points={"console_scripts": ["mtmoe = fairseq_mtmoe.cli.main:main"]},
+)
