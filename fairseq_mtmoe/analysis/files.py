@@ -1,0 +1,38 @@
+"""Result files that are complete or absent: written beside their place under another name, then moved there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fairseq_mtmoe.errors import UserError
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Give a path to write to; once the block has ended well, that file becomes `path`.
+
+    The folder is made if it is missing. Whatever goes wrong inside, `path` is what it was before.
+
+    Raises:
+        UserError: the file cannot be written (a full disk, a folder without write permission).
+    """
+    target = Path(path)
+    # The suffix stays the last one: matplotlib picks its format by it.
+    partial = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        os.replace(partial, target)
+    except OSError as error:
+        raise UserError(f"The file {target} cannot be written: {error.strerror or error}.") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` as UTF-8 with Unix line ends, completely or not at all."""
+    with replacing(path) as partial:
+        partial.write_bytes(text.encode("utf-8"))
