@@ -6,7 +6,7 @@ one that dense training would have made, seen by each expert on its own tokens.
 """
 
 import logging
-from typing import Any, Dict
+from typing import Any
 
 from torch import Tensor, distributed, nn
 
@@ -53,27 +53,26 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
 def sparsify_with_optimizer(model: nn.Module, optimizer: Any) -> None:
     """Turn every slot's feed-forward layer into experts, and the optimizer's state of it into theirs."""
     dense = trained_parameters(model)
-    shapes = {name: parameter.shape for name, parameter in dense}
     state = read_state(optimizer, dense)
-    slots = set(expert_slots(model))
+    sparse_state = sparsify_with_state(model, state)
+    write_state(optimizer, trained_parameters(model), sparse_state)
+
+
+def sparsify_with_state(model: nn.Module, state: NamedState) -> NamedState:
+    """Sparsify `model`; returns the optimizer's `state` of its dense parameters under the names of the sparse ones."""
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    slots = expert_slots(model)
     model.sparsify()
-    sparse = trained_parameters(model)
-    num_experts = {name: len(parameter) for name, parameter in sparse if ".moe.experts." in name}
-    write_state(optimizer, sparse, _copy_to_experts(state, shapes, slots, num_experts))
-
-
-def _copy_to_experts(
-    state: NamedState, shapes: Dict[str, Any], slots: set, num_experts: Dict[str, int]
-) -> NamedState:
-    def stacked(value: Tensor, count: int) -> Tensor:
-        return value.unsqueeze(0).repeat(count, *([1] * value.dim()))
-
-    copied: NamedState = {}
+    sparse: NamedState = {}
     for name, entry in state.items():
-        target = expert_key(name, slots)
+        target = expert_key(name, set(slots))
         if target is None:
-            copied[name] = map_tensors(entry, shapes[name], Tensor.clone)
+            sparse[name] = map_tensors(entry, shapes[name], Tensor.clone)
         else:
-            count = num_experts[target]
-            copied[target] = map_tensors(entry, shapes[name], lambda value, n=count: stacked(value, n))
-    return copied
+            count = model.get_parameter(target).shape[0]
+            sparse[target] = map_tensors(entry, shapes[name], lambda value, n=count: _stacked(value, n))
+    return sparse
+
+
+def _stacked(value: Tensor, count: int) -> Tensor:
+    return value.unsqueeze(0).repeat(count, *([1] * value.dim()))

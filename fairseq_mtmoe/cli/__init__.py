@@ -1,0 +1,1 @@
+"""The command line `mtmoe`: one file, one command."""

@@ -1,0 +1,44 @@
+"""`mtmoe`: the commands beside fairseq's own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from fairseq_mtmoe import __version__
+from fairseq_mtmoe.errors import UserError
+
+COMMANDS = ("prepare", "upcycle", "evaluate", "plot")
+
+
+class _Commands(click.Group):
+    """Imports a command's module when it is asked for: `mtmoe plot` does not wait for fairseq."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"fairseq_mtmoe.cli.{name}").command
+        return command
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def commands() -> None:
+    """Prepare text, sparsify, evaluate and look at models of the fairseq plugin fairseq_mtmoe.
+
+    Models are trained with fairseq-train and used with fairseq-generate, each with --user-dir fairseq_mtmoe.
+    """
+
+
+def main() -> None:
+    """Run the command line; wrong input is one sentence on stderr and exit status 1."""
+    try:
+        commands()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,35 @@
+"""`mtmoe upcycle`: a sparse checkpoint from a dense one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("upcycle")
+@click.argument("dense", type=click.Path(path_type=Path))
+@click.argument("sparse", type=click.Path(path_type=Path))
+@click.option("--num-experts", type=int, required=True, help="Experts per expert layer.")
+@click.option("--expert-gates", default="base", show_default=True, help="base, task, switch or a pattern: base,task.")
+@click.option("--expert-interval", type=int, default=2, show_default=True, help="Every how many blocks one has experts.")
+@click.option("--expert-combine", default="preserving", show_default=True, help="preserving or paper.")
+@click.option("--task-names", help="Names of the tasks that a task gate tells apart, comma-separated.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the gates' initial values.")
+def command(dense: Path, sparse: Path, seed: int, **options: object) -> None:
+    """Write to SPARSE the checkpoint DENSE with its feed-forward layers copied into experts.
+
+    DENSE may come from this plugin or from stock fairseq's transformer. With the default --expert-combine the new model
+    translates exactly as DENSE does until it is trained further, which `fairseq-train --restore-file SPARSE` does. Adam's
+    moments travel along.
+    """
+    from fairseq_mtmoe import register
+
+    register()
+    from fairseq_mtmoe.checkpoints import file_io
+    from fairseq_mtmoe.models.base_sparse.upcycle import upcycle
+
+    result = upcycle(file_io.load(str(dense)), options, seed)
+    file_io.save(result, str(sparse))
+    moments = "with" if "last_optimizer_state" in result else "without"
+    click.echo(f"{sparse}: {options['num_experts']} experts per layer, {moments} the optimizer's moments")

@@ -1,0 +1,101 @@
+"""A sparse checkpoint from a dense one, offline: the switch of a `--dense-updates` run, without the run.
+
+The dense checkpoint may come from this plugin's twins or from stock fairseq's `transformer`.
+"""
+
+import dataclasses
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import Any, Dict, List, Optional
+
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models._common.optimizer_state import NamedState, trained_parameters
+from fairseq_mtmoe.models._common.switch import sparsify_with_state
+from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
+from fairseq_mtmoe.models.base_sparse.model import BaseMoEModel
+
+
+def upcycle(checkpoint: Dict[str, Any], options: Dict[str, Any], seed: int = 1) -> Dict[str, Any]:
+    """A sparse checkpoint: every expert a copy of its block's feed-forward layer, gates drawn with `seed`.
+
+    Args:
+        checkpoint: the content of a dense checkpoint file.
+        options: values of `BaseMoEConfig`'s expert options, `num_experts` for example.
+        seed: of the gates' initial values.
+
+    Raises:
+        UserError: the checkpoint is not a dense transformer's, or an option is out of its range.
+    """
+    dense_options = _model_options(checkpoint)
+    cfg = BaseMoEConfig(**{**_known(dense_options), **options, "dense_updates": 1})
+    weights = checkpoint["model"]
+    if any(".moe." in key for key in weights):
+        raise UserError("The checkpoint to upcycle must be a dense model's, but has experts already.")
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = BaseMoEModel.build_model(cfg, _dictionaries(weights))
+        model.load_state_dict(dict(weights))
+        state = _named_optimizer_state(checkpoint.get("last_optimizer_state"), model)
+        sparse_state = sparsify_with_state(model, state or {})
+    sparse = dict(checkpoint)
+    cfg.dense_updates = 0
+    sparse["cfg"] = {**checkpoint["cfg"], "model": {**dataclasses.asdict(cfg), "_name": "base_moe"}}
+    sparse["model"] = model.state_dict()
+    if state is None:
+        sparse.pop("last_optimizer_state", None)
+    else:
+        sparse["last_optimizer_state"] = _indexed(sparse_state, model, checkpoint["last_optimizer_state"])
+    return sparse
+
+
+def _model_options(checkpoint: Dict[str, Any]) -> Dict[str, Any]:
+    options = (checkpoint.get("cfg") or {}).get("model")
+    if isinstance(options, Namespace):
+        options = vars(options)
+    if not isinstance(options, dict) or "encoder.embed_tokens.weight" not in checkpoint.get("model", {}):
+        raise UserError("The checkpoint to upcycle must hold a transformer of fairseq 0.12 or later, but does not.")
+    return options
+
+
+def _known(options: Dict[str, Any]) -> Dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(BaseMoEConfig)} - {"_name"}
+    return {name: value for name, value in options.items() if name in names}
+
+
+def _dictionaries(weights: Dict[str, Tensor]) -> SimpleNamespace:
+    """What `build_model` wants of a task: dictionaries of the right sizes, one object where they are shared."""
+
+    def sized(count: int) -> Dictionary:
+        dictionary = Dictionary()
+        for index in range(len(dictionary), count):
+            dictionary.add_symbol(f"symbol{index}")
+        return dictionary
+
+    source, target = (len(weights[f"{side}.embed_tokens.weight"]) for side in ("encoder", "decoder"))
+    source_dictionary = sized(source)
+    return SimpleNamespace(
+        source_dictionary=source_dictionary,
+        target_dictionary=source_dictionary if source == target else sized(target),
+    )
+
+
+def _named_optimizer_state(saved: Optional[Dict[str, Any]], model: BaseMoEModel) -> Optional[NamedState]:
+    """The saved moments by parameter name, or None where there are none, or where they are not one per parameter."""
+    parameters = trained_parameters(model)
+    entries = (saved or {}).get("state", {})
+    if len(entries) != len(parameters):
+        return None
+    state = {name: entries[index] for index, (name, _) in enumerate(parameters)}
+    fits = all(state[name]["exp_avg"].shape == p.shape for name, p in parameters if "exp_avg" in state[name])
+    return state if fits else None
+
+
+def _indexed(state: NamedState, model: BaseMoEModel, saved: Dict[str, Any]) -> Dict[str, Any]:
+    names: List[str] = [name for name, _ in trained_parameters(model)]
+    group = {**saved["param_groups"][0], "params": list(range(len(names)))}
+    entries = {index: state[name] for index, name in enumerate(names) if name in state}
+    return {**saved, "state": entries, "param_groups": [group]}

@@ -1,0 +1,92 @@
+"""Tiny models and batches, without a data directory."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor, nn
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.models._common.flat_options import nested_options
+
+register()
+
+from fairseq_mtmoe.models.base_sparse import BaseDenseModel, BaseMoEModel  # noqa: E402
+from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig  # noqa: E402
+
+TASKS = ("aa", "bb", "cc")
+SIZES: dict[str, Any] = dict(
+    encoder_embed_dim=16,
+    encoder_ffn_embed_dim=24,
+    encoder_attention_heads=2,
+    encoder_layers=2,
+    decoder_embed_dim=16,
+    decoder_ffn_embed_dim=24,
+    decoder_attention_heads=2,
+    decoder_layers=2,
+    decoder_input_dim=16,
+    decoder_output_dim=16,
+    share_all_embeddings=True,
+    dropout=0.0,
+)
+
+
+def stub_task(symbols: int = 20) -> SimpleNamespace:
+    """What fairseq's `build_model` asks of a task."""
+    dictionary = Dictionary()
+    for index in range(symbols):
+        dictionary.add_symbol(f"s{index}")
+    return SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+
+
+def moe_model(seed: int = 1, **options: Any) -> BaseMoEModel:
+    """A 2+2-block sparse model in evaluation mode; its second blocks have 4 experts."""
+    torch.manual_seed(seed)
+    settings = {"num_experts": 4, "task_names": ",".join(TASKS), **SIZES, **options}
+    return BaseMoEModel.build_model(BaseMoEConfig(**settings), stub_task()).eval()
+
+
+def dense_model(seed: int = 1, **options: Any) -> BaseDenseModel:
+    """The dense twin of `moe_model`."""
+    torch.manual_seed(seed)
+    return BaseDenseModel.build_model(DenseConfig(**{**SIZES, **options}), stub_task()).eval()
+
+
+def stock_model(seed: int = 1, **options: Any) -> TransformerModelBase:
+    """Stock fairseq's transformer of the same size."""
+    torch.manual_seed(seed)
+    cfg = nested_options(DenseConfig(**{**SIZES, **options}))
+    return TransformerModelBase.build_model(cfg, stub_task()).eval()
+
+
+def batch(task_ids: bool = True, pad: bool = True) -> dict[str, Tensor]:
+    """Four sentences of three tasks as a `net_input`: sources padded on the left, targets on the right."""
+    generator = torch.Generator().manual_seed(3)
+    source = torch.randint(4, 24, (4, 7), generator=generator)
+    target = torch.randint(4, 24, (4, 6), generator=generator)
+    if pad:
+        source[1, :2] = source[2, :3] = 1
+        target[1, 4:] = target[3, 5:] = 1
+    net_input = {
+        "src_tokens": source,
+        "src_lengths": source.ne(1).sum(1),
+        "prev_output_tokens": target,
+    }
+    if task_ids:
+        net_input["task_ids"] = torch.tensor([0, 1, 2, 1])
+    return net_input
+
+
+def perturb(model: nn.Module, scale: float = 0.3) -> None:
+    """Make all parameters differ: experts from each other, gates from zero."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += scale * torch.randn(parameter.shape, generator=generator)
+
+
+def without_ids(net_input: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same batch for a model that takes no task ids."""
+    return {key: value for key, value in net_input.items() if key != "task_ids"}

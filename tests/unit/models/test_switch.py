@@ -1,0 +1,185 @@
+"""The switch from dense to sparse: weights, optimizer, and its offline twin."""
+
+import argparse
+import dataclasses
+
+import pytest
+import torch
+from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
+from fairseq.optim.fp16_optimizer import FP16Optimizer
+from omegaconf import OmegaConf
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models._common.optimizer_state import read_state, trained_parameters
+from fairseq_mtmoe.models._common.switch import maybe_sparsify
+from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
+from fairseq_mtmoe.models.base_sparse.upcycle import upcycle
+from tests.helpers.models import SIZES, batch, dense_model, moe_model
+
+FC1, EXPERTS = "decoder.layers.1.fc1.weight", "decoder.layers.1.moe.experts.fc1_weight"
+
+
+def optimizer_config():
+    return OmegaConf.structured(FairseqAdamConfig(adam_betas=(0.9, 0.98), lr=[0.01], tpu=False))
+
+
+def adam(parameters):
+    return FairseqAdam(optimizer_config(), parameters)
+
+
+def half_precision(parameters, flat, monkeypatch):
+    # fairseq asks CUDA for its device even on a CPU; "no index" is a CPU tensor's.
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    masters = FP16Optimizer.build_fp32_params(None, parameters, flatten=flat)
+    inner = adam(list(masters.values()) if flat else masters)
+    cfg = OmegaConf.create(
+        {
+            "common": {"bf16": True, "fp16_scale_window": 1, "model_parallel_size": 1},
+            "optimization": {"update_freq": [1]},
+            "distributed_training": {"distributed_world_size": 1},
+            "optimizer": {},
+        }
+    )
+    return FP16Optimizer(cfg, parameters, inner, masters)
+
+
+def train(model, optimizer, updates):
+    for _ in range(updates):
+        optimizer.zero_grad()
+        optimizer.backward(model(**batch())[0].float().square().mean())
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", ["plain", "masters", "flat"])
+def test_optimizer_state_travels(kind, monkeypatch):
+    model = moe_model(dense_updates=3).train()
+    if kind != "plain":
+        model.bfloat16()
+    parameters = [p for _, p in trained_parameters(model)]
+    optimizer = adam(parameters) if kind == "plain" else half_precision(parameters, kind == "flat", monkeypatch)
+    train(model, optimizer, 3)
+    dense = {
+        name: {key: value.clone() if torch.is_tensor(value) else value for key, value in entry.items()}
+        for name, entry in read_state(optimizer, trained_parameters(model)).items()
+    }
+    assert maybe_sparsify(model, optimizer, 3)
+    sparse = read_state(optimizer, trained_parameters(model))
+
+    assert set(dense[FC1]) >= {"exp_avg", "exp_avg_sq", "step"} and dense[FC1]["exp_avg"].abs().sum() > 0
+    for key, value in dense[FC1].items():
+        copies = sparse[EXPERTS][key]
+        if torch.is_tensor(value) and value.dim():
+            assert copies.shape == (4, *value.shape) and all(torch.equal(copy, value) for copy in copies), key
+        else:
+            assert copies == value
+    untouched = "decoder.layers.0.fc1.weight"
+    assert all(torch.equal(sparse[untouched][key], dense[untouched][key]) for key in ("exp_avg", "exp_avg_sq"))
+    assert "exp_avg" not in sparse["decoder.layers.1.moe.gate.weight"] or kind == "flat"
+
+    before = model.get_parameter(EXPERTS).detach().float().clone()
+    train(model, optimizer, 2)
+    after = model.get_parameter(EXPERTS).detach().float()
+    assert not torch.equal(before, after)  # the optimizer holds the new parameters …
+    assert not torch.equal(after[0], after[1])  # … and the copies diverge
+
+
+def test_one_dense_like_update_follows_the_carried_moments():
+    """With a vanishing gradient the first sparse update is the dense one's momentum, for every copy alike."""
+    model = moe_model(dense_updates=3).train()
+    optimizer = adam([p for _, p in trained_parameters(model)])
+    train(model, optimizer, 3)
+    before = model.get_parameter(FC1).detach().clone()
+    maybe_sparsify(model, optimizer, 3)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moved = model.get_parameter(EXPERTS).detach() - before
+    assert moved.abs().max() > 0 and all(torch.equal(moved[0], other) for other in moved)
+
+
+def test_the_switch_waits_for_its_update_and_happens_once():
+    model = moe_model(dense_updates=3)
+    optimizer = adam([p for _, p in trained_parameters(model)])
+    assert not maybe_sparsify(model, optimizer, 0) and not maybe_sparsify(model, optimizer, 2) and model.is_dense
+    assert maybe_sparsify(model, optimizer, 3) and not model.is_dense
+    assert not maybe_sparsify(model, optimizer, 4)
+    assert not maybe_sparsify(dense_model(), None, 4)
+
+
+def test_what_cannot_be_switched_is_said_at_the_first_update():
+    model = moe_model(dense_updates=3)
+    parameters = [p for _, p in trained_parameters(model)]
+    grouped = adam([{"params": parameters[:2]}, {"params": parameters[2:]}])
+    with pytest.raises(UserError, match="one parameter group"):
+        maybe_sparsify(model, grouped, 0)
+    with pytest.raises(UserError, match="criterion that has parameters"):
+        maybe_sparsify(model, adam([*parameters, torch.nn.Parameter(torch.ones(1))]), 0)
+
+
+def dense_checkpoint(updates=2, namespace=False):
+    model = dense_model().train()
+    optimizer = adam(list(model.parameters()))
+    for _ in range(updates):
+        optimizer.zero_grad()
+        net_input = batch(task_ids=False)
+        optimizer.backward(model(**net_input)[0].square().mean())
+        optimizer.step()
+    options = {**dataclasses.asdict(DenseConfig(**SIZES)), "_name": "transformer"}
+    return {
+        "cfg": {"model": argparse.Namespace(**options) if namespace else options},
+        "args": None,
+        "model": model.state_dict(),
+        "last_optimizer_state": optimizer.state_dict(),
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }, model.eval()
+
+
+@pytest.mark.parametrize("namespace", [False, True])
+def test_upcycled_checkpoint_translates_as_the_dense_one(namespace):
+    checkpoint, dense = dense_checkpoint(namespace=namespace)
+    sparse = upcycle(checkpoint, {"num_experts": 4})
+    options = sparse["cfg"]["model"]
+    assert options["_name"] == "base_moe" and options["num_experts"] == 4 and options["dense_updates"] == 0
+    model = moe_model(seed=9)
+    model.load_state_dict(dict(sparse["model"]))
+    net_input = batch(task_ids=False, pad=False)
+    torch.testing.assert_close(model(**net_input)[0], dense(**net_input)[0], rtol=1e-5, atol=1e-5)
+    assert "fc1.weight" in str(checkpoint["model"].keys())  # the input is as it was
+
+
+def test_upcycled_moments_load_into_the_sparse_models_optimizer():
+    checkpoint, _ = dense_checkpoint()
+    sparse = upcycle(checkpoint, {"num_experts": 4})
+    model = moe_model()
+    model.load_state_dict(dict(sparse["model"]))
+    optimizer = adam([p for _, p in trained_parameters(model)])
+    optimizer.load_state_dict(sparse["last_optimizer_state"])
+    moments = read_state(optimizer, trained_parameters(model))
+    names = [name for name, _ in trained_parameters(dense_model())]
+    dense_moment = checkpoint["last_optimizer_state"]["state"][names.index(FC1)]["exp_avg"]
+    assert all(torch.equal(copy, dense_moment) for copy in moments[EXPERTS]["exp_avg"])
+
+
+def test_upcycling_is_repeatable_and_seeded():
+    gates = [
+        upcycle(dense_checkpoint()[0], {"num_experts": 4}, seed=seed)["model"]["encoder.layers.1.moe.gate.weight"]
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(gates[0], gates[1]) and not torch.equal(gates[0], gates[2])
+
+
+def test_upcycling_what_is_no_dense_transformer_is_refused():
+    checkpoint, _ = dense_checkpoint()
+    with pytest.raises(UserError, match="has experts already"):
+        upcycle(upcycle(checkpoint, {"num_experts": 4}), {"num_experts": 4})
+    with pytest.raises(UserError, match="must hold a transformer"):
+        upcycle({"cfg": None, "model": {}}, {"num_experts": 4})
+    with pytest.raises(UserError, match="`--num-experts` must be at least 1"):
+        upcycle(checkpoint, {"num_experts": 0})
+
+
+def test_without_moments_upcycling_leaves_the_optimizer_out():
+    checkpoint, _ = dense_checkpoint()
+    checkpoint["last_optimizer_state"]["state"] = {}
+    assert "last_optimizer_state" not in upcycle(checkpoint, {"num_experts": 2})
+    assert BaseMoEConfig().num_experts == 16

@@ -1,0 +1,44 @@
+"""One sentence for wrong input, everything for our own mistakes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fairseq_mtmoe.errors import UserError, find_user_error, must_be
+
+SCRIPT = """
+from fairseq_mtmoe.errors import UserError, install_excepthook
+install_excepthook(); install_excepthook()
+try:
+    {inner}
+except Exception:
+    raise Exception("Cannot load model parameters")
+"""
+
+
+def run(inner):
+    return subprocess.run([sys.executable, "-c", SCRIPT.format(inner=inner)], capture_output=True, text=True)
+
+
+def test_must_be_names_the_rule_and_the_value():
+    with pytest.raises(UserError, match="^`--num-experts` must be at least 1, but is 0 instead.$"):
+        must_be("--num-experts", "at least 1", 0)
+
+
+def test_a_users_error_is_one_line_even_when_fairseq_raises_it_again():
+    result = run("raise UserError('`x` must be 1.')")
+    assert result.stderr == "error: `x` must be 1.\n" and result.returncode == 1
+
+
+def test_our_own_errors_keep_their_traceback():
+    result = run("1 / 0")
+    assert "ZeroDivisionError" in result.stderr and "Traceback" in result.stderr and result.returncode == 1
+
+
+def test_the_root_of_a_chain_is_found():
+    error = UserError("a")
+    wrapped = RuntimeError("b")
+    wrapped.__cause__ = error
+    assert find_user_error(wrapped) is error
+    assert find_user_error(RuntimeError("c")) is None
