@@ -1,0 +1,121 @@
+"""The shared battery: what every system must pass. A system joins by a row in `SYSTEMS`."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_mtmoe.models._common import expert_layers
+from tests.helpers.models import batch, dense_model, moe_model, perturb
+
+# A system's name -> its options on the 2+2-block model of tests/helpers/models.py.
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "base": dict(expert_gates="base"),
+    "base, the paper's combine": dict(expert_gates="base", expert_combine="paper"),
+    "task": dict(expert_gates="task"),
+    "switch": dict(expert_gates="switch"),
+    "base,task": dict(expert_gates="base,task", encoder_layers=4, decoder_layers=4),
+    "dense, then base": dict(expert_gates="base", dense_updates=20),
+    "pre-norm": dict(expert_gates="base", encoder_normalize_before=True, decoder_normalize_before=True),
+}
+systems = pytest.mark.parametrize("options", SYSTEMS.values(), ids=SYSTEMS.keys())
+
+
+def copy_loss(model):
+    """Cross-entropy of naming the target's own tokens: two of three tasks read them forwards, one backwards."""
+    net_input = batch()
+    logits, _ = model(**net_input)
+    target = net_input["prev_output_tokens"]
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=1)
+
+
+def train(model, updates, lr=0.005):
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
+    model.train()
+    for _ in range(updates):
+        optimizer.zero_grad()
+        loss = copy_loss(model)
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+@systems
+def test_it_learns(options):
+    model = moe_model(**options)
+    if options.get("dense_updates"):
+        train(model, options["dense_updates"])
+        model.sparsify()
+    first = copy_loss(model.eval()).item()
+    train(model, 60)
+    assert copy_loss(model.eval()).item() < first / 3
+
+
+@systems
+def test_saves_and_loads_equal(options, tmp_path):
+    model = moe_model(**options)
+    if options.get("dense_updates"):
+        model.sparsify()
+    perturb(model)
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    other = moe_model(seed=2, **options)
+    other.load_state_dict(torch.load(tmp_path / "model.pt"))
+    assert torch.equal(other(**batch())[0], model(**batch())[0])
+
+
+@systems
+def test_one_expert_equals_dense(options):
+    """With one expert, copied from the dense twin, the preserving model is the twin; in the paper's, at gate value 1."""
+    shape = {key: value for key, value in options.items() if "layers" in key or "normalize" in key}
+    dense = dense_model(**shape)
+    perturb(dense)
+    model = moe_model(**{**options, "num_experts": 1, "dense_updates": 1})
+    model.load_state_dict(dense.state_dict())
+    model.sparsify()
+    if options.get("expert_combine") == "paper":
+        for layer in expert_layers(model).values():
+            layer.gate.forward = lambda h, task, gate=layer.gate: always_one(gate, h)
+    net_input = {key: value for key, value in batch().items() if key != "task_ids"}
+    real = net_input["prev_output_tokens"].ne(1)
+    torch.testing.assert_close(model(**batch())[0][real], dense(**net_input)[0][real], rtol=1e-5, atol=1e-5)
+
+
+def always_one(gate, h):
+    from fairseq_mtmoe.moe import Routing
+
+    return Routing(torch.zeros(len(h), dtype=torch.long), torch.ones(len(h)), neutral=0.5)
+
+
+@systems
+def test_frozen_stays_frozen(options):
+    model = moe_model(**options)
+    if options.get("dense_updates"):
+        model.sparsify()
+    model.encoder.requires_grad_(False)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    train(model, 3)
+    changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    # The embeddings are shared with the decoder; freezing the encoder freezes them too.
+    assert changed and all(name.startswith("decoder.") for name in changed)
+    assert any(".moe.experts." in name for name in changed)
+
+
+@systems
+def test_every_parameter_gets_a_gradient(options):
+    """None may be left out: data-parallel training waits for all of them."""
+    model = moe_model(**options).train()
+    if options.get("dense_updates"):
+        model.sparsify()
+    copy_loss(model).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+@systems
+def test_the_same_seed_gives_the_same_run(options):
+    def run():
+        model = moe_model(**options)
+        losses = train(model, 5)
+        return losses, model.state_dict()
+
+    (first_loss, first), (second_loss, second) = run(), run()
+    assert first_loss == second_loss and all(torch.equal(first[key], second[key]) for key in first)
