@@ -1,0 +1,124 @@
+"""Draws which share of a language's tokens goes to which expert, early and late in training: figures 1, 3 and 4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from fairseq_mtmoe.analysis.plots.sheet import GREY, LOOKS, STYLE, Look, Sheet, percent, shades
+from fairseq_mtmoe.analysis.series import Run, by_resource, moments, shift, start_probability
+
+# From early to late, light to dark.
+MOMENT_LOOKS = (Look("#E69F00", (0, (1, 1)), "s"), Look("#0072B2", "--", "^"), Look("#000000", "-", "o"))
+UNIFORM: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 2))}
+
+
+def experts_figure(
+    runs: Sequence[Run], tasks: Sequence[str] = (), layers: Sequence[str] = (), updates: Sequence[int] = ()
+) -> Figure:
+    """Each expert's share of a language's validation tokens: a row per language, a column per layer (and run).
+
+    Args:
+        runs: runs with expert layers. Beside a language stands how often the first run drew it at the start.
+        tasks: the rows; without them the two languages with the most and the two with the least training data.
+        layers: the columns of every run; without them up to four of one run, or the last one of several runs.
+        updates: the moments to show; without them the first, the middle and the last one of each run.
+    """
+    rows = list(tasks) or default_tasks(runs[0])
+    columns = [(run, layer) for run in runs for layer in (layers or default_layers(run, len(runs)))]
+    sheet = Sheet(
+        len(columns), 2.7, [1.45] * len(rows), gap_x=0.25, gap_y=0.25, top=0.95 if len(runs) == 1 else 1.25
+    )
+    with matplotlib.rc_context(STYLE):
+        sheet.title("Which share of a language's tokens goes to which expert")
+        grid = [[sheet.axes(row, column) for column in range(len(columns))] for row in range(len(rows))]
+        for column, (run, layer) in enumerate(columns):
+            shown = moments(run.experts.updates, updates)
+            for row, task in enumerate(rows):
+                _draw_shares(grid[row][column], run, layer, task, shown)
+            title = layer if len(runs) == 1 else f"{run.name}\n{layer}\nupdates {' / '.join(_names(run, shown))}"
+            grid[0][column].set_title(title, fontsize=8)
+            grid[-1][column].set_xlabel("expert")
+        for row, task in enumerate(rows):
+            drawn = start_probability(task, runs[0].sampling)
+            grid[row][0].set_ylabel(f"{task}\ndrawn {percent(drawn)}" if drawn else task, fontweight="bold")
+        _share_y(grid)
+        _legend(sheet, runs, updates)
+    return sheet.figure
+
+
+def default_tasks(run: Run) -> list[str]:
+    """The two languages with the most and the two with the least training data (all, if there are not more)."""
+    ranked = by_resource(run.experts.tasks, run.sampling)
+    return ranked if len(ranked) <= 4 else ranked[:2] + ranked[-2:]
+
+
+def default_layers(run: Run, runs: int) -> list[str]:
+    """Up to four expert layers spread over the model, the first and the last among them; of several runs the last."""
+    layers = run.experts.layers
+    if runs > 1:
+        return layers[-1:]
+    count = min(4, len(layers))
+    return [layers[round(index * (len(layers) - 1) / max(1, count - 1))] for index in range(count)]
+
+
+def _draw_shares(axes: Axes, run: Run, layer: str, task: str, shown: Sequence[int]) -> None:
+    logged = run.experts.shares.get(layer, {}).get(task, [])
+    known = [index for index in shown if logged and logged[index]]
+    if not known:
+        axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", va="center", color=GREY)
+        return
+    experts = range(len(logged[known[-1]]))
+    axes.axhline(1 / len(experts), gid="uniform", **UNIFORM)
+    looks = dict(zip(shown, _looks(len(shown)), strict=True))
+    for index in known:
+        axes.plot(
+            experts, logged[index], color=looks[index].color, linestyle=looks[index].linestyle, linewidth=1.2,
+            marker=looks[index].marker if len(experts) <= 32 else "", markersize=3.5,
+            gid=f"{task} {run.experts.updates[index]}",
+        )  # fmt: skip
+    axes.grid(axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    if len(known) > 1:
+        moved = f"{100 * shift(logged[known[0]], logged[known[-1]]):.0f}% moved"
+        axes.text(0.99, 0.99, moved, transform=axes.transAxes, ha="right", va="top", fontsize=7, color="0.25")
+
+
+def _looks(count: int) -> list[Look]:
+    if count <= len(MOMENT_LOOKS):
+        return list(MOMENT_LOOKS[len(MOMENT_LOOKS) - count :])
+    light_to_dark = reversed(shades(count))
+    return [Look(color, look.linestyle, look.marker) for color, look in zip(light_to_dark, cycle(LOOKS), strict=False)]
+
+
+def _names(run: Run, shown: Sequence[int]) -> list[str]:
+    return [f"{run.experts.updates[index]:,}" for index in shown]
+
+
+def _legend(sheet: Sheet, runs: Sequence[Run], updates: Sequence[int]) -> None:
+    names = [f"update {name}" for name in _names(runs[0], moments(runs[0].experts.updates, updates))]
+    if len(runs) > 1 and len(names) <= 3:
+        names = ["early", "middle", "late"][3 - len(names) :]
+    handles = [
+        Line2D([], [], color=look.color, linestyle=look.linestyle, linewidth=1.2, marker=look.marker, label=name)
+        for look, name in zip(_looks(len(names)), names, strict=True)
+    ]
+    handles.append(Line2D([], [], label="equal shares", **UNIFORM))
+    sheet.legend(handles)
+
+
+def _share_y(grid: Sequence[Sequence[Axes]]) -> None:
+    highest = max((float(axes.dataLim.y1) for row in grid for axes in row if axes.lines), default=1.0)
+    for row in grid:
+        for column, axes in enumerate(row):
+            axes.set_ylim(0, 1.15 * highest)
+            axes.yaxis.set_major_locator(MaxNLocator(4))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
+            axes.tick_params(labelleft=column == 0, labelbottom=row is grid[-1])

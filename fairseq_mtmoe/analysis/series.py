@@ -1,0 +1,174 @@
+"""The numbers behind the pictures: series over epochs or updates, read from a run log.
+
+Sampling probabilities and temperature (equations 1 and 2), who uses which expert (figures 1, 3, 4) and validation
+perplexity (figure 2) of "Tricks for Training Sparse Translation Models". Nothing is drawn here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.analysis import run_log
+from fairseq_mtmoe.analysis.scores import ALL, TIERS
+
+Event = run_log.Event
+
+
+@dataclass(frozen=True)
+class SamplingSeries:
+    """How often each language pair was drawn. All lists are as long as `epochs`; a missing value is NaN."""
+
+    epochs: list[int]
+    temperatures: list[float]
+    probabilities: dict[str, list[float]]  # by pair, most frequent at the start first
+
+
+@dataclass(frozen=True)
+class ExpertSeries:
+    """Which share of a task's tokens each expert received, at several moments of one run."""
+
+    updates: list[int]
+    tasks: list[str]  # languages, or pairs, in the model's order
+    layers: list[str]  # dotted paths, encoder first; only those that know the tasks of their tokens
+    shares: dict[str, dict[str, list[list[float]]]]  # by layer, by task: one list over experts for each update
+
+
+@dataclass(frozen=True)
+class PerplexitySeries:
+    """Validation perplexity. All lists are as long as `updates`; a missing value is NaN."""
+
+    updates: list[int]
+    minutes: list[float]
+    groups: dict[str, list[float]]  # "low", "mid", "high" as far as known, and "all"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the pictures need to know of one training run. A series without a value means: nothing was logged."""
+
+    name: str
+    sampling: SamplingSeries
+    experts: ExpertSeries
+    perplexity: PerplexitySeries
+    sparsified_at: int | None  # the update after which a dense model became sparse
+
+
+def read_run(path: str | Path, name: str | None = None) -> Run:
+    """The series of the run in the folder `path`, or of a run log.
+
+    Raises:
+        UserError: there is no run log, or it holds nothing.
+    """
+    events = run_log.read(path)
+    switches = [int(event["update"]) for event in _of_kind(events, "sparsified")]
+    return Run(
+        name=name if name is not None else Path(path).resolve().name,
+        sampling=sampling_series(events),
+        experts=expert_series(events),
+        perplexity=perplexity_series(events),
+        sparsified_at=switches[-1] if switches else None,
+    )
+
+
+def sampling_series(events: Iterable[Event]) -> SamplingSeries:
+    """Probabilities per pair and the temperature, by epoch (virtual epochs count as epochs)."""
+    chosen = _of_kind(events, "sampling")
+    pairs = {pair: probability for event in reversed(chosen) for pair, probability in event["probabilities"].items()}
+    return SamplingSeries(
+        epochs=[int(event["epoch"]) for event in chosen],
+        temperatures=[_number(event.get("temperature")) for event in chosen],
+        probabilities={
+            pair: [_number(event["probabilities"].get(pair)) for event in chosen]
+            for pair in sorted(pairs, key=lambda pair: (-_number(pairs[pair]), pair))
+        },
+    )
+
+
+def perplexity_series(events: Iterable[Event]) -> PerplexitySeries:
+    """Perplexity by update, of the first validation subset that the log speaks of."""
+    chosen = _of_kind(events, "valid")
+    chosen = [event for event in chosen if event.get("subset") == chosen[0].get("subset")]
+    groups = {
+        tier: [_number(event.get("tiers", {}).get(tier, {}).get("ppl")) for event in chosen] for tier in TIERS
+    }
+    groups[ALL] = [_number(event.get("all", {}).get("ppl")) for event in chosen]
+    return PerplexitySeries(
+        updates=[int(event["update"]) for event in chosen],
+        minutes=[_number(event.get("minutes")) for event in chosen],
+        groups={name: values for name, values in groups.items() if not all(map(math.isnan, values))},
+    )
+
+
+def expert_series(events: Iterable[Event]) -> ExpertSeries:
+    """Shares of the experts by layer, task and update; what was not logged at an update is an empty list."""
+    chosen = _of_kind(events, "experts")
+    tasks = list(dict.fromkeys(task for event in chosen for task in event["task_names"]))
+    layers = list(dict.fromkeys(layer for event in chosen for layer in event["layers"]))
+    shares = {layer: {task: [_shares(event, layer, task) for event in chosen] for task in tasks} for layer in layers}
+    known = [layer for layer in layers if any(any(over_time) for over_time in shares[layer].values())]
+    return ExpertSeries([int(event["update"]) for event in chosen], tasks, known, shares)
+
+
+def nearest(values: Sequence[float], wanted: float) -> int:
+    """The index of the first of the values that are closest to `wanted`."""
+    return min(range(len(values)), key=lambda index: abs(values[index] - wanted))
+
+
+def moments(updates: Sequence[int], wanted: Sequence[int] = ()) -> list[int]:
+    """Indices of the updates to show: those nearest to the wanted ones, else an early, a middle and a late one."""
+    if not updates:
+        return []
+    targets = wanted or (updates[0], (updates[0] + updates[-1]) / 2, updates[-1])
+    return sorted({nearest(updates, target) for target in targets})
+
+
+def by_resource(tasks: Sequence[str], sampling: SamplingSeries) -> list[str]:
+    """The tasks with the most training data first, judged by how often their pairs are drawn at the start.
+
+    A task is a pair, or the target or source language of pairs. Temperature keeps the order of data sizes.
+    """
+    return sorted(tasks, key=lambda task: (-start_probability(task, sampling), tasks.index(task)))
+
+
+def start_probability(task: str, sampling: SamplingSeries) -> float:
+    """How often sentences of a language, or of a pair, are drawn in the first epoch; 0 if nobody knows."""
+    first = {pair: values[0] for pair, values in sampling.probabilities.items()}
+    return sum(p for pair, p in first.items() if not math.isnan(p) and (task == pair or task in pair.split("-")))
+
+
+def shift(before: Sequence[float], after: Sequence[float]) -> float:
+    """The share of tokens that went to other experts between two moments: their total variation distance, 0 to 1."""
+    return sum(abs(x - y) for x, y in zip(before, after, strict=True)) / 2
+
+
+def _shares(event: Event, layer: str, task: str) -> list[float]:
+    rows: Sequence[Sequence[float]] = event["layers"].get(layer, [])
+    names: Sequence[str] = event["task_names"]
+    # A layer that is not told tasks counts in a single row.
+    if len(rows) != len(names) or task not in names:
+        return []
+    counts = rows[names.index(task)]
+    total = sum(counts)
+    return [count / total for count in counts] if total else []
+
+
+def _of_kind(events: Iterable[Event], kind: str) -> list[Event]:
+    return [event for event in events if event["event"] == kind]
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def run_names(paths: Sequence[str | Path]) -> list[str]:
+    """A short name for each run: its folder's, with as many parents as it takes to tell the runs apart."""
+    parts = [Path(path).resolve().parts for path in paths]
+    for depth in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-depth:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{part[-1]} ({number})" for number, part in enumerate(parts, start=1)]

@@ -1,0 +1,118 @@
+"""`mtmoe plot`: pictures from what training logged, the figures of "Tricks for Training Sparse Translation Models"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fairseq_mtmoe.analysis.series import Run, read_run, run_names
+from fairseq_mtmoe.errors import UserError, must_be
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """The non-empty entries of a comma-separated option."""
+    return tuple(entry.strip() for entry in (value or "").split(",") if entry.strip())
+
+
+@click.command("plot")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN…")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the pictures; by default RUN/plots.")
+@click.option("--labels", callback=names, metavar="A,B,…", help="Names of the runs; by default their folders'.")
+@click.option("--over", type=click.Choice(["updates", "minutes"]), default="updates", show_default=True,
+              help="What perplexity is drawn over.")  # fmt: skip
+@click.option("--langs", callback=names, metavar="A,B,…",
+              help="Languages whose experts are drawn; by default the two with the most and the two with the least "
+              "training data.")  # fmt: skip
+@click.option("--layers", callback=names, metavar="A,B,…",
+              help="Expert layers to draw, such as encoder.layers.1; by default four of one run, the last one of "
+              "several runs.")  # fmt: skip
+@click.option("--updates", callback=names, metavar="A,B,…",
+              help="Moments of the expert distribution; by default an early, a middle and a late one.")  # fmt: skip
+@click.option("--format", "suffix", type=click.Choice(["png", "pdf", "svg"]), default="png", show_default=True)
+def command(
+    runs: tuple[Path, ...],
+    out: Path | None,
+    labels: tuple[str, ...],
+    over: str,
+    langs: tuple[str, ...],
+    layers: tuple[str, ...],
+    updates: tuple[str, ...],
+    suffix: str,
+) -> None:
+    """Draw three pictures of a training run from RUN/mtmoe.jsonl; of several RUNs, to compare them.
+
+    RUN is the --save-dir of a run of the task translation_heated. The pictures: sampling (probability of every
+    language pair and temperature over epochs), experts (which share of a language's tokens goes to which expert, early
+    and late), perplexity (on the validation set, per tier).
+    """
+    known = read_runs(runs, labels)
+    folder = out if out is not None else runs[0] / "plots" if runs[0].is_dir() else runs[0].parent / "plots"
+    moments = [_whole_number(update) for update in updates]
+    drawn = 0
+    for name, draw in _pictures(known, over, langs, layers, moments).items():
+        picture = draw()
+        if isinstance(picture, str):
+            click.echo(f"{name}: not drawn, {picture}")
+            continue
+        from fairseq_mtmoe.analysis.plots import save
+
+        path = folder / f"{name}.{suffix}"
+        save(picture, path)
+        click.echo(f"{name}: {path}")
+        drawn += 1
+    if not drawn:
+        raise UserError(f"The run log of {runs[0]} holds nothing to draw yet: wait for its first epoch.")
+
+
+def read_runs(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[Run]:
+    """The series of all runs, each under its label.
+
+    Raises:
+        UserError: a run without a log, or not as many labels as runs.
+    """
+    if labels and len(labels) != len(paths):
+        must_be("--labels", f"{len(paths)} names, one for each run", ",".join(labels))
+    return [read_run(path, name) for path, name in zip(paths, labels or run_names(paths), strict=True)]
+
+
+def _pictures(
+    runs: list[Run], over: str, langs: Sequence[str], layers: Sequence[str], updates: Sequence[int]
+) -> dict[str, Callable[[], Figure | str]]:
+    """By name, what draws each picture, or says why there is none."""
+    from fairseq_mtmoe.analysis import plots
+
+    def sampling() -> Figure | str:
+        chosen = [run for run in runs if run.sampling.epochs]
+        return plots.sampling_figure(chosen) if chosen else "because the log has no epoch yet"
+
+    def experts() -> Figure | str:
+        chosen = [run for run in runs if run.experts.layers]
+        if not chosen:
+            return "because the model has no expert layers yet (a dense run, or before its switch)"
+        _check_choice("--langs", langs, chosen[0].experts.tasks)
+        _check_choice("--layers", layers, chosen[0].experts.layers)
+        return plots.experts_figure(chosen, langs, layers, updates)
+
+    def perplexity() -> Figure | str:
+        chosen = [run for run in runs if run.perplexity.updates]
+        return plots.perplexity_figure(chosen, over) if chosen else "because the log has no validation yet"
+
+    return {"sampling": sampling, "experts": experts, "perplexity": perplexity}
+
+
+def _check_choice(option: str, chosen: Sequence[str], known: Sequence[str]) -> None:
+    for name in chosen:
+        if name not in known:
+            must_be(option, f"some of {', '.join(known)}", name)
+
+
+def _whole_number(text: str) -> int:
+    if not text.isdecimal():
+        must_be("--updates", "numbers of updates such as 10000,30000", text)
+    return int(text)
