@@ -1,0 +1,152 @@
+"""Human translations from gettext catalogs (`.mo` files) of installed packages and of folders.
+
+A catalog maps English messages to one language. Reading one (with polib) executes nothing; packages are found, not
+imported. Compiled catalogs have no fuzzy entries: compiling leaves them out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import polib
+
+from fairseq_mtmoe.data.corpora.bitext import SentencePair, Track, untracked
+from fairseq_mtmoe.data.corpora.clean import message_key, normalise, why_dropped
+from fairseq_mtmoe.data.corpora.groups import Groups
+from fairseq_mtmoe.data.corpora.locales import is_english, language_code
+from fairseq_mtmoe.data.corpora.plurals import singular_and_plural_form
+from fairseq_mtmoe.errors import UserError
+
+_DAMAGED = (OSError, ValueError, LookupError, struct.error)
+"""What polib raises on a file that is no catalog, or a cut one, or one in an unknown encoding."""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """One `.mo` file. `name` is its path below its source, the same on every machine."""
+
+    path: Path
+    name: str
+    lang: str
+    source: str
+
+
+@dataclass
+class Harvest:
+    """What catalogs hold, cleaned: pairs and drop counts by language, and which messages are one (see `Groups`)."""
+
+    pairs: dict[str, list[SentencePair]] = field(default_factory=dict)
+    dropped: dict[str, Counter[str]] = field(default_factory=dict)
+    groups: Groups = field(default_factory=Groups)
+    damaged: list[Catalog] = field(default_factory=list)
+    _seen: dict[str, set[SentencePair]] = field(default_factory=dict)
+
+    def add(self, lang: str, source: str, target: str) -> None:
+        """Clean one pair, and keep or count it."""
+        source, target = normalise(source), normalise(target)
+        reason = why_dropped(source, target)
+        seen = self._seen.setdefault(lang, set())
+        if reason is None and (source, target) in seen:
+            reason = "duplicate"
+        if reason is None:
+            seen.add((source, target))
+            self.pairs.setdefault(lang, []).append((source, target))
+        else:
+            self.dropped.setdefault(lang, Counter())[reason] += 1
+
+    def join(self, first: str, second: str) -> None:
+        """Treat two messages as one when splitting."""
+        self.groups.join(message_key(normalise(first)), message_key(normalise(second)))
+
+    def count_messages(self) -> dict[str, int]:
+        """By language, how many different messages it has pairs for."""
+        return {
+            lang: len({self.groups.find(message_key(source)) for source, _ in pairs})
+            for lang, pairs in self.pairs.items()
+        }
+
+
+def find_catalogs(packages: Sequence[str], folders: Sequence[Path], langs: Sequence[str] = ()) -> list[Catalog]:
+    """Every catalog of the installed packages and the folders, in a fixed order; only of `langs` if there are any.
+
+    Catalogs lie in `<locale>/LC_MESSAGES/`, at any depth. Raises `UserError` if a source or a language has none.
+    """
+    found: list[Catalog] = []
+    for source, root in [*map(_package_source, packages), *((str(folder), folder) for folder in folders)]:
+        if not root.is_dir():
+            raise UserError(f"`--folder` must be a folder of gettext catalogs, but `{root}` is none.")
+        catalogs = list(_catalogs_below(root, source))
+        if not catalogs:
+            raise UserError(f"`{source}` must have catalogs in <locale>/LC_MESSAGES/*.mo, but has none.")
+        found += catalogs
+    present = {catalog.lang for catalog in found}
+    for lang in langs:
+        if lang not in present:
+            raise UserError(f"`--langs` must be among {', '.join(sorted(present))}, but has {lang!r}.")
+    return [catalog for catalog in found if not langs or catalog.lang in langs]
+
+
+def _package_source(name: str) -> tuple[str, Path]:
+    """Name with version, and folder, of an installed package; finding it does not import it."""
+    spec = importlib.util.find_spec(name.lower()) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"`--packages` must be installed packages, but {name!r} is not; try `pip install {name}`.")
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        version = ""
+    return f"{name.lower()} {version}".strip(), Path(next(iter(spec.submodule_search_locations)))
+
+
+def _catalogs_below(root: Path, source: str) -> Iterator[Catalog]:
+    for path in sorted(root.rglob("LC_MESSAGES/*.mo")):
+        lang = language_code(path.parent.parent.name)
+        if lang is not None and not is_english(lang):
+            yield Catalog(path, path.relative_to(root).as_posix(), lang, source)
+
+
+def harvest(catalogs: Sequence[Catalog], track: Track = untracked) -> Harvest:
+    """Read and clean all catalogs. A damaged one is noted and left out."""
+    result = Harvest()
+    for catalog in track(catalogs, "Reading catalogs"):
+        try:
+            content = polib.mofile(str(catalog.path))
+        except _DAMAGED:
+            result.damaged.append(catalog)
+            continue
+        _add_entries(result, catalog.lang, content)
+    return result
+
+
+def _add_entries(result: Harvest, lang: str, content: polib.MOFile) -> None:
+    """Add the messages of one catalog; an entry's context (`msgctxt`) tells translations apart, and is no text."""
+    header = content.metadata.get("Plural-Forms", "")
+    for entry in content:
+        if not entry.msgid_plural:
+            result.add(lang, entry.msgid, entry.msgstr)
+            continue
+        result.join(entry.msgid, entry.msgid_plural)
+        forms = entry.msgstr_plural
+        if forms:
+            singular, plural = singular_and_plural_form(header, len(forms))
+            result.add(lang, entry.msgid, forms[singular])
+            result.add(lang, entry.msgid_plural, forms[plural])
+
+
+def describe_sources(catalogs: Sequence[Catalog], damaged: Sequence[Catalog]) -> list[dict[str, object]]:
+    """For a report: how many catalogs each source has, and which of them could not be read."""
+    number = Counter(catalog.source for catalog in catalogs)
+    return [
+        {
+            "source": source,
+            "catalogs": count,
+            "damaged": [catalog.name for catalog in damaged if catalog.source == source],
+        }
+        for source, count in number.items()
+    ]

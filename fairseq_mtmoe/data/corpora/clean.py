@@ -1,0 +1,76 @@
+"""Text normalisation, and which sentence pairs are worth training on.
+
+`normalise` is applied to all text, references included, so that a system is never marked down for a difference that
+nobody can see. The tests on pairs (`why_dropped`) are for harvested text only: files of plain text are someone's
+chosen corpus already.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from fairseq_mtmoe.data.corpora.placeholders import placeholders
+
+MAX_CHARACTERS = 400
+"""Longer messages are mail templates and licences: a few of them would decide the padding of every batch."""
+
+MAX_LENGTH_RATIO = 3.0
+
+DROP_REASONS = {
+    "empty": "no translation, or no letter in the message or its translation",
+    "copy": "the translation is the message itself",
+    "placeholders": "placeholders differ between message and translation",
+    "length": f"longer than {MAX_CHARACTERS} characters, or one side over {MAX_LENGTH_RATIO:g} times the other",
+    "duplicate": "the same message with the same translation again",
+    "reserved": "another wording or translation of a validation or test message",
+}
+"""Every reason for which a pair is left out, and what it means in a report."""
+
+# Control characters that are no white space, soft hyphens, byte order marks. Joiners are letters to some scripts: kept.
+_INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\ufeff]")
+_NO_WORD = re.compile(r"[\W_]+")
+_PADDING = 10
+"""Added to both lengths before their ratio is taken: short names may differ more."""
+
+_WIDE = 3
+"""How many Latin letters one wide (CJK) character stands for, roughly."""
+
+
+def normalise(text: str) -> str:
+    """One line in Unicode NFC, single spaces, without control and invisible formatting characters."""
+    return " ".join(unicodedata.normalize("NFC", _INVISIBLE.sub("", text)).split())
+
+
+def message_key(text: str) -> str:
+    """What makes two messages the same for splitting: letters and digits, without case, marks and punctuation."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return _NO_WORD.sub(" ", folded).strip()
+
+
+def why_dropped(source: str, target: str) -> str | None:
+    """The reason (a key of `DROP_REASONS`) to leave out a pair of normalised sentences, or None to keep it."""
+    source_key, target_key = message_key(source), message_key(target)
+    if not _has_letter(source_key) or not _has_letter(target_key):
+        return "empty"
+    if source_key == target_key:
+        return "copy"
+    if placeholders(source) != placeholders(target):
+        return "placeholders"
+    if max(len(source), len(target)) > MAX_CHARACTERS or _length_ratio(source, target) > MAX_LENGTH_RATIO:
+        return "length"
+    return None
+
+
+def _has_letter(text: str) -> bool:
+    return any(character.isalpha() for character in text)
+
+
+def _length_ratio(source: str, target: str) -> float:
+    shorter, longer = sorted((_width(source) + _PADDING, _width(target) + _PADDING))
+    return longer / shorter
+
+
+def _width(text: str) -> int:
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + (_WIDE - 1) * wide

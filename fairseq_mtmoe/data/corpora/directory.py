@@ -1,0 +1,148 @@
+"""Output directories that are whole or absent, and that are not made twice.
+
+A directory is written beside its destination and moved into place at the end. Its stamp holds a fingerprint of
+everything it was made from, and the sizes of its files: while both still hold, there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.errors import UserError
+
+STAMP = "stamp.json"
+
+FORMAT = 1
+"""Raised whenever the same input would give other files: directories made before are then made again."""
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def fingerprint(options: Mapping[str, object], files: Iterable[tuple[str, Path]]) -> str:
+    """A SHA-256 over options, the content of the named input files, and the versions that decide about bytes."""
+    made_from = {
+        "format": FORMAT,
+        "sentencepiece": version("sentencepiece"),
+        "unicode": unicodedata.unidata_version,
+        "options": dict(options),
+        "files": [[name, hashlib.sha256(path.read_bytes()).hexdigest()] for name, path in files],
+    }
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+def write_once(out: Path, key: str, fill: Callable[[Path], None]) -> bool:
+    """Make `out` by calling `fill` on an empty directory, unless `out` already has the fingerprint `key`.
+
+    Returns whether anything was written. On any failure `out` stays as it was and nothing else stays at all.
+    Raises `UserError` if `out` holds files that are not ours, if it cannot be written, or if another run writes it.
+    """
+    out = out.resolve()
+    _recover(out)
+    if _is_up_to_date(out, key):
+        return False
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with _partial_directory(out) as partial:
+            fill(partial)
+            stamp = {"key": key, "files": _file_sizes(partial)}
+            (partial / STAMP).write_text(json.dumps(stamp, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            _swap(partial, out)
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        raise UserError(f"`{out}` cannot be written: {error.strerror}.") from error
+    return True
+
+
+def _is_up_to_date(out: Path, key: str) -> bool:
+    if not out.exists():
+        return False
+    if not out.is_dir():
+        raise UserError(f"`{out}` must be a folder, but is a file; give another output folder.")
+    stamp = _read_stamp(out)
+    present = _file_sizes(out)
+    strangers = sorted(set(present) - set(stamp["files"]))
+    if strangers:
+        raise UserError(
+            f"`{out}` must hold nothing but what `mtmoe prepare` wrote, but holds `{strangers[0]}`"
+            f" ({len(strangers)} such files in all); move them away or give another output folder."
+        )
+    return bool(stamp["key"] == key and present == stamp["files"])
+
+
+def _read_stamp(folder: Path) -> dict[str, Any]:
+    try:
+        stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+        return {"key": str(stamp["key"]), "files": dict(stamp["files"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"key": "", "files": {}}
+
+
+def _file_sizes(folder: Path) -> dict[str, int]:
+    """Size in bytes by relative path, of every file but the stamp itself."""
+    files = sorted(path for path in folder.rglob("*") if not path.is_dir() and path != folder / STAMP)
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+@contextmanager
+def _partial_directory(out: Path) -> Iterator[Path]:
+    """An empty directory beside `out` that no other run has, gone at the end unless it was moved into place.
+
+    The lock lives on the directory itself, so that what a killed run left behind is told from what a running one
+    is still writing.
+    """
+    partial = out.with_name(f".{out.name}.partial")
+    partial.mkdir(exist_ok=True)
+    descriptor = os.open(partial, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"`{out}` is being written by another run; wait for its end.") from error
+        try:
+            _remove_content(partial)
+            yield partial
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_content(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _backup(out: Path) -> Path:
+    return out.with_name(f".{out.name}.replaced")
+
+
+def _swap(partial: Path, out: Path) -> None:
+    """Move `partial` to `out`. POSIX replaces an empty directory only, so a full one steps aside first."""
+    if out.exists():
+        os.rename(out, _backup(out))
+    os.rename(partial, out)
+    shutil.rmtree(_backup(out), ignore_errors=True)
+
+
+def _recover(out: Path) -> None:
+    """Undo what a run killed between the two moves of `_swap`, or right after them, has left."""
+    if _backup(out).exists():
+        if out.exists():
+            shutil.rmtree(_backup(out))
+        else:
+            os.rename(_backup(out), out)

@@ -1,0 +1,116 @@
+"""What a data directory holds and what was left out, as `report.json` and as a page to read, `report.md`.
+
+Nothing in a report depends on when or where it was made: the same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext
+from fairseq_mtmoe.data.corpora.build import BuildOptions, Counts
+from fairseq_mtmoe.data.corpora.clean import DROP_REASONS
+from fairseq_mtmoe.data.corpora.split import sources_in_training
+
+Report = dict[str, Any]
+
+
+def make_report(
+    command: str,
+    options: BuildOptions,
+    bitexts: Sequence[Bitext],
+    tiers: Mapping[str, str],
+    dropped: Mapping[str, Mapping[str, int]],
+    counts: Counts,
+) -> Report:
+    """All numbers of a report, ready for JSON.
+
+    `dropped` counts sentence pairs by language pair and reason. The caller may add `sources` (rows of what the text was
+    taken from) and `left_out` (messages of languages that were not used).
+    """
+    seen = sources_in_training(bitexts)
+    pairs = {
+        bitext.name: {
+            "tier": tiers[bitext.name],
+            **{split: len(bitext.splits[split]) for split in SPLITS},
+            "dropped": {reason: count for reason, count in dropped[bitext.name].items() if count},
+            "evaluation_sources_in_training": seen[bitext.name],
+            "tokens": {
+                split: {lang: asdict(count) for lang, count in sides.items()}
+                for split, sides in counts[bitext.name].items()
+            },
+        }
+        for bitext in bitexts
+    }
+    return {"command": command, "options": asdict(options), "pairs": pairs}
+
+
+def write_report(folder: Path, report: Report) -> None:
+    """Write `report.json` and `report.md` into `folder`."""
+    (folder / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "report.md").write_text(_page(report), encoding="utf-8")
+
+
+def report_table(report: Report, by_reason: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of language pairs, largest first, with a total.
+
+    What was dropped is one number, or one for each reason that occurs if `by_reason`.
+    """
+    columns = {"dropped": list(DROP_REASONS)}
+    if by_reason:
+        occurring = {reason for pair in report["pairs"].values() for reason in pair["dropped"]}
+        columns = {f"−{reason}": [reason] for reason in DROP_REASONS if reason in occurring}
+    head = ["pair", "tier", *SPLITS, *columns, "unknown"]
+    ordered = sorted(report["pairs"].items(), key=lambda item: (-item[1]["train"], item[0]))
+    rows = [_row(name, pair["tier"], [pair], columns.values()) for name, pair in ordered]
+    return head, [*rows, _row("total", "", list(report["pairs"].values()), columns.values())]
+
+
+def _row(name: str, tier: str, pairs: Sequence[Report], columns: Iterable[Sequence[str]]) -> list[str]:
+    numbers = [sum(pair[split] for pair in pairs) for split in SPLITS]
+    numbers += [sum(pair["dropped"].get(reason, 0) for pair in pairs for reason in reasons) for reasons in columns]
+    return [name, tier, *(f"{number:,}" for number in numbers), _unknown_share(pairs)]
+
+
+def _unknown_share(pairs: Sequence[Report]) -> str:
+    sides = [side for pair in pairs for side in pair["tokens"]["test"].values()]
+    return f"{sum(side['unknown'] for side in sides) / max(1, sum(side['tokens'] for side in sides)):.2%}"
+
+
+def _page(report: Report) -> str:
+    head, rows = report_table(report, by_reason=True)
+    table = [head, ["---", "---"] + ["--:"] * (len(head) - 2), *rows]
+    seen = sum(pair["evaluation_sources_in_training"] for pair in report["pairs"].values())
+    lines = [
+        f"# Data directory made by `mtmoe prepare {report['command']}`",
+        "",
+        *(f"- {name.replace('_', ' ')}: {value}" for name, value in report["options"].items()),
+        f"- validation and test sources that also occur in some language's training data: {seen}",
+        "",
+        *("| " + " | ".join(row) + " |" for row in table),
+        "",
+        "`unknown`: the share of test tokens, both sides, that the vocabulary does not have.",
+        *(f"`−{name}` (dropped): {meaning}." for name, meaning in DROP_REASONS.items() if f"−{name}" in head),
+    ]
+    return "\n".join(lines + _sources(report) + _left_out(report)) + "\n"
+
+
+def _sources(report: Report) -> list[str]:
+    if "sources" not in report:
+        return []
+    rows = [
+        f"| {source['source']} | {source['catalogs']:,} | {', '.join(source['damaged']) or 'none'} |"
+        for source in report["sources"]
+    ]
+    return ["", "| source | catalogs | damaged, not read |", "| --- | --: | --- |", *rows]
+
+
+def _left_out(report: Report) -> list[str]:
+    if not report.get("left_out"):
+        return []
+    langs = ", ".join(f"{lang} ({count:,})" for lang, count in sorted(report["left_out"].items()))
+    return ["", f"Languages left out, with their number of messages: {langs}."]

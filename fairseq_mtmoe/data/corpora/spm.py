@@ -1,0 +1,94 @@
+"""One SentencePiece model for all languages, trained on temperature-sampled text.
+
+As ML-50's data was made (Tang et al. 2020, following XLM): the share of a language in the training text is
+proportional to (its share of all lines)^(1/T), so that the vocabulary has pieces for small languages too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import sentencepiece
+
+from fairseq_mtmoe.data.corpora.bitext import Bitext
+from fairseq_mtmoe.data.sampling import apportion, temperature_probabilities
+from fairseq_mtmoe.errors import UserError
+
+MAX_LINES = 400_000
+"""Lines of text that the model is trained on at most; more change no vocabulary of this size, and take minutes."""
+
+_TOO_FEW_PIECES = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
+_TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
+
+
+def temperature_quotas(sizes: Mapping[str, int], temperature: float, total: int) -> dict[str, int]:
+    """How many of `total` lines each language gets: in proportion to size^(1/temperature), and at least one."""
+    shares = temperature_probabilities(list(sizes.values()), temperature)
+    counts = apportion(total, shares, offset=0.5)
+    return {lang: max(1, int(count)) for lang, count in zip(sizes, counts, strict=True)}
+
+
+def sample_text(bitexts: Sequence[Bitext], temperature: float, seed: int) -> list[str]:
+    """Training sentences of every language, as often as its quota says.
+
+    A language with fewer sentences than its quota is repeated whole; the remainder is drawn by hash, so the sample
+    depends on the seed and the text alone.
+    """
+    text: dict[str, list[str]] = defaultdict(list)
+    for bitext in bitexts:
+        for lang in (bitext.source_lang, bitext.target_lang):
+            text[lang] += bitext.lines("train", lang)
+    sizes = {lang: len(lines) for lang, lines in sorted(text.items())}
+    quotas = temperature_quotas(sizes, temperature, min(sum(sizes.values()), MAX_LINES))
+    sample: list[str] = []
+    for lang, quota in quotas.items():
+        copies, rest = divmod(quota, sizes[lang])
+        ordered = sorted(enumerate(text[lang]), key=lambda item: _draw(seed, *item)) if rest else []
+        sample += text[lang] * copies + [line for _, line in ordered[:rest]]
+    return sample
+
+
+def _draw(seed: int, position: int, line: str) -> bytes:
+    return hashlib.sha256(f"{seed}\0{position}\0{line}".encode()).digest()
+
+
+def train_model(lines: Sequence[str], vocab_size: int, character_coverage: float) -> bytes:
+    """A serialized unigram model with exactly `vocab_size` pieces, the same bytes for the same lines.
+
+    Its special pieces have fairseq's names and places, so that an id is the same in the model and in a fairseq
+    dictionary made from it. Raises `UserError` if the text does not fit the vocabulary's size.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            character_coverage=character_coverage,
+            normalization_rule_name="identity",  # ours is NFC; SentencePiece's NFKC would rewrite references
+            bos_id=0,
+            pad_id=1,
+            eos_id=2,
+            unk_id=3,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _vocabulary_error(str(error), vocab_size) from error
+    return model.getvalue()
+
+
+def _vocabulary_error(message: str, vocab_size: int) -> Exception:
+    if match := _TOO_FEW_PIECES.search(message):
+        return UserError(
+            f"`--vocab-size` must be at least {match[1]}, the number of characters in this text,"
+            f" but is {vocab_size} instead; raise it or lower `--character-coverage`."
+        )
+    if match := _TOO_MANY_PIECES.search(message):
+        return UserError(f"`--vocab-size` must be at most {match[1]} for this text, but is {vocab_size} instead.")
+    return RuntimeError(f"SentencePiece failed: {message}")

@@ -1,0 +1,74 @@
+"""Plain text that is split already: a folder of `{train,valid,test}.<src>-<tgt>.<lang>`, one sentence per line."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext, Track, untracked
+from fairseq_mtmoe.data.corpora.clean import normalise
+from fairseq_mtmoe.errors import UserError
+
+_FILE_NAME = re.compile(r"(?P<split>train|valid|test)\.(?P<pair>[^.-]+-[^.-]+)\.(?P<lang>[^.-]+)")
+
+
+def find_text_files(raw: Path) -> dict[str, dict[str, tuple[Path, Path]]]:
+    """The (source, target) files of every split of every language pair: `{"en-de": {"train": (…, …), …}, …}`.
+
+    Raises `UserError` if there is no such file, or if a language pair lacks some.
+    """
+    if not raw.is_dir():
+        raise UserError(f"`{raw}` must be a folder of text files such as `train.en-de.de`, but there is none.")
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted(raw.iterdir()):
+        match = _FILE_NAME.fullmatch(path.name)
+        if match is not None and match["lang"] in match["pair"].split("-"):
+            found[match["pair"]].add(path.name)
+    if not found:
+        raise UserError(f"`{raw}` must hold text files such as `train.en-de.en` and `train.en-de.de`, but has none.")
+    return {pair: {split: _both_sides(raw, split, pair, names) for split in SPLITS} for pair, names in found.items()}
+
+
+def _both_sides(raw: Path, split: str, pair: str, present: set[str]) -> tuple[Path, Path]:
+    source, target = (f"{split}.{pair}.{lang}" for lang in pair.split("-"))
+    for name in (source, target):
+        if name not in present:
+            raise UserError(f"`{raw / name}` is missing: {pair} needs both sides of train, valid and test.")
+    return raw / source, raw / target
+
+
+def read_bitexts(raw: Path, track: Track = untracked) -> tuple[list[Bitext], dict[str, dict[str, int]]]:
+    """All language pairs of a folder, normalised; and by pair, how many training pairs were dropped, by reason.
+
+    Only training pairs with an empty side are dropped: fairseq trains on them as on any other. Validation and test
+    files keep every line. Raises `UserError` on files that do not fit together.
+    """
+    bitexts, dropped = [], {}
+    for pair, files in track(list(find_text_files(raw).items()), "Reading text"):
+        splits = {split: _read_lines(*files[split]) for split in SPLITS}
+        kept = [(source, target) for source, target in splits["train"] if source and target]
+        if not kept:
+            raise UserError(f"`{files['train'][0]}` and its translation must have a sentence, but have none.")
+        dropped[pair] = {"empty": len(splits["train"]) - len(kept)}
+        source_lang, target_lang = pair.split("-")
+        bitexts.append(Bitext(source_lang, target_lang, {**splits, "train": kept}))
+    return bitexts, dropped
+
+
+def _read_lines(source: Path, target: Path) -> list[tuple[str, str]]:
+    sides = [_read_normalised(path) for path in (source, target)]
+    if len(sides[0]) != len(sides[1]):
+        raise UserError(
+            f"`{target}` must have as many lines as `{source.name}` ({len(sides[0])}), but has {len(sides[1])}."
+        )
+    return list(zip(*sides, strict=True))
+
+
+def _read_normalised(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"`{path}` must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
+    lines = text.split("\n")  # not splitlines(): a U+2028 inside a sentence does not end it
+    return [normalise(line) for line in (lines[:-1] if lines[-1] == "" else lines)]
