@@ -1,0 +1,1 @@
+"""The criterions. fairseq imports none of a `--user-dir`: `fairseq_mtmoe.tasks` does."""

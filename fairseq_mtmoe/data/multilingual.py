@@ -1,0 +1,150 @@
+"""Finding and loading the data of language pairs: what fairseq's `MultilingualDatasetManager` does for one pair at a
+time, with checks before anything is loaded.
+
+A pair may lie in several shards (`--data a:b:c`). The sizes of all of them are read from the index files at the start,
+so that sampling follows the sizes of the whole data whichever shard is loaded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq import utils
+from fairseq.data import FairseqDataset, data_utils
+from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
+
+from fairseq_mtmoe.data.indexed_files import count_sentences
+from fairseq_mtmoe.errors import UserError
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """One language pair of one kind of data ("main" unless `--extra-data` names others), and its shards' folders."""
+
+    category: str
+    source: str
+    target: str
+    folders: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """`en-de`"""
+        return f"{self.source}-{self.target}"
+
+    @property
+    def key(self) -> str:
+        """fairseq's name of the data set, as in `--sampling-weights`: `main:en-de`"""
+        return f"{self.category}:{self.name}"
+
+
+def split_prefix(folder: str, split: str, source: str, target: str, lang: str) -> str | None:
+    """A pair's binarized file, without suffix; it may be named after the reversed pair. None: there is none."""
+    for first, second in ((source, target), (target, source)):
+        prefix = os.path.join(folder, f"{split}.{first}-{second}.{lang}")
+        if any(os.path.isfile(prefix + suffix) for suffix in (".idx", "")):
+            return prefix
+    return None
+
+
+class PairLoader:
+    """The language pairs of one split: their sizes, and their data sets on demand.
+
+    Args:
+        manager: fairseq's, which knows languages, dictionaries and language tokens.
+        split: "train", …
+        combine: whether `train1`, `train2`, … belong to `train`, as in fairseq.
+
+    Raises:
+        UserError: a pair has no data in this split, or a file is empty or truncated.
+    """
+
+    def __init__(self, manager: MultilingualDatasetManager, split: str, combine: bool = False) -> None:
+        self.manager = manager
+        self.split = split
+        self.combine = combine
+        self.pairs = self._find_pairs()
+        self.shard_sizes = [[self._size(pair, folder) for folder in pair.folders] for pair in self.pairs]
+        self._loaded: dict = {}
+
+    @property
+    def is_training(self) -> bool:
+        """Whether this is the split to train on: only that has shards and extra data."""
+        return self.split == self.manager.args.train_subset
+
+    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
+        """Each pair's data set, from these shards (default: the first); those that were loaded last are kept."""
+        wanted = list(enumerate(shards or [0] * len(self.pairs)))
+        self._loaded = {place: self._loaded.get(place) for place in wanted}
+        sharing = {} if self.manager.args.enable_reservsed_directions_shared_datasets else None
+        for number, shard in wanted:
+            if self._loaded[number, shard] is None:
+                self._loaded[number, shard] = self._load(self.pairs[number], shard, sharing)
+        return [self._loaded[place] for place in wanted]
+
+    def _find_pairs(self) -> list[PairSource]:
+        folders, names = self.manager.get_data_paths_and_lang_pairs(self.split)
+        found = []
+        for category, paths in folders.items():
+            for name in names.get(category, ()):
+                source, target = name.split("-") if "-" in name else (name, name)
+                found.append(self._find_pair(category, source, target, utils.split_paths(paths)))
+        return found
+
+    def _find_pair(self, category: str, source: str, target: str, folders: list[str]) -> PairSource:
+        def has_pair(folder: str) -> bool:
+            return all(split_prefix(folder, self.split, source, target, lang) for lang in (source, target))
+
+        holding = tuple(folder for folder in folders if has_pair(folder))
+        if not holding:
+            raise UserError(
+                f"The pair {source}-{target} has no {self.split} data in {', '.join(folders)}: "
+                f"there is no {self.split}.{source}-{target}.{source}.idx, nor one of the reversed pair."
+            )
+        return PairSource(category, source, target, holding if self.is_training else holding[:1])
+
+    def _size(self, pair: PairSource, folder: str) -> int:
+        total = 0
+        for number in itertools.count() if self.combine else (0,):
+            split = self.split + (str(number) if number else "")
+            prefixes = [split_prefix(folder, split, pair.source, pair.target, x) for x in (pair.source, pair.target)]
+            if None in prefixes:
+                break
+            source, target = (self._count(prefix) for prefix in prefixes)
+            if source != target:
+                raise UserError(
+                    f"`{prefixes[0]}` and `{prefixes[1]}` must hold the same number of sentences, "
+                    f"but hold {source} and {target}."
+                )
+            total += source if number else source * self._upsampling(folder, pair)
+        return total
+
+    def _upsampling(self, folder: str, pair: PairSource) -> int:
+        # fairseq repeats the primary data only where there is other data beside it.
+        second = split_prefix(folder, f"{self.split}1", pair.source, pair.target, pair.source)
+        return int(self.manager.args.upsample_primary) if self.combine and second else 1
+
+    def _count(self, prefix: str) -> int:
+        count = count_sentences(prefix)
+        if count is None:
+            count = len(data_utils.load_indexed_dataset(prefix, None, self.manager.args.dataset_impl) or ())
+        return count
+
+    def _load(self, pair: PairSource, shard: int, sharing: dict | None) -> FairseqDataset:
+        manager = self.manager
+        dataset: Any = manager.load_a_dataset(
+            split=self.split,
+            data_path=pair.folders[shard],
+            src=pair.source,
+            src_dict=manager.get_source_dictionary(pair.source),
+            tgt=pair.target,
+            tgt_dict=manager.get_target_dictionary(pair.target),
+            combine=self.combine,
+            langpairs_sharing_datasets=sharing,
+            data_category=pair.category,
+            langtok_spec=manager.args.langtoks.get(pair.category, (None, None)),
+        )
+        return dataset

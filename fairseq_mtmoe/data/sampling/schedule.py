@@ -1,0 +1,93 @@
+"""The sampling options of a run, and the shares of the tasks that follow from them at each epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.data.sampling.temperature import heated_temperature, temperature_probabilities
+from fairseq_mtmoe.errors import UserError, must_be
+
+METHODS = ("uniform", "temperature", "concat", "RoundRobin")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How tasks share an epoch. The methods are fairseq's: `concat` and `RoundRobin` take every sentence once.
+
+    Args:
+        method: one of `METHODS`.
+        temperature: T_s, for the method `temperature`.
+        heating_coefficient: k of equation 2.
+        heating_epochs: C of equation 2; None without heating.
+        weights: (L,) fixed shares, instead of the method's.
+
+    Raises:
+        UserError: an option is out of its range.
+    """
+
+    method: str = "concat"
+    temperature: float = 1.5
+    heating_coefficient: float = 0.0
+    heating_epochs: int | None = None
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            must_be("--sampling-method", f"one of {', '.join(METHODS)}", self.method)
+        if not 0 < self.temperature < math.inf:
+            must_be("--sampling-temperature", "a finite number above 0", self.temperature)
+        if not 0 <= self.heating_coefficient < math.inf:
+            must_be("--heating-coefficient", "a finite number of at least 0", self.heating_coefficient)
+        if self.weights is not None:
+            _check_weights(self.weights)
+        if self.heating_coefficient > 0:
+            self._check_heating()
+
+    def _check_heating(self) -> None:
+        if self.heating_epochs is None:
+            raise UserError(
+                "`--heating-coefficient` above 0 needs to know in how many epochs to heat: "
+                "give `--heating-epochs`, or `--max-epoch`."
+            )
+        if self.heating_epochs < 1:
+            must_be("--heating-epochs", "at least 1", self.heating_epochs)
+        if self.weights is not None or self.method != "temperature":
+            raise UserError(
+                "`--heating-coefficient` above 0 heats a temperature: "
+                "use `--sampling-method temperature`, without sampling weights."
+            )
+
+    @property
+    def takes_everything(self) -> bool:
+        """Whether an epoch is simply every sentence once."""
+        return self.weights is None and self.method in ("concat", "RoundRobin")
+
+    def temperature_at(self, epoch: int) -> float | None:
+        """The temperature of an epoch, counted from 1 as fairseq counts; None where the method has none."""
+        if self.weights is not None or self.method != "temperature":
+            return None
+        return heated_temperature(self.temperature, self.heating_coefficient, self.heating_epochs or 1, epoch - 1)
+
+    def probabilities_at(self, epoch: int, sizes: Sequence[int]) -> NDArray[np.float64]:
+        """(L,) shares at an epoch, counted from 1, of tasks with these sizes (of all their data)."""
+        temperature = self.temperature_at(epoch)
+        if temperature is not None:
+            return temperature_probabilities(sizes, temperature)
+        if self.weights is not None:
+            shares = np.array(self.weights, dtype=np.float64)
+        elif self.method == "uniform":
+            shares = np.ones(len(sizes))
+        else:
+            shares = np.array(sizes, dtype=np.float64)
+        shares /= shares.sum()
+        return shares
+
+
+def _check_weights(weights: tuple[float, ...]) -> None:
+    if min(weights) < 0 or not 0 < sum(weights) < math.inf:
+        must_be("--sampling-weights", "finite numbers of at least 0, with one above 0", list(weights))

@@ -1,0 +1,6 @@
+"""The tasks. Importing this package registers them, and the criterions, for which fairseq does not look itself."""
+
+from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy
+from fairseq_mtmoe.tasks import translation_heated
+
+__all__ = ["moe_label_smoothed_cross_entropy", "translation_heated"]

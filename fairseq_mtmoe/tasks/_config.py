@@ -1,0 +1,76 @@
+"""The options of `--task translation_heated`: those of fairseq's `translation_multi_simple_epoch`, and three more.
+
+Every option of that task keeps its name, default and meaning. Dictionaries and lists are written as strings, on the
+command line and in a configuration file alike: `lang_pairs: en-de,en-ro`, `sampling_weights: "{'main:en-de': 0.7}"`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from omegaconf import II
+
+
+def option(default: Any, help: Optional[str], alias: Optional[str] = None) -> Any:
+    """A field of the configuration with its help, and perhaps a short name."""
+    return field(default=default, metadata={"help": help, "argparse_alias": alias} if alias else {"help": help})
+
+
+@dataclass
+class TranslationHeatedConfig(FairseqDataclass):
+    """Options, in the order of `--help`."""
+
+    data: Optional[str] = option(None, "data directory; several, separated by colons, are shards that take turns")
+    source_lang: Optional[str] = option(None, "source language of generation", alias="-s")
+    target_lang: Optional[str] = option(None, "target language of generation", alias="-t")
+    lang_pairs: Optional[str] = option(None, "language pairs to train, such as en-de,en-ro; or a file with this list")
+    keep_inference_langtok: bool = option(False, "keep language tokens in the output of generation")
+
+    sampling_method: str = option("concat", "how pairs share an epoch: concat, temperature, uniform or RoundRobin")
+    sampling_temperature: float = option(1.5, "temperature of --sampling-method temperature; where heating starts")
+    heating_coefficient: float = option(
+        0.0, "k of temperature heating: the temperature of epoch e is T·sqrt(1 + k·e/C), with e from 0"
+    )
+    heating_epochs: Optional[int] = option(None, "C of temperature heating (default: --max-epoch)")
+    task_ids: str = option("target", "what a sentence's task is: its target language, its source language, or its pair")
+
+    langs: Optional[str] = option(
+        None, "comma-separated languages that may occur in pairs; their order is that of the language tokens"
+    )
+    lang_dict: Optional[str] = option(None, "a file with one such language on each line")
+    source_dict: Optional[str] = option(None, "dictionary of all source languages (default: dict.LANG.txt of each)")
+    target_dict: Optional[str] = option(None, "dictionary of all target languages (default: dict.LANG.txt of each)")
+    lang_tok_style: str = option("multilingual", "language tokens: multilingual (__de__) or mbart ([de])")
+    load_alignments: bool = option(False, "load the binarized alignments")
+    left_pad_source: str = option("True", "pad the source on the left")
+    left_pad_target: str = option("False", "pad the target on the left")
+    max_source_positions: int = option(1024, "longest source sentence, in tokens")
+    max_target_positions: int = option(1024, "longest target sentence, in tokens")
+    upsample_primary: int = option(1, "how often train is repeated beside train1, train2, …")
+    truncate_source: bool = option(False, "truncate the source to --max-source-positions")
+    encoder_langtok: Optional[str] = option(None, "begin each source sentence with a language token: src or tgt")
+    decoder_langtok: bool = option(False, "begin each target sentence with the target language's token")
+    lang_tok_replacing_bos_eos: bool = option(False, "put language tokens in the place of the sentences' bos and eos")
+    enable_lang_ids: bool = option(False, "give the model each sentence's language ids, where it takes them")
+    enable_reservsed_directions_shared_datasets: bool = option(False, "share data sets between reversed directions")
+    extra_data: Optional[str] = option(None, "a dictionary of further kinds of data to their directories")
+    extra_lang_pairs: Optional[str] = option(None, "a dictionary of these kinds to their comma-separated pairs")
+    fixed_dictionary: Optional[str] = option(None, "one dictionary for all languages")
+    langtoks_specs: str = option("main", "comma-separated kinds of data that have language tokens of their own")
+    langtoks: Optional[str] = option(
+        None,
+        "a dictionary of kinds of data to their (source, target) language tokens, such as {'main': ('src', 'tgt')}",
+    )
+    sampling_weights_from_file: Optional[str] = option(None, "a JSON file with such a dictionary as --sampling-weights")
+    sampling_weights: Optional[str] = option(
+        None, "a dictionary of the shares of the pairs, such as {'main:en-de': 0.7, 'main:en-ro': 0.3}"
+    )
+    virtual_epoch_size: Optional[int] = option(None, "sentences in an epoch (default: a pass over the data)")
+    virtual_data_size: Optional[int] = option(None, "sentences in a pass over the data, where pairs are sampled")
+
+    # Options of other parts of fairseq's configuration. Without help they are no options of the task's own.
+    seed: int = option(II("common.seed"), None)
+    dataset_impl: Optional[str] = option(II("dataset.dataset_impl"), None)
+    train_subset: str = option(II("dataset.train_subset"), None)
+    max_epoch: int = option(II("optimization.max_epoch"), None)
+    save_dir: str = option(II("checkpoint.save_dir"), None)

@@ -1,0 +1,84 @@
+"""What a training run tells its run log: options, each epoch's sampling, each validation, who used which expert."""
+
+import os
+import time
+from typing import Any, Dict, List, Mapping, Optional
+
+import torch
+from torch import nn
+
+from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
+from fairseq_mtmoe.models._common import expert_layers
+
+
+class Stopwatch:
+    """Time spent on training; validation and saving do not count. A resumed run goes on from its checkpoint's time."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._since: Optional[float] = None
+
+    def start(self) -> None:
+        """Go on, if it stands still."""
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def stop(self) -> None:
+        """Stand still, if it goes."""
+        self._seconds, self._since = self.seconds, None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether time counts now."""
+        return self._since is not None
+
+    @property
+    def seconds(self) -> float:
+        """Time that has counted so far."""
+        return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
+
+    @seconds.setter
+    def seconds(self, value: float) -> None:
+        self._seconds, self._since = value, None
+
+
+class Journal:
+    """The run log of one process; only the first of several processes writes."""
+
+    def __init__(self, save_dir: str) -> None:
+        self._log = RunLog(os.path.join(save_dir, FILE_NAME))
+        self._has_begun = False
+
+    def begin(self, **fields: Any) -> None:
+        """Write the event `run` once in a process."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.write("run", **fields)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Write one event."""
+        if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+            self._log.write(event, **fields)
+
+    def sampling(self, epoch: int, temperature: Optional[float], probabilities: Mapping[str, float]) -> None:
+        """Write how an epoch draws its sentences."""
+        self.write("sampling", epoch=epoch, temperature=temperature, probabilities=dict(probabilities))
+
+
+def start_counting(model: nn.Module) -> None:
+    """From now on, and from zero, count which expert gets how many tokens of each task."""
+    for layer in expert_layers(model).values():
+        layer.load.reset()
+        layer.load.enabled = True
+
+
+def stop_counting(model: nn.Module) -> Dict[str, List[List[int]]]:
+    """The counts of all processes together: per layer, per task, per expert."""
+    counts = {}
+    for path, layer in expert_layers(model).items():
+        layer.load.enabled = False
+        total = layer.load.counts.clone()
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(total)
+        counts[path] = total.tolist()
+    return counts

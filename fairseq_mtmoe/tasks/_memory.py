@@ -1,0 +1,53 @@
+"""What a checkpoint remembers of its task, so that generation needs no option repeated.
+
+A translation model is useless with other languages or language tokens than those that it was trained with, and the
+order of its languages is that of rows in its embedding. These settings travel in the checkpoint's task state; where a
+checkpoint has them, they take the place of the options of `fairseq-generate` and `fairseq-interactive`.
+"""
+
+import logging
+from argparse import Namespace
+from typing import Any, Dict, Mapping
+
+from fairseq.data import Dictionary
+from fairseq.data.multilingual.multilingual_utils import augment_dictionary
+
+logger = logging.getLogger(__name__)
+
+SETTINGS = (
+    "langs",
+    "langtoks",
+    "langtoks_specs",
+    "lang_tok_style",
+    "lang_tok_replacing_bos_eos",
+    "enable_lang_ids",
+    "task_ids",
+)
+
+
+def remembered(args: Namespace) -> Dict[str, Any]:
+    """The settings to store, as plain containers."""
+    return {name: getattr(args, name) for name in SETTINGS}
+
+
+def recall(args: Namespace, state: Mapping[str, Any]) -> bool:
+    """Put a checkpoint's settings in the place of the options; True if that changed any."""
+    changed = {name: state[name] for name in SETTINGS if name in state and state[name] != getattr(args, name)}
+    for name, value in changed.items():
+        logger.info(f"from the checkpoint: {name} = {value} instead of {getattr(args, name)}")
+        setattr(args, name, value)
+    return bool(changed)
+
+
+def relabel(dictionary: Dictionary, num_symbols: int, args: Namespace) -> None:
+    """Replace a dictionary's language tokens, which follow its `num_symbols` own ones, by those of `args`."""
+    for symbol in dictionary.symbols[num_symbols:]:
+        del dictionary.indices[symbol]
+    del dictionary.symbols[num_symbols:], dictionary.count[num_symbols:]
+    augment_dictionary(
+        dictionary=dictionary,
+        language_list=args.langs,
+        lang_tok_style=args.lang_tok_style,
+        langtoks_specs=args.langtoks_specs,
+        extra_data=args.extra_data,
+    )

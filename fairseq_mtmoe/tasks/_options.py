@@ -1,0 +1,178 @@
+"""From the configuration of `translation_heated` to the arguments that fairseq's multilingual classes expect.
+
+They were written for the old command line, whose parsers turned strings into lists and dictionaries; here this happens
+after the configuration is complete, from whichever side it came. What is wrong is said before anything is loaded.
+"""
+
+import ast
+import json
+import os
+import re
+from argparse import Namespace
+from typing import Any, Dict, List, Optional
+
+from fairseq import utils
+from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTokStyle
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_mtmoe.errors import UserError, must_be
+
+TASK_IDS = ("target", "source", "pair")
+_INDEX_FILE = re.compile(r".+\.([^.-]+)-([^.-]+)\.[^.]+\.idx")
+
+
+def arguments(cfg: Any) -> Namespace:
+    """The arguments, complete and checked, except for what needs the dictionaries or the data itself.
+
+    Raises:
+        UserError: an option is out of its range, or names a language or file that is not there.
+    """
+    args = Namespace(**_values(cfg))
+    if not args.data:
+        must_be("data", "a data directory", args.data)
+    args.data = _contents(args.data)
+    _check_choices(args)
+    for name in ("langtoks", "extra_data", "extra_lang_pairs", "sampling_weights"):
+        setattr(args, name, _dictionary(name, getattr(args, name)))
+    if args.sampling_weights_from_file:
+        args.sampling_weights = _json_file(args.sampling_weights_from_file)
+    args.langtoks_specs = args.langtoks_specs.split(",")
+    args.heating_epochs = args.heating_epochs if args.heating_epochs is not None else args.max_epoch or None
+    args.lang_pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
+    _complete_languages(args)
+    _check_pairs(args)
+    _check_dictionaries(args)
+    return args
+
+
+def is_training(args: Namespace) -> bool:
+    """As in fairseq: a source or a target language is given to generate, never to train."""
+    return args.source_lang is None and args.target_lang is None
+
+
+def loaded_pairs(args: Namespace) -> List[str]:
+    """The pairs to load: all in training, the one of `--source-lang` and `--target-lang` in generation."""
+    return args.lang_pairs if is_training(args) else [f"{args.source_lang}-{args.target_lang}"]
+
+
+def _values(cfg: Any) -> Dict[str, Any]:
+    values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
+    return {name: value for name, value in values.items() if name != "_name"}
+
+
+def _contents(value: str) -> str:
+    """The value itself or, as everywhere in fairseq's multilingual options, what the file of this name holds."""
+    if not os.path.isfile(value):
+        return value
+    with open(value, encoding="utf-8") as file:
+        return file.read().strip()
+
+
+def _check_choices(args: Namespace) -> None:
+    for name, choices in (
+        ("task_ids", TASK_IDS),
+        ("lang_tok_style", tuple(style.value for style in LangTokStyle)),
+        ("encoder_langtok", (None, *(token.value for token in EncoderLangtok))),
+    ):
+        value = getattr(args, name)
+        if value not in choices:
+            must_be(f"--{name.replace('_', '-')}", f"one of {', '.join(c for c in choices if c)}", value)
+    if args.load_alignments and args.lang_tok_replacing_bos_eos:
+        must_be("--load-alignments", "off with --lang-tok-replacing-bos-eos", True)
+
+
+def _dictionary(name: str, text: Optional[str]) -> Optional[Dict[str, Any]]:
+    if text is None or isinstance(text, dict):
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = None
+    if not isinstance(value, dict):
+        must_be(f"--{name.replace('_', '-')}", "a dictionary in Python's notation", text)
+    return value
+
+
+def _json_file(path: str) -> Dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"`--sampling-weights-from-file {path}` cannot be read as JSON: {error}.") from error
+    if not isinstance(value, dict):
+        must_be(f"the content of {path}", "a dictionary", value)
+    return value
+
+
+def _complete_languages(args: Namespace) -> None:
+    """Fill in `langs`: as given, else of the pairs, else (in generation) of the data directory."""
+    if args.langs and args.lang_dict:
+        raise UserError("`--langs` and `--lang-dict` exclude each other: give one of them.")
+    if is_training(args) and not args.lang_pairs:
+        raise UserError("`--lang-pairs` must list the pairs to train, such as en-de,en-ro, but is missing.")
+    if not is_training(args) and not (args.source_lang and args.target_lang):
+        raise UserError("`--source-lang` and `--target-lang` must be given together, but one is missing.")
+    if args.lang_dict:
+        args.langs = [line for line in _lines(args.lang_dict) if line]
+        args.lang_dict = None
+    elif args.langs:
+        args.langs = args.langs.split(",")
+    elif args.lang_pairs:
+        args.langs = sorted({lang for pair in _all_pairs(args) for lang in pair.split("-")})
+    else:
+        args.langs = languages_of(utils.split_paths(args.data)[0])
+    if args.lang_pairs is None:
+        args.lang_pairs = loaded_pairs(args)
+
+
+def languages_of(folder: str) -> List[str]:
+    """The languages of a data directory, sorted, from the names of its index files.
+
+    Raises:
+        UserError: there is no such directory, or no binarized data in it.
+    """
+    if not os.path.isdir(folder):
+        must_be("data", "an existing directory", folder)
+    pairs = [match.groups() for match in map(_INDEX_FILE.fullmatch, os.listdir(folder)) if match]
+    if not pairs:
+        must_be("data", "a directory with binarized data such as train.en-de.en.idx", folder)
+    return sorted({lang for pair in pairs for lang in pair})
+
+
+def _lines(path: str) -> List[str]:
+    if not os.path.isfile(path):
+        must_be("--lang-dict", "an existing file", path)
+    with open(path, encoding="utf-8") as file:
+        return [line.strip() for line in file]
+
+
+def _all_pairs(args: Namespace) -> List[str]:
+    extra = (args.extra_lang_pairs or {}).values()
+    return args.lang_pairs + [pair for pairs in extra for pair in pairs.split(",")]
+
+
+def _check_pairs(args: Namespace) -> None:
+    for pair in _all_pairs(args) if is_training(args) else loaded_pairs(args):
+        if not re.fullmatch(r"[^-]+(-[^-]+)?", pair):
+            must_be("--lang-pairs", "a list such as en-de,en-ro", pair)
+        for lang in pair.split("-"):
+            if lang not in args.langs:
+                known = ", ".join(args.langs)
+                raise UserError(f"The language {lang} of the pair {pair} is unknown; known are {known}.")
+
+
+def _check_dictionaries(args: Namespace) -> None:
+    for folder in utils.split_paths(args.data):
+        if not os.path.isdir(folder):
+            must_be("data", "an existing directory", folder)
+    for name in ("source_dict", "target_dict", "fixed_dictionary"):
+        path = getattr(args, name)
+        if path and not os.path.isfile(path):
+            must_be(f"--{name.replace('_', '-')}", "an existing file", path)
+    if args.fixed_dictionary:
+        return
+    folder = utils.split_paths(args.data)[0]
+    for pair in _all_pairs(args) if is_training(args) else loaded_pairs(args):
+        for lang, given in ((pair.split("-")[0], args.source_dict), (pair.split("-")[-1], args.target_dict)):
+            if not given and not os.path.isfile(os.path.join(folder, f"dict.{lang}.txt")):
+                raise UserError(f"The dictionary of {lang} is missing: there is no dict.{lang}.txt in {folder}.")

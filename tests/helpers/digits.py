@@ -1,0 +1,67 @@
+"""A translation task that a tiny model learns in a minute: three "languages" of digits.
+
+From digits (`en`): `aa` is a copy, `bb` the reversal, `cc` every digit shifted by one. The model must know the target
+language to do any of them. The training sizes are skewed: high, mid and low resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary, indexed_dataset
+
+TRANSLATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "aa": lambda digits: digits,
+    "bb": lambda digits: digits[::-1],
+    "cc": lambda digits: (digits + 1) % 10,
+}
+PAIRS = tuple(f"en-{target}" for target in TRANSLATIONS)
+SHARES = {"aa": 1, "bb": 4, "cc": 10}  # the training data is divided by these: tiers high, mid and low
+
+
+def make_digit_corpus(
+    folder: str | Path, seed: int = 1, train: int = 3000, valid: int = 60, test: int = 60, targets: str = "aa,bb,cc"
+) -> Path:
+    """Write a data directory as `fairseq-preprocess` would.
+
+    Args:
+        folder: created if need be.
+        train: training sentences of the largest pair; `valid` and `test` are per pair.
+        targets: the languages to translate into.
+
+    Returns:
+        the folder.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    dictionary = digit_dictionary()
+    for lang in ("en", *targets.split(",")):
+        dictionary.save(str(folder / f"dict.{lang}.txt"))
+    random = np.random.default_rng(seed)
+    for target in targets.split(","):
+        for split, count in (("train", train // SHARES[target]), ("valid", valid), ("test", test)):
+            sources = [random.integers(0, 10, random.integers(4, 9)) for _ in range(count)]
+            prefix = folder / f"{split}.en-{target}"
+            write_digits(f"{prefix}.en", sources, dictionary)
+            write_digits(f"{prefix}.{target}", [TRANSLATIONS[target](source) for source in sources], dictionary)
+    return folder
+
+
+def digit_dictionary() -> Dictionary:
+    """fairseq's special symbols and ten digits."""
+    dictionary = Dictionary()
+    for digit in range(10):
+        dictionary.add_symbol(str(digit), n=100 - digit)
+    return dictionary
+
+
+def write_digits(prefix: str, sentences: list[np.ndarray], dictionary: Dictionary) -> None:
+    """Binarize sentences to `prefix.bin` and `prefix.idx`."""
+    builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=len(dictionary))
+    for sentence in sentences:
+        tokens = [dictionary.index(str(digit)) for digit in sentence]
+        builder.add_item(torch.tensor([*tokens, dictionary.eos()]))
+    builder.finalize(f"{prefix}.idx")
