@@ -1,0 +1,120 @@
+"""Evening out: from the experts that tokens prefer at given prices to equal shares, at the least loss.
+
+Moving a token from expert a to expert b costs `score_a - score_b`. What matters is the cheapest such token for each
+pair of experts, so the whole problem is a flow on a graph of N experts: successive shortest paths from experts with too
+many tokens to experts with too few. The start, where every token has what it prefers, is optimal for its own shares,
+and each path keeps it so. Tokens that cost the same but for a tolerance move together.
+
+When N does not divide T, some experts get one token more than others. Which of them is open: one more node, the pool,
+takes the surplus token of any expert that has none of these places, and hands it to any that does.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+def even_out(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Tensor:
+    """The expert of each token, (T,): every expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens.
+
+    Args:
+        scores_TN: finite scores.
+        prices_N: any prices; the better they even out demand, the less there is to do.
+        tolerance: how much worse than the cheapest a token may be that moves along with it.
+    """
+    exchange = _Exchange(scores_TN.cpu(), prices_N.cpu(), tolerance)
+    for _ in range(len(scores_TN)):  # each round takes at least one token from those that experts have too many
+        if not exchange.advance():
+            break
+    return exchange.expert_T.to(scores_TN.device)
+
+
+class _Exchange:
+    """The state of the search. Nodes are the experts and, last, the pool."""
+
+    def __init__(self, scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> None:
+        self.scores_TN = scores_TN
+        self.tolerance = tolerance
+        self.num_tokens, self.num_experts = scores_TN.shape
+        self.pool = self.num_experts
+        self.expert_T = (scores_TN - prices_N).argmax(1)
+        least, larger = divmod(self.num_tokens, self.num_experts)
+        # The places for one token more go to the dearest experts; the pool's price lies between theirs and the others'.
+        ranked = prices_N.sort(descending=True, stable=True)
+        pool_price = ranked.values[max(larger - 1, 0) : larger + 1].mean()
+        self.prices = torch.cat([prices_N, pool_price.view(1)])
+        self.has_place = torch.zeros(self.num_experts, dtype=torch.bool)
+        self.has_place[ranked.indices[:larger]] = True
+        self.excess = torch.bincount(self.expert_T, minlength=self.num_experts) - least - self.has_place.long()
+        self.cost = scores_TN.new_full((self.num_experts + 1, self.num_experts + 1), torch.inf)
+        for expert in range(self.num_experts):
+            self._refresh(expert)
+
+    def advance(self) -> bool:
+        """Move tokens along one cheapest chain; False when the shares are even. Each call brings that nearer."""
+        if not (self.excess > 0).any():
+            return False
+        distance, previous = self._distances()
+        to_sink = torch.where(self.excess < 0, distance[:-1], torch.inf)
+        sink = int(to_sink.argmin())
+        self.prices -= distance.clamp(max=float(to_sink[sink]))
+        chain = [sink]
+        while previous[chain[-1]] >= 0:
+            chain.append(previous[chain[-1]])
+        chain.reverse()
+        steps = list(pairwise(chain))
+        movable = [self._movable(start, end) for start, end in steps]
+        count = min(int(self.excess[chain[0]]), -int(self.excess[sink]), *(len(tokens) for tokens in movable))
+        for (start, end), tokens in zip(steps, movable, strict=True):
+            self._move(start, end, tokens[:count])
+        self.excess[chain[0]] -= count
+        self.excess[sink] += count
+        for node in chain:
+            if node != self.pool:
+                self._refresh(node)
+        return True
+
+    def _distances(self) -> tuple[Tensor, list[int]]:
+        """Lengths of the shortest paths from experts with too many tokens, and the node before each (-1: none)."""
+        length = (self.cost - self.prices.unsqueeze(1) + self.prices).clamp(min=0)
+        distance = torch.full_like(self.prices, torch.inf)
+        distance[:-1][self.excess > 0] = 0
+        previous = torch.full_like(distance, -1, dtype=torch.long)
+        for _ in range(self.num_experts):  # a shortest path has at most N steps
+            reached = (distance.unsqueeze(1) + length).min(0)
+            better = reached.values < distance
+            if not better.any():
+                break
+            distance = torch.where(better, reached.values, distance)
+            previous = torch.where(better, reached.indices, previous)
+        return distance, previous.tolist()
+
+    def _movable(self, start: int, end: int) -> Tensor:
+        """Tokens that could take this step, cheapest first; for a step from or to the pool, one."""
+        if self.pool in (start, end):
+            return torch.zeros(1, dtype=torch.long)
+        tokens = (self.expert_T == start).nonzero().squeeze(1)
+        scores = self.scores_TN[tokens]
+        loss = (scores[:, start] - scores[:, end]).sort(stable=True)
+        return tokens[loss.indices[loss.values <= loss.values[0] + self.tolerance]]
+
+    def _move(self, start: int, end: int, tokens: Tensor) -> None:
+        if end == self.pool:
+            self.has_place[start] = True
+        elif start == self.pool:
+            self.has_place[end] = False
+        else:
+            self.expert_T[tokens] = end
+
+    def _refresh(self, expert: int) -> None:
+        """Recompute the costs of steps that start from `expert`, and of those between it and the pool."""
+        scores = self.scores_TN[self.expert_T == expert]
+        if len(scores):
+            self.cost[expert, :-1] = (scores[:, expert : expert + 1] - scores).amin(0)
+        else:
+            self.cost[expert, :-1] = torch.inf
+        self.cost[expert, self.pool] = torch.inf if self.has_place[expert] else 0.0
+        self.cost[self.pool, expert] = 0.0 if self.has_place[expert] else torch.inf

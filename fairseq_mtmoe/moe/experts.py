@@ -1,0 +1,96 @@
+"""What experts compute: N feed-forward networks with stacked weights.
+
+The expert `E(x) = W2 · dropout(activation(W1 x + b1)) + b2` of both "Tricks for Training Sparse Translation Models" and
+MT-TaG is a transformer's feed-forward layer. Its norm and its residual connection belong to the block around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fairseq_mtmoe.errors import must_be
+
+
+def grouped_linear(grouped: Tensor, counts: tuple[int, ...], weight_NOI: Tensor, bias_NO: Tensor | None) -> Tensor:
+    """Each group of rows times its own matrix: (N, C, I) to (N, C, O), or sorted rows (T, I) to (T, O).
+
+    `weight_NOI` is read as views, never copied; a group without rows costs nothing in the second form.
+    """
+    if grouped.dim() == 3:
+        if bias_NO is None:
+            return torch.bmm(grouped, weight_NOI.transpose(1, 2))
+        return torch.baddbmm(bias_NO.unsqueeze(1), grouped, weight_NOI.transpose(1, 2))
+    # `unbind` rather than indexing: its backward stacks the groups' gradients once, zeros for groups without rows.
+    weights = weight_NOI.unbind(0)
+    biases = [None] * len(weights) if bias_NO is None else bias_NO.unbind(0)
+    groups = zip(torch.split(grouped, counts), weights, biases, strict=True)
+    return torch.cat([F.linear(rows, weight, bias) for rows, weight, bias in groups if len(rows)])
+
+
+class ExpertBank(nn.Module):
+    """N independent feed-forward networks, any number of them in one process.
+
+    Args:
+        num_experts: N, at least 1.
+        hidden_size: H, the width of inputs and outputs.
+        inner_size: F, the width between the two linear maps.
+        activation: applied to the inner tensor.
+        dropout: probability with which inner values are dropped in training.
+
+    Raises:
+        UserError: `num_experts` is not positive.
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        hidden_size: int,
+        inner_size: int,
+        activation: Callable[[Tensor], Tensor] = F.relu,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if num_experts < 1:
+            must_be("num_experts", "at least 1", num_experts)
+        self.num_experts = num_experts
+        self.activation = activation
+        self.dropout = dropout
+        self.fc1_weight = nn.Parameter(torch.empty(num_experts, inner_size, hidden_size))
+        self.fc1_bias = nn.Parameter(torch.empty(num_experts, inner_size))
+        self.fc2_weight = nn.Parameter(torch.empty(num_experts, hidden_size, inner_size))
+        self.fc2_bias = nn.Parameter(torch.empty(num_experts, hidden_size))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw every expert anew, independently: weights and biases as fairseq's feed-forward layer has them."""
+        pairs = ((self.fc1_weight, self.fc1_bias), (self.fc2_weight, self.fc2_bias))
+        for expert in range(self.num_experts):
+            for weight, bias in pairs:
+                bound = 1 / math.sqrt(weight.shape[2])
+                nn.init.uniform_(weight[expert], -bound, bound)
+                nn.init.uniform_(bias[expert], -bound, bound)
+
+    @torch.no_grad()
+    def copy_dense_(self, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor) -> None:
+        """Make every expert a copy of one dense feed-forward layer: (F, H), (F,), (H, F), (H,)."""
+        self.fc1_weight.copy_(fc1_weight)
+        self.fc1_bias.copy_(fc1_bias)
+        self.fc2_weight.copy_(fc2_weight)
+        self.fc2_bias.copy_(fc2_bias)
+
+    def forward(self, grouped: Tensor, counts: tuple[int, ...]) -> Tensor:
+        """Each expert on its own rows: `dispatch`'s groups, (N, C, H) or (T, H), to the same shape."""
+        inner = self.activation(grouped_linear(grouped, counts, self.fc1_weight, self.fc1_bias))
+        inner = F.dropout(inner, self.dropout, self.training)
+        return grouped_linear(inner, counts, self.fc2_weight, self.fc2_bias)
+
+    def extra_repr(self) -> str:
+        """The sizes, for printing a model."""
+        num_experts, inner_size, hidden_size = self.fc1_weight.shape
+        return f"num_experts={num_experts}, hidden_size={hidden_size}, inner_size={inner_size}, dropout={self.dropout}"

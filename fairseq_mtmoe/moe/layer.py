@@ -1,0 +1,92 @@
+"""The expert layer: a gate, a dispatcher and an expert bank in the place of a transformer's feed-forward layer.
+
+Implements the sparse layer of "Tricks for Training Sparse Translation Models" (§2.1, after BASE layers) and of MT-TaG
+(equations 3-6), depending on the gate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.moe.dispatch import combine, dispatch
+from fairseq_mtmoe.moe.experts import ExpertBank
+from fairseq_mtmoe.moe.gates import Gate, Routing
+from fairseq_mtmoe.moe.stats import ExpertLoad
+
+COMBINES = ("preserving", "paper")
+
+
+class MoELayer(nn.Module):
+    """The feed-forward branch `scale · E_e(branch_input)`; the block around it adds dropout and the residual.
+
+    With `combine="paper"` the scale is the gate: `y = h + α·E(h)` is the paper's `α·(h + E(h)) + (1-α)·h`. With
+    `"preserving"` it is `1 + blend·(gate/neutral - 1)`, where the number `blend` is learned and starts at 0: right
+    after every expert became a copy of a dense layer, the output is that layer's, and the gates' power is learned.
+
+    Attributes:
+        last_balance_loss: the gate's load-balancing loss in the last forward pass, None where it defines none.
+        load: how many tokens each expert got, once it is enabled.
+
+    Raises:
+        UserError: `combine` is neither.
+    """
+
+    def __init__(self, gate: Gate, experts: ExpertBank, combine: str = "preserving") -> None:
+        super().__init__()
+        if combine not in COMBINES:
+            must_be("combine", f"one of {', '.join(COMBINES)}", combine)
+        assert gate.num_experts == experts.num_experts
+        self.gate = gate
+        self.experts = experts
+        self.blend = nn.Parameter(torch.zeros(())) if combine == "preserving" else None
+        self.last_balance_loss: Tensor | None = None
+        self.load = ExpertLoad(gate.num_experts, gate.num_tasks)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        branch_input: Tensor,
+        padding_mask: Tensor | None = None,
+        task_ids: Tensor | None = None,
+    ) -> Tensor:
+        """The branch's output, shaped and typed as `branch_input`.
+
+        Args:
+            hidden: what the gate reads, the residual stream, (…, H).
+            branch_input: what the experts read, the normed residual stream, (…, H).
+            padding_mask: True at padding, (…); padding takes no part in routing, and its output is 0.
+            task_ids: the task of each token, (…), long.
+
+        Raises:
+            UserError: a task gate misses task ids, or does not know one.
+        """
+        shape = branch_input.shape
+        hidden_TH, branch_TH = hidden.reshape(-1, shape[-1]), branch_input.reshape(-1, shape[-1])
+        task_T = None if task_ids is None else task_ids.reshape(-1)
+        if padding_mask is None:
+            return self._route_tokens(hidden_TH, branch_TH, task_T).view(shape)
+        kept_T = (~padding_mask.reshape(-1)).nonzero().squeeze(1)
+        task_T = None if task_T is None else task_T[kept_T]
+        output_TH = self._route_tokens(hidden_TH[kept_T], branch_TH[kept_T], task_T)
+        return output_TH.new_zeros(branch_TH.shape).index_copy(0, kept_T, output_TH).view(shape)
+
+    def _route_tokens(self, hidden_TH: Tensor, branch_TH: Tensor, task_T: Tensor | None) -> Tensor:
+        routing: Routing = self.gate(hidden_TH, task_T)
+        self.last_balance_loss = routing.balance_loss
+        self.load.record(routing.expert_T, task_T)
+        grouped, plan = dispatch(branch_TH, routing.expert_T, self.gate.num_experts)
+        output_TH = combine(self.experts(grouped, plan.counts), plan)
+        return (output_TH * self._scale(routing).unsqueeze(1)).to(branch_TH.dtype)
+
+    def _scale(self, routing: Routing) -> Tensor:
+        if self.blend is None:
+            return routing.gate_T
+        return 1 + self.blend.float() * (routing.gate_T / routing.neutral - 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A tensor with a graph behind it cannot be copied, and copies of a model (averaging) do not want it.
+        return {**self.__dict__, "last_balance_loss": None}

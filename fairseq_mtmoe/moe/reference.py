@@ -1,0 +1,63 @@
+"""The expert layer said slowly: one token at a time. For tests, which compare every gradient with it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairseq_mtmoe.moe.assignment import balanced_assignment
+from fairseq_mtmoe.moe.gates import BaseGate, TaskGate
+from fairseq_mtmoe.moe.layer import MoELayer
+
+
+def slow_forward(
+    layer: MoELayer,
+    hidden: Tensor,
+    branch_input: Tensor,
+    padding_mask: Tensor | None = None,
+    task_ids: Tensor | None = None,
+) -> Tensor:
+    """What `layer(...)` must return, without the experts' dropout. Arguments and result as there."""
+    width = hidden.shape[-1]
+    hidden_TH, branch_TH = hidden.reshape(-1, width), branch_input.reshape(-1, width)
+    tasks = [None] * len(hidden_TH) if task_ids is None else task_ids.reshape(-1).tolist()
+    real = list(range(len(hidden_TH)))
+    if padding_mask is not None:
+        padding = padding_mask.reshape(-1).tolist()
+        real = [token for token in real if not padding[token]]
+
+    logits = {token: _logits(layer, hidden_TH[token], tasks[token]) for token in real}
+    experts = _choose(layer, logits)
+    outputs = [torch.zeros_like(row) for row in branch_TH]
+    for token in real:
+        scale = _scale(layer, logits[token], experts[token])
+        outputs[token] = (scale * expert_output(layer, experts[token], branch_TH[token])).to(branch_TH.dtype)
+    return torch.stack(outputs).view_as(branch_input) if outputs else torch.zeros_like(branch_input)
+
+
+def expert_output(layer: MoELayer, expert: int, x_H: Tensor) -> Tensor:
+    """One expert's feed-forward network on one token."""
+    bank = layer.experts
+    inner_F = bank.activation(F.linear(x_H, bank.fc1_weight[expert], bank.fc1_bias[expert]))
+    return F.linear(inner_F, bank.fc2_weight[expert], bank.fc2_bias[expert])
+
+
+def _logits(layer: MoELayer, hidden_H: Tensor, task: int | None) -> Tensor:
+    weight_NH = layer.gate.weight[task] if isinstance(layer.gate, TaskGate) else layer.gate.weight
+    return torch.stack([(hidden_H.float() * row_H.float()).sum() for row_H in weight_NH])
+
+
+def _choose(layer: MoELayer, logits: dict[int, Tensor]) -> dict[int, int]:
+    if isinstance(layer.gate, BaseGate) and layer.training and logits:
+        scores_TN = torch.stack([row_N.detach() for row_N in logits.values()])
+        return dict(zip(logits, balanced_assignment(scores_TN).tolist(), strict=True))
+    return {token: int(row_N.argmax()) for token, row_N in logits.items()}
+
+
+def _scale(layer: MoELayer, logits_N: Tensor, expert: int) -> Tensor:
+    if isinstance(layer.gate, BaseGate):
+        gate, neutral = torch.sigmoid(logits_N[expert]), 0.5
+    else:
+        gate, neutral = logits_N.softmax(0)[expert], 1 / len(logits_N)
+    return gate if layer.blend is None else 1 + layer.blend.float() * (gate / neutral - 1)
