@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fairseq_mtmoe.errors import UserError
@@ -29,7 +29,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise UserError(f"The file {target} cannot be written: {error.strerror or error}.") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -1,0 +1,245 @@
+"""A model that is loaded once and translates any language pair of its data directory.
+
+The steps are those of fairseq-generate: the same batches, the task's own generator and inference step, the same way
+from tokens to text, so that hypotheses, references and therefore scores are the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, tasks, utils
+from fairseq.data import Dictionary
+from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from fairseq_mtmoe.errors import UserError, must_be
+
+# Tasks that translate one pair at a time at inference.
+TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Options of fairseq-generate, with its names and defaults."""
+
+    beam: int = 5
+    lenpen: float = 1.0
+    max_len_a: float = 0.0
+    max_len_b: int = 200
+    max_tokens: int | None = None
+    batch_size: int | None = None
+    fp16: bool = False
+    cpu: bool = False
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The detokenised text of one test set, in the order of its files."""
+
+    pair: str
+    hypotheses: list[str]
+    references: list[str]
+    too_long: int  # sentences beyond the model's positions: not translated, and not in the lists
+
+
+class Translator:
+    """Models (several are an ensemble) and the settings that they were trained with.
+
+    Args:
+        data: the data directory, as fairseq takes it.
+        checkpoints: files of one model each.
+        decoding: how to search.
+        langs: replaces the checkpoint's list of languages, for a checkpoint whose list is not found any more.
+        post_process: how fairseq puts words together (`sentencepiece`, `subword_nmt`, …); found out if not given.
+
+    Raises:
+        UserError: a checkpoint is missing, damaged, not a translation model's, or does not fit the data directory.
+    """
+
+    def __init__(
+        self,
+        data: str,
+        checkpoints: Sequence[str],
+        decoding: Decoding,
+        langs: Sequence[str] = (),
+        post_process: str | None = None,
+    ) -> None:
+        self.data, self.decoding, self.post_process = data, decoding, post_process
+        self.use_cuda = torch.cuda.is_available() and not decoding.cpu
+        self.generation = GenerationConfig(
+            beam=decoding.beam, lenpen=decoding.lenpen, max_len_a=decoding.max_len_a, max_len_b=decoding.max_len_b
+        )
+        self._paths = list(checkpoints)
+        self._states = [_read(path) for path in checkpoints]
+        self._task_cfg = _task_settings(self._states[0], checkpoints[0])
+        if langs:
+            _set(self._task_cfg, langs=_like(_get(self._task_cfg, "langs"), langs), lang_dict=None)
+        self._task_state = self._states[0].get("task_state")
+        self._models: list[Any] = []
+
+    @property
+    def trained_pairs(self) -> list[str]:
+        """The language pairs that the first checkpoint was trained on, as far as it says."""
+        pairs = _get(self._task_cfg, "lang_pairs")
+        if pairs:
+            return pairs.split(",") if isinstance(pairs, str) else list(pairs)
+        source, target = _get(self._task_cfg, "source_lang"), _get(self._task_cfg, "target_lang")
+        return [f"{source}-{target}"] if source and target else []
+
+    def translate(self, pair: str, subset: str, advance: Callable[[int], None] = lambda sentences: None) -> Translation:
+        """Translate the test set of one pair.
+
+        Args:
+            pair: for example `en-de`.
+            subset: for example `test`.
+            advance: is told the number of sentences of every finished batch.
+        """
+        task = self._task(pair)
+        models = self._load(task)
+        task.load_dataset(subset)
+        dataset = task.dataset(subset)
+        generator = task.build_generator(models, self.generation)
+        text = _Text(task.target_dictionary, generator, self._joining(task.target_dictionary))
+        hypotheses: dict[int, str] = {}
+        references: dict[int, str] = {}
+        for sample in self._batches(task, dataset, models):
+            outputs = task.inference_step(generator, models, sample)
+            for row, number in enumerate(sample["id"].tolist()):
+                references[number] = text.reference(sample["target"][row])
+                hypotheses[number] = text.hypothesis(outputs[row][0]["tokens"])
+            advance(len(outputs))
+        order = sorted(hypotheses)
+        too_long = len(dataset) - len(order)
+        return Translation(pair, [hypotheses[n] for n in order], [references[n] for n in order], too_long)
+
+    def _task(self, pair: str) -> Any:
+        settings = copy.deepcopy(self._task_cfg)
+        source, _, target = pair.partition("-")
+        _set(settings, data=self.data, source_lang=source, target_lang=target)
+        if _get(settings, "eval_bleu"):
+            _set(settings, eval_bleu=False)
+        task = tasks.setup_task(settings)
+        if self._task_state:
+            task.load_state_dict(self._task_state)
+        return task
+
+    def _load(self, task: Any) -> list[Any]:
+        for path, state in zip(self._paths, self._states, strict=False):
+            self._models.append(self._prepared(_build(task, state, path)))
+        self._states = []
+        return self._models
+
+    def _prepared(self, model: Any) -> Any:
+        if self.decoding.fp16:
+            model.half()
+        if self.use_cuda:
+            model.cuda()
+        model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=self.generation)))
+        return model
+
+    def _batches(self, task: Any, dataset: Any, models: list[Any]) -> Iterator[dict[str, Any]]:
+        max_tokens = self.decoding.max_tokens
+        if max_tokens is None and self.decoding.batch_size is None:
+            max_tokens = 12000
+        batches = task.get_batch_iterator(
+            dataset=dataset,
+            max_tokens=max_tokens,
+            max_sentences=self.decoding.batch_size,
+            max_positions=utils.resolve_max_positions(task.max_positions(), *[m.max_positions() for m in models]),
+            ignore_invalid_inputs=True,
+            # fairseq drops the last batch if its size is not a multiple of this number (8 in fairseq-generate).
+            required_batch_size_multiple=1,
+        ).next_epoch_itr(shuffle=False)
+        for sample in batches:
+            yield utils.move_to_cuda(sample) if self.use_cuda else sample
+
+    def _joining(self, dictionary: Dictionary) -> str | None:
+        if self.post_process is not None:
+            return None if self.post_process == "none" else self.post_process
+        if os.path.exists(os.path.join(utils.split_paths(self.data)[0], "spm.model")):
+            return "sentencepiece"
+        return subword_marks(dictionary)
+
+
+class _Text:
+    """From tokens to detokenised text, as fairseq-generate does it for its lines T and D."""
+
+    def __init__(self, dictionary: Dictionary, generator: Any, post_process: str | None) -> None:
+        self.dictionary, self.post_process = dictionary, post_process
+        self.ignored = getattr(generator, "symbols_to_strip_from_output", {generator.eos})
+
+    def reference(self, tokens: torch.Tensor) -> str:
+        # An unknown word of the reference is written <<unk>>, so that a hypothesis' <unk> does not match it.
+        return self._string(utils.strip_pad(tokens, self.dictionary.pad()), escape_unk=True)
+
+    def hypothesis(self, tokens: torch.Tensor) -> str:
+        return self._string(tokens, escape_unk=False)
+
+    def _string(self, tokens: torch.Tensor, escape_unk: bool) -> str:
+        text: str = self.dictionary.string(
+            tokens.int().cpu(), self.post_process, escape_unk=escape_unk, extra_symbols_to_ignore=self.ignored
+        )
+        return text
+
+
+def subword_marks(dictionary: Dictionary) -> str | None:
+    """How the dictionary's symbols form words: `sentencepiece` (▁), `subword_nmt` (@@), or None: each is a word."""
+    few = 0.01 * len(dictionary)
+    if sum(symbol.startswith("▁") for symbol in dictionary.symbols) > few:
+        return "sentencepiece"
+    return "subword_nmt" if sum(symbol.endswith("@@") for symbol in dictionary.symbols) > few else None
+
+
+def _read(path: str) -> dict[str, Any]:
+    # fairseq looks a relative path up elsewhere too; a plain sentence is better than its FileNotFoundError.
+    if not os.path.isfile(path):
+        raise UserError(f"There is no checkpoint {path}.")
+    state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(path)
+    state.pop("last_optimizer_state", None)  # most of the file's size
+    return state
+
+
+def _task_settings(state: dict[str, Any], path: str) -> Any:
+    cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state.get("cfg")
+    task = cfg.get("task") if cfg is not None else None
+    name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
+    if name not in TASKS:
+        must_be(path, f"a checkpoint of a task that translates ({', '.join(TASKS)})", name)
+    return copy.deepcopy(task)
+
+
+def _build(task: Any, state: dict[str, Any], path: str) -> Any:
+    try:
+        models, _, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task, state=state)
+    except RuntimeError as error:
+        if "size mismatch" not in str(error):
+            raise
+        raise UserError(
+            f"The checkpoint {path} does not fit the data directory: its dictionary or its languages are others."
+        ) from error
+    return models[0]
+
+
+def _get(settings: Any, name: str) -> Any:
+    return settings.get(name) if isinstance(settings, DictConfig) else getattr(settings, name, None)
+
+
+def _set(settings: Any, **values: Any) -> None:
+    if isinstance(settings, DictConfig):
+        with open_dict(settings):
+            settings.update(values)
+    else:
+        vars(settings).update(values)
+
+
+def _like(old: Any, names: Sequence[str]) -> Any:
+    """Names as the task's setting has them: a string with commas in a configuration, else a list."""
+    return ",".join(names) if isinstance(old, str) else list(names)

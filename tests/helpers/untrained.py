@@ -1,0 +1,74 @@
+"""A data directory of three languages in SentencePiece's spelling, and an untrained model of stock fairseq for it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+from fairseq import options, tasks
+from fairseq.data import Dictionary, indexed_dataset
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
+
+SYLLABLES = [mark + consonant + vowel for mark in ("▁", "") for consonant in "bdfgklmn" for vowel in "aeiou"]
+PAIRS = {"en-aa": 64, "en-bb": 12, "en-cc": 4}  # training sentences: a high, a mid and a low tier
+TEST_SIZES = {"en-aa": 10, "en-bb": 11, "en-cc": 12}
+
+
+def dictionary() -> Dictionary:
+    found = Dictionary()
+    for syllable in SYLLABLES:
+        found.add_symbol(syllable)
+    return found
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(["▁bo", *draw.choices(SYLLABLES, k=draw.randint(3, 8))]) for _ in range(count)]
+
+
+def write_split(folder: Path, split: str, pair: str, sources: list[str], targets: list[str]) -> None:
+    """Binarize sentence pairs as fairseq-preprocess does."""
+    for lang, lines in zip(pair.split("-"), (sources, targets), strict=True):
+        prefix = str(folder / f"{split}.{pair}.{lang}")
+        builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=len(SYLLABLES))
+        for line in lines:
+            builder.add_item(dictionary().encode_line(line, add_if_not_exist=False))
+        builder.finalize(f"{prefix}.idx")
+
+
+def make_data(folder: Path) -> Path:
+    """The data directory, in `folder`."""
+    folder.mkdir()
+    for lang in ("en", "aa", "bb", "cc"):
+        dictionary().save(str(folder / f"dict.{lang}.txt"))
+    for seed, (pair, size) in enumerate(PAIRS.items()):
+        write_split(folder, "train", pair, sentences(size, seed), sentences(size, 10 + seed))
+        count = TEST_SIZES[pair]
+        write_split(folder, "test", pair, sentences(count, 100 + seed), sentences(count, 110 + seed))
+    return folder
+
+
+def save_model(data: Path, path: Path, seed: int = 1) -> None:
+    """A checkpoint of stock fairseq's transformer that babbles: it hardly ever ends a sentence by itself."""
+    arguments = [
+        str(data), "--task", "translation_multi_simple_epoch", "--lang-pairs", ",".join(PAIRS), "--decoder-langtok",
+        "--encoder-langtok", "tgt", "--arch", "transformer_tiny", "--max-source-positions", "12",
+    ]  # fmt: skip
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
+    torch.manual_seed(seed)
+    task = tasks.setup_task(cfg.task)
+    model = task.build_model(cfg.model)
+    with torch.no_grad():
+        weight = model.decoder.output_projection.weight
+        weight.copy_(torch.randn_like(weight))
+        weight[task.target_dictionary.eos()] = 0
+    state = {
+        "args": None,
+        "cfg": OmegaConf.to_container(cfg),
+        "model": model.state_dict(),
+        "optimizer_history": [{"num_updates": 7, "optimizer_name": "adam", "lr_scheduler_state": {}}],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }
+    torch.save(state, path)

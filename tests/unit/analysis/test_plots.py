@@ -1,0 +1,198 @@
+"""The pictures show the log's numbers, and can be read without colours."""
+
+import itertools
+import math
+
+import matplotlib.colors
+import numpy as np
+import pytest
+
+from fairseq_mtmoe.analysis import plots
+from fairseq_mtmoe.analysis.plots import experts, perplexity, sheet
+from fairseq_mtmoe.analysis.series import ExpertSeries, PerplexitySeries, Run, SamplingSeries
+
+
+def make_run(name="run", pairs=3, epochs=4, num_experts=4, sparsified_at=None, layers=("encoder.layers.1",)):
+    updates = [100 * (epoch + 1) for epoch in range(epochs)]
+    langs = [f"l{index}" for index in range(pairs)]
+    weights = np.arange(pairs, 0, -1.0) / np.arange(pairs, 0, -1.0).sum()
+    rng = np.random.default_rng(len(name))
+    return Run(
+        name,
+        SamplingSeries(list(range(1, epochs + 1)), [1 + 0.1 * e for e in range(epochs)],
+                       {f"en-{lang}": [float(w)] * epochs for lang, w in zip(langs, weights, strict=True)}),
+        ExpertSeries(updates, langs, list(layers),
+                     {layer: {lang: rng.dirichlet([1.0] * num_experts, epochs).tolist() for lang in langs}
+                      for layer in layers}),
+        PerplexitySeries(updates, [u / 50 for u in updates],
+                         {"low": [900.0 / u for u in updates], "all": [500.0 / u for u in updates]}),
+        sparsified_at,
+    )  # fmt: skip
+
+
+def lines(axes):
+    return {line.get_gid(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()}
+
+
+def luminance(color):
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in matplotlib.colors.to_rgb(color)]
+    return np.cbrt(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def test_sampling_shows_every_pair_and_the_temperature():
+    run = make_run()
+    top, bottom = plots.sampling_figure([run]).axes
+    assert lines(top) == {pair: (run.sampling.epochs, values) for pair, values in run.sampling.probabilities.items()}
+    assert lines(bottom) == {"temperature": (run.sampling.epochs, run.sampling.temperatures)}
+    assert [text.get_text() for text in top.texts] == ["en-l0 50%", "en-l1 33%", "en-l2 17%"]
+
+
+def test_runs_stand_side_by_side_under_their_names():
+    figure = plots.sampling_figure([make_run("k1"), make_run("k3")])
+    assert [axes.get_title("left") for axes in figure.axes[::2]] == ["k1", "k3"]
+
+
+def test_fifty_pairs_keep_their_labels_apart():
+    figure = plots.sampling_figure([make_run(pairs=50, epochs=30)])
+    axes = figure.axes[0]
+    places = sorted(text.xyann[1] for text in axes.texts)
+    assert len(places) == 50
+    assert min(np.diff(places)) * axes.bbox.height >= sheet.LABEL_SIZE / 72 * figure.dpi
+    assert places[0] > -0.02 and places[-1] < 1.02
+
+
+def test_experts_shows_the_logged_shares_at_early_middle_and_late_updates():
+    run = make_run(epochs=5, layers=("a", "b"))
+    figure = plots.experts_figure([run], tasks=["l2"], layers=["b"])
+    (axes,) = figure.axes
+    shares = run.experts.shares["b"]["l2"]
+    drawn = lines(axes)
+    assert drawn.pop("uniform")[1] == [0.25, 0.25]
+    assert drawn == {f"l2 {u}": ([0, 1, 2, 3], shares[i]) for i, u in ((0, 100), (2, 300), (4, 500))}
+    moved = 100 * sum(abs(x - y) for x, y in zip(shares[0], shares[4], strict=True)) / 2
+    assert axes.texts[0].get_text() == f"{moved:.0f}% moved"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "update 100", "update 300", "update 500", "equal shares",
+    ]  # fmt: skip
+
+
+def test_experts_chooses_the_largest_and_smallest_languages_and_four_layers():
+    run = make_run(pairs=9, layers=tuple("abcdefgh"))
+    assert experts.default_tasks(run) == ["l0", "l1", "l7", "l8"]
+    assert experts.default_layers(run, 1) == ["a", "c", "f", "h"]
+    assert experts.default_layers(run, 2) == ["h"]
+    assert len(plots.experts_figure([run]).axes) == 16
+
+
+def test_experts_compares_runs_and_says_what_is_missing():
+    run = make_run("k1")
+    empty = make_run("k3")
+    empty.experts.shares["encoder.layers.1"]["l0"] = [[], [], [], []]
+    figure = plots.experts_figure([run, empty], tasks=["l0"])
+    left, right = figure.axes
+    assert left.get_title().splitlines() == ["k1", "encoder.layers.1", "updates 100 / 200 / 400"]
+    assert [text.get_text() for text in right.texts] == ["not logged"]
+    assert right.get_lines()[:] == []
+
+
+def test_experts_draws_more_than_three_moments_light_to_dark():
+    figure = plots.experts_figure([make_run(epochs=6)], tasks=["l0"], updates=[100, 200, 300, 400, 500])
+    shades = [luminance(line.get_color()) for line in figure.axes[0].get_lines() if line.get_gid() != "uniform"]
+    assert len(shades) == 5 and shades == sorted(shades, reverse=True)
+
+
+def test_perplexity_of_one_run_shows_tiers_and_the_switch():
+    run = make_run(sparsified_at=150)
+    (axes,) = plots.perplexity_figure([run]).axes
+    drawn = lines(axes)
+    assert drawn.pop("sparsified")[0] == [150, 150]
+    assert drawn == {name: (run.perplexity.updates, values) for name, values in run.perplexity.groups.items()}
+    labels = [text.get_text() for text in axes.texts]
+    assert {"low 2.25", "all 1.25"} < set(labels)
+
+
+def test_perplexity_over_minutes_moves_the_switch_along():
+    (axes,) = plots.perplexity_figure([make_run(sparsified_at=150)], over="minutes").axes
+    assert lines(axes)["sparsified"][0] == [3.0, 3.0]
+    assert lines(axes)["all"][0] == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_perplexity_of_several_runs_has_a_panel_per_tier():
+    runs = [make_run("k1"), make_run("k3", epochs=3)]
+    figure = plots.perplexity_figure(runs)
+    assert [axes.get_title("left") for axes in figure.axes] == ["low-resource pairs", "all pairs"]
+    low = lines(figure.axes[0])
+    assert low == {run.name: (run.perplexity.updates, run.perplexity.groups["low"]) for run in runs}
+
+
+def test_the_steep_beginning_of_a_long_run_does_not_flatten_the_rest():
+    steep = make_run(epochs=40)
+    steep.perplexity.groups["all"][0] = 1e5
+    (axes,) = plots.perplexity_figure([steep]).axes
+    assert axes.get_ylim()[1] < 10
+    short = make_run(epochs=4)
+    short.perplexity.groups["all"][0] = 1e5
+    assert plots.perplexity_figure([short]).axes[0].get_ylim()[1] > 1e5
+
+
+def test_missing_values_leave_gaps():
+    run = make_run()
+    run.perplexity.groups["all"][1] = math.nan
+    run.sampling.probabilities["en-l0"][3] = math.nan
+    (axes,) = plots.perplexity_figure([run]).axes
+    assert math.isnan(lines(axes)["all"][1][1])
+    assert "en-l0 50%" in [text.get_text() for text in plots.sampling_figure([run]).axes[0].texts]
+
+
+@pytest.mark.parametrize("looks", [experts.MOMENT_LOOKS, perplexity.GROUP_LOOKS.values(), sheet.LOOKS[:3]])
+def test_lines_differ_in_grey_and_without_colour(looks):
+    for one, other in itertools.combinations(looks, 2):
+        assert abs(luminance(one.color) - luminance(other.color)) > 0.08
+        assert one.linestyle != other.linestyle and one.marker != other.marker
+
+
+def test_all_looks_are_different():
+    for field in ("color", "linestyle", "marker"):
+        assert len({getattr(look, field) for look in sheet.LOOKS}) == len(sheet.LOOKS)
+    assert len(set(sheet.shades(50))) == 50
+    grey = [luminance(shade) for shade in sheet.shades(50)]
+    assert grey == sorted(grey) and grey[-1] < 0.9  # darker than paper
+
+
+def test_labels_are_spread_as_little_as_possible():
+    assert sheet.spread([0.1, 0.5, 0.9], 0.1) == [0.1, 0.5, 0.9]
+    assert sheet.spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert sheet.spread([0.52, 0.5, 0.1], 0.1) == pytest.approx([0.56, 0.46, 0.1])
+    assert sheet.spread([0.0, 0.0, 0.0], 0.1) == pytest.approx([0.0, 0.1, 0.2])  # stays inside
+    assert sheet.spread([0.99, 1.0], 0.1) == pytest.approx([0.9, 1.0])
+    crowded = sheet.spread([0.3] * 21, 0.1)
+    assert np.diff(crowded) == pytest.approx([0.1] * 20) and np.mean(crowded) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(4, 60, [5, 10, 20, 50]), (6, 30, [6, 8, 10, 15, 20, 30]), (3, 4e4, [10, 100, 1000, 1e4])],
+)
+def test_ticks_are_round(low, high, expected):
+    assert sheet.round_numbers(low, high) == pytest.approx(expected)
+    assert len(sheet.round_numbers(10, 11)) >= 3
+
+
+def test_numbers_are_short():
+    assert [sheet.percent(share) for share in (0.262, 0.044, 0.0042)] == ["26%", "4.4%", "0.42%"]
+    assert [sheet.thousands(value) for value in (0, 2500, 50_000)] == ["0", "2.5k", "50k"]
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+def test_pictures_are_saved_whole_in_every_format(tmp_path, suffix):
+    path = tmp_path / "new" / f"a.{suffix}"
+    plots.save(plots.perplexity_figure([make_run()]), path)
+    assert path.stat().st_size > 5000
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_runs_without_numbers_still_give_a_picture():
+    run = make_run()
+    run.perplexity.groups["all"][:] = [math.nan] * 4
+    run.perplexity.groups["low"][:] = [math.nan] * 4
+    assert plots.perplexity_figure([run]).axes

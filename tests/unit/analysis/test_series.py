@@ -1,0 +1,101 @@
+"""What is drawn is what was logged."""
+
+import math
+
+import pytest
+
+from fairseq_mtmoe.analysis.run_log import RunLog
+from fairseq_mtmoe.analysis.series import (
+    by_resource,
+    expert_series,
+    moments,
+    perplexity_series,
+    read_run,
+    run_names,
+    sampling_series,
+    shift,
+    start_probability,
+)
+
+SAMPLING = [
+    {"event": "sampling", "epoch": 1, "temperature": 1.0, "probabilities": {"en-lv": 0.2, "en-fr": 0.8}},
+    {"event": "sampling", "epoch": 2, "temperature": 1.5, "probabilities": {"en-lv": 0.3, "en-fr": 0.6, "en-de": 0.1}},
+]
+
+
+def valid(update, subset="valid", **tiers):
+    groups = {tier: {"ppl": ppl} for tier, ppl in tiers.items() if tier != "all"}
+    return {"event": "valid", "update": update, "minutes": update / 10, "subset": subset, "tiers": groups,
+            "all": {"ppl": tiers.get("all")}}  # fmt: skip
+
+
+def experts(update, names, **layers):
+    return {"event": "experts", "update": update, "task_names": names, "layers": layers}
+
+
+def test_sampling_is_by_pair_with_gaps_as_nan():
+    series = sampling_series(SAMPLING)
+    assert series.epochs == [1, 2]
+    assert series.temperatures == [1.0, 1.5]
+    assert list(series.probabilities) == ["en-fr", "en-lv", "en-de"]  # by their first probabilities
+    assert series.probabilities["en-lv"] == [0.2, 0.3]
+    assert math.isnan(series.probabilities["en-de"][0]) and series.probabilities["en-de"][1] == 0.1
+
+
+def test_perplexity_has_the_tiers_that_occur_and_the_first_subset_only():
+    log = [valid(10, low=30.0, all=20.0), valid(10, "test", low=1.0), valid(20, low=None, all=9.0)]
+    series = perplexity_series(log)
+    assert series.updates == [10, 20]
+    assert series.minutes == [1.0, 2.0]
+    assert list(series.groups) == ["low", "all"]
+    assert series.groups["all"] == [20.0, 9.0]
+    assert series.groups["low"][0] == 30.0 and math.isnan(series.groups["low"][1])
+
+
+def test_expert_shares_are_counts_divided_by_their_sum():
+    series = expert_series([
+        experts(10, ["de", "lv"], enc=[[1, 3], [0, 0]], one=[[5, 5]]),
+        experts(20, ["de", "lv"], enc=[[2, 2], [4, 1]], one=[[5, 5]]),
+    ])  # fmt: skip
+    assert series.updates == [10, 20]
+    assert series.shares["enc"]["de"] == [[0.25, 0.75], [0.5, 0.5]]
+    assert series.shares["enc"]["lv"] == [[], [0.8, 0.2]]  # no token of lv was seen at update 10
+    assert series.layers == ["enc"]  # the other one does not tell tasks apart
+
+
+def test_moments_are_early_middle_late_or_those_nearest_to_the_wanted():
+    assert moments([10, 20, 30, 40, 100]) == [0, 3, 4]
+    assert moments([10, 20]) == [0, 1]
+    assert moments([7]) == [0]
+    assert moments([]) == []
+    assert moments([10, 20, 30], wanted=[28, 9]) == [0, 2]
+
+
+def test_resources_are_judged_by_what_is_drawn_at_the_start():
+    series = sampling_series(SAMPLING)
+    assert by_resource(["lv", "de", "fr"], series) == ["fr", "lv", "de"]
+    assert by_resource(["b", "a"], series) == ["b", "a"]
+    assert start_probability("en", series) == pytest.approx(1.0)
+    assert start_probability("en-lv", series) == 0.2
+
+
+def test_shift_is_the_share_of_tokens_that_moved():
+    assert shift([0.5, 0.5, 0.0], [0.25, 0.5, 0.25]) == 0.25
+    assert shift([1.0, 0.0], [0.0, 1.0]) == 1.0
+
+
+def test_a_run_is_read_from_its_folder(tmp_path):
+    log = RunLog(tmp_path / "k1" / "mtmoe.jsonl")
+    log.write("sampling", epoch=1, temperature=1.0, probabilities={"en-de": 1.0})
+    log.write("sparsified", update=30, num_experts=4)
+    run = read_run(tmp_path / "k1")
+    assert (run.name, run.sparsified_at, run.sampling.epochs) == ("k1", 30, [1])
+    assert run.experts.layers == [] and run.perplexity.updates == []
+    assert read_run(tmp_path / "k1", "k = 1").name == "k = 1"
+
+
+def test_names_of_runs_tell_them_apart():
+    assert run_names(["a/base", "a/dense"]) == ["base", "dense"]
+    assert run_names(["x/base/1", "y/base/1"]) == ["x/base/1", "y/base/1"]
+    assert run_names(["base/1", "dense/1"]) == ["base/1", "dense/1"]
+    assert run_names(["a/b", "a/b"]) == ["b (1)", "b (2)"]

@@ -1,0 +1,75 @@
+"""`mtmoe plot` writes three pictures, or says in one sentence why not."""
+
+import pytest
+from click.testing import CliRunner
+
+from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
+from fairseq_mtmoe.cli.plot import command, read_runs
+from fairseq_mtmoe.errors import UserError
+
+
+def write_log(folder, sparse=True, epochs=3):
+    log = RunLog(folder / FILE_NAME)
+    for epoch in range(1, epochs + 1):
+        log.write("sampling", epoch=epoch, temperature=1.0, probabilities={"en-de": 0.7, "en-lv": 0.3})
+        groups = {"high": {"ppl": 9.0 / epoch}, "low": {"ppl": 20.0 / epoch}}
+        log.write("valid", update=epoch * 10, minutes=1.0, subset="valid", tiers=groups, all={"ppl": 12.0 / epoch})
+        if sparse:
+            log.write("experts", update=epoch * 10, task_names=["de", "lv"], layers={"enc.1": [[3, 1], [1, 3]]})
+    return folder
+
+
+def plot(*arguments):
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_three_pictures_and_their_paths(tmp_path):
+    run = write_log(tmp_path / "run")
+    result = plot(run)
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        f"{name}: {run}/plots/{name}.png" for name in ("sampling", "experts", "perplexity")
+    ]
+    for name in ("sampling", "experts", "perplexity"):
+        assert (run / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_several_runs_are_compared_in_the_folder_of_choice(tmp_path):
+    runs = [write_log(tmp_path / "k1"), write_log(tmp_path / "k3", epochs=2)]
+    result = plot(*runs, "--out", tmp_path / "out", "--labels", "k = 1,k = 3", "--format", "svg", "--over", "minutes")
+    assert result.exit_code == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"sampling.svg", "experts.svg", "perplexity.svg"}
+    assert [run.name for run in read_runs(runs)] == ["k1", "k3"]
+    assert [run.name for run in read_runs(runs, ("a", "b"))] == ["a", "b"]
+
+
+def test_languages_layers_and_updates_can_be_chosen(tmp_path):
+    run = write_log(tmp_path / "run")
+    assert plot(run, "--langs", "lv", "--layers", "enc.1", "--updates", "10,30").exit_code == 0
+    with pytest.raises(UserError, match="`--langs` must be some of de, lv, but is 'fr'"):
+        plot(run, "--langs", "fr")
+    with pytest.raises(UserError, match=r"`--layers` must be some of enc\.1"):
+        plot(run, "--layers", "enc.2")
+    with pytest.raises(UserError, match="`--updates` must be numbers"):
+        plot(run, "--updates", "last")
+
+
+def test_a_dense_run_has_no_experts_to_draw(tmp_path):
+    result = plot(write_log(tmp_path / "run", sparse=False))
+    assert result.exit_code == 0
+    assert "experts: not drawn, because the model has no expert layers yet" in result.output
+    assert {path.name for path in (tmp_path / "run" / "plots").iterdir()} == {"sampling.png", "perplexity.png"}
+
+
+def test_a_folder_without_a_log_and_a_log_without_numbers(tmp_path):
+    with pytest.raises(UserError, match="There is no run log"):
+        plot(tmp_path)
+    RunLog(tmp_path / FILE_NAME).write("run", arch="base_moe")
+    with pytest.raises(UserError, match="nothing to draw yet"):
+        plot(tmp_path)
+    assert not (tmp_path / "plots").exists()
+
+
+def test_labels_must_be_as_many_as_runs(tmp_path):
+    with pytest.raises(UserError, match="`--labels` must be 1 names"):
+        plot(write_log(tmp_path / "run"), "--labels", "a,b")
