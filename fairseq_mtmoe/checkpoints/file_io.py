@@ -11,6 +11,7 @@ a stack trace for a damaged file. `install` puts these functions in the place of
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import shutil
@@ -96,6 +97,10 @@ def readable(path: str) -> Iterator[None]:
         raise UserError(_damaged(path)) from error
     except FileNotFoundError as error:
         raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # torch's word for an archive that ends too early
+            raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror}.") from error
+        raise UserError(_damaged(path)) from error
     except (RuntimeError, EOFError, IndexError, KeyError, UnicodeDecodeError) as error:
         raise UserError(_damaged(path)) from error
 

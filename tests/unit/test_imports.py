@@ -14,14 +14,15 @@ MAY_IMPORT = {
     "errors": set(),
     "moe": {"errors"},
     "data/sampling": {"errors"},
-    "data/corpora": {"errors", "data/tiers"},
+    "data/tiers": {"errors"},
+    "data/corpora": {"errors", "data/tiers", "data/sampling"},
     "analysis": {"errors", "data/tiers"},
     "checkpoints": {"errors", "moe"},
     "models/_common": {"errors", "moe", "checkpoints"},
     "models/base_sparse": {"errors", "moe", "checkpoints", "models/_common"},
     "criterions": {"errors", "moe"},
-    "data": {"errors", "data/sampling"},
-    "tasks": {"errors", "moe", "data", "data/sampling", "analysis", "criterions", "models/_common"},
+    "data": {"errors", "data/sampling", "data/tiers"},
+    "tasks": {"errors", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "models/_common"},
 }
 NO_FAIRSEQ = ("errors", "moe", "data/sampling", "analysis/run_log", "analysis/scores", "analysis/plots")
 

@@ -11,9 +11,17 @@ from typing import Any, List, Tuple, Type
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import II, DictConfig, OmegaConf
 
 OptionField = Tuple[str, Any, Any]
+
+# Unless they are given, these follow another option, as in fairseq's own architecture functions.
+FOLLOWS = {
+    "decoder_embed_dim": "encoder_embed_dim",
+    "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
+    "decoder_input_dim": "decoder_embed_dim",
+    "decoder_output_dim": "decoder_embed_dim",
+}
 
 
 def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[OptionField]:
@@ -25,9 +33,7 @@ def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[Optio
         if inspect.isclass(option.type) and issubclass(option.type, FairseqDataclass):
             found += _flat_fields(option.type, prefix=f"{name}_")
             continue
-        default = option.default
-        if isinstance(default, str) and default.startswith("${model.decoder."):
-            default = default.replace("model.decoder.", "model.decoder_")
+        default = II(f"model.{FOLLOWS[name]}") if name in FOLLOWS else option.default
         # fairseq's parser leaves an interpolated option without help out, as one that is declared elsewhere.
         metadata = dict(option.metadata) or {"help": name.replace("_", " ")}
         found.append((name, option.type, dataclasses.field(default=default, metadata=metadata)))
@@ -51,13 +57,10 @@ class _Options:
 
 def nested_options(cfg: Any) -> TransformerConfig:
     """fairseq's nested `TransformerConfig` with the values of a flat configuration (hydra's, or a dataclass)."""
-    if isinstance(cfg, DictConfig):
-        values = OmegaConf.to_container(cfg, resolve=False)
-    else:
-        values = dict(vars(cfg))
-    known = {field.name: field.default for field in dataclasses.fields(FlatTransformerConfig)}
-    values = {**known, **{name: value for name, value in values.items() if value is not dataclasses.MISSING}}
-    for name in ("decoder_input_dim", "decoder_output_dim"):
-        if not isinstance(values[name], int):  # an interpolation outside of hydra
-            values[name] = values["decoder_embed_dim"]
-    return TransformerConfig.from_namespace(_Options({name: values[name] for name in known if name != "_name"}))
+    given = OmegaConf.to_container(cfg, resolve=False) if isinstance(cfg, DictConfig) else vars(cfg)
+    defaults = {field.name: field.default for field in dataclasses.fields(FlatTransformerConfig)}
+    values = {name: given.get(name, default) for name, default in defaults.items() if name != "_name"}
+    for name, followed in FOLLOWS.items():
+        if not isinstance(values[name], int):  # still an interpolation
+            values[name] = values[followed]
+    return TransformerConfig.from_namespace(_Options(values))

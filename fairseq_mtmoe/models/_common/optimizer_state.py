@@ -51,8 +51,6 @@ def write_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]], stat
     if masters is None:
         _set_parameters(inner, values)
         inner.state.update({p: state[name] for name, p in parameters if state.get(name)})
-        if hasattr(optimizer, "params"):
-            optimizer.params = values
         return
     flat = isinstance(masters, dict)
     optimizer.fp16_params = values

@@ -12,7 +12,7 @@ def _default(args: Any, **values: Any) -> None:
 
 
 def base(args: Any) -> None:
-    """fairseq's `transformer`: 6+6 blocks of 512, post-norm."""
+    """fairseq's `transformer`: 6+6 blocks of 512, post-norm. The model's own name gives the same."""
     base_architecture(args)
 
 
@@ -52,10 +52,10 @@ def ml50(args: Any) -> None:
     wmt15(args)
 
 
-SIZES: "dict[str, Callable[[Any], None]]" = {"": base, "_tiny": tiny, "_wmt15": wmt15, "_ml50": ml50}
+SIZES: "dict[str, Callable[[Any], None]]" = {"_tiny": tiny, "_wmt15": wmt15, "_ml50": ml50}
 
 
 def register_sizes(model_name: str) -> None:
-    """Register `model_name` itself and every `model_name_SIZE` as architectures."""
+    """Register every `model_name_SIZE`; fairseq registers `model_name` itself, with the options' defaults."""
     for suffix, size in SIZES.items():
         register_model_architecture(model_name, model_name + suffix)(size)

@@ -80,6 +80,8 @@ def test_truncated_file_is_one_sentence(tmp_path, keep):
 def test_missing_file_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="must be a checkpoint file, but there is none"):
         file_io.load(str(tmp_path / "none.pt"))
+    with pytest.raises(UserError, match="Is a directory"):
+        file_io.load(str(tmp_path))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")

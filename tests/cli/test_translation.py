@@ -1,0 +1,79 @@
+"""Prove that it learns, through the real commands: copy, reverse and shift digits, as three "languages"."""
+
+import json
+
+import pytest
+import torch
+
+from tests.helpers.commands import PLUGIN, bleu_of, generate, run, train
+from tests.helpers.digits import make_digit_corpus
+
+RUNS = {
+    "base": ("--expert-gates", "base"),
+    "task": ("--expert-gates", "task"),
+    "base,task": ("--expert-gates", "base,task", "--encoder-layers", 4, "--decoder-layers", 4),
+    "dense, then base": ("--expert-gates", "base", "--dense-updates", 300),
+}
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    make_digit_corpus(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_it_learns_to_translate(name, digits, tmp_path):
+    train(digits, tmp_path, *RUNS[name], "--max-update", 1200, "--max-epoch", 100, "--heating-coefficient", 3)
+    run("mtmoe", "evaluate", digits, "--path", tmp_path / "checkpoint_best.pt", "--out", tmp_path / "scores", "--cpu")
+    scores = json.loads((tmp_path / "scores" / "scores.json").read_text())
+    assert {pair: result["bleu"] >= 95 for pair, result in scores["pairs"].items()} == {
+        "en-aa": True,
+        "en-bb": True,
+        "en-cc": True,
+    }
+    stock = generate(digits, tmp_path / "checkpoint_best.pt", "bb")
+    assert bleu_of(stock) == pytest.approx(scores["pairs"]["en-bb"]["bleu"], abs=0.01)
+    if name == "base,task":
+        translated = run(
+            "fairseq-interactive", digits, *PLUGIN, "--task", "translation_heated", "--source-lang", "en",
+            "--target-lang", "bb", "--path", tmp_path / "checkpoint_best.pt", "--encoder-langtok", "tgt",
+            "--decoder-langtok", "--cpu", stdin="1 2 3 4 5\n",
+        ).stdout  # fmt: skip
+        assert "5 4 3 2 1" in translated
+
+
+def states(path):
+    checkpoint = torch.load(path)
+    moments = checkpoint["last_optimizer_state"]["state"]
+    return {
+        **checkpoint["model"],
+        **{f"{index}.{key}": torch.as_tensor(moments[index][key]) for index in moments for key in moments[index]},
+    }
+
+
+@pytest.mark.slow
+def test_resuming_before_at_and_after_the_switch_changes_no_bit(digits, tmp_path):
+    """Interrupted in the middle of an epoch, after 10 (dense), 20 (the switch) and 25 updates."""
+    options = ("--dense-updates", 20, "--expert-gates", "base,task", "--dropout", 0.1, "--expert-interval", 1,
+               "--heating-coefficient", 3, "--max-epoch", 50, "--virtual-epoch-size", 900)  # fmt: skip
+    train(digits, tmp_path / "whole", *options, "--max-update", 32)
+    for updates in (10, 20, 25, 32):
+        train(digits, tmp_path / "parts", *options, "--max-update", updates)
+    whole, parts = (states(tmp_path / folder / "checkpoint_last.pt") for folder in ("whole", "parts"))
+    assert any(".moe." in key for key in whole) and whole.keys() == parts.keys()
+    assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
+
+
+def test_the_architectures_train_under_fairseqs_own_task(digits, tmp_path):
+    run(
+        "fairseq-train", digits, *PLUGIN, "--task", "translation", "-s", "en", "-t", "aa", "--arch", "base_moe_ml50",
+        "--encoder-embed-dim", 16, "--encoder-ffn-embed-dim", 16, "--encoder-attention-heads", 2,
+        "--decoder-attention-heads", 2, "--num-experts", 2, "--optimizer", "adam", "--lr", 0.001, "--max-update", 2,
+        "--max-tokens", 500, "--save-dir", tmp_path, "--cpu", "--no-progress-bar",
+    )  # fmt: skip
+    weights = torch.load(tmp_path / "checkpoint_last.pt")["model"]
+    experts = [key for key in weights if key.endswith("moe.experts.fc1_weight")]
+    assert len(experts) == 12 and all(len(weights[key]) == 2 for key in experts)

@@ -1,0 +1,57 @@
+"""Running the real commands, as a user does."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+PLUGIN = ("--user-dir", str(REPOSITORY / "fairseq_mtmoe"))
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def run(command: str, *args: object, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess:
+    """Run a command of the environment that the tests run in; its output is shown when it fails."""
+    result = subprocess.run(
+        [str(BIN / command), *map(str, args)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env=ENVIRONMENT,
+        timeout=600,
+    )
+    assert not check or result.returncode == 0, f"{command} {args}\n{result.stdout[-3000:]}\n{result.stderr[-5000:]}"
+    return result
+
+
+def train(data: object, save_dir: object, *args: object, check: bool = True) -> subprocess.CompletedProcess:
+    """`fairseq-train` of a tiny multilingual model on the digits corpus; `args` come last and win."""
+    return run(
+        "fairseq-train", data, *PLUGIN, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc",
+        "--encoder-langtok", "tgt", "--decoder-langtok", "--save-dir", save_dir, "--cpu", "--seed", 1,
+        "--arch", "base_moe_tiny", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1,
+        "--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--lr", 0.005, "--lr-scheduler", "inverse_sqrt",
+        "--warmup-updates", 100, "--clip-norm", 1.0, "--dropout", 0.0, "--max-tokens", 1000,
+        "--sampling-method", "temperature", "--sampling-temperature", 1.5, "--log-format", "simple",
+        "--log-interval", 50, "--no-epoch-checkpoints", "--num-workers", 0, "--no-progress-bar", *args,
+        check=check,
+    )  # fmt: skip
+
+
+def generate(data: object, checkpoint: object, target: str, *args: object) -> str:
+    """The output of `fairseq-generate` into one language, with stock options."""
+    return run(
+        "fairseq-generate", data, *PLUGIN, "--task", "translation_heated", "--source-lang", "en", "--target-lang", target,
+        "--path", checkpoint, "--encoder-langtok", "tgt", "--decoder-langtok", "--scoring", "sacrebleu", "--beam", 4,
+        "--max-tokens", 4000, "--cpu", "--no-progress-bar", *args,
+    ).stdout  # fmt: skip
+
+
+def bleu_of(output: str) -> float:
+    """The BLEU in what `fairseq-generate` printed."""
+    match = re.search(r"BLEU\S* = ([\d.]+)", output)
+    assert match, output[-1000:]
+    return float(match[1])
