@@ -4,9 +4,10 @@
 unless a gate does, so it trains under fairseq's own `--task translation` too.
 """
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any, Dict, List, Optional, Tuple
 
+from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerDecoderBase,
@@ -111,6 +112,11 @@ class FlatTransformer(TransformerModelBase):
 
     # SequenceGenerator and the trainer look here; True makes our tasks pass `task_ids` on.
     accepts_task_ids = False
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the options of the model's own dataclass; defaults are left to the architecture."""
+        BaseFairseqModel.add_args.__func__(cls, parser)
 
     def load_state_dict(
         self,
