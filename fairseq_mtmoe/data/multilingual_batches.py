@@ -79,6 +79,13 @@ class PairsDataset(FairseqDataset):
             self.sizes[:, 0], self.sizes[:, 1], indices, max_sizes
         )
 
+    def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+        """fairseq's batches of these indices, and the last one, which fairseq drops where it holds fewer sentences than
+        `--required-batch-size-multiple`: those would never be seen, not even in a test."""
+        batches = super().batch_by_size(indices, *args, **kwargs) if len(indices) else []
+        rest = indices[sum(len(batch) for batch in batches) :]
+        return [*batches, rest] if len(rest) else list(batches)
+
     def collater(self, items: Sequence[Item], pad_to_length: dict[str, int] | None = None) -> dict[str, Any]:
         """A batch of fairseq's form, longest source first, with the ids of each sentence."""
         if not items:

@@ -42,6 +42,5 @@ class EvaluationPairs(PairsDataset):
         return [
             batch
             for of_one_pair in np.split(indices, starts)
-            if len(of_one_pair)
             for batch in super(EvaluationPairs, self).batch_by_size(of_one_pair, *args, **kwargs)
         ]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 
 ROUNDS = 8
-_MIN_BITS = 4  # a smaller domain has too few round functions to look random
+_MIN_BITS = 6  # halves of two bits would still show a bias after eight rounds
 _CHUNK = 1 << 18  # keeps the temporaries in the processor's cache
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

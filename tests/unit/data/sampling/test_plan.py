@@ -1,0 +1,134 @@
+"""The plan: what an epoch draws, how consecutive ones walk through the data, and that nothing else decides it."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from fairseq.data.multilingual.sampled_multi_dataset import default_virtual_size_func
+
+from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule
+from fairseq_mtmoe.data.sampling.plan import default_epoch_size
+from fairseq_mtmoe.errors import UserError
+
+HEATED = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=6)
+
+
+def by_task(draw):
+    return np.split(draw.sentences, np.cumsum(draw.counts)[:-1])
+
+
+def same(first, second):
+    return (
+        first.shards == second.shards
+        and np.array_equal(first.counts, second.counts)
+        and np.array_equal(first.sentences, second.sentences)
+    )
+
+
+@pytest.mark.parametrize("schedule", [HEATED, Schedule("concat"), Schedule("uniform")])
+@pytest.mark.parametrize("virtual_epoch_size", [None, 37])
+def test_any_epoch_can_be_drawn_alone(schedule, virtual_epoch_size):
+    def plan():
+        return SamplingPlan([[100, 90], [30], [7, 5, 3]], schedule, 1, virtual_epoch_size)
+
+    in_order = plan()
+    draws = [in_order.draw(epoch) for epoch in range(1, 12)]
+    assert all(same(draw, plan().draw(epoch)) for epoch, draw in enumerate(draws, 1))
+    assert same(in_order.draw(3), draws[2]) and same(in_order.draw(11), draws[10])
+
+
+def test_seeds_and_epochs_draw_different_sentences():
+    draw = SamplingPlan([[100], [50]], HEATED, 1).draw(1)
+    assert not same(draw, SamplingPlan([[100], [50]], HEATED, 2).draw(1))
+    assert not same(draw, SamplingPlan([[100], [50]], HEATED, 1).draw(2))
+
+
+def test_concat_takes_every_sentence_once_per_epoch():
+    plan = SamplingPlan([[50], [20], [1]], Schedule("concat"), 1)
+    for epoch in (1, 2, 7):
+        draw = plan.draw(epoch)
+        assert [sorted(sentences) for sentences in by_task(draw)] == [list(range(n)) for n in (50, 20, 1)]
+
+
+def test_virtual_epochs_of_concat_walk_through_a_pass():
+    plan = SamplingPlan([[50], [25]], Schedule("concat"), 1, virtual_epoch_size=30)
+    seen = Counter()
+    for epoch in range(1, 6):  # 5 · 30 sentences are two passes over 75
+        draw = plan.draw(epoch)
+        assert len(draw.sentences) == 30
+        seen.update((task, int(sentence)) for task, part in enumerate(by_task(draw)) for sentence in part)
+    assert len(seen) == 75 and set(seen.values()) == {2}
+
+
+def test_a_task_passes_through_all_its_sentences_before_one_comes_again():
+    plan = SamplingPlan([[40], [9]], HEATED, 1, virtual_epoch_size=13)
+    streams = [np.concatenate(parts) for parts in zip(*(by_task(plan.draw(e)) for e in range(1, 60)), strict=True)]
+    for stream, size in zip(streams, (40, 9), strict=True):
+        for start in range(0, len(stream) - size + 1, size):
+            assert sorted(stream[start : start + size]) == list(range(size))
+
+
+def test_over_many_epochs_the_counts_are_the_probabilities():
+    plan = SamplingPlan([[1000], [100], [3]], Schedule("temperature", 2.0), 5, virtual_epoch_size=11)
+    total = sum(plan.draw(epoch).counts for epoch in range(1, 2001))
+    np.testing.assert_allclose(total / total.sum(), plan.probabilities(1), atol=0.003)
+
+
+def test_shares_follow_the_heated_temperature_and_the_size_stays():
+    plan = SamplingPlan([[10_000], [1000]], HEATED, 1)
+    draws = [plan.draw(epoch) for epoch in (1, 4, 7, 20)]
+    assert len({len(draw.sentences) for draw in draws}) == 1
+    low = [draw.counts[1] for draw in draws]
+    assert low[0] < low[1] < low[2] and abs(int(low[2]) - int(low[3])) <= 1
+
+
+@pytest.mark.parametrize("sizes", [(1000, 10), (5, 5, 5), (10**9, 10**3, 1), (7,)])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5, 5.0, 100.0])
+def test_an_epochs_size_is_fairseqs(sizes, temperature):
+    probabilities = Schedule("temperature", temperature).probabilities_at(1, sizes)
+    expected = default_virtual_size_func([range(size) for size in sizes], probabilities)
+    assert default_epoch_size(sizes, probabilities) == pytest.approx(expected, abs=1)
+
+
+def test_virtual_data_size_is_the_size_of_an_epoch_unless_every_sentence_is_taken():
+    assert len(SamplingPlan([[100], [50]], HEATED, 1, virtual_data_size=333).draw(1).sentences) == 333
+    assert len(SamplingPlan([[100], [50]], Schedule("concat"), 1, virtual_data_size=333).draw(1).sentences) == 150
+
+
+def test_a_weight_of_zero_draws_nothing():
+    plan = SamplingPlan([[1000], [50]], Schedule(weights=(0, 1)), 1)
+    assert plan.draw(1).counts.tolist() == [0, 1575]
+
+
+def test_shards_take_turns_and_ratios_come_from_all_of_them():
+    plan = SamplingPlan([[60, 60, 10], [20]], Schedule("concat"), 1)
+    draws = [plan.draw(epoch) for epoch in range(1, 7)]
+    assert [draw.shards for draw in draws] == [(0, 0), (1, 0), (2, 0)] * 2
+    assert [draw.counts.tolist() for draw in draws[:3]] == [[60, 20], [60, 20], [10, 20]]
+    np.testing.assert_allclose(plan.probabilities(1), [130 / 150, 20 / 150])
+
+
+def test_virtual_epochs_pass_through_a_shard_before_the_next():
+    plan = SamplingPlan([[60, 30], [30, 15]], Schedule("concat"), 1, virtual_epoch_size=25)
+    draws = [plan.draw(epoch) for epoch in range(1, 9)]
+    assert [draw.shards[0] for draw in draws] == [0, 0, 0, 0, 1, 1, 0, 0]
+    seen = Counter(
+        (task, int(sentence)) for draw in draws[:4] for task, part in enumerate(by_task(draw)) for sentence in part
+    )
+    assert len(seen) == 90  # 100 draws: the ten that go beyond the pass begin the shard's next one
+    later = Counter(
+        (task, int(sentence)) for draw in draws[6:8] for task, part in enumerate(by_task(draw)) for sentence in part
+    )
+    assert max((seen + later).values()) == 2
+
+
+def test_the_cost_does_not_depend_on_the_datas_size():
+    plan = SamplingPlan([[10**13], [10**12]], HEATED, 1, virtual_epoch_size=1000)
+    draw = plan.draw(200)
+    assert len(draw.sentences) == 1000 and draw.sentences.max() < 10**13
+
+
+@pytest.mark.parametrize("name", ["virtual_epoch_size", "virtual_data_size"])
+def test_a_size_below_one_is_refused(name):
+    with pytest.raises(UserError, match=f"--{name.replace('_', '-')}` must be at least 1, but is 0"):
+        SamplingPlan([[10]], Schedule(), 1, **{name: 0})

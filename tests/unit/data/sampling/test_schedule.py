@@ -1,0 +1,58 @@
+"""Sampling options: what they mean and which are refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fairseq_mtmoe.data.sampling import Schedule
+from fairseq_mtmoe.errors import UserError
+
+SIZES = [800, 150, 50]
+
+
+def test_uniform_and_concat_and_weights():
+    np.testing.assert_allclose(Schedule("uniform").probabilities_at(1, SIZES), [1 / 3] * 3)
+    np.testing.assert_allclose(Schedule("concat").probabilities_at(1, SIZES), [0.8, 0.15, 0.05])
+    weighted = Schedule("concat", weights=(1, 1, 2))
+    np.testing.assert_allclose(weighted.probabilities_at(1, SIZES), [0.25, 0.25, 0.5])
+    assert not weighted.takes_everything
+    assert Schedule("concat").takes_everything and Schedule("RoundRobin").takes_everything
+
+
+def test_heating_counts_epochs_from_the_first():
+    schedule = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=4)
+    assert schedule.temperature_at(1) == 1.5
+    assert schedule.temperature_at(5) == schedule.temperature_at(50) == pytest.approx(3.0)
+    first, last = (schedule.probabilities_at(epoch, SIZES) for epoch in (1, 5))
+    assert last[2] > first[2] and last[0] < first[0]
+
+
+def test_only_the_method_temperature_has_one():
+    assert Schedule("concat").temperature_at(1) is None
+    assert Schedule("temperature", weights=(1, 1, 1)).temperature_at(1) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"method": "greedy"}, "`--sampling-method` must be one of uniform, temperature, concat, RoundRobin"),
+        ({"temperature": 0.0}, "`--sampling-temperature` must be a finite number above 0, but is 0.0"),
+        ({"temperature": -1.0}, "`--sampling-temperature`"),
+        ({"temperature": math.inf}, "`--sampling-temperature`"),
+        ({"temperature": math.nan}, "`--sampling-temperature`"),
+        ({"heating_coefficient": -0.5}, "`--heating-coefficient` must be a finite number of at least 0, but is -0.5"),
+        ({"method": "temperature", "heating_coefficient": 1.0}, "give `--heating-epochs`, or `--max-epoch`"),
+        (
+            {"method": "temperature", "heating_coefficient": 1.0, "heating_epochs": 0},
+            "`--heating-epochs` must be at least 1, but is 0",
+        ),
+        ({"heating_coefficient": 1.0, "heating_epochs": 3}, "use `--sampling-method temperature`"),
+        ({"weights": (1.0, -1.0)}, "`--sampling-weights`"),
+        ({"weights": (0.0, 0.0)}, "`--sampling-weights`"),
+    ],
+)
+def test_an_option_out_of_its_range_is_one_sentence(options, sentence):
+    with pytest.raises(UserError) as error:
+        Schedule(**options)
+    assert sentence in str(error.value)
