@@ -16,6 +16,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from fairseq_mtmoe.moe.prices import larger_shares
+
 
 def even_out(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Tensor:
     """The expert of each token, (T,): every expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens.
@@ -36,26 +38,23 @@ class _Exchange:
     """The state of the search. Nodes are the experts and, last, the pool."""
 
     def __init__(self, scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> None:
+        num_tokens, num_experts = scores_TN.shape
         self.scores_TN = scores_TN
         self.tolerance = tolerance
-        self.num_tokens, self.num_experts = scores_TN.shape
-        self.pool = self.num_experts
+        self.pool = num_experts
         self.expert_T = (scores_TN - prices_N).argmax(1)
-        least, larger = divmod(self.num_tokens, self.num_experts)
-        # The places for one token more go to the dearest experts; the pool's price lies between theirs and the others'.
-        ranked = prices_N.sort(descending=True, stable=True)
-        pool_price = ranked.values[max(larger - 1, 0) : larger + 1].mean()
-        self.prices = torch.cat([prices_N, pool_price.view(1)])
-        self.has_place = torch.zeros(self.num_experts, dtype=torch.bool)
-        self.has_place[ranked.indices[:larger]] = True
-        self.excess = torch.bincount(self.expert_T, minlength=self.num_experts) - least - self.has_place.long()
-        self.cost = scores_TN.new_full((self.num_experts + 1, self.num_experts + 1), torch.inf)
-        for expert in range(self.num_experts):
-            self._refresh(expert)
+        self.has_place = larger_shares(prices_N, num_tokens)
+        # The pool's price lies between those of the experts with and without a place: so far no exchange with it pays.
+        ranked = prices_N.sort(descending=True).values
+        number = num_tokens % num_experts
+        self.prices = torch.cat([prices_N, ranked[max(number - 1, 0) : number + 1].mean().view(1)])
+        share = num_tokens // num_experts + self.has_place.long()
+        self.excess = torch.bincount(self.expert_T, minlength=num_experts) - share
+        self.cost = self._all_costs()
 
     def advance(self) -> bool:
         """Move tokens along one cheapest chain; False when the shares are even. Each call brings that nearer."""
-        if not (self.excess > 0).any():
+        if not self.excess.any():
             return False
         distance, previous = self._distances()
         to_sink = torch.where(self.excess < 0, distance[:-1], torch.inf)
@@ -83,7 +82,7 @@ class _Exchange:
         distance = torch.full_like(self.prices, torch.inf)
         distance[:-1][self.excess > 0] = 0
         previous = torch.full_like(distance, -1, dtype=torch.long)
-        for _ in range(self.num_experts):  # a shortest path has at most N steps
+        for _ in range(self.pool):  # a path without a circle has at most N steps
             reached = (distance.unsqueeze(1) + length).min(0)
             better = reached.values < distance
             if not better.any():
@@ -109,12 +108,21 @@ class _Exchange:
         else:
             self.expert_T[tokens] = end
 
+    def _all_costs(self) -> Tensor:
+        """What the cheapest token loses on each step, (N+1, N+1); infinite where there is no token to move."""
+        cost = self.scores_TN.new_full((self.pool + 1, self.pool + 1), torch.inf)
+        own = self.expert_T.unsqueeze(1)
+        loss_TN = self.scores_TN.gather(1, own) - self.scores_TN
+        cost[:-1, :-1].scatter_reduce_(0, own.expand_as(loss_TN), loss_TN, "amin")
+        cost[:-1, -1].masked_fill_(~self.has_place, 0)
+        cost[-1, :-1].masked_fill_(self.has_place, 0)
+        return cost
+
     def _refresh(self, expert: int) -> None:
         """Recompute the costs of steps that start from `expert`, and of those between it and the pool."""
         scores = self.scores_TN[self.expert_T == expert]
+        self.cost[expert, :-1] = torch.inf
         if len(scores):
             self.cost[expert, :-1] = (scores[:, expert : expert + 1] - scores).amin(0)
-        else:
-            self.cost[expert, :-1] = torch.inf
         self.cost[expert, self.pool] = torch.inf if self.has_place[expert] else 0.0
         self.cost[self.pool, expert] = 0.0 if self.has_place[expert] else torch.inf

@@ -28,7 +28,7 @@ def grouped_linear(grouped: Tensor, counts: tuple[int, ...], weight_NOI: Tensor,
     # `unbind` rather than indexing: its backward stacks the groups' gradients once, zeros for groups without rows.
     weights = weight_NOI.unbind(0)
     biases = [None] * len(weights) if bias_NO is None else bias_NO.unbind(0)
-    groups = zip(torch.split(grouped, counts), weights, biases, strict=True)
+    groups = zip(torch.split(grouped, list(counts)), weights, biases, strict=True)
     return torch.cat([F.linear(rows, weight, bias) for rows, weight, bias in groups if len(rows)])
 
 

@@ -52,9 +52,18 @@ class Gate(nn.Module, ABC):
         self.hidden_size = hidden_size
         self.num_tasks = num_tasks
 
-    @abstractmethod
     def forward(self, hidden_TH: Tensor, task_T: Tensor | None = None) -> Routing:
-        """Route tokens (T, H) of the tasks (T,)."""
+        """Route tokens (T, H) of the tasks (T,), in float32 also under autocast.
+
+        Raises:
+            UserError: the gate needs task ids, and there are none or unknown ones.
+        """
+        with torch.autocast(hidden_TH.device.type, enabled=False):
+            return self.route(hidden_TH.float(), task_T)
+
+    @abstractmethod
+    def route(self, hidden_TH: Tensor, task_T: Tensor | None) -> Routing:
+        """What a gate defines: the routing of float32 tokens (T, H)."""
 
     def extra_repr(self) -> str:
         """The sizes, for printing a model."""
@@ -72,9 +81,9 @@ class BaseGate(Gate):
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
         nn.init.orthogonal_(self.weight, gain=0.1)
 
-    def forward(self, hidden_TH: Tensor, task_T: Tensor | None = None) -> Routing:
-        """Route tokens (T, H); `task_T` is not looked at."""
-        scores_TN = F.linear(hidden_TH.float(), self.weight.float())
+    def route(self, hidden_TH: Tensor, task_T: Tensor | None) -> Routing:
+        """Balanced in training, greedy in evaluation; `task_T` is not looked at."""
+        scores_TN = F.linear(hidden_TH, self.weight.float())
         fixed_TN = scores_TN.detach()
         expert_T = balanced_assignment(fixed_TN) if self.training else fixed_TN.argmax(1)
         gate_T = scores_TN.gather(1, expert_T.unsqueeze(1)).squeeze(1).sigmoid()
@@ -91,15 +100,11 @@ class TaskGate(Gate):
         self.weight = nn.Parameter(torch.empty(num_tasks, num_experts, hidden_size))
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
-    def forward(self, hidden_TH: Tensor, task_T: Tensor | None = None) -> Routing:
-        """Route tokens (T, H) of the tasks (T,).
-
-        Raises:
-            UserError: there are no task ids, or some of them have no gate.
-        """
+    def route(self, hidden_TH: Tensor, task_T: Tensor | None) -> Routing:
+        """The most probable expert of each token's task; raises UserError without task ids or with unknown ones."""
         task_T = self._checked(task_T)
         # The gates are a bank of linear maps: tokens are dispatched to their task's, absent tasks cost nothing.
-        grouped, plan = dispatch(hidden_TH.float(), task_T, self.num_tasks)
+        grouped, plan = dispatch(hidden_TH, task_T, self.num_tasks)
         logits_TN = combine(grouped_linear(grouped, plan.counts, self.weight.float(), None), plan)
         gate_T, expert_T = logits_TN.softmax(1).max(1)
         return Routing(expert_T, gate_T, neutral=1 / self.num_experts)
@@ -121,13 +126,13 @@ class SwitchGate(Gate):
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
-    def forward(self, hidden_TH: Tensor, task_T: Tensor | None = None) -> Routing:
-        """Route tokens (T, H); `task_T` is not looked at.
+    def route(self, hidden_TH: Tensor, task_T: Tensor | None) -> Routing:
+        """The most probable expert; `task_T` is not looked at.
 
         The balance loss is `N · Σ_e f_e · P_e`, with `f_e` the share of tokens that went to expert e and `P_e` the mean
         probability that the gate gave to it (Switch Transformer, eq. 4-6); 0 without tokens.
         """
-        share_TN = F.linear(hidden_TH.float(), self.weight.float()).softmax(1)
+        share_TN = F.linear(hidden_TH, self.weight.float()).softmax(1)
         gate_T, expert_T = share_TN.max(1)
         num_tokens = max(len(hidden_TH), 1)
         load_N = torch.bincount(expert_T, minlength=self.num_experts) / num_tokens

@@ -1,7 +1,9 @@
 """Prices at which every expert is in equal demand: the dual of balanced assignment, smoothed.
 
 A token that pays a price p_e for expert e chooses the highest `score - price`. Softened by a temperature, demand
-becomes smooth, and Newton's method finds the N prices in a few steps; the temperature then falls.
+becomes smooth, and Newton's method finds the N prices in a few steps; then the temperature falls. Scores come in such
+a scale that a token's highest and lowest differ by 1 on average. While the temperature is high, a sample of the tokens
+says enough.
 """
 
 from __future__ import annotations
@@ -9,27 +11,58 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LEVELS = 5
-STEPS = 2  # of Newton's method, at each level
-FIRST_TEMPERATURE = 0.25  # of the mean range of a token's scores
-COOLING = 0.25
-LONGEST_STEP = 4.0  # in temperatures: further away, the smooth demand says nothing
+COARSE = (0.25, 0.0625, 0.0156)  # temperatures: a few percent of the tokens are left over
+FINE = (0.0039, 0.00098, 0.00024)  # a few tokens are
+MOST_STEPS = 4  # of Newton's method at one temperature
+NEAR = 0.3  # temperatures: after a step shorter than this, the temperature may fall
+LONGEST_STEP = 4.0  # temperatures: further away, the smooth demand says nothing
 RIDGE = 1e-3  # in tokens per expert: keeps the system solvable where nobody wavers between two experts
+SAMPLE = 32  # tokens per expert
+SMALLEST_SAMPLE = 256
+GOLDEN = 0.6180339887498949  # its multiples spread over [0, 1) evenly, and in step with no length of sentences
 
 
-def market_prices(scores_TN: Tensor, spread: Tensor) -> Tensor:
-    """Prices, (N,), at which about T/N tokens prefer each expert. `spread` is the mean range of a token's scores."""
+def market_prices(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: Tensor | None = None) -> Tensor:
+    """Prices, (N,), at which about T/N tokens prefer each expert, from these or from the mean scores."""
+    num_tokens, num_experts = scores_TN.shape
+    size = max(SAMPLE * num_experts, SMALLEST_SAMPLE)
+    if prices_N is not None or 2 * size > num_tokens:
+        start_N = scores_TN.mean(0) if prices_N is None else prices_N
+        return _cooled(scores_TN, start_N, temperatures)
+    place = torch.arange(size, dtype=torch.float64, device=scores_TN.device).mul_(GOLDEN).frac_()
+    sample_TN = scores_TN[place.mul_(num_tokens).long()]
+    prices_N = _cooled(sample_TN, sample_TN.mean(0), temperatures[:-1])
+    return _cooled(scores_TN, prices_N, temperatures[-2:])
+
+
+def larger_shares(prices_N: Tensor, num_tokens: int) -> Tensor:
+    """Which experts get ⌈T/N⌉ tokens where others get ⌊T/N⌋: the dearest, (N,), bool."""
+    number = num_tokens % len(prices_N)
+    larger_N = torch.zeros(len(prices_N), dtype=torch.bool, device=prices_N.device)
+    larger_N[prices_N.argsort(descending=True, stable=True)[:number]] = True
+    return larger_N
+
+
+def _cooled(scores_TN: Tensor, prices_N: Tensor, temperatures: tuple[float, ...]) -> Tensor:
     num_tokens, num_experts = scores_TN.shape
     share = num_tokens / num_experts
-    prices_N = scores_TN.mean(0)
-    ridge_NN = share * (RIDGE * torch.eye(num_experts).to(scores_TN) + 1 / num_experts)
-    temperature = spread * FIRST_TEMPERATURE
-    for _ in range(LEVELS):
-        for _ in range(STEPS):
-            demand_TN = ((scores_TN - prices_N) / temperature).softmax(1)
+    # Prices are defined up to a constant only: without the second term the system would be singular.
+    ridge_NN = torch.eye(num_experts).to(scores_TN) * (share * RIDGE) + share / num_experts
+    for temperature in temperatures:
+        for _ in range(MOST_STEPS):
+            demand_TN = _demand(scores_TN, prices_N, temperature)
             demand_N = demand_TN.sum(0)
             slope_NN = demand_N.diag() - demand_TN.t() @ demand_TN + ridge_NN
-            step_N = torch.linalg.solve(slope_NN, demand_N - share)
-            prices_N = prices_N + temperature * step_N.clamp(-LONGEST_STEP, LONGEST_STEP)
-        temperature = temperature * COOLING
+            step_N = torch.linalg.solve(slope_NN, demand_N - share).clamp_(-LONGEST_STEP, LONGEST_STEP)
+            prices_N = prices_N + temperature * step_N
+            if step_N.abs().max() < NEAR:
+                break
     return prices_N
+
+
+def _demand(scores_TN: Tensor, prices_N: Tensor, temperature: float) -> Tensor:
+    """The softmax over experts of `(score - price) / temperature`."""
+    demand_TN = (scores_TN - prices_N).mul_(1 / temperature)
+    # Smaller values change nothing, but their squares would be denormal numbers, on which a CPU is ten times slower.
+    demand_TN = demand_TN.sub_(demand_TN.amax(1, keepdim=True)).clamp_(min=-40).exp_()
+    return demand_TN.div_(demand_TN.sum(1, keepdim=True))
