@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.sampling.permutation import derive_key, mix, permuted, uniform_number
 
-FROZEN_ORDER = [8, 1, 9, 0, 2, 3, 4, 5, 6, 7]
+FROZEN_ORDER = [0, 6, 1, 8, 9, 2, 3, 4, 7, 5]
 FROZEN_KEY = 15020427595393229491
 
 
@@ -27,7 +27,7 @@ def test_any_part_can_be_had_alone(size, start, first, second):
 
 def test_long_stretches_are_computed_in_chunks_without_seams():
     items = permuted(0, 600_000, 600_000, 3)
-    assert np.array_equal(np.sort(items), np.arange(600_000))
+    np.testing.assert_array_equal(np.sort(items), np.arange(600_000))
 
 
 def test_size_does_not_matter_for_the_cost():
@@ -35,7 +35,7 @@ def test_size_does_not_matter_for_the_cost():
     assert items.min() >= 0 and items.max() < 10**13 and len(set(items.tolist())) == 1000
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 16, 17])
+@pytest.mark.parametrize("size", [2, 3, 5, 17, 33])
 def test_every_place_gets_every_item_equally_often(size):
     passes = 20_000
     orders = permuted(0, passes * size, size, 11).reshape(passes, size)
