@@ -16,14 +16,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fairseq_mtmoe.data.corpora.bitext import Bitext, Item, Track
-from fairseq_mtmoe.data.corpora.build import BuildOptions, build
+from fairseq_mtmoe.data.corpora.build import BuildOptions, build, complete_tiers
 from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs, harvest
 from fairseq_mtmoe.data.corpora.directory import fingerprint, write_once
 from fairseq_mtmoe.data.corpora.report import Report, make_report, report_table, write_report
 from fairseq_mtmoe.data.corpora.selection import select_languages
 from fairseq_mtmoe.data.corpora.split import split_by_message
-from fairseq_mtmoe.data.corpora.text import find_text_files, read_bitexts
-from fairseq_mtmoe.data.tiers import load_tiers
+from fairseq_mtmoe.data.corpora.text import find_text_files, read_bitexts, read_tiers
 from fairseq_mtmoe.errors import must_be
 
 DEFAULT_PACKAGES = ("pycountry", "django", "sphinx")
@@ -51,7 +50,9 @@ def _build_options(function: Any) -> Any:
 @command.command("catalogs")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--packages", help=f"Installed packages to read, by comma.  [default: {','.join(DEFAULT_PACKAGES)}]")
-@click.option("--folder", "folders", multiple=True, type=click.Path(path_type=Path), help="Folder to read instead; may be repeated.")
+@click.option(
+    "--folder", "folders", multiple=True, type=click.Path(path_type=Path), help="Folder to read instead; repeatable."
+)
 @click.option("--langs", default="", help="Target languages, by comma.  [default: all that are large enough]")
 @click.option("--max-langs", type=click.IntRange(1), help="Keep so many languages, evenly along their sizes.")
 @click.option("--valid-size", default=100, show_default=True, help="Validation messages of each language.")
@@ -93,7 +94,7 @@ def catalogs_command(
             for bitext in bitexts
         }
         left_out = {lang: count for lang, count in messages.items() if lang not in chosen}
-        report = _build(folder, "catalogs", bitexts, dropped, options, track, tiers_from=folder)
+        report = _build(folder, "catalogs", bitexts, dropped, options, track)
         return {**report, "sources": describe_sources(catalogs, crop.damaged), "left_out": left_out}
 
     _write(out, key, fill)
@@ -120,7 +121,7 @@ def text_command(raw: Path, out: Path, **build_options: Any) -> None:
 
     def fill(folder: Path, track: Track) -> Report:
         bitexts, dropped = read_bitexts(raw, track)
-        return _build(folder, "text", bitexts, dropped, options, track, tiers_from=raw)
+        return _build(folder, "text", bitexts, dropped, options, track, read_tiers(raw))
 
     _write(out, key, fill)
 
@@ -132,9 +133,9 @@ def _build(
     dropped: Mapping[str, Mapping[str, int]],
     options: BuildOptions,
     track: Track,
-    tiers_from: Path,
+    named_tiers: Mapping[str, Sequence[str]] | None = None,
 ) -> Report:
-    tiers = load_tiers(tiers_from, {bitext.name: len(bitext.splits["train"]) for bitext in bitexts})
+    tiers = complete_tiers(bitexts, named_tiers or {})
     counts = build(folder, bitexts, tiers, options, track)
     return make_report(name, options, bitexts, tiers, dropped, counts)
 

@@ -6,7 +6,6 @@ import importlib
 import json
 import logging
 import warnings
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ import sentencepiece
 
 from fairseq_mtmoe.data.corpora.bitext import Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.spm import sample_text, train_model
+from fairseq_mtmoe.data.tiers import FILE_NAME as TIERS_FILE
+from fairseq_mtmoe.data.tiers import TIERS, tier_of_size
 from fairseq_mtmoe.errors import UserError, must_be
 
 
@@ -55,13 +56,13 @@ Counts = dict[str, dict[str, dict[str, TokenCounts]]]
 def build(
     out: Path,
     bitexts: Sequence[Bitext],
-    tiers: Mapping[str, str],
+    tiers: Mapping[str, Sequence[str]],
     options: BuildOptions,
     track: Track = untracked,
 ) -> Counts:
     """Fill the empty directory `out` with a data directory, or with `shard0` … if `options.shards` is over 1.
 
-    `tiers` has the tier of each language pair. Raises `UserError` if the text is too small for the options.
+    `tiers` has the language pairs of each tier. Raises `UserError` if the text is too small for the options.
     """
     _check_sizes(bitexts, options.shards)
     folders = [out] if options.shards == 1 else [out / f"shard{index}" for index in range(options.shards)]
@@ -75,6 +76,17 @@ def build(
     for bitext in track(bitexts, "Binarizing"):
         writer.write_bitext(bitext)
     return writer.counts
+
+
+def complete_tiers(bitexts: Sequence[Bitext], named: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The pairs of every tier, largest first: as `named` by pair or target language, the others by their size."""
+    tier_of = {name: tier for tier, names in named.items() for name in names}
+    sizes = {bitext.name: len(bitext.splits["train"]) for bitext in bitexts}
+    tiers: dict[str, list[str]] = {tier: [] for tier in TIERS}
+    for bitext in sorted(bitexts, key=lambda bitext: (-sizes[bitext.name], bitext.name)):
+        by_size = tier_of_size(sizes[bitext.name], max(sizes.values()))
+        tiers[tier_of.get(bitext.name) or tier_of.get(bitext.target_lang) or by_size].append(bitext.name)
+    return tiers
 
 
 def _check_sizes(bitexts: Sequence[Bitext], shards: int) -> None:
@@ -96,15 +108,12 @@ class _Writer:
         self.dictionary = self._binarize.make_dictionary(self.model)
         self.counts: Counts = {}
 
-    def write_shared_files(self, langs: Sequence[str], tiers: Mapping[str, str]) -> None:
+    def write_shared_files(self, langs: Sequence[str], tiers: Mapping[str, Sequence[str]]) -> None:
         """The model, one dictionary per language (all the same) and the tiers, in every folder."""
-        by_tier: dict[str, list[str]] = defaultdict(list)
-        for pair, tier in tiers.items():
-            by_tier[tier].append(pair)
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
             (folder / "spm.model").write_bytes(self.model_bytes)
-            (folder / "tiers.json").write_text(json.dumps(by_tier, indent=1) + "\n", encoding="utf-8")
+            (folder / TIERS_FILE).write_text(json.dumps(tiers, indent=1) + "\n", encoding="utf-8")
             for lang in langs:
                 self.dictionary.save(str(folder / f"dict.{lang}.txt"))
 

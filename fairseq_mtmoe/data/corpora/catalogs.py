@@ -23,8 +23,11 @@ from fairseq_mtmoe.data.corpora.locales import is_english, language_code
 from fairseq_mtmoe.data.corpora.plurals import singular_and_plural_form
 from fairseq_mtmoe.errors import UserError
 
-_DAMAGED = (OSError, ValueError, LookupError, struct.error)
-"""What polib raises on a file that is no catalog, or a cut one, or one in an unknown encoding."""
+_MAGIC = b"\xde\x12\x04\x95"
+"""How a little-endian catalog begins."""
+
+_DAMAGED = (OSError, ValueError, struct.error)
+"""What reading raises on a file that is no catalog, or a cut one, or one in another encoding than it says."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +119,26 @@ def harvest(catalogs: Sequence[Catalog], track: Track = untracked) -> Harvest:
     result = Harvest()
     for catalog in track(catalogs, "Reading catalogs"):
         try:
+            _check_whole(catalog.path.read_bytes())
             content = polib.mofile(str(catalog.path))
         except _DAMAGED:
             result.damaged.append(catalog)
             continue
         _add_entries(result, catalog.lang, content)
     return result
+
+
+def _check_whole(content: bytes) -> None:
+    """Raise ValueError if a catalog is cut: polib takes what is there of a string for all of it.
+
+    GNU gettext's format: magic number, version, number of strings, and the addresses of two tables of (length, address).
+    """
+    order = "<" if content[:4] == _MAGIC else ">"
+    count, *tables = struct.unpack_from(f"{order}3I", content, 8)
+    for table in tables:
+        entries = struct.unpack_from(f"{order}{2 * count}I", content, table)
+        if any(sum(entry) >= len(content) for entry in zip(entries[::2], entries[1::2], strict=True)):
+            raise ValueError("a string ends after the end of the file")
 
 
 def _add_entries(result: Harvest, lang: str, content: polib.MOFile) -> None:

@@ -14,7 +14,7 @@ _PERCENT = re.compile(
     (?:\d+\$)?                  # %1$s: a position, which only says that the order has changed
     [#0+-]*(?:\*|\d+)?(?:\.(?:\*|\d+))?
     (?:hh|h|ll|l|z|j|t|L)?      # C's lengths
-    (?P<kind>[diouxXeEfFgGcrsap])(?!\w)
+    (?P<kind>[diouxXeEfFgGcrsap])(?(name)|(?!\w))  # %(count)dmin, but not 50%discount
     """,
     re.VERBOSE | re.ASCII,
 )

@@ -23,7 +23,7 @@ def make_report(
     command: str,
     options: BuildOptions,
     bitexts: Sequence[Bitext],
-    tiers: Mapping[str, str],
+    tiers: Mapping[str, Sequence[str]],
     dropped: Mapping[str, Mapping[str, int]],
     counts: Counts,
 ) -> Report:
@@ -33,9 +33,10 @@ def make_report(
     taken from) and `left_out` (messages of languages that were not used).
     """
     seen = sources_in_training(bitexts)
+    tier_of = {pair: tier for tier, names in tiers.items() for pair in names}
     pairs = {
         bitext.name: {
-            "tier": tiers[bitext.name],
+            "tier": tier_of[bitext.name],
             **{split: len(bitext.splits[split]) for split in SPLITS},
             "dropped": {reason: count for reason, count in dropped[bitext.name].items() if count},
             "evaluation_sources_in_training": seen[bitext.name],

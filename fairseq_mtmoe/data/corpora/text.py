@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from pathlib import Path
 
 from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.clean import normalise
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.data.tiers import FILE_NAME, TIERS
+from fairseq_mtmoe.errors import UserError, must_be
 
 _FILE_NAME = re.compile(r"(?P<split>train|valid|test)\.(?P<pair>[^.-]+-[^.-]+)\.(?P<lang>[^.-]+)")
 
@@ -72,3 +74,27 @@ def _read_normalised(path: Path) -> list[str]:
         raise UserError(f"`{path}` must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
     lines = text.split("\n")  # not splitlines(): a U+2028 inside a sentence does not end it
     return [normalise(line) for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
+def read_tiers(raw: Path) -> dict[str, list[str]]:
+    """The tiers that `tiers.json` in a folder names, each with its pairs or target languages; none without the file.
+
+    A key may have a rank in front, and a fourth tier counts to the third, as in `T1-high`, …, `T4-tiny`: results are
+    reported for high, mid and low. Raises `UserError` if the file says something else.
+    """
+    path = raw / FILE_NAME
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {error}.") from error
+    if not isinstance(content, dict) or not all(isinstance(names, list) for names in content.values()):
+        raise UserError(f"`{path}` must map tiers to lists of languages, but does not.")
+    tiers: dict[str, list[str]] = {}
+    for key, names in content.items():
+        tier = key.split("-")[-1].lower().replace("tiny", "low")
+        if tier not in TIERS:
+            must_be(f"every key of {path}", f"one of {', '.join(TIERS)}", key)
+        tiers.setdefault(tier, []).extend(names)
+    return tiers

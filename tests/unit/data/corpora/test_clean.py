@@ -1,0 +1,51 @@
+import pytest
+
+from fairseq_mtmoe.data.corpora.clean import DROP_REASONS, message_key, normalise, why_dropped
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("  two\n lines\t ", "two lines"),
+        ("e\u0301te\u0301", "\u00e9t\u00e9"),
+        ("non\u00a0breaking\u3000wide\u2028line", "non breaking wide line"),
+        ("soft\u00adhyphen \ufeffmark", "softhyphen mark"),
+        ("bell\x07 \x00 null", "bell null"),
+        ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"),
+        ("ＡＢＣ ½", "ＡＢＣ ½"),
+        ("\n\t ", ""),
+    ],
+)
+def test_normalise(text, expected):
+    assert normalise(text) == expected
+    assert normalise(expected) == expected
+
+
+def test_the_same_message_has_one_key():
+    keys = {message_key(text) for text in ("Add user…", "add  user", "Add User...", "«Add user!»")}
+    assert keys == {"add user"}
+    assert message_key("Add users") != message_key("Add user")
+
+
+@pytest.mark.parametrize(
+    "source, target, reason",
+    [
+        ("Open the file", "Datei öffnen", None),
+        ("Open the file", "", "empty"),
+        (":?.!", "Punkte", "empty"),
+        ("Nine", "9", "empty"),
+        ("Open the file", "打开文件", None),
+        ("OpenStreetMap", "openstreetmap.", "copy"),
+        ("Delete %(count)d items", "%(count)d Einträge löschen", None),
+        ("Delete %(count)d items", "%d Einträge löschen", "placeholders"),
+        ("one hour ago", "vor %d Stunde", "placeholders"),
+        ("ha " * 200, "he " * 200, "length"),
+        ("Interlingua, the language of the association", "Interl", "length"),
+        ("Adi", "崩尼-博嘎尔语; 博嘎尔-珞巴语", "length"),
+        # 56 Latin letters in 15 wide ones is what a translation into Chinese looks like
+        ("Ensure that there are no more than ten digits in total.", "确认总共不超过十个数字位。", None),
+    ],
+)
+def test_why_a_pair_is_dropped(source, target, reason):
+    assert why_dropped(source.strip(), target.strip()) == reason
+    assert reason is None or reason in DROP_REASONS

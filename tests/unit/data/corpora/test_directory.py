@@ -1,0 +1,154 @@
+import errno
+import json
+import os
+
+import pytest
+
+from fairseq_mtmoe.data.corpora.directory import STAMP, fingerprint, write_once
+from fairseq_mtmoe.errors import UserError
+
+
+def filler(content):
+    def fill(folder):
+        (folder / "deep").mkdir()
+        (folder / "deep" / "file").write_text(content)
+
+    return fill
+
+
+def unreachable(folder):
+    raise AssertionError("there was nothing to do")
+
+
+def tree(folder):
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_writes_once(tmp_path):
+    out = tmp_path / "new" / "out"
+    assert write_once(out, "key", filler("one"))
+    before = out.stat().st_mtime_ns
+    assert not write_once(out, "key", unreachable)
+    assert out.stat().st_mtime_ns == before
+    assert tree(out)["deep/file"] == "one"
+
+
+def test_another_key_replaces_everything(tmp_path):
+    out = tmp_path / "out"
+    write_once(out, "one", filler("one"))
+    assert write_once(out, "two", lambda folder: (folder / "other").write_text("two") and None)
+    assert set(tree(out)) == {"other", STAMP}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "stamp"])
+def test_a_damaged_directory_is_made_again(tmp_path, damage):
+    out = tmp_path / "out"
+    write_once(out, "key", filler("one"))
+    if damage == "missing":
+        (out / "deep" / "file").unlink()
+    elif damage == "cut":
+        (out / "deep" / "file").write_text("on")
+    else:
+        (out / STAMP).write_text(json.dumps({"key": "another", "files": {"deep/file": 3}}))
+    assert write_once(out, "key", filler("one"))
+    assert not write_once(out, "key", unreachable)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_a_failure_leaves_nothing_and_changes_nothing(tmp_path, error):
+    def fail(folder):
+        filler("half")(folder)
+        raise error
+
+    out = tmp_path / "out"
+    with pytest.raises(error):
+        write_once(out, "key", fail)
+    assert not list(tmp_path.iterdir())
+    write_once(out, "key", filler("whole"))
+    with pytest.raises(error):
+        write_once(out, "other", fail)
+    assert tree(out)["deep/file"] == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_refuses_what_it_did_not_write(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    assert write_once(out, "key", filler("empty folders are fine"))
+    (out / "checkpoint.pt").write_text("precious")
+    for key in ("key", "other"):
+        with pytest.raises(UserError, match=r"must hold nothing but what .* wrote, but holds `checkpoint\.pt`"):
+            write_once(out, key, unreachable)
+    stranger = tmp_path / "home"
+    stranger.mkdir()
+    (stranger / "letter").write_text("dear")
+    with pytest.raises(UserError, match="holds `letter`"):
+        write_once(stranger, "key", unreachable)
+    assert tree(stranger) == {"letter": "dear"}
+    with pytest.raises(UserError, match="must be a folder, but is a file"):
+        write_once(stranger / "letter", "key", unreachable)
+
+
+def test_two_runs_do_not_mix(tmp_path):
+    out = tmp_path / "out"
+
+    def fill(folder):
+        with pytest.raises(UserError, match="is being written by another run"):
+            write_once(out, "key", unreachable)
+        filler("first")(folder)
+
+    write_once(out, "key", fill)
+    assert tree(out)["deep/file"] == "first"
+
+
+def test_cleans_up_after_a_killed_run(tmp_path):
+    out = tmp_path / "out"
+    write_once(out, "key", filler("whole"))
+    filler("half")(_made(tmp_path / ".out.partial"))
+    os.symlink(tmp_path, tmp_path / ".out.partial" / "link")
+    os.rename(out, tmp_path / ".out.replaced")  # killed between the two moves
+    assert not write_once(out, "key", unreachable)
+    write_once(out, "new", filler("new"))
+    filler("old")(_made(tmp_path / ".out.replaced"))  # killed before the old one was removed
+    assert not write_once(out, "new", unreachable)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def _made(folder):
+    folder.mkdir()
+    return folder
+
+
+def test_a_link_keeps_pointing_at_its_target(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    write_once(tmp_path / "out", "key", filler("text"))
+    assert (tmp_path / "out").is_symlink() and tree(tmp_path / "disk")["deep/file"] == "text"
+
+
+def test_a_full_disk_is_one_sentence(tmp_path):
+    def fail(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(UserError, match=r"`.*out` cannot be written: No space left on device\."):
+        write_once(tmp_path / "out", "key", fail)
+    assert not list(tmp_path.iterdir())
+
+    def other(folder):
+        raise FileNotFoundError(errno.ENOENT, "a bug")
+
+    with pytest.raises(FileNotFoundError):
+        write_once(tmp_path / "out", "key", other)
+
+
+def test_the_fingerprint_sees_every_change(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("one")
+    files = [("a", path)]
+    first = fingerprint({"seed": 1}, files)
+    assert first == fingerprint({"seed": 1}, files)
+    assert first != fingerprint({"seed": 2}, files)
+    assert first != fingerprint({"seed": 1}, [("b", path)])
+    path.write_text("two")
+    assert first != fingerprint({"seed": 1}, files)

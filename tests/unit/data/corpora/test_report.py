@@ -1,0 +1,71 @@
+import json
+
+from fairseq_mtmoe.data.corpora.bitext import Bitext
+from fairseq_mtmoe.data.corpora.build import BuildOptions, TokenCounts
+from fairseq_mtmoe.data.corpora.report import make_report, report_table, write_report
+
+
+def example():
+    def bitext(lang, size):
+        return Bitext("en", lang, {"train": [(f"{lang} {i}", "x") for i in range(size)], "valid": [("v", "v")],
+                                   "test": [("aa 1", "t")]})  # fmt: skip
+
+    def counts(unknown):
+        sides = {"en": TokenCounts(60, 0), "xx": TokenCounts(40, unknown)}
+        return {"train": sides, "valid": sides, "test": sides}
+
+    bitexts = [bitext("bb", 10), bitext("aa", 1200)]
+    dropped = {"en-aa": {"copy": 1000, "length": 0}, "en-bb": {"empty": 2, "copy": 3}}
+    tiers = {"high": ["en-aa"], "low": ["en-bb"]}
+    return make_report("catalogs", BuildOptions(), bitexts, tiers, dropped, {"en-aa": counts(1), "en-bb": counts(3)})
+
+
+def test_numbers():
+    report = example()
+    assert report["options"]["vocab_size"] == 8000
+    assert report["pairs"]["en-aa"] == {
+        "tier": "high",
+        "train": 1200,
+        "valid": 1,
+        "test": 1,
+        "dropped": {"copy": 1000},
+        "evaluation_sources_in_training": 1,
+        "tokens": {
+            split: {"en": {"tokens": 60, "unknown": 0}, "xx": {"tokens": 40, "unknown": 1}}
+            for split in ("train", "valid", "test")
+        },
+    }
+
+
+def test_tables_largest_first_with_a_total():
+    head, rows = report_table(example())
+    assert head == ["pair", "tier", "train", "valid", "test", "dropped", "unknown"]
+    assert rows == [
+        ["en-aa", "high", "1,200", "1", "1", "1,000", "1.00%"],
+        ["en-bb", "low", "10", "1", "1", "5", "3.00%"],
+        ["total", "", "1,210", "2", "2", "1,005", "2.00%"],
+    ]
+    head, rows = report_table(example(), by_reason=True)
+    assert head == ["pair", "tier", "train", "valid", "test", "−empty", "−copy", "unknown"]
+    assert rows[1][5:7] == ["2", "3"]
+
+
+def test_files(tmp_path):
+    report = {
+        **example(),
+        "left_out": {"zz": 3},
+        "sources": [{"source": "django 5", "catalogs": 7, "damaged": ["x.mo"]}],
+    }
+    write_report(tmp_path, report)
+    assert json.loads((tmp_path / "report.json").read_text()) == report
+    page = (tmp_path / "report.md").read_text()
+    for line in (
+        "- vocab size: 8000",
+        "- validation and test sources that also occur in some language's training data: 2",
+        "| en-bb | low | 10 | 1 | 1 | 2 | 3 | 3.00% |",
+        "`−copy` (dropped): the translation is the message itself.",
+        "| django 5 | 7 | x.mo |",
+        "Languages left out, with their number of messages: zz (3).",
+    ):
+        assert line in page.splitlines()
+    assert "−length" not in page

@@ -1,0 +1,68 @@
+import random
+
+import pytest
+import sentencepiece
+
+from fairseq_mtmoe.data.corpora import spm
+from fairseq_mtmoe.data.corpora.bitext import Bitext
+from fairseq_mtmoe.errors import UserError
+
+WORDS = [a + b + c for a in ("gar", "mon", "tel") for b in ("di", "ro", "sa") for c in ("n", "lt", "mer")]
+
+
+def lines(number, words=WORDS):
+    draw = random.Random(number)
+    return [" ".join(draw.choices(words, k=5)) for _ in range(number)]
+
+
+def bitext(lang, number):
+    return Bitext("en", lang, {"train": [(f"source {lang} {i}", f"{lang} {i}") for i in range(number)]})
+
+
+def test_quotas_follow_the_temperature():
+    sizes = {"big": 1600, "small": 100}
+    assert spm.temperature_quotas(sizes, 1, 170) == {"big": 160, "small": 10}
+    assert spm.temperature_quotas(sizes, 2, 100) == {"big": 80, "small": 20}
+    assert spm.temperature_quotas(sizes, 1e9, 100) == {"big": 50, "small": 50}
+    assert spm.temperature_quotas({"big": 10**9, "tiny": 1}, 1, 100) == {"big": 100, "tiny": 1}
+
+
+def test_small_languages_are_repeated_and_large_ones_drawn_from():
+    sample = spm.sample_text([bitext("aa", 800), bitext("bb", 25)], temperature=2, seed=1)
+    big = [line for line in sample if line.startswith("aa")]
+    small = [line for line in sample if line.startswith("bb")]
+    quotas = spm.temperature_quotas({"aa": 800, "bb": 25, "en": 825}, 2, 1650)
+    assert (len(big), len(small)) == (quotas["aa"], quotas["bb"])
+    assert len(set(big)) == min(len(big), 800)
+    assert {small.count(f"bb {i}") for i in range(25)} == {len(small) // 25, len(small) // 25 + 1}
+
+
+def test_the_sample_depends_on_the_seed_and_is_bounded(monkeypatch):
+    monkeypatch.setattr(spm, "MAX_LINES", 100)
+    first, again, other = (spm.sample_text([bitext("aa", 400)], 5, seed) for seed in (1, 1, 2))
+    assert len(first) == 100 and first == again != other
+
+
+def test_the_same_lines_give_the_same_model_with_fairseqs_ids():
+    text = lines(300)
+    first, again = (spm.train_model(text, 40, 1.0) for _ in range(2))
+    assert first == again
+    model = sentencepiece.SentencePieceProcessor(model_proto=first)
+    assert model.get_piece_size() == 40
+    assert [model.id_to_piece(i) for i in range(4)] == ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def test_decoding_gives_the_text_back():
+    # NFKC would rewrite the first line, and the second must not become special symbols
+    text = ["½ of ＡＢＣ ﬁne", "three <s> four </s>", "1 < 2 > 0 / 3"]
+    alphabet = [" ".join(text) for _ in range(20)]
+    model = sentencepiece.SentencePieceProcessor(model_proto=spm.train_model(lines(300) + alphabet, 50, 1.0))
+    assert [model.decode(model.encode(line)) for line in text] == text
+    assert not {0, 1, 2, 3} & {piece for line in text for piece in model.encode(line)}
+
+
+def test_a_vocabulary_that_does_not_fit():
+    with pytest.raises(UserError, match=r"`--vocab-size` must be at most \d+ for this text, but is 5000 instead\."):
+        spm.train_model(lines(50), 5000, 1.0)
+    with pytest.raises(UserError, match=r"`--vocab-size` must be at least \d+, the number of characters"):
+        spm.train_model(lines(50), 10, 1.0)
