@@ -7,8 +7,8 @@ perplexity (figure 2) of "Tricks for Training Sparse Translation Models". Nothin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class ExpertSeries:
     """Which share of a task's tokens each expert received, at several moments of one run."""
 
     updates: list[int]
-    tasks: list[str]  # languages, or pairs, in the model's order
+    tasks: list[str]  # languages, or pairs, in the model's order; only those that had tokens
     layers: list[str]  # dotted paths, encoder first; only those that know the tasks of their tokens
     shares: dict[str, dict[str, list[list[float]]]]  # by layer, by task: one list over experts for each update
 
@@ -54,7 +54,8 @@ class Run:
     sampling: SamplingSeries
     experts: ExpertSeries
     perplexity: PerplexitySeries
-    sparsified_at: int | None  # the update after which a dense model became sparse
+    sparsified_at: int | None = None  # the update after which a dense model became sparse
+    data: dict[str, float] = field(default_factory=dict)  # each task's share of the training sentences
 
 
 def read_run(path: str | Path, name: str | None = None) -> Run:
@@ -71,7 +72,22 @@ def read_run(path: str | Path, name: str | None = None) -> Run:
         experts=expert_series(events),
         perplexity=perplexity_series(events),
         sparsified_at=switches[-1] if switches else None,
+        data=data_shares(events),
     )
+
+
+def data_shares(events: Iterable[Event]) -> dict[str, float]:
+    """Each task's share of the training sentences, as the run said at its start; empty if it did not.
+
+    A task is what the run's `task_ids` say: a target language (also if they say nothing), a source language or a pair.
+    """
+    run: Event = next((event for event in _of_kind(events, "run") if event.get("sizes")), {"sizes": {}})
+    shares: dict[str, float] = {}
+    for pair, size in run["sizes"].items():
+        source, _, target = pair.partition("-")
+        task = {"source": source, "pair": pair}.get(run.get("task_ids", "target"), target)
+        shares[task] = shares.get(task, 0.0) + size / max(1, sum(run["sizes"].values()))
+    return shares
 
 
 def sampling_series(events: Iterable[Event]) -> SamplingSeries:
@@ -90,8 +106,7 @@ def sampling_series(events: Iterable[Event]) -> SamplingSeries:
 
 def perplexity_series(events: Iterable[Event]) -> PerplexitySeries:
     """Perplexity by update, of the first validation subset that the log speaks of."""
-    chosen = _of_kind(events, "valid")
-    chosen = [event for event in chosen if event.get("subset") == chosen[0].get("subset")]
+    chosen = _of_first_subset(events, "valid")
     groups = {
         tier: [_number(event.get("tiers", {}).get(tier, {}).get("ppl")) for event in chosen] for tier in TIERS
     }
@@ -104,13 +119,17 @@ def perplexity_series(events: Iterable[Event]) -> PerplexitySeries:
 
 
 def expert_series(events: Iterable[Event]) -> ExpertSeries:
-    """Shares of the experts by layer, task and update; what was not logged at an update is an empty list."""
-    chosen = _of_kind(events, "experts")
+    """Shares of the experts by layer, task and update; what was not logged at an update is an empty list.
+
+    Counted on the first validation subset that the log speaks of.
+    """
+    chosen = _of_first_subset(events, "experts")
     tasks = list(dict.fromkeys(task for event in chosen for task in event["task_names"]))
     layers = list(dict.fromkeys(layer for event in chosen for layer in event["layers"]))
     shares = {layer: {task: [_shares(event, layer, task) for event in chosen] for task in tasks} for layer in layers}
+    seen = [task for task in tasks if any(any(shares[layer][task]) for layer in layers)]
     known = [layer for layer in layers if any(any(over_time) for over_time in shares[layer].values())]
-    return ExpertSeries([int(event["update"]) for event in chosen], tasks, known, shares)
+    return ExpertSeries([int(event["update"]) for event in chosen], seen, known, shares)
 
 
 def nearest(values: Sequence[float], wanted: float) -> int:
@@ -126,18 +145,9 @@ def moments(updates: Sequence[int], wanted: Sequence[int] = ()) -> list[int]:
     return sorted({nearest(updates, target) for target in targets})
 
 
-def by_resource(tasks: Sequence[str], sampling: SamplingSeries) -> list[str]:
-    """The tasks with the most training data first, judged by how often their pairs are drawn at the start.
-
-    A task is a pair, or the target or source language of pairs. Temperature keeps the order of data sizes.
-    """
-    return sorted(tasks, key=lambda task: (-start_probability(task, sampling), tasks.index(task)))
-
-
-def start_probability(task: str, sampling: SamplingSeries) -> float:
-    """How often sentences of a language, or of a pair, are drawn in the first epoch; 0 if nobody knows."""
-    first = {pair: values[0] for pair, values in sampling.probabilities.items()}
-    return sum(p for pair, p in first.items() if not math.isnan(p) and (task == pair or task in pair.split("-")))
+def by_resource(tasks: Sequence[str], data: Mapping[str, float]) -> list[str]:
+    """The tasks with the most training data first; tasks of which nothing is known keep their order, last."""
+    return sorted(tasks, key=lambda task: (-data.get(task, 0.0), tasks.index(task)))
 
 
 def shift(before: Sequence[float], after: Sequence[float]) -> float:
@@ -158,6 +168,11 @@ def _shares(event: Event, layer: str, task: str) -> list[float]:
 
 def _of_kind(events: Iterable[Event], kind: str) -> list[Event]:
     return [event for event in events if event["event"] == kind]
+
+
+def _of_first_subset(events: Iterable[Event], kind: str) -> list[Event]:
+    chosen = _of_kind(events, kind)
+    return [event for event in chosen if event.get("subset") == chosen[0].get("subset")]
 
 
 def _number(value: Any) -> float:

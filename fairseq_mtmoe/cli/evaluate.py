@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -56,16 +57,15 @@ def command(
 
     Settings of the task, such as --langs and --decoder-langtok, are those that the model was trained with. Prints a
     table, and writes scores.json, scores.md and the texts that were compared, en-de.hyp and en-de.ref, to the output
-    folder. BLEU equals that of fairseq-generate --scoring sacrebleu --required-batch-size-multiple 1 (by default,
-    fairseq-generate leaves out the last sentences of a test set).
+    folder. BLEU equals that of fairseq-generate --scoring sacrebleu.
     """
+    _silence_fairseq()
     from fairseq_mtmoe import __version__, register
 
     register()
     from fairseq_mtmoe.evaluation import test_sets
     from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 
-    logging.getLogger("fairseq").setLevel(logging.ERROR)  # repeats the same warnings for every pair
     sizes = test_sets.sizes_of(data, subset)
     paths = checkpoints.split(":")
     options = Decoding(**decoding)  # type: ignore[arg-type]
@@ -129,6 +129,13 @@ def show(results: Sequence[PairScore], folder: Path) -> None:
         console.print(f"{signature}{which}", soft_wrap=True, highlight=False, markup=False)
     for name in ("scores.json", "scores.md"):
         console.print(str(folder / name), soft_wrap=True, highlight=False, markup=False)
+
+
+def _silence_fairseq() -> None:
+    """It and torch repeat the same remarks for every pair."""
+    logging.getLogger("fairseq").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=".*pin_memory")
 
 
 def _line(score: PairScore, too_long: int, seconds: float) -> str:

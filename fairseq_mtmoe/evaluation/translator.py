@@ -84,6 +84,7 @@ class Translator:
             _set(self._task_cfg, langs=_like(_get(self._task_cfg, "langs"), langs), lang_dict=None)
         self._task_state = self._states[0].get("task_state")
         self._models: list[Any] = []
+        self._task_names: list[str] | None = None
 
     @property
     def trained_pairs(self) -> list[str]:
@@ -129,12 +130,18 @@ class Translator:
         task = tasks.setup_task(settings)
         if self._task_state:
             task.load_state_dict(self._task_state)
+        if self._task_names is not None:
+            task.task_names = self._task_names
         return task
 
     def _load(self, task: Any) -> list[Any]:
-        for path, state in zip(self._paths, self._states, strict=False):
-            self._models.append(self._prepared(_build(task, state, path)))
-        self._states = []
+        """The models; the first task builds them, and learns from them which tasks they tell apart."""
+        if not self._models:
+            self._models = [
+                self._prepared(_build(task, state, path)) for state, path in zip(self._states, self._paths, strict=True)
+            ]
+            self._states = []
+            self._task_names = getattr(task, "task_names", None)
         return self._models
 
     def _prepared(self, model: Any) -> Any:

@@ -72,3 +72,19 @@ def save_model(data: Path, path: Path, seed: int = 1) -> None:
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
     }
     torch.save(state, path)
+
+
+def imitate(data: Path, checkpoint: Path, pair: str) -> None:
+    """Replace the pair's test set by one that the model does well on: its own translations, partly changed.
+
+    One reference has an unknown word, and the last source sentence is longer than the model's positions.
+    """
+    from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+
+    sources = sentences(13, 1)
+    write_split(data, "test", pair, sources, sources)
+    translator = Translator(str(data), [str(checkpoint)], Decoding(max_len_b=20), post_process="none")
+    targets = translator.translate(pair, "test").hypotheses
+    targets = [target.rsplit(" ", 1 + index)[0] for index, target in enumerate(targets)]
+    targets[3] = targets[3].replace(" ", " strange ", 1)
+    write_split(data, "test", pair, [*sources, "▁ba " * 20], [*targets, "▁ba"])

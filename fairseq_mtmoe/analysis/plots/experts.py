@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fairseq_mtmoe.analysis.plots.sheet import GREY, LOOKS, STYLE, Look, Sheet, percent, shades
-from fairseq_mtmoe.analysis.series import Run, by_resource, moments, shift, start_probability
+from fairseq_mtmoe.analysis.series import Run, by_resource, moments, shift
 
 # From early to late, light to dark.
 MOMENT_LOOKS = (Look("#E69F00", (0, (1, 1)), "s"), Look("#0072B2", "--", "^"), Look("#000000", "-", "o"))
@@ -26,7 +26,7 @@ def experts_figure(
     """Each expert's share of a language's validation tokens: a row per language, a column per layer (and run).
 
     Args:
-        runs: runs with expert layers. Beside a language stands how often the first run drew it at the start.
+        runs: runs with expert layers. Beside a language stands its share of the first run's training data.
         tasks: the rows; without them the two languages with the most and the two with the least training data.
         layers: the columns of every run; without them up to four of one run, or the last one of several runs.
         updates: the moments to show; without them the first, the middle and the last one of each run.
@@ -47,8 +47,8 @@ def experts_figure(
             grid[0][column].set_title(title, fontsize=8)
             grid[-1][column].set_xlabel("expert")
         for row, task in enumerate(rows):
-            drawn = start_probability(task, runs[0].sampling)
-            grid[row][0].set_ylabel(f"{task}\ndrawn {percent(drawn)}" if drawn else task, fontweight="bold")
+            share = runs[0].data.get(task)
+            grid[row][0].set_ylabel(f"{task}\n{percent(share)} of data" if share else task, fontweight="bold")
         _share_y(grid)
         _legend(sheet, runs, updates)
     return sheet.figure
@@ -56,7 +56,7 @@ def experts_figure(
 
 def default_tasks(run: Run) -> list[str]:
     """The two languages with the most and the two with the least training data (all, if there are not more)."""
-    ranked = by_resource(run.experts.tasks, run.sampling)
+    ranked = by_resource(run.experts.tasks, run.data)
     return ranked if len(ranked) <= 4 else ranked[:2] + ranked[-2:]
 
 

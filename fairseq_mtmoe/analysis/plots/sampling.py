@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fairseq_mtmoe.analysis.plots.sheet import (
     FEW,
+    GREY,
     LABEL_SIZE,
     LOOKS,
     STYLE,
@@ -70,7 +71,10 @@ def _draw_temperature(axes: Axes, series: SamplingSeries, all_series: Sequence[S
     marker = "o" if len(series.epochs) <= FEW else ""
     (line,) = axes.plot(series.epochs, series.temperatures, color="black", marker=marker, gid="temperature")
     known = [value for one in all_series for value in one.temperatures if not math.isnan(value)]
-    if known:
+    if not known:
+        axes.text(0.5, 0.5, "no temperature", transform=axes.transAxes, ha="center", va="center", color=GREY)
+        axes.set_yticks([])
+    else:
         space = 0.15 * (max(known) - min(known)) or 0.2
         axes.set_ylim(min(known) - space, max(known) + space)
         axes.yaxis.set_major_locator(MaxNLocator(4))

@@ -27,6 +27,7 @@ def make_run(name="run", pairs=3, epochs=4, num_experts=4, sparsified_at=None, l
         PerplexitySeries(updates, [u / 50 for u in updates],
                          {"low": [900.0 / u for u in updates], "all": [500.0 / u for u in updates]}),
         sparsified_at,
+        dict(zip(langs, weights.tolist(), strict=True)),
     )  # fmt: skip
 
 
@@ -52,6 +53,12 @@ def test_runs_stand_side_by_side_under_their_names():
     assert [axes.get_title("left") for axes in figure.axes[::2]] == ["k1", "k3"]
 
 
+def test_sampling_without_a_temperature_says_so():
+    run = make_run()
+    run.sampling.temperatures[:] = [math.nan] * 4
+    assert [text.get_text() for text in plots.sampling_figure([run]).axes[1].texts] == ["no temperature"]
+
+
 def test_fifty_pairs_keep_their_labels_apart():
     figure = plots.sampling_figure([make_run(pairs=50, epochs=30)])
     axes = figure.axes[0]
@@ -65,6 +72,7 @@ def test_experts_shows_the_logged_shares_at_early_middle_and_late_updates():
     run = make_run(epochs=5, layers=("a", "b"))
     figure = plots.experts_figure([run], tasks=["l2"], layers=["b"])
     (axes,) = figure.axes
+    assert axes.get_ylabel() == "l2\n17% of data"
     shares = run.experts.shares["b"]["l2"]
     drawn = lines(axes)
     assert drawn.pop("uniform")[1] == [0.25, 0.25]

@@ -2,11 +2,10 @@
 
 import math
 
-import pytest
-
 from fairseq_mtmoe.analysis.run_log import RunLog
 from fairseq_mtmoe.analysis.series import (
     by_resource,
+    data_shares,
     expert_series,
     moments,
     perplexity_series,
@@ -14,7 +13,6 @@ from fairseq_mtmoe.analysis.series import (
     run_names,
     sampling_series,
     shift,
-    start_probability,
 )
 
 SAMPLING = [
@@ -54,10 +52,12 @@ def test_perplexity_has_the_tiers_that_occur_and_the_first_subset_only():
 
 def test_expert_shares_are_counts_divided_by_their_sum():
     series = expert_series([
-        experts(10, ["de", "lv"], enc=[[1, 3], [0, 0]], one=[[5, 5]]),
-        experts(20, ["de", "lv"], enc=[[2, 2], [4, 1]], one=[[5, 5]]),
+        experts(10, ["de", "lv", "en"], enc=[[1, 3], [0, 0], [0, 0]], one=[[5, 5]]),
+        experts(20, ["de", "lv", "en"], enc=[[2, 2], [4, 1], [0, 0]], one=[[5, 5]]),
+        {**experts(20, ["de", "lv"], enc=[[9, 1], [9, 1]]), "subset": "test"},
     ])  # fmt: skip
     assert series.updates == [10, 20]
+    assert series.tasks == ["de", "lv"]  # nothing is translated into en
     assert series.shares["enc"]["de"] == [[0.25, 0.75], [0.5, 0.5]]
     assert series.shares["enc"]["lv"] == [[], [0.8, 0.2]]  # no token of lv was seen at update 10
     assert series.layers == ["enc"]  # the other one does not tell tasks apart
@@ -71,12 +71,14 @@ def test_moments_are_early_middle_late_or_those_nearest_to_the_wanted():
     assert moments([10, 20, 30], wanted=[28, 9]) == [0, 2]
 
 
-def test_resources_are_judged_by_what_is_drawn_at_the_start():
-    series = sampling_series(SAMPLING)
-    assert by_resource(["lv", "de", "fr"], series) == ["fr", "lv", "de"]
-    assert by_resource(["b", "a"], series) == ["b", "a"]
-    assert start_probability("en", series) == pytest.approx(1.0)
-    assert start_probability("en-lv", series) == 0.2
+def test_resources_are_shares_of_the_training_sentences():
+    run = {"event": "run", "sizes": {"en-lv": 100, "en-fr": 200, "de-fr": 100}}
+    assert data_shares([run]) == {"lv": 0.25, "fr": 0.75}
+    assert data_shares([{**run, "task_ids": "source"}]) == {"en": 0.75, "de": 0.25}
+    assert data_shares([{**run, "task_ids": "pair"}]) == {"en-lv": 0.25, "en-fr": 0.5, "de-fr": 0.25}
+    assert data_shares([{"event": "run"}]) == {}
+    assert data_shares([{"event": "run", "sizes": {"en-de": 0}}]) == {"de": 0.0}
+    assert by_resource(["en", "lv", "xx", "fr"], data_shares([run])) == ["fr", "lv", "en", "xx"]
 
 
 def test_shift_is_the_share_of_tokens_that_moved():
@@ -86,10 +88,12 @@ def test_shift_is_the_share_of_tokens_that_moved():
 
 def test_a_run_is_read_from_its_folder(tmp_path):
     log = RunLog(tmp_path / "k1" / "mtmoe.jsonl")
+    log.write("run", sizes={"en-de": 7})
     log.write("sampling", epoch=1, temperature=1.0, probabilities={"en-de": 1.0})
     log.write("sparsified", update=30, num_experts=4)
     run = read_run(tmp_path / "k1")
     assert (run.name, run.sparsified_at, run.sampling.epochs) == ("k1", 30, [1])
+    assert run.data == {"de": 1.0}
     assert run.experts.layers == [] and run.perplexity.updates == []
     assert read_run(tmp_path / "k1", "k = 1").name == "k = 1"
 

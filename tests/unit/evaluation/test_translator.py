@@ -1,0 +1,137 @@
+"""The translator gives what fairseq-generate gives, pair after pair, with one load of the model."""
+
+import re
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq import checkpoint_utils, options
+from fairseq.data import Dictionary
+from fairseq_cli import generate
+
+from fairseq_mtmoe.analysis.scores import score_pair
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.translator import Decoding, Translator, subword_marks
+from tests.helpers import untrained
+
+SHORT = Decoding(beam=3, max_len_b=20, lenpen=0.7)
+
+
+def fairseq_generate(stock, target, folder):
+    """Hypotheses, references and the line with BLEU of fairseq-generate."""
+    arguments = [
+        str(stock.data), "--task", "translation_multi_simple_epoch", "--lang-pairs", ",".join(untrained.PAIRS),
+        "-s", "en", "-t", target, "--path", str(stock.checkpoint), "--encoder-langtok", "tgt", "--decoder-langtok",
+        "--beam", "3", "--max-len-b", "20", "--lenpen", "0.7", "--post-process", "sentencepiece",
+        "--max-source-positions", "12", "--skip-invalid-size-inputs-valid-test", "--required-batch-size-multiple", "1",
+        "--scoring", "sacrebleu", "--results-path", str(folder), "--num-workers", "0",
+    ]  # fmt: skip
+    generate.main(options.parse_args_and_arch(options.get_generation_parser(), arguments))
+    text = (folder / "generate-test.txt").read_text()
+    found = {}
+    for kind, column in (("D", 2), ("T", 1)):
+        rows = [line.split("\t") for line in text.splitlines() if re.match(kind + r"-\d", line)]
+        found[kind] = [row[column] for row in sorted(rows, key=lambda row: int(row[0][2:]))]
+    return found["D"], found["T"], re.search(r"Generate test with beam=3: (.*)", text)[1]
+
+
+def test_texts_and_bleu_are_those_of_fairseq_generate(stock, tmp_path):
+    hypotheses, references, line = fairseq_generate(stock, "aa", tmp_path)
+    text = Translator(str(stock.data), [str(stock.checkpoint)], SHORT).translate("en-aa", "test")
+    assert len(hypotheses) == 13
+    assert text.hypotheses == hypotheses
+    assert text.references == references
+    assert text.too_long == 1
+    assert "<<unk>>" in references[3]
+    score = score_pair("en-aa", text.hypotheses, text.references)
+    assert 5 < score.bleu < 95
+    assert line.startswith(f"BLEU = {score.bleu:.2f} ")
+
+
+def test_pairs_do_not_disturb_each_other_and_the_model_is_read_once(stock, monkeypatch):
+    read = []
+    load = checkpoint_utils.load_checkpoint_to_cpu
+    monkeypatch.setattr(checkpoint_utils, "load_checkpoint_to_cpu", lambda path: read.append(path) or load(path))
+    translator = Translator(str(stock.data), [str(stock.checkpoint)], SHORT)
+    assert translator.trained_pairs == list(untrained.PAIRS)
+    first = [translator.translate(pair, "test") for pair in ("en-bb", "en-aa", "en-cc")]
+    assert read == [str(stock.checkpoint)]
+    assert [len(text.hypotheses) for text in first] == [11, 13, 12]
+    alone = Translator(str(stock.data), [str(stock.checkpoint)], SHORT).translate("en-cc", "test")
+    assert alone == first[2]
+
+
+def test_progress_counts_every_sentence(stock):
+    done = []
+    decoding = Decoding(beam=1, max_len_b=5, batch_size=4)
+    translator = Translator(str(stock.data), [str(stock.checkpoint)], decoding)
+    text = translator.translate("en-bb", "test", done.append)
+    assert sum(done) == len(text.references) == 11 and max(done) == 4
+
+
+def test_several_checkpoints_are_an_ensemble(stock, tmp_path):
+    other = tmp_path / "other.pt"
+    untrained.save_model(stock.data, other, seed=2)
+    one, two, both = (
+        Translator(str(stock.data), [str(path) for path in paths], SHORT).translate("en-aa", "test").hypotheses
+        for paths in ([stock.checkpoint], [other], [stock.checkpoint, other])
+    )
+    assert both != one and both != two
+
+
+def test_subwords_are_joined_as_asked_or_as_found_out(stock, tmp_path):
+    def first(post_process=None):
+        translator = Translator(str(stock.data), [str(stock.checkpoint)], SHORT, post_process=post_process)
+        return translator.translate("en-bb", "test").hypotheses[0]
+
+    pieces = first("none").split(" ")
+    assert 0 < sum(piece.startswith("▁") for piece in pieces) < len(pieces)
+    assert first() == first("sentencepiece") == "".join(pieces).replace("▁", " ").strip()
+
+
+def test_marks_of_subwords_are_recognised():
+    def found(*symbols):
+        dictionary = Dictionary()
+        for symbol in symbols:
+            dictionary.add_symbol(symbol)
+        return subword_marks(dictionary)
+
+    assert found("▁a", "b") == "sentencepiece"
+    assert found("a@@", "b") == "subword_nmt"
+    assert found("1", "2") is None
+
+
+def test_languages_can_be_given_where_the_checkpoints_list_is_gone(stock, tmp_path):
+    state = torch.load(stock.checkpoint)
+    state["cfg"]["task"].lang_dict = str(tmp_path / "moved.txt")
+    state["cfg"]["task"].langs = None
+    torch.save(state, tmp_path / "model.pt")
+    data, paths = str(stock.data), [str(tmp_path / "model.pt")]
+    with pytest.raises(FileNotFoundError):
+        Translator(data, paths, SHORT).translate("en-aa", "test")
+    text = Translator(data, paths, SHORT, langs=("aa", "bb", "cc", "en")).translate("en-aa", "test")
+    assert text == Translator(data, [str(stock.checkpoint)], SHORT).translate("en-aa", "test")
+
+
+def test_bad_checkpoints_are_said_in_one_sentence(stock, tmp_path):
+    def translator(path):
+        return Translator(str(stock.data), [str(path)], SHORT)
+
+    with pytest.raises(UserError, match="There is no checkpoint"):
+        translator(tmp_path / "nothing.pt")
+    cut = tmp_path / "cut.pt"
+    cut.write_bytes(stock.checkpoint.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"cut\.pt"):
+        translator(cut)
+    state = torch.load(stock.checkpoint)
+    torch.save({**state, "cfg": {"task": Namespace(task="language_modeling")}}, tmp_path / "lm.pt")
+    with pytest.raises(UserError, match=r"must be a checkpoint of a task that translates .* is 'language_modeling'"):
+        translator(tmp_path / "lm.pt")
+
+
+def test_a_checkpoint_for_another_dictionary_is_said_in_one_sentence(stock, tmp_path):
+    data = untrained.make_data(tmp_path / "data")
+    for path in data.glob("dict.*"):
+        path.write_text(path.read_text() + "more 1\n")
+    with pytest.raises(UserError, match=r"checkpoint\.pt does not fit the data directory"):
+        Translator(str(data), [str(stock.checkpoint)], SHORT).translate("en-aa", "test")
