@@ -151,7 +151,7 @@ def by_resource(tasks: Sequence[str], data: Mapping[str, float]) -> list[str]:
 
 
 def shift(before: Sequence[float], after: Sequence[float]) -> float:
-    """The share of tokens that went to other experts between two moments: their total variation distance, 0 to 1."""
+    """The least share of tokens that went to other experts between two moments: the total variation distance."""
     return sum(abs(x - y) for x, y in zip(before, after, strict=True)) / 2
 
 

@@ -33,11 +33,11 @@ def experts_figure(
     """
     rows = list(tasks) or default_tasks(runs[0])
     columns = [(run, layer) for run in runs for layer in (layers or default_layers(run, len(runs)))]
-    sheet = Sheet(
-        len(columns), 2.7, [1.45] * len(rows), gap_x=0.25, gap_y=0.25, top=0.95 if len(runs) == 1 else 1.25
-    )
+    entries = 1 + len(moments(runs[0].experts.updates, updates))
+    top = 0.75 if len(runs) == 1 else 1.05
+    sheet = Sheet(len(columns), 2.7, [1.45] * len(rows), gap_x=0.25, gap_y=0.25, top=top, legend_entries=entries)
     with matplotlib.rc_context(STYLE):
-        sheet.title("Which share of a language's tokens goes to which expert")
+        sheet.title("Which experts a language's tokens go to")
         grid = [[sheet.axes(row, column) for column in range(len(columns))] for row in range(len(rows))]
         for column, (run, layer) in enumerate(columns):
             shown = moments(run.experts.updates, updates)
@@ -87,7 +87,7 @@ def _draw_shares(axes: Axes, run: Run, layer: str, task: str, shown: Sequence[in
     axes.grid(axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     if len(known) > 1:
-        moved = f"{100 * shift(logged[known[0]], logged[known[-1]]):.0f}% moved"
+        moved = f"{100 * shift(logged[known[0]], logged[known[-1]]):.0f}% of tokens moved"
         axes.text(0.99, 0.99, moved, transform=axes.transAxes, ha="right", va="top", fontsize=7, color="0.25")
 
 

@@ -75,12 +75,14 @@ class Sheet:
         top: float = 0.5,
         gap_x: float = 0.3,
         gap_y: float = 0.3,
+        legend_entries: int = 0,
     ) -> None:
         self.width, self.heights, self.gap_x, self.gap_y = width, list(heights), gap_x, gap_y
-        self.left, self.top, bottom = 0.85, top, 0.55
-        total_width = self.left + columns * width + (columns - 1) * gap_x + right
-        total_height = top + sum(heights) + (len(heights) - 1) * gap_y + bottom
-        self.size = (max(total_width, 4.5), total_height)
+        self.left, bottom = 0.85, 0.55
+        total_width = max(5.0, self.left + columns * width + (columns - 1) * gap_x + right)
+        self.legend_columns = max(1, int(total_width / 1.6))
+        self.top = top + 0.18 * -(-legend_entries // self.legend_columns)
+        self.size = (total_width, self.top + sum(heights) + (len(heights) - 1) * gap_y + bottom)
         self.figure = Figure(figsize=self.size, dpi=DPI)
         FigureCanvasAgg(self.figure)
 
@@ -96,11 +98,11 @@ class Sheet:
         self.figure.text(0.12 / self.size[0], 1 - 0.12 / self.size[1], text, fontsize=11, fontweight="bold", va="top")
 
     def legend(self, handles: Sequence[Artist]) -> None:
-        """One line of entries under the title."""
+        """Entries under the title, as many as the sheet was made for."""
         corner = (0.05 / self.size[0], 1 - 0.32 / self.size[1])
         self.figure.legend(
-            handles=list(handles), loc="upper left", bbox_to_anchor=corner, ncols=len(handles), handlelength=3.2,
-            columnspacing=1.6, fontsize=8,
+            handles=list(handles), loc="upper left", bbox_to_anchor=corner, ncols=self.legend_columns,
+            handlelength=3.2, columnspacing=1.6, fontsize=8,
         )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_experts_shows_the_logged_shares_at_early_middle_and_late_updates():
     assert drawn.pop("uniform")[1] == [0.25, 0.25]
     assert drawn == {f"l2 {u}": ([0, 1, 2, 3], shares[i]) for i, u in ((0, 100), (2, 300), (4, 500))}
     moved = 100 * sum(abs(x - y) for x, y in zip(shares[0], shares[4], strict=True)) / 2
-    assert axes.texts[0].get_text() == f"{moved:.0f}% moved"
+    assert axes.texts[0].get_text() == f"{moved:.0f}% of tokens moved"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "update 100", "update 300", "update 500", "equal shares",
     ]  # fmt: skip
@@ -101,6 +101,15 @@ def test_experts_compares_runs_and_says_what_is_missing():
     assert left.get_title().splitlines() == ["k1", "encoder.layers.1", "updates 100 / 200 / 400"]
     assert [text.get_text() for text in right.texts] == ["not logged"]
     assert right.get_lines()[:] == []
+
+
+@pytest.mark.parametrize("arguments", [{}, {"layers": ["a"]}, {"layers": ["a"], "updates": range(100, 900, 100)}])
+def test_title_and_legend_fit_on_the_sheet(arguments):
+    figure = plots.experts_figure([make_run(epochs=8, layers=("a", "b"))], **arguments)
+    figure.canvas.draw()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.x1 <= figure.bbox.x1 and figure.texts[0].get_window_extent().x1 <= figure.bbox.x1
+    assert legend.y0 >= max(axes.get_window_extent().y1 for axes in figure.axes)
 
 
 def test_experts_draws_more_than_three_moments_light_to_dark():
