@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq import utils
-from fairseq.data import FairseqDataset, data_utils
+from fairseq.data import Dictionary, FairseqDataset, data_utils
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 
 from fairseq_mtmoe.data.indexed_files import count_sentences
@@ -113,7 +113,8 @@ class PairLoader:
             prefixes = [split_prefix(folder, split, pair.source, pair.target, x) for x in (pair.source, pair.target)]
             if None in prefixes:
                 break
-            source, target = (self._count(prefix) for prefix in prefixes)
+            source = self._count(prefixes[0], self.manager.get_source_dictionary(pair.source))
+            target = self._count(prefixes[1], self.manager.get_target_dictionary(pair.target))
             if source != target:
                 raise UserError(
                     f"`{prefixes[0]}` and `{prefixes[1]}` must hold the same number of sentences, "
@@ -127,10 +128,10 @@ class PairLoader:
         second = split_prefix(folder, f"{self.split}1", pair.source, pair.target, pair.source)
         return int(self.manager.args.upsample_primary) if self.combine and second else 1
 
-    def _count(self, prefix: str) -> int:
+    def _count(self, prefix: str, dictionary: Dictionary) -> int:
         count = count_sentences(prefix)
         if count is None:
-            count = len(data_utils.load_indexed_dataset(prefix, None, self.manager.args.dataset_impl) or ())
+            count = len(data_utils.load_indexed_dataset(prefix, dictionary, self.manager.args.dataset_impl))
         return count
 
     def _load(self, pair: PairSource, shard: int, sharing: dict | None) -> FairseqDataset:

@@ -75,9 +75,7 @@ class PairsDataset(FairseqDataset):
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
         """The indices of sentences that are not too long, and the others."""
-        return data_utils.filter_paired_dataset_indices_by_size(
-            self.sizes[:, 0], self.sizes[:, 1], indices, max_sizes
-        )
+        return data_utils.filter_paired_dataset_indices_by_size(self.sizes[:, 0], self.sizes[:, 1], indices, max_sizes)
 
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         """fairseq's batches of these indices, and the last one, which fairseq drops where it holds fewer sentences than
@@ -146,5 +144,3 @@ def pair_ids(dataset: FairseqDataset, task: int) -> PairIds:
     while not isinstance(plain, LanguagePairDataset):
         plain = plain.dataset
     return PairIds(task, plain.src_lang_id, plain.tgt_lang_id)
-
-

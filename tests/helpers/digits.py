@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from fairseq.data import Dictionary, indexed_dataset
+
+from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
+from fairseq_mtmoe.tasks.translation_heated import TranslationHeatedTask
 
 TRANSLATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "aa": lambda digits: digits,
@@ -65,3 +69,17 @@ def write_digits(prefix: str, sentences: list[np.ndarray], dictionary: Dictionar
         tokens = [dictionary.index(str(digit)) for digit in sentence]
         builder.add_item(torch.tensor([*tokens, dictionary.eos()]))
     builder.finalize(f"{prefix}.idx")
+
+
+def digit_task(data: str | Path, **options: Any) -> TranslationHeatedTask:
+    """The task `translation_heated` on a digit corpus, as the commands set it up with these options."""
+    defaults = {
+        "lang_pairs": None if "source_lang" in options else ",".join(PAIRS),
+        "encoder_langtok": "tgt",
+        "seed": 1,
+        "dataset_impl": None,
+        "train_subset": "train",
+        "max_epoch": 0,
+        "save_dir": str(data),
+    }
+    return TranslationHeatedTask.setup_task(TranslationHeatedConfig(data=str(data), **{**defaults, **options}))

@@ -1,0 +1,56 @@
+"""Validation data: every sentence once, every batch of one pair, with that pair's ids."""
+
+from collections import Counter
+
+import pytest
+
+from tests.helpers.digits import PAIRS, digit_task
+
+
+def batches(task, split="valid", **options):
+    task.load_dataset(split)
+    iterator = task.get_batch_iterator(task.dataset(split), max_tokens=80, required_batch_size_multiple=8, **options)
+    return list(iterator.next_epoch_itr(shuffle=False))
+
+
+def test_each_batch_is_of_one_pair_and_no_sentence_is_missing(digits):
+    task = digit_task(digits, enable_lang_ids=True)
+    counts = Counter()
+    for batch in batches(task):
+        counts[batch["pair"]] += batch["nsentences"]
+        target = batch["pair"].split("-")[1]
+        assert {task.task_names[number] for number in batch["task_ids"].tolist()} == {target}
+        assert {task.data_manager.lang_dict[int(number)] for number in batch["tgt_lang_id"]} == {target}
+    assert counts == dict.fromkeys(PAIRS, 21)
+
+
+@pytest.mark.parametrize("options", [{}, {"decoder_langtok": True, "lang_tok_replacing_bos_eos": True}])
+def test_language_tokens_are_the_pairs(options, digits):
+    task = digit_task(digits, **options)
+    place = -1 if options else 0
+    for batch in batches(task):
+        token = task.source_dictionary.index(f"__{batch['pair'].split('-')[1]}__")
+        tokens, lengths = batch["net_input"]["src_tokens"], batch["net_input"]["src_lengths"]
+        starts = tokens.shape[1] - lengths
+        rows = tokens[:, -1] if place else tokens.gather(1, starts[:, None])[:, 0]
+        assert set(rows.tolist()) == {token}
+
+
+def test_processes_share_the_batches(digits):
+    task = digit_task(digits)
+    parts = [batches(task, num_shards=2, shard_id=number, disable_iterator_cache=True) for number in (0, 1)]
+    counts = Counter(batch["pair"] for part in parts for batch in part if batch for _ in range(batch["nsentences"]))
+    assert counts == dict.fromkeys(PAIRS, 21)
+    assert len(parts[0]) == len(parts[1])
+
+
+def test_the_order_does_not_change_between_validations(digits):
+    task = digit_task(digits)
+    task.load_dataset("valid")
+    iterator = task.get_batch_iterator(task.dataset("valid"), max_tokens=80)
+    first, second = (
+        [batch["id"].tolist() for batch in iterator.next_epoch_itr(shuffle=False, set_dataset_epoch=False)]
+        for _ in range(2)
+    )
+    assert first == second
+    assert task.get_batch_iterator(task.dataset("valid"), max_tokens=80) is iterator

@@ -1,0 +1,117 @@
+"""The training data of an epoch, and resuming in the middle of one."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.digits import digit_task, make_digit_corpus
+
+TEMPERATURE = {"sampling_method": "temperature", "sampling_temperature": 2.0}
+HEATED = {**TEMPERATURE, "heating_coefficient": 3.0, "heating_epochs": 5}
+
+
+def iterator(data, epoch=1, num_workers=0, **options):
+    task = digit_task(data, **options)
+    task.load_dataset("train", epoch=epoch)
+    return task.get_batch_iterator(
+        task.dataset("train"), max_tokens=60, max_positions=(1024, 1024), seed=3, epoch=epoch, num_workers=num_workers
+    )
+
+
+def content(batch):
+    return [batch["id"].tolist(), batch["task_ids"].tolist(), batch["target"].tolist()]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    return f"{make_digit_corpus(folder / 'a', seed=1, train=100)}:{make_digit_corpus(folder / 'b', seed=2, train=80)}"
+
+
+KINDS = {
+    "pass": HEATED,
+    "virtual epochs": {**HEATED, "virtual_epoch_size": 70},
+    "concat": {"virtual_epoch_size": 70},
+    "weights": {"sampling_weights": "{'main:en-aa': 1, 'main:en-bb': 2, 'main:en-cc': 3}"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stop", [3, 20])
+def test_resuming_in_the_middle_of_an_epoch_continues_the_same_batches(kind, stop, digits, shards):
+    for data in (str(digits), shards):
+        whole = iterator(data, **KINDS[kind])
+        seen = []
+        for _ in range(6):
+            epoch = whole.next_epoch_itr()
+            for batch in epoch:
+                seen.append(content(batch))
+                if len(seen) == stop:
+                    state = whole.state_dict()
+        resumed = iterator(data, epoch=state["epoch"], **KINDS[kind])
+        resumed.load_state_dict(state)
+        rest = []
+        while len(rest) < len(seen) - stop:
+            rest += [content(batch) for batch in resumed.next_epoch_itr()]
+        assert rest == seen[stop:]
+
+
+def test_batches_cover_what_the_epoch_draws(digits):
+    batches = iterator(digits, **HEATED)
+    dataset = batches.dataset
+    for number in (1, 2, 3):
+        rows = [row for batch in batches.next_epoch_itr() for row in batch["task_ids"].tolist()]
+        draw = dataset.plan.draw(number)
+        assert np.bincount(rows, minlength=3).tolist() == draw.counts.tolist()
+
+
+def test_workers_see_the_same_epoch(digits):
+    alone = [content(batch) for batch in iterator(digits, 2, **HEATED).next_epoch_itr()]
+    worked = [content(batch) for batch in iterator(digits, 2, num_workers=1, **HEATED).next_epoch_itr()]
+    assert alone == worked
+
+
+@pytest.mark.parametrize("options", [{}, {"virtual_epoch_size": 90}])
+def test_shards_take_turns_without_being_loaded_again(options, shards):
+    batches = iterator(shards, **options)
+    dataset = batches.dataset
+    folders, sizes = [], []
+    for _ in range(4):
+        list(batches.next_epoch_itr())
+        folders.append(dataset.datasets[0].src.dataset._path.split("/")[-2])
+        sizes.append(len(dataset))
+    expected = (["a", "b", "a", "b"], [135, 108, 135, 108]) if not options else (["a", "a", "b", "b"], [90] * 4)
+    assert (folders, sizes) == expected
+
+
+def test_ratios_come_from_all_shards(shards):
+    probabilities = iterator(shards, **TEMPERATURE).dataset.plan.probabilities(1)
+    expected = np.sqrt([180, 45, 18])
+    np.testing.assert_allclose(probabilities, expected / expected.sum())
+
+
+def test_an_epoch_says_how_many_sentences_it_draws_of_each_pair(digits, caplog):
+    with caplog.at_level(logging.INFO):
+        iterator(digits)
+    counts = {"main:en-aa": 200, "main:en-bb": 50, "main:en-cc": 20}
+    assert f"[train] epoch 1 draws 270 sentences, from each pair {counts}" in caplog.messages
+
+
+def test_sentences_of_equal_lengths_are_in_another_order_in_each_epoch(digits):
+    dataset = iterator(digits).dataset
+    np.random.seed(1)
+    first, second = dataset.ordered_indices(), dataset.ordered_indices()
+    assert not np.array_equal(first, second)
+    for order in (first, second):
+        lengths = dataset.sizes[order].tolist()
+        assert lengths == sorted(lengths)
+
+
+def test_the_iterator_of_fairseq_may_not_be_kept(digits):
+    task = digit_task(digits)
+    task.load_dataset("train")
+    first, second = (task.get_batch_iterator(task.dataset("train"), max_tokens=60, epoch=epoch) for epoch in (1, 2))
+    assert first is not second and not task.has_sharded_data("train")
+    assert torch.equal(second.first_batch["id"], second.first_batch["id"])

@@ -1,0 +1,43 @@
+"""Tiers: from the file, by pair or target language, or else by size."""
+
+import json
+
+import pytest
+
+from fairseq_mtmoe.data.tiers import load_tiers
+from fairseq_mtmoe.errors import UserError
+
+SIZES = {"en-de": 1000, "en-fr": 500, "en-ro": 499, "en-fi": 125, "en-gu": 124, "en-kk": 1}
+
+
+def test_without_a_file_the_size_decides(tmp_path):
+    assert load_tiers(tmp_path, SIZES) == {
+        "en-de": "high", "en-fr": "high", "en-ro": "mid", "en-fi": "mid", "en-gu": "low", "en-kk": "low",
+    }  # fmt: skip
+
+
+def test_the_file_names_pairs_or_target_languages(tmp_path):
+    (tmp_path / "tiers.json").write_text(json.dumps({"low": ["en-de"], "mid": ["fr"]}))
+    tiers = load_tiers(tmp_path, SIZES)
+    assert (tiers["en-de"], tiers["en-fr"], tiers["en-kk"]) == ("low", "mid", "low")
+
+
+def test_a_pair_without_training_data_has_only_a_named_tier(tmp_path):
+    (tmp_path / "tiers.json").write_text(json.dumps({"high": ["de"]}))
+    assert load_tiers(tmp_path, {"en-de": 0, "en-fr": 0}) == {"en-de": "high"}
+    assert load_tiers(tmp_path, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "must be a JSON file"),
+        ('["en-de"]', "must map high, mid and low to lists"),
+        ('{"high": "en-de"}', "must map high, mid and low to lists"),
+        ('{"tiny": []}', "must be one of high, mid, low, but is 'tiny' instead"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(text, sentence, tmp_path):
+    (tmp_path / "tiers.json").write_text(text)
+    with pytest.raises(UserError, match=sentence):
+        load_tiers(tmp_path, SIZES)
