@@ -131,7 +131,7 @@ def harvest(catalogs: Sequence[Catalog], track: Track = untracked) -> Harvest:
 def _check_whole(content: bytes) -> None:
     """Raise ValueError if a catalog is cut: polib takes what is there of a string for all of it.
 
-    GNU gettext's format: magic number, version, number of strings, and the addresses of two tables of (length, address).
+    GNU gettext's format: magic number, version, number of strings, addresses of two tables of (length, address).
     """
     order = "<" if content[:4] == _MAGIC else ">"
     count, *tables = struct.unpack_from(f"{order}3I", content, 8)

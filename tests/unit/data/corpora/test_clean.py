@@ -34,6 +34,7 @@ def test_the_same_message_has_one_key():
         ("Open the file", "", "empty"),
         (":?.!", "Punkte", "empty"),
         ("Nine", "9", "empty"),
+        ("Go", "Aiziet!", None),
         ("Open the file", "打开文件", None),
         ("OpenStreetMap", "openstreetmap.", "copy"),
         ("Delete %(count)d items", "%(count)d Einträge löschen", None),

@@ -40,6 +40,13 @@ def test_sizes_and_shared_messages():
     assert [source for source, _ in bitexts[0].splits["test"]] == [source for source, _ in bitexts[2].splits["test"]]
 
 
+def test_the_order_is_the_same_in_every_language():
+    pairs = corpus(40, 40)
+    pairs["bb"].reverse()
+    one, other = split_by_message(pairs, Groups(), {"valid": 5, "test": 7}, seed=1)[0]
+    assert [source for source, _ in one.splits["test"]] == [source for source, _ in other.splits["test"]]
+
+
 def test_spellings_and_plurals_stay_together():
     groups = Groups()
     groups.join("w0 item", "w0 items")
