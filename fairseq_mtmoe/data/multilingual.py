@@ -90,7 +90,7 @@ class PairLoader:
         found = []
         for category, paths in folders.items():
             for name in names.get(category, ()):
-                source, target = name.split("-") if "-" in name else (name, name)
+                source, target = name.split("-")
                 found.append(self._find_pair(category, source, target, utils.split_paths(paths)))
         return found
 

@@ -153,7 +153,7 @@ def _all_pairs(args: Namespace) -> List[str]:
 
 def _check_pairs(args: Namespace) -> None:
     for pair in _all_pairs(args) if is_training(args) else loaded_pairs(args):
-        if not re.fullmatch(r"[^-]+(-[^-]+)?", pair):
+        if not re.fullmatch(r"[^-]+-[^-]+", pair):
             must_be("--lang-pairs", "a list such as en-de,en-ro", pair)
         for lang in pair.split("-"):
             if lang not in args.langs:

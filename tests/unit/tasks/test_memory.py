@@ -1,0 +1,52 @@
+"""What checkpoints remember of their task."""
+
+import io
+from argparse import Namespace
+
+import torch
+from fairseq.data.multilingual.multilingual_utils import augment_dictionary
+
+from fairseq_mtmoe.tasks._memory import recall, relabel, remembered
+from tests.helpers.digits import digit_dictionary, digit_task
+
+
+def test_the_memory_can_be_loaded_without_running_code(digits):
+    file = io.BytesIO()
+    torch.save(remembered(digit_task(digits).args), file)
+    file.seek(0)
+    memory = torch.load(file, weights_only=True)
+    assert memory["langs"] == ["aa", "bb", "cc", "en"] and memory["langtoks"] == {"main": ("tgt", None)}
+
+
+def test_only_what_differs_is_taken_over():
+    args = Namespace(langs=["a"], task_ids="target", lang_tok_style="mbart", beam=5)
+    assert recall(args, {"langs": ["b"], "task_ids": "target", "beam": 1})
+    assert (args.langs, args.task_ids, args.beam) == (["b"], "target", 5)
+    assert not recall(args, {"langs": ["b"]})
+
+
+def test_language_tokens_of_a_dictionary_are_replaced():
+    fresh, used = digit_dictionary(), digit_dictionary()
+    size = len(used)
+    augment_dictionary(used, ["x", "y", "z"], "mbart")
+    args = Namespace(langs=["en", "aa"], lang_tok_style="multilingual", langtoks_specs=["main"], extra_data=None)
+    relabel(used, size, args)
+    augment_dictionary(fresh, ["en", "aa"], "multilingual")
+    assert used == fresh and used.indices == fresh.indices and used.count == fresh.count
+
+
+def test_generation_follows_the_checkpoint(digits):
+    training = digit_task(digits, lang_pairs="en-cc,en-aa", decoder_langtok=True, task_ids="pair")
+    generation = digit_task(digits, source_lang="en", target_lang="cc", encoder_langtok=None)
+    dictionary = generation.source_dictionary
+    assert dictionary.index("__bb__") != dictionary.unk()
+    generation.load_state_dict(training.state_dict())
+    assert generation.source_dictionary is dictionary and dictionary == training.source_dictionary
+    assert generation.args.langtoks == {"main": ("tgt", "tgt")} and generation.args.task_ids == "pair"
+    assert generation.data_manager.lang_dict == training.data_manager.lang_dict
+
+
+def test_training_and_validation_keep_their_options(digits):
+    training = digit_task(digits)
+    training.load_state_dict(digit_task(digits, lang_pairs="en-cc").state_dict())
+    assert training.langs == ["aa", "bb", "cc", "en"]

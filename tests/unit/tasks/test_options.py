@@ -1,0 +1,162 @@
+"""Options: the same as those of fairseq's task, strings become lists and dictionaries, errors are one sentence."""
+
+import argparse
+import json
+
+import pytest
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.options import get_training_parser, parse_args_and_arch
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from omegaconf import OmegaConf
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
+from fairseq_mtmoe.tasks._options import arguments, languages_of
+from fairseq_mtmoe.tasks.translation_heated import TranslationHeatedTask
+
+NEW = {"heating_coefficient", "heating_epochs", "task_ids"}
+
+
+def of(data, **options):
+    defaults = {"lang_pairs": "en-aa,en-bb", "seed": 1, "dataset_impl": None, "train_subset": "train", "max_epoch": 0}
+    return arguments(TranslationHeatedConfig(data=data and str(data), **{**defaults, "save_dir": "", **options}))
+
+
+def command_line(*args):
+    parser = get_training_parser("translation_heated")
+    return parse_args_and_arch(parser, ["--task", "translation_heated", "--optimizer", "adam", *map(str, args)])
+
+
+def test_every_option_of_fairseqs_task_keeps_its_name_and_default():
+    ours, theirs = argparse.ArgumentParser(), argparse.ArgumentParser()
+    TranslationHeatedTask.add_args(ours)
+    TranslationMultiSimpleEpochTask.add_args(theirs)
+    ours, theirs = ({a.dest: a for a in parser._actions if a.dest != "help"} for parser in (ours, theirs))
+    assert ours.keys() == theirs.keys() | NEW
+    for name in theirs:
+        assert ours[name].option_strings[-1:] == theirs[name].option_strings[-1:] or name[:6] in ("source", "target")
+        assert set(theirs[name].option_strings) == set(ours[name].option_strings)
+        default = theirs[name].default
+        assert ours[name].default == (",".join(default) if isinstance(default, list) else default)
+        assert ours[name].help
+
+
+def test_the_command_line_and_a_configuration_file_give_the_same_arguments(digits):
+    cli = convert_namespace_to_omegaconf(
+        command_line(
+            digits, "-a", "transformer", "--lang-pairs", "en-aa,en-bb", "--langs", "en,aa,bb", "--seed", 7,
+            "--langtoks", "{'main': ('src', 'tgt')}", "--sampling-weights", "{'main:en-aa': 0.25, 'main:en-bb': 0.75}",
+            "--heating-coefficient", 2, "--max-epoch", 9, "--virtual-epoch-size", 100, "--save-dir", "x",
+        )
+    )  # fmt: skip
+    file = OmegaConf.create(
+        f"""
+        _name: translation_heated
+        data: {digits}
+        lang_pairs: en-aa,en-bb
+        langs: en,aa,bb
+        langtoks: "{{'main': ('src', 'tgt')}}"
+        sampling_weights: "{{'main:en-aa': 0.25, 'main:en-bb': 0.75}}"
+        heating_coefficient: 2
+        virtual_epoch_size: 100
+        """
+    )
+    schema = {"task": TranslationHeatedConfig(), "common": {"seed": 7}, "dataset": {"dataset_impl": None}}
+    schema["dataset"]["train_subset"] = "train"
+    schema.update(optimization={"max_epoch": 9}, checkpoint={"save_dir": "x"})
+    merged = OmegaConf.merge(OmegaConf.create(schema), {"task": file})
+    first, second = arguments(cli.task), arguments(merged.task)
+    assert vars(first) == vars(second)
+    assert first.langs == ["en", "aa", "bb"] and first.langtoks == {"main": ("src", "tgt")}
+    assert first.sampling_weights == {"main:en-aa": 0.25, "main:en-bb": 0.75}
+    assert (first.seed, first.heating_epochs, first.virtual_epoch_size) == (7, 9, 100)
+
+
+def test_heating_epochs_default_to_the_maximum(digits):
+    assert of(digits, max_epoch=12).heating_epochs == 12
+    assert of(digits, max_epoch=12, heating_epochs=3).heating_epochs == 3
+    assert of(digits).heating_epochs is None
+
+
+def test_lists_can_be_in_files(digits, tmp_path):
+    (tmp_path / "pairs").write_text("en-aa,en-cc\n")
+    (tmp_path / "langs").write_text("en\ncc\n\naa\n")
+    (tmp_path / "weights").write_text(json.dumps({"main:en-aa": 1, "main:en-cc": 2}))
+    args = of(
+        digits,
+        lang_pairs=str(tmp_path / "pairs"),
+        lang_dict=str(tmp_path / "langs"),
+        sampling_weights_from_file=str(tmp_path / "weights"),
+    )
+    assert args.lang_pairs == ["en-aa", "en-cc"] and args.langs == ["en", "cc", "aa"]
+    assert args.sampling_weights == {"main:en-aa": 1, "main:en-cc": 2}
+
+
+def test_languages_are_those_of_the_pairs_or_in_generation_of_the_directory(digits):
+    assert of(digits).langs == ["aa", "bb", "en"]
+    generation = of(digits, lang_pairs=None, source_lang="en", target_lang="bb")
+    assert generation.langs == ["aa", "bb", "cc", "en"] and generation.lang_pairs == ["en-bb"]
+
+
+def test_languages_of_other_file_names_do_not_count(digits, tmp_path):
+    (tmp_path / "train.en-de.align.idx").touch()
+    for name in ("dict.xx.txt", "notes.idx", "valid1.en_XX-ro_RO.ro_RO.idx"):
+        (tmp_path / name).touch()
+    assert languages_of(str(tmp_path)) == ["de", "en", "en_XX", "ro_RO"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"data": None}, "`data` must be a data directory, but is None"),
+        ({"data": "/nowhere"}, "`data` must be an existing directory, but is '/nowhere'"),
+        ({"lang_pairs": None}, "`--lang-pairs` must list the pairs to train"),
+        ({"lang_pairs": "en"}, "`--lang-pairs` must be a list such as en-de,en-ro, but is 'en'"),
+        ({"lang_pairs": "en-aa-bb"}, "`--lang-pairs` must be a list such as en-de,en-ro, but is 'en-aa-bb'"),
+        ({"lang_pairs": "en-aa,"}, "`--lang-pairs` must be a list such as en-de,en-ro, but is ''"),
+        ({"langs": "en,aa"}, "The language bb of the pair en-bb is unknown; known are en, aa."),
+        ({"langs": "en,aa,bb", "lang_dict": "x"}, "`--langs` and `--lang-dict` exclude each other"),
+        ({"lang_dict": "/nowhere"}, "`--lang-dict` must be an existing file"),
+        ({"source_lang": "en"}, "`--source-lang` and `--target-lang` must be given together"),
+        ({"source_lang": "en", "target_lang": "xx"}, "The language xx of the pair en-xx is unknown"),
+        ({"lang_pairs": "en-zz"}, "The dictionary of zz is missing: there is no dict.zz.txt in"),
+        ({"source_dict": "/nowhere"}, "`--source-dict` must be an existing file"),
+        ({"fixed_dictionary": "/nowhere"}, "`--fixed-dictionary` must be an existing file"),
+        ({"task_ids": "domain"}, "`--task-ids` must be one of target, source, pair, but is 'domain'"),
+        ({"encoder_langtok": "both"}, "`--encoder-langtok` must be one of src, tgt, but is 'both'"),
+        ({"lang_tok_style": "plain"}, "`--lang-tok-style` must be one of multilingual, mbart, but is 'plain'"),
+        ({"sampling_weights": "en-aa: 1"}, "`--sampling-weights` must be a dictionary in Python's notation"),
+        ({"langtoks": "[1]"}, "`--langtoks` must be a dictionary in Python's notation"),
+        ({"sampling_weights_from_file": "/nowhere"}, "`--sampling-weights-from-file /nowhere` cannot be read"),
+        ({"load_alignments": True, "lang_tok_replacing_bos_eos": True}, "`--load-alignments` must be off"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(options, sentence, digits):
+    with pytest.raises(UserError) as error:
+        of(**{"data": digits, **options})
+    assert sentence in str(error.value)
+
+
+def test_options_are_data_and_not_code(digits, tmp_path):
+    """fairseq calls `eval` on them."""
+    with pytest.raises(UserError):
+        of(digits, langtoks=f"{{'main': open('{tmp_path / 'written'}', 'w')}}")
+    assert not (tmp_path / "written").exists()
+
+
+def test_weights_in_a_file_are_a_dictionary(digits, tmp_path):
+    (tmp_path / "weights").write_text("[1, 2]")
+    with pytest.raises(UserError, match="must be a dictionary"):
+        of(digits, sampling_weights_from_file=str(tmp_path / "weights"))
+
+
+def test_a_directory_without_data_is_refused_in_generation(tmp_path):
+    with pytest.raises(UserError, match="must be a directory with binarized data"):
+        of(tmp_path, lang_pairs=None, source_lang="en", target_lang="de")
+
+
+def test_one_dictionary_for_all_needs_no_others(digits, tmp_path):
+    args = of(digits, lang_pairs="en-zz", fixed_dictionary=str(digits / "dict.en.txt"))
+    assert args.langs == ["en", "zz"]
+    args = of(digits, lang_pairs="en-zz", target_dict=str(digits / "dict.en.txt"))
+    assert args.langs == ["en", "zz"]

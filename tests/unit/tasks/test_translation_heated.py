@@ -1,0 +1,352 @@
+"""The task's hooks, one by one, with tiny models: ids, metrics, run log, checkpoints, generation."""
+
+import logging
+import math
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.logging import metrics
+from omegaconf import OmegaConf
+
+from fairseq_mtmoe.analysis.run_log import read
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.tasks import translation_heated
+from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, make_digit_corpus
+from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig
+
+
+def model_config(kind="base_moe", **options):
+    config = {"base_moe": BaseMoEConfig, "base_dense": DenseConfig}[kind]
+    experts = {"num_experts": 3, "expert_gates": "task"} if kind == "base_moe" else {}
+    cfg = OmegaConf.structured(config(**{**SIZES, **experts, **options}))
+    cfg._name = kind
+    OmegaConf.set_struct(cfg, True)
+    return cfg
+
+
+def moe(task, from_checkpoint=False, **options):
+    torch.manual_seed(1)
+    return task.build_model(model_config(**options), from_checkpoint=from_checkpoint)
+
+
+def criterion(task):
+    return LabelSmoothedCrossEntropyCriterion(task, False, 0.1)
+
+
+def batches(task, split="valid"):
+    task.load_dataset(split)
+    iterator = task.get_batch_iterator(task.dataset(split), max_tokens=100)
+    return list(iterator.next_epoch_itr(shuffle=False))
+
+
+class Optimizer:
+    """As much of fairseq's as a training step uses."""
+
+    def backward(self, loss):
+        loss.backward()
+
+
+class CapturingGenerator:
+    """Keeps what it is asked to translate."""
+
+    def generate(self, models, sample, **kwargs):
+        self.sample, self.kwargs = sample, kwargs
+        return []
+
+
+# ---- task ids ----
+
+
+@pytest.mark.parametrize(
+    ("task_ids", "names"),
+    [("target", ["aa", "bb", "cc", "en"]), ("source", ["aa", "bb", "cc", "en"]), ("pair", list(PAIRS))],
+)
+def test_the_model_learns_the_names_of_the_tasks(task_ids, names, digits):
+    task = digit_task(digits, task_ids=task_ids)
+    cfg = model_config()
+    model = task.build_model(cfg)
+    assert model.task_names == task.task_names == names
+    assert cfg.task_names == ",".join(names)  # in the checkpoint
+    expected = {"target": [0, 1, 2], "source": [3, 3, 3], "pair": [0, 1, 2]}[task_ids]
+    assert [task.task_id(pair) for pair in PAIRS] == expected
+
+
+def test_pairs_of_extra_data_are_tasks_too(digits):
+    extra = {"extra_data": str({"mined": str(digits)}), "extra_lang_pairs": "{'mined': 'en-cc,aa-bb'}"}
+    task = digit_task(digits, lang_pairs="en-aa,en-cc", langs="en,aa,bb,cc", task_ids="pair", **extra)
+    assert task.task_names == ["en-aa", "en-cc", "aa-bb"]
+
+
+def test_generation_uses_the_models_names(digits):
+    task = digit_task(digits, source_lang="en", target_lang="bb")
+    moe(task, from_checkpoint=True, task_names="xx,bb,yy")
+    assert task.task_names == ["xx", "bb", "yy"]
+    assert {number for batch in batches(task, "test") for number in batch["task_ids"].tolist()} == {1}
+
+
+def test_a_language_that_the_model_does_not_know_is_refused(digits):
+    task = digit_task(digits, source_lang="en", target_lang="bb")
+    moe(task, from_checkpoint=True, task_names="aa,cc")
+    with pytest.raises(UserError, match="the target of en-bb` must be one of the model's tasks aa, cc, but is 'bb'"):
+        task.load_dataset("test")
+
+
+def test_the_models_of_an_ensemble_must_agree(digits):
+    task = digit_task(digits, source_lang="en", target_lang="bb")
+    for _ in range(2):
+        moe(task, from_checkpoint=True, task_names="aa,bb")
+    with pytest.raises(UserError, match="must tell the same tasks apart, but one knows aa, bb and another bb, aa"):
+        moe(task, from_checkpoint=True, task_names="bb,aa")
+
+
+def test_a_model_without_tasks_changes_nothing(digits):
+    task = digit_task(digits)
+    task.build_model(model_config("base_dense"), from_checkpoint=True)
+    assert task.task_names == ["aa", "bb", "cc", "en"]
+
+
+def test_only_models_that_take_ids_see_them(digits):
+    task = digit_task(digits, enable_lang_ids=True)
+    batch = batches(task)[0]
+    sparse, dense = moe(task), task.build_model(model_config("base_dense"))
+    assert torch.equal(task._for_model(batch, [sparse])["net_input"]["task_ids"], batch["task_ids"])
+    for models in ([dense], [sparse, dense]):
+        assert task._for_model(batch, models)["net_input"].keys() == {"src_tokens", "src_lengths", "prev_output_tokens"}
+    taking = SimpleNamespace(module=SimpleNamespace(forward=lambda src_tokens, src_lang_id: None))
+    assert "src_lang_id" in task._for_model(batch, [taking])["net_input"]
+    assert "task_ids" not in batch["net_input"]
+    assert task._for_model({}, [sparse]) == {}
+
+
+# ---- training ----
+
+
+@pytest.mark.parametrize("kind", ["base_moe", "base_dense"])
+def test_a_training_step_gives_gradients(kind, digits):
+    task = digit_task(digits, sampling_method="temperature")
+    model = task.build_model(model_config(kind))
+    loss, sample_size, _ = task.train_step(batches(task, "train")[0], model, criterion(task), Optimizer(), 0)
+    assert math.isfinite(loss) and sample_size > 0
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_each_sentence_is_routed_by_its_own_gate(digits):
+    """A mixed batch gives what its sentences give one by one."""
+    task = digit_task(digits)
+    model = moe(task)
+    for layer in translation_heated.expert_layers(model).values():
+        torch.nn.init.normal_(layer.gate.weight)
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    items = [dataset[index] for index in (0, 205, 255, 1, 265)]
+    together = task.valid_step(dataset.collater(items), model, criterion(task))[0]
+    apart = sum(task.valid_step(dataset.collater([item]), model, criterion(task))[0] for item in items)
+    torch.testing.assert_close(together, apart)
+
+
+def test_the_switch_is_written_to_the_run_log(digits, tmp_path, monkeypatch):
+    task = digit_task(digits, save_dir=str(tmp_path))
+    model = moe(task)
+    batch = batches(task, "train")[0]
+    seen = []
+    monkeypatch.setattr(translation_heated, "maybe_sparsify", lambda *args: seen.append(args[2]) or args[2] == 7)
+    for update in (6, 7):
+        task.train_step(batch, model, criterion(task), Optimizer(), update)
+    assert seen == [6, 7]
+    assert read(tmp_path) == [{"event": "sparsified", "update": 7, "num_experts": 3}]
+
+
+def test_an_epoch_says_how_it_samples(digits, tmp_path, caplog):
+    options = {"sampling_method": "temperature", "sampling_temperature": 1.0, "heating_coefficient": 3.0}
+    task = digit_task(digits, save_dir=str(tmp_path), max_epoch=4, **options)
+    task.load_dataset("train")
+    with metrics.aggregate(new_root=True) as meters, caplog.at_level(logging.INFO):
+        task.begin_epoch(1, None)
+        task.begin_epoch(5, None)
+    run, first, last = read(tmp_path)
+    assert run["sizes"] == {"en-aa": 200, "en-bb": 50, "en-cc": 20} and run["heating_epochs"] == 4
+    assert run["tiers"] == {"en-aa": "high", "en-bb": "mid", "en-cc": "low"}
+    assert (first["epoch"], first["temperature"]) == (1, 1.0) and (last["epoch"], last["temperature"]) == (5, 2.0)
+    assert first["probabilities"]["en-cc"] == pytest.approx(20 / 270)
+    assert meters.get_smoothed_value("sampling_temperature") == 2.0
+    assert meters["en-cc_probability"].val == pytest.approx(last["probabilities"]["en-cc"])
+    assert "epoch 1: sampling temperature 1.0, probabilities en-aa 0.7407" in caplog.text
+
+
+def test_without_a_temperature_only_the_shares_are_logged(digits, tmp_path):
+    task = digit_task(digits, save_dir=str(tmp_path), extra_data=str({"mined": str(digits)}),
+                      extra_lang_pairs="{'mined': 'en-bb'}")  # fmt: skip
+    task.load_dataset("train")
+    with metrics.aggregate(new_root=True) as meters:
+        task.begin_epoch(1, None)
+    assert "sampling_temperature" not in meters
+    assert list(read(tmp_path)[1]["probabilities"]) == [*PAIRS, "mined:en-bb"]
+
+
+def test_generation_options_cannot_train(digits):
+    with pytest.raises(UserError, match="are for generation: train with `--lang-pairs`"):
+        digit_task(digits, source_lang="en", target_lang="aa").begin_epoch(1, None)
+
+
+def test_sampling_weights_must_name_every_pair(digits):
+    task = digit_task(digits, sampling_weights="{'main:en-aa': 1, 'main:en-bb': 1}")
+    with pytest.raises(UserError, match="`--sampling-weights` must be a dictionary with main:en-cc"):
+        task.load_dataset("train")
+
+
+def test_different_dictionaries_are_refused(digits, tmp_path):
+    shutil.copytree(digits, tmp_path / "data")
+    other = digit_dictionary()
+    other.add_symbol("x")
+    other.save(str(tmp_path / "data" / "dict.cc.txt"))
+    with pytest.raises(UserError, match=r"dict.cc.txt and dict.aa.txt must be the same dictionary, but differ"):
+        digit_task(tmp_path / "data")
+    assert digit_task(tmp_path / "data", target_dict=str(digits / "dict.en.txt")).target_dictionary
+
+
+def test_a_checkpoint_keeps_the_time(digits):
+    first, second = digit_task(digits), digit_task(digits)
+    first.stopwatch.seconds = 90.0
+    state = first.get_checkpoint_dict()
+    second.set_checkpoint_dict(state["TranslationHeatedTask"])
+    assert second.stopwatch.seconds == 90.0
+
+
+# ---- validation ----
+
+
+def validate(task, model, split="valid"):
+    """As fairseq's commands do; returns the meters."""
+    task.begin_valid_epoch(3, model)
+    with metrics.aggregate(new_root=True) as meters:
+        for batch in batches(task, split):
+            _, _, log = task.valid_step(batch, model, criterion(task))
+            task.reduce_metrics([log], criterion(task))
+    task.post_validate(model, {"num_updates": 50}, meters)
+    return meters
+
+
+def test_each_pairs_loss_is_that_of_its_data_alone(digits, tmp_path):
+    task = digit_task(digits, save_dir=str(tmp_path))
+    model = moe(task)
+    meters = validate(task, model)
+    for pair in PAIRS:
+        alone = digit_task(digits, lang_pairs=pair, langs="aa,bb,cc,en", save_dir=str(tmp_path))
+        expected = validate(alone, model)
+        for name in ("loss", "nll_loss"):
+            assert float(meters[f"{pair}_{name}"].avg) == pytest.approx(float(expected[name].avg), rel=1e-5)
+        assert meters.get_smoothed_value(f"{pair}_ppl") == expected.get_smoothed_value("ppl")
+    assert meters["low_loss"].avg == meters["en-cc_loss"].avg
+    tokens = [float(meters[f"{pair}_nll_loss"].count) for pair in PAIRS]
+    total = sum(count * meters[f"{pair}_nll_loss"].avg for count, pair in zip(tokens, PAIRS, strict=True))
+    assert total / sum(tokens) == pytest.approx(float(meters["nll_loss"].avg), rel=1e-5)
+
+
+def test_a_validation_is_written_to_the_run_log(digits, tmp_path):
+    task = digit_task(digits, save_dir=str(tmp_path))
+    model = moe(task)
+    task.stopwatch.seconds = 120.0
+    meters = validate(task, model)
+    valid, experts = read(tmp_path)
+    assert {key: valid[key] for key in ("epoch", "update", "subset", "minutes")} == {
+        "epoch": 3, "update": 50, "subset": "valid", "minutes": 2.0,
+    }  # fmt: skip
+    assert list(valid["pairs"]) == list(PAIRS) and list(valid["tiers"]) == ["high", "mid", "low"]
+    assert valid["all"]["nll_loss"] == pytest.approx(float(meters["nll_loss"].avg))
+    assert valid["all"]["tokens"] == sum(pair["tokens"] for pair in valid["pairs"].values())
+    assert experts["task_names"] == task.task_names
+    counts = torch.tensor(experts["layers"]["decoder.layers.1"])
+    assert counts.shape == (4, 3) and counts.sum(1).tolist()[:3] == [valid["pairs"][p]["tokens"] for p in PAIRS]
+
+
+def test_experts_are_counted_for_each_subset_and_not_in_training(digits, tmp_path):
+    task = digit_task(digits, save_dir=str(tmp_path))
+    model = moe(task)
+    validate(task, model)
+    with metrics.aggregate(new_root=True) as meters:
+        for batch in batches(task, "test"):
+            task.reduce_metrics([task.valid_step(batch, model, criterion(task))[2]], criterion(task))
+    task.post_validate(model, {"num_updates": 50}, meters)
+    experts = [event for event in read(tmp_path) if event["event"] == "experts"]
+    assert [event["subset"] for event in experts] == ["valid", "test"]
+    tokens = [int(torch.tensor(event["layers"]["decoder.layers.1"]).sum()) for event in experts]
+    assert tokens == [sum(len(batch["target"][batch["target"] != 1]) for batch in batches(task, split))
+                      for split in ("valid", "test")]  # fmt: skip
+    task.train_step(batches(task, "train")[0], model, criterion(task), Optimizer(), 51)
+    layers = translation_heated.expert_layers(model).values()
+    assert not any(layer.load.enabled for layer in layers) and task.stopwatch.is_running
+
+
+def test_a_dense_model_has_no_experts_to_log(digits, tmp_path):
+    task = digit_task(digits, save_dir=str(tmp_path))
+    validate(task, task.build_model(model_config("base_dense")))
+    assert [event["event"] for event in read(tmp_path)] == ["valid"]
+
+
+def test_training_batches_have_no_sums_of_pairs(digits):
+    task = digit_task(digits)
+    log = task.valid_step(batches(task, "train")[0], moe(task), criterion(task))[2]
+    assert not any("-" in key for key in log)
+    with metrics.aggregate(new_root=True) as meters:
+        task.reduce_metrics([log], criterion(task))
+    assert "loss" in meters and "en-aa_loss" not in meters
+
+
+def test_without_training_data_tiers_come_from_the_file_alone(tmp_path):
+    data = make_digit_corpus(tmp_path, train=10)
+    for path in data.glob("train.*"):
+        path.unlink()
+    assert digit_task(data).pair_tiers() == {}
+    (data / "tiers.json").write_text('{"mid": ["bb"]}')
+    assert digit_task(data).pair_tiers() == {"en-bb": "mid"}
+
+
+# ---- generation ----
+
+
+@pytest.mark.parametrize("task_ids", ["target", "source", "pair"])
+def test_batches_of_interactive_use_get_their_task_ids(task_ids, digits):
+    training = digit_task(digits, task_ids=task_ids)
+    task = digit_task(digits, source_lang="en", target_lang="cc")
+    task.load_state_dict(training.state_dict())
+    model = moe(task, from_checkpoint=True, task_names=",".join(training.task_names))
+    generator = CapturingGenerator()
+    tokens = torch.tensor([[5, 6, 2], [7, 8, 2]])
+    sample = {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([3, 3])}}
+    task.inference_step(generator, [model], sample)
+    expected = training.task_id("en-cc")
+    assert generator.sample["net_input"]["task_ids"].tolist() == [expected, expected]
+    assert "task_ids" not in sample["net_input"]
+
+
+def test_batches_of_generation_keep_theirs(digits):
+    task = digit_task(digits, source_lang="en", target_lang="cc", decoder_langtok=True)
+    model = moe(task, from_checkpoint=True, task_names="cc,aa")
+    generator = CapturingGenerator()
+    for batch in batches(task, "test"):
+        task.inference_step(generator, [model], batch)
+        assert set(generator.sample["net_input"]["task_ids"].tolist()) == {0}
+        assert set(generator.kwargs["prefix_tokens"][:, 0].tolist()) == {task.target_dictionary.index("__cc__")}
+
+
+def test_data_sets_of_interactive_use_are_not_kept(digits):
+    task = digit_task(digits, source_lang="en", target_lang="cc")
+    for _ in range(3):
+        dataset = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
+        (batch,) = task.get_batch_iterator(dataset, max_sentences=1).next_epoch_itr(shuffle=False)
+        assert batch["net_input"]["src_tokens"].tolist() == [[task.source_dictionary.index("__cc__"), 5, 6, 2]]
+    assert task.dataset_to_epoch_iter == {}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_language_tokens_are_stripped_from_the_output_unless_they_are_wanted(keep, digits):
+    options = {"decoder_langtok": True, "keep_inference_langtok": keep}
+    task = digit_task(digits, source_lang="en", target_lang="cc", **options)
+    model = task.build_model(model_config("base_dense"))
+    assert isinstance(model, BaseDenseModel)
+    generator = task.build_generator([model], SimpleNamespace(beam=2))
+    token = task.target_dictionary.index("__cc__")
+    assert (token in generator.symbols_to_strip_from_output) == (not keep)
