@@ -50,24 +50,30 @@ def make_data(folder: Path) -> Path:
     return folder
 
 
-def save_model(data: Path, path: Path, seed: int = 1) -> None:
-    """A checkpoint of stock fairseq's transformer that babbles: it hardly ever ends a sentence by itself."""
+STOCK = ("--task", "translation_multi_simple_epoch", "--arch", "transformer_tiny")
+SPARSE = ("--task", "translation_heated", "--arch", "base_moe_tiny", "--num-experts", "4", "--expert-gates", "task")
+
+
+def save_model(data: Path, path: Path, *options_: str, seed: int = 1) -> None:
+    """A checkpoint of a model that babbles: it hardly ever ends a sentence by itself. By default stock fairseq's."""
     arguments = [
-        str(data), "--task", "translation_multi_simple_epoch", "--lang-pairs", ",".join(PAIRS), "--decoder-langtok",
-        "--encoder-langtok", "tgt", "--arch", "transformer_tiny", "--max-source-positions", "12",
+        str(data), "--lang-pairs", ",".join(PAIRS), "--decoder-langtok", "--encoder-langtok", "tgt",
+        "--max-source-positions", "12", *(options_ or STOCK),
     ]  # fmt: skip
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
     torch.manual_seed(seed)
     task = tasks.setup_task(cfg.task)
     model = task.build_model(cfg.model)
     with torch.no_grad():
-        weight = model.decoder.output_projection.weight
-        weight.copy_(torch.randn_like(weight))
-        weight[task.target_dictionary.eos()] = 0
+        # The last norm decides which word follows which: else a model with tied embeddings repeats its input.
+        norm = [module for module in model.decoder.modules() if isinstance(module, torch.nn.LayerNorm)][-1]
+        norm.weight.copy_(3 * torch.randn_like(norm.weight))
+        model.decoder.output_projection.weight[task.target_dictionary.eos()] = 0
     state = {
         "args": None,
-        "cfg": OmegaConf.to_container(cfg),
+        "cfg": OmegaConf.to_container(cfg, resolve=True),
         "model": model.state_dict(),
+        "task_state": task.state_dict(),
         "optimizer_history": [{"num_updates": 7, "optimizer_name": "adam", "lr_scheduler_state": {}}],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
     }

@@ -17,11 +17,11 @@ from tests.helpers import untrained
 SHORT = Decoding(beam=3, max_len_b=20, lenpen=0.7)
 
 
-def fairseq_generate(stock, target, folder):
+def fairseq_generate(model, target, folder, task="translation_multi_simple_epoch"):
     """Hypotheses, references and the line with BLEU of fairseq-generate."""
     arguments = [
-        str(stock.data), "--task", "translation_multi_simple_epoch", "--lang-pairs", ",".join(untrained.PAIRS),
-        "-s", "en", "-t", target, "--path", str(stock.checkpoint), "--encoder-langtok", "tgt", "--decoder-langtok",
+        str(model.data), "--task", task, "--lang-pairs", ",".join(untrained.PAIRS),
+        "-s", "en", "-t", target, "--path", str(model.checkpoint), "--encoder-langtok", "tgt", "--decoder-langtok",
         "--beam", "3", "--max-len-b", "20", "--lenpen", "0.7", "--post-process", "sentencepiece",
         "--max-source-positions", "12", "--skip-invalid-size-inputs-valid-test", "--required-batch-size-multiple", "1",
         "--scoring", "sacrebleu", "--results-path", str(folder), "--num-workers", "0",
@@ -46,6 +46,19 @@ def test_texts_and_bleu_are_those_of_fairseq_generate(stock, tmp_path):
     score = score_pair("en-aa", text.hypotheses, text.references)
     assert 5 < score.bleu < 95
     assert line.startswith(f"BLEU = {score.bleu:.2f} ")
+
+
+def test_a_sparse_model_with_task_gates_is_evaluated_as_fairseq_generate_does(sparse, tmp_path):
+    translator = Translator(str(sparse.data), [str(sparse.checkpoint)], SHORT)
+    for target, count in (("bb", 11), ("aa", 13)):  # the model is built for the first pair
+        folder = tmp_path / target
+        hypotheses, references, line = fairseq_generate(sparse, target, folder, "translation_heated")
+        text = translator.translate(f"en-{target}", "test")
+        assert (text.hypotheses, text.references) == (hypotheses, references)
+        score = score_pair(f"en-{target}", text.hypotheses, text.references)
+        assert len(hypotheses) == count and len(set(hypotheses)) > 2
+        assert line.startswith(f"BLEU = {score.bleu:.2f} ")
+    assert score.chrf > 5
 
 
 def test_pairs_do_not_disturb_each_other_and_the_model_is_read_once(stock, monkeypatch):
