@@ -33,7 +33,7 @@ def slow_forward(
     for token in real:
         scale = _scale(layer, logits[token], experts[token])
         outputs[token] = (scale * expert_output(layer, experts[token], branch_TH[token])).to(branch_TH.dtype)
-    return torch.stack(outputs).view_as(branch_input) if outputs else torch.zeros_like(branch_input)
+    return torch.stack(outputs).view_as(branch_input) if outputs else branch_input.clone()
 
 
 def expert_output(layer: MoELayer, expert: int, x_H: Tensor) -> Tensor:

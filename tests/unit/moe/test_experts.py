@@ -1,0 +1,90 @@
+"""The expert bank: experts are independent, start as fairseq's feed-forward layers do, and idle ones cost nothing."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe import ExpertBank, combine, dispatch
+
+N, H, F = 3, 4, 8
+
+
+def dense(bank, expert, x):
+    inner = bank.activation(x @ bank.fc1_weight[expert].t() + bank.fc1_bias[expert])
+    return inner @ bank.fc2_weight[expert].t() + bank.fc2_bias[expert]
+
+
+@pytest.mark.parametrize("expert", [[0, 1, 2, 2, 0], [2, 2, 0, 2, 2]])
+def test_each_expert_works_on_its_own_tokens(expert):
+    torch.manual_seed(0)
+    bank = ExpertBank(N, H, F, activation=torch.tanh)
+    x = torch.randn(5, H)
+    grouped, plan = dispatch(x, torch.tensor(expert), N)
+    output = combine(bank(grouped, plan.counts), plan)
+    for token, choice in enumerate(expert):
+        assert torch.allclose(output[token], dense(bank, choice, x[token]), atol=1e-6)
+
+
+def test_experts_start_independently_from_fairseqs_distribution():
+    torch.manual_seed(0)
+    bank = ExpertBank(4, 64, 256)
+    for weight, bias, width in ((bank.fc1_weight, bank.fc1_bias, 64), (bank.fc2_weight, bank.fc2_bias, 256)):
+        linear = nn.Linear(width, 1000)
+        for parameter, expected in ((weight, linear.weight), (bias, linear.bias)):
+            assert parameter.std().item() == pytest.approx(expected.std().item(), rel=0.1)
+            assert parameter.abs().max() <= 1 / math.sqrt(width)
+            assert not torch.allclose(parameter[0], parameter[1])
+
+
+def test_idle_experts_are_not_touched_in_inference(monkeypatch):
+    torch.manual_seed(0)
+    bank = ExpertBank(N, H, F)
+    products = []
+    linear = nn.functional.linear
+    monkeypatch.setattr(nn.functional, "linear", lambda *args: products.append(len(args[0])) or linear(*args))
+    with torch.no_grad():
+        bank.fc1_weight[1].fill_(torch.nan)
+        grouped, plan = dispatch(torch.randn(4, H), torch.tensor([0, 2, 2, 2]), N)
+        assert bank(grouped, plan.counts).isfinite().all()
+    assert products == [1, 3, 1, 3]
+
+
+@pytest.mark.parametrize("expert", [[0, 0, 0, 0], [0, 1, 2, 0]])
+def test_every_parameter_gets_a_gradient(expert):
+    bank = ExpertBank(N, H, F)
+    grouped, plan = dispatch(torch.randn(4, H), torch.tensor(expert), N)
+    bank(grouped, plan.counts).sum().backward()
+    for parameter in bank.parameters():
+        assert parameter.grad is not None
+        idle = [n for n in range(N) if n not in expert]
+        assert not parameter.grad[idle].any()
+
+
+@pytest.mark.parametrize("expert", [[0, 0, 0, 0], [0, 1, 2, 0]])
+def test_dropout_is_for_training(expert):
+    bank = ExpertBank(N, H, F, dropout=1.0)
+    grouped, plan = dispatch(torch.randn(4, H), torch.tensor(expert), N)
+    dropped = combine(bank(grouped, plan.counts), plan)
+    assert torch.equal(dropped, bank.fc2_bias[expert])
+    assert not torch.equal(combine(bank.eval()(grouped, plan.counts), plan), dropped)
+
+
+def test_copies_of_a_dense_layer_are_copies():
+    fc1, fc2 = nn.Linear(H, F), nn.Linear(F, H)
+    bank = ExpertBank(N, H, F)
+    bank.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)
+    for stacked, single in zip(bank.parameters(), (fc1.weight, fc1.bias, fc2.weight, fc2.bias), strict=True):
+        assert stacked.is_leaf and stacked.requires_grad
+        assert all(torch.equal(copy, single) for copy in stacked)
+
+
+def test_no_expert_is_an_error():
+    with pytest.raises(UserError, match="`num_experts` must be at least 1, but is 0 instead"):
+        ExpertBank(0, H, F)
+
+
+def test_printing_tells_the_sizes():
+    assert "num_experts=3, hidden_size=4, inner_size=8" in repr(ExpertBank(N, H, F))

@@ -1,0 +1,238 @@
+"""The layer against its slow reference: outputs and every gradient, and what the layer promises besides."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+from fairseq_mtmoe.moe.reference import slow_forward
+
+N, H, INNER, K = 4, 8, 12, 3
+KINDS = ["base", "task", "switch"]
+COMBINES = ["paper", "preserving"]
+
+
+def make_layer(kind, combine, experts=N, dtype=torch.float32, seed=0):
+    """A layer with decided gates and, where there is one, a blend that lets them speak."""
+    torch.manual_seed(seed)
+    layer = MoELayer(build_gate(kind, experts, H, K), ExpertBank(experts, H, INNER, activation=F.gelu), combine)
+    with torch.no_grad():
+        layer.gate.weight.normal_(std=0.3)
+        if layer.blend is not None:
+            layer.blend.fill_(0.4)
+    return layer.to(dtype)
+
+
+def make_inputs(shape, dtype=torch.float32, padding=False, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    hidden, branch_input = (torch.randn(*shape, H, generator=generator).to(dtype) for _ in range(2))
+    task_ids = torch.randint(K, shape, generator=generator)
+    mask = torch.rand(shape, generator=generator) < 0.3 if padding else None
+    return hidden, branch_input, mask, task_ids
+
+
+def run(forward, layer, inputs):
+    """The output, and the gradients of both inputs and all parameters under a random loss."""
+    hidden, branch_input, mask, task_ids = inputs
+    hidden, branch_input = hidden.clone().requires_grad_(), branch_input.clone().requires_grad_()
+    output = forward(hidden, branch_input, mask, task_ids)
+    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(2)).to(output.dtype)
+    names, wanted = zip(*layer.named_parameters(), strict=True)
+    gradients = torch.autograd.grad(
+        (output * weight).sum(), [hidden, branch_input, *wanted], allow_unused=True, materialize_grads=True
+    )
+    return {"output": output, **dict(zip(["hidden", "branch_input", *names], gradients, strict=True))}
+
+
+def assert_same_as_reference(layer, inputs, tolerance):
+    fast = run(layer, layer, inputs)
+    slow = run(lambda *args: slow_forward(layer, *args), layer, inputs)
+    for name, expected in slow.items():
+        scale = max(expected.abs().max().item(), 1e-3) if expected.numel() else 1
+        assert fast[name].dtype == expected.dtype
+        assert fast[name].shape == expected.shape
+        difference = (fast[name].float() - expected.float()).abs()
+        assert not difference.numel() or difference.max().item() <= tolerance * scale, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("combine", COMBINES)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("padding", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2), (torch.float16, 5e-3)])
+def test_output_and_gradients(kind, combine, training, padding, dtype, tolerance):
+    layer = make_layer(kind, combine, dtype=dtype).train(training)
+    assert_same_as_reference(layer, make_inputs((7, 3), dtype, padding), tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("combine", COMBINES)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("tokens", [0, 1, 3, 4, 8])
+@pytest.mark.parametrize("experts", [1, 4, 5])
+def test_few_tokens_and_one_expert(kind, combine, training, tokens, experts):
+    layer = make_layer(kind, combine, experts).train(training)
+    assert_same_as_reference(layer, make_inputs((tokens,)), 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("combine", COMBINES)
+def test_all_tokens_to_one_expert(kind, combine):
+    layer = make_layer(kind, combine).eval()
+    hidden, branch_input, mask, task_ids = make_inputs((10,), padding=True)
+    with torch.no_grad():
+        layer.gate.weight.zero_()[..., 2, :].fill_(0.1)
+    inputs = hidden.abs(), branch_input, mask, task_ids
+    assert layer.gate(inputs[0], task_ids).expert_T.tolist() == [2] * 10
+    assert_same_as_reference(layer, inputs, 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_but_padding(kind):
+    layer = make_layer(kind, "paper")
+    hidden, branch_input, _, task_ids = make_inputs((2, 3))
+    output = layer(hidden, branch_input, torch.ones(2, 3, dtype=torch.bool), task_ids)
+    assert output.shape == (2, 3, H)
+    assert not output.any()
+    output.sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("combine", COMBINES)
+def test_padding_takes_no_part(kind, combine):
+    """The tokens get what they get without the padding, whatever it contains, and it gets 0."""
+    layer = make_layer(kind, combine)
+    hidden, branch_input, mask, task_ids = make_inputs((9, 4), padding=True)
+    alone = layer(hidden[~mask], branch_input[~mask], None, task_ids[~mask])
+    hidden[mask], branch_input[mask], task_ids[mask] = 1e4, torch.nan, 99
+    output = layer(hidden, branch_input, mask, task_ids)
+    assert torch.equal(output[~mask], alone)
+    assert not output[mask].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("training", [True, False])
+def test_copies_of_a_dense_layer_preserve_its_function(kind, training):
+    torch.manual_seed(0)
+    fc1, fc2 = nn.Linear(H, INNER), nn.Linear(INNER, H)
+    experts = ExpertBank(N, H, INNER)
+    experts.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)
+    layer = MoELayer(build_gate(kind, N, H, K), experts, "preserving").train(training)
+    hidden, branch_input, _, task_ids = make_inputs((50,))
+    dense = fc2(F.relu(fc1(branch_input)))
+    output = layer(hidden, branch_input, None, task_ids)
+    assert (output - dense).abs().max() <= 1e-6
+    output.square().sum().backward()
+    assert layer.blend.grad.abs() > 0  # so the gates' power can grow
+
+
+@pytest.mark.parametrize("kind", ["task", "switch"])
+def test_one_expert_under_a_softmax_gate_is_the_dense_layer(kind):
+    layer = make_layer(kind, "paper", experts=1)
+    hidden, branch_input, _, task_ids = make_inputs((6,))
+    bank = layer.experts
+    dense = F.gelu(branch_input @ bank.fc1_weight[0].t() + bank.fc1_bias[0]) @ bank.fc2_weight[0].t() + bank.fc2_bias[0]
+    assert torch.allclose(layer(hidden, branch_input, None, task_ids), dense, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_input_gives_the_same_bits(kind):
+    inputs = make_inputs((40, 5), padding=True)
+    layers = make_layer(kind, "preserving"), make_layer(kind, "preserving")
+    first, second = (run(layer, layer, inputs) for layer in layers)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast(kind):
+    layer = make_layer(kind, "preserving")
+    inputs = make_inputs((20,), padding=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = run(layer, layer, inputs)
+    plain = run(layer, layer, inputs)
+    for name, expected in plain.items():
+        assert mixed[name].dtype == torch.float32
+        assert torch.allclose(mixed[name], expected, atol=0.1 * expected.abs().max().item()), name
+
+
+class Recorder(TorchDispatchMode):
+    """Counts operations, and keeps the sizes of tensors that they newly made."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = 0
+        self.made = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.operations += 1
+        inputs = {x.untyped_storage().data_ptr() for x in torch.utils._pytree.tree_leaves(args) if torch.is_tensor(x)}
+        for x in torch.utils._pytree.tree_leaves(result):
+            if torch.is_tensor(x) and x.untyped_storage().data_ptr() not in inputs:
+                self.made.append(x.numel())
+        return result
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("training", [True, False])
+def test_work_is_done_for_all_tokens_at_once_without_copies_of_weights(kind, training):
+    wide, experts = 128, 8
+    torch.manual_seed(0)
+    layer = MoELayer(build_gate(kind, experts, wide, K), ExpertBank(experts, wide, wide)).train(training)
+    recorders = []
+    for tokens in (32, 64):
+        x, task_ids = torch.randn(tokens, wide), torch.arange(tokens) % K
+        with torch.no_grad(), Recorder() as recorder:
+            layer(x, x, None, task_ids)
+        recorders.append(recorder)
+    few, many = recorders
+    if kind != "base":  # its assignment takes as many steps as it needs
+        assert abs(few.operations - many.operations) < 8
+    assert max(many.made) < 2 * 64 * wide  # far from a stack of weights, 8·128·128, or a one-hot, 64·8·8
+
+
+@pytest.mark.parametrize("combine", COMBINES)
+def test_the_state_dict_holds_parameters_alone(combine):
+    layer = make_layer("switch", combine)
+    layer.load.enabled = True
+    layer(*make_inputs((5,))[:2])
+    names = {"gate.weight", *(f"experts.{name}" for name in ("fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias"))}
+    assert set(layer.state_dict()) == names | ({"blend"} if combine == "preserving" else set())
+
+
+def test_a_layer_can_be_copied_after_use():
+    layer = make_layer("switch", "paper")
+    layer(*make_inputs((5,))[:2])
+    assert layer.last_balance_loss is not None
+    twin = copy.deepcopy(layer)
+    assert twin.last_balance_loss is None
+    assert torch.equal(twin.gate.weight, layer.gate.weight)
+
+
+def test_load_counts_real_tokens_by_task():
+    layer = make_layer("base", "paper")
+    hidden, branch_input, mask, task_ids = make_inputs((8, 4), padding=True)
+    layer.load.enabled = True
+    layer(hidden, branch_input, mask, task_ids)
+    assert torch.equal(layer.load.counts.sum(1), torch.bincount(task_ids[~mask], minlength=K))
+    by_expert = layer.load.counts.sum(0)
+    assert by_expert.max() - by_expert.min() <= 1
+
+
+def test_an_unknown_combine_is_an_error():
+    with pytest.raises(UserError, match="`combine` must be one of preserving, paper, but is 'sum' instead"):
+        make_layer("base", "sum")
+
+
+def test_the_package_needs_no_fairseq():
+    code = "import sys, fairseq_mtmoe.moe; print('fairseq' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"

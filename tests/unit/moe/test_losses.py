@@ -1,0 +1,30 @@
+"""The balance losses of all layers, collected."""
+
+import torch
+from torch import nn
+
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, balance_loss, build_gate
+
+
+def layer(kind):
+    return MoELayer(build_gate(kind, 4, 8), ExpertBank(4, 8, 16))
+
+
+def test_the_sum_over_layers_trains_their_gates():
+    torch.manual_seed(0)
+    model = nn.ModuleList([layer("switch"), layer("base"), nn.Linear(8, 8), layer("switch")])
+    x = torch.randn(10, 8)
+    for part in (model[0], model[1], model[3]):
+        part(x, x)
+    loss = balance_loss(model)
+    assert loss.dtype == torch.float32
+    assert torch.allclose(loss, model[0].last_balance_loss + model[3].last_balance_loss)
+    loss.backward()
+    assert model[0].gate.weight.grad.any() and model[3].gate.weight.grad.any()
+
+
+def test_it_is_0_without_such_a_gate():
+    model = layer("base")
+    model(torch.randn(3, 8), torch.randn(3, 8))
+    assert balance_loss(model).item() == 0
+    assert balance_loss(layer("switch")).item() == 0

@@ -1,0 +1,58 @@
+"""Market prices: demand comes out even, from a sample of the tokens too, and in whatever order tokens come."""
+
+import pytest
+import torch
+
+from fairseq_mtmoe.moe import prices as module
+from fairseq_mtmoe.moe.prices import COARSE, FINE, larger_shares, market_prices
+
+
+def scores(tokens, experts, slant=1.0):
+    drawn = torch.randn(tokens, experts, generator=torch.Generator().manual_seed(0))
+    drawn = drawn + slant * torch.linspace(0, 4, experts)
+    drawn = drawn - drawn.amax(1, keepdim=True)
+    return drawn / -drawn.amin(1).mean()
+
+
+def surplus(drawn, prices):
+    """The share of tokens that cannot have what they prefer."""
+    tokens, experts = drawn.shape
+    demand = torch.bincount((drawn - prices).argmax(1), minlength=experts)
+    return ((demand - tokens / experts).clamp(min=0).sum() / tokens).item()
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(304, 8), (4000, 8), (8000, 32)])
+def test_demand_is_about_even(tokens, experts):
+    drawn = scores(tokens, experts)
+    assert surplus(drawn, torch.zeros(experts)) > 0.3
+    coarse = market_prices(drawn, COARSE)
+    assert surplus(drawn, coarse) < 0.02
+    assert surplus(drawn, market_prices(drawn, FINE, coarse)) < 0.005
+
+
+def test_a_sample_is_enough_for_the_first_temperatures(monkeypatch):
+    drawn = scores(4000, 8)
+    sizes = []
+    demand = module._demand
+    monkeypatch.setattr(module, "_demand", lambda rows, *rest: sizes.append(len(rows)) or demand(rows, *rest))
+    market_prices(drawn, COARSE)
+    assert sizes[0] == 256
+    assert sizes[-1] == 4000
+    assert sizes.count(4000) <= 4
+
+
+def test_steps_are_bounded_where_there_is_nothing_to_find(monkeypatch):
+    """Tied scores have no prices at which demand is even."""
+    calls = []
+    demand = module._demand
+    monkeypatch.setattr(module, "_demand", lambda *args: calls.append(1) or demand(*args))
+    prices = market_prices(torch.randint(0, 2, (500, 16)).float() - 1, COARSE + FINE)
+    assert prices.isfinite().all()
+    assert len(calls) <= module.MOST_STEPS * len(COARSE + FINE)
+
+
+def test_larger_shares_go_to_the_dearest():
+    prices = torch.tensor([0.1, 0.3, 0.2, 0.3])
+    assert larger_shares(prices, 9).tolist() == [False, True, False, False]
+    assert larger_shares(prices, 11).tolist() == [False, True, True, True]
+    assert larger_shares(prices, 8).tolist() == [False] * 4

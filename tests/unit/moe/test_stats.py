@@ -1,0 +1,35 @@
+"""Counting who uses which expert."""
+
+import torch
+
+from fairseq_mtmoe.moe import ExpertLoad
+
+
+def test_it_counts_by_task_once_enabled():
+    load = ExpertLoad(3, 2)
+    expert, task = torch.tensor([0, 2, 2, 1]), torch.tensor([0, 0, 1, 1])
+    load.record(expert, task)
+    assert not load.counts.any()
+    load.enabled = True
+    load.record(expert, task)
+    load.record(expert[:2], task[:2])
+    assert load.counts.tolist() == [[2, 0, 2], [0, 1, 1]]
+    assert torch.allclose(load.shares(), torch.tensor([[0.5, 0, 0.5], [0, 0.5, 0.5]]))
+    load.reset()
+    assert load.counts.tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert load.shares().tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_without_tasks_there_is_one_row():
+    load = ExpertLoad(2)
+    load.enabled = True
+    load.record(torch.tensor([1, 1]), torch.tensor([5, 7]))
+    load.record(torch.tensor([0]), None)
+    assert load.counts.tolist() == [[1, 2]]
+
+
+def test_tokens_without_task_ids_count_for_the_first_row():
+    load = ExpertLoad(2, 2)
+    load.enabled = True
+    load.record(torch.tensor([1, 0]), None)
+    assert load.counts.tolist() == [[1, 1], [0, 0]]
