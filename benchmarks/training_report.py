@@ -1,0 +1,238 @@
+"""The comparison that `compare_training.py` writes: numbers as JSON, tables as Markdown, curves as pictures."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from training_systems import BASE, TEMPERATURE, Setting, System
+
+from fairseq_mtmoe.analysis.files import write_text
+from fairseq_mtmoe.analysis.plots.perplexity import perplexity_figure
+from fairseq_mtmoe.analysis.plots.sheet import save
+from fairseq_mtmoe.analysis.scores import ALL, TIERS
+from fairseq_mtmoe.analysis.series import PerplexitySeries, Run, read_run
+
+GROUPS = (*TIERS, ALL)
+START = 0.2  # the pictures leave out this first part of the updates, where all systems fall alike
+METRICS = {"bleu": "BLEU", "chrf": "chrF++"}
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One finished run: a system with a seed."""
+
+    system: System
+    seed: int
+    log: Run
+    finished: dict[str, Any]
+    scores: dict[str, Any]  # `mtmoe evaluate`'s, or empty
+
+    @classmethod
+    def read(cls, system: System, path: Path, finished: dict[str, Any]) -> RunResult:
+        """The run in the folder `path`."""
+        scores = path / "scores" / "scores.json"
+        content = json.loads(scores.read_text(encoding="utf-8")) if scores.exists() else {}
+        return cls(system, finished["seed"], read_run(path, system.title), finished, content)
+
+    def best(self, group: str) -> float:
+        """The lowest validation perplexity of a tier, or of all pairs."""
+        return min(self.log.perplexity.groups.get(group, [math.nan]))
+
+    def score(self, metric: str, group: str) -> float:
+        """The test sets' `bleu` or `chrf`, averaged over the pairs of a tier, or over all."""
+        return float(self.scores.get("averages", {}).get(group, {}).get(metric, math.nan))
+
+
+def reached(series: PerplexitySeries, perplexity: float) -> tuple[float, float] | None:
+    """Updates and minutes at which all pairs' perplexity first came down to a value, or None.
+
+    Between two validations, log perplexity is taken to fall along a straight line.
+    """
+    values = [math.log(value) for value in series.groups[ALL]]
+    target = math.log(perplexity)
+    for index, value in enumerate(values):
+        if value > target:
+            continue
+        if index == 0:
+            return float(series.updates[0]), series.minutes[0]
+        share = (values[index - 1] - target) / (values[index - 1] - value)
+        return tuple(  # type: ignore[return-value]
+            line[index - 1] + share * (line[index] - line[index - 1]) for line in (series.updates, series.minutes)
+        )
+    return None
+
+
+def mean_run(results: Sequence[RunResult]) -> Run:
+    """The mean over seeds, validation by validation; perplexities are averaged in the logarithm."""
+    many = [result.log.perplexity for result in results]
+    count = min(len(series.updates) for series in many)
+    groups = {
+        name: [math.exp(fmean(math.log(series.groups[name][index]) for series in many)) for index in range(count)]
+        for name in many[0].groups
+    }
+    updates = [round(fmean(series.updates[index] for series in many)) for index in range(count)]
+    minutes = [fmean(series.minutes[index] for series in many) for index in range(count)]
+    return replace(results[0].log, perplexity=PerplexitySeries(updates, minutes, groups))
+
+
+def to_base(results: Sequence[RunResult], everything: Sequence[RunResult]) -> list[tuple[float, float] | None]:
+    """When each run came to the best perplexity of the plain BASE run of its seed (None: never)."""
+    bests = {result.seed: result.best(ALL) for result in everything if result.system.name == BASE}
+    return [reached(result.log.perplexity, bests[result.seed]) for result in results if result.seed in bests]
+
+
+def numbers(results: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """Everything that the tables show, run by run."""
+    rows = []
+    for result in results:
+        series = result.log.perplexity
+        (arrival,) = to_base([result], results) or [None]
+        rows.append(
+            {
+                "system": result.system.name,
+                "seed": result.seed,
+                "updates": series.updates,
+                "minutes": [round(value, 3) for value in series.minutes],
+                "perplexity": {name: [round(v, 3) for v in values] for name, values in series.groups.items()},
+                "sparsified_at": result.log.sparsified_at,
+                "updates_to_base_best": round(arrival[0], 1) if arrival else None,
+                "minutes_to_base_best": round(arrival[1], 3) if arrival else None,
+                "scores": {key: result.scores[key] for key in ("averages", "pairs") if key in result.scores},
+                **result.finished,
+            }
+        )
+    return rows
+
+
+def write_report(results: Sequence[RunResult], name: str, setting: Setting, stem: Path) -> None:
+    """Write `stem`.json, `stem`.md, `stem`_updates.png and `stem`_minutes.png."""
+    by_system = [
+        [result for result in results if result.system.name == system]
+        for system in dict.fromkeys(result.system.name for result in results)
+    ]
+    write_text(stem.with_suffix(".json"), json.dumps(numbers(results), indent=1, ensure_ascii=False) + "\n")
+    means = [_late(mean_run(group)) for group in by_system]
+    for over in ("updates", "minutes"):
+        save(perplexity_figure(means, over), stem.with_name(f"{stem.name}_{over}.png"))
+    write_text(stem.with_suffix(".md"), markdown(by_system, name, setting, stem.name))
+
+
+def markdown(by_system: Sequence[Sequence[RunResult]], name: str, setting: Setting, stem: str) -> str:
+    """The report: what was run, three tables, two pictures, the commands."""
+    everything = [result for group in by_system for result in group]
+    seeds = sorted({result.seed for result in everything})
+    lines = [
+        f"# Training compared: {name}",
+        "",
+        f"Every run: {setting.minutes:g} minutes of one core's processor time, validations included; seeds "
+        f"{', '.join(map(str, seeds))}. Values are means over seeds, in parentheses each seed's. "
+        + _surroundings(everything),
+        "",
+        "## Validation perplexity (best of the run)",
+        "",
+        *_perplexity_table(by_system, everything),
+        "",
+        "*To BASE's best*: when the perplexity over all pairs came down to the best of the plain BASE run with the "
+        "same seed. Minutes are of training, without validations.",
+        "",
+        f"![perplexity over updates]({stem}_updates.png)",
+        "",
+        f"![perplexity over minutes]({stem}_minutes.png)",
+    ]
+    if any(result.scores for result in everything):
+        lines += ["", "## Test sets (best checkpoint)", "", *_score_table(by_system), "", *_signatures(everything)]
+    lines += ["", "## Commands", "", _setting_sentence(setting), "", "```", *_commands(by_system), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _perplexity_table(by_system: Sequence[Sequence[RunResult]], everything: Sequence[RunResult]) -> list[str]:
+    groups = [group for group in GROUPS if any(group in r.log.perplexity.groups for r in everything)]
+    lines = _head(["system", "updates", *groups, "updates to BASE's best", "minutes to BASE's best"])
+    for results in by_system:
+        arrivals = to_base(results, everything)
+        cells = [_cell([r.log.perplexity.updates[-1] for r in results], 0)]
+        cells += [_cell([result.best(group) for result in results], 2, each=group == ALL) for group in groups]
+        cells += [_cell([arrival[i] if arrival else math.nan for arrival in arrivals], i, each=True) for i in (0, 1)]
+        lines.append(_row([results[0].system.title, *cells]))
+    return lines
+
+
+def _score_table(by_system: Sequence[Sequence[RunResult]]) -> list[str]:
+    groups = [group for group in GROUPS if any(group in r.scores.get("averages", {}) for rs in by_system for r in rs)]
+    lines = _head(["system", *(f"{title} {group}" for title in METRICS.values() for group in groups)])
+    for results in by_system:
+        cells = [
+            _cell([r.score(metric, group) for r in results], 1 if group != ALL else 2, each=group == ALL)
+            for metric in METRICS
+            for group in groups
+        ]
+        lines.append(_row([results[0].system.title, *cells]))
+    return lines
+
+
+def _cell(values: Sequence[float], digits: int, each: bool = False) -> str:
+    """The mean of several seeds' values, with these in parentheses if asked; a dash stands for one without value."""
+    texts = [NONE if math.isnan(value) else f"{value:,.{digits}f}" for value in values]
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return NONE
+    mean = f"{fmean(known):,.{digits}f}" if len(known) == len(values) else NONE
+    return f"{mean} ({', '.join(texts)})" if each and len(values) > 1 else mean
+
+
+def _head(columns: Sequence[str]) -> list[str]:
+    return [_row(columns), "|---" + "|---:" * (len(columns) - 1) + "|"]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _surroundings(everything: Sequence[RunResult]) -> str:
+    """Hardware, versions and commits, each once."""
+    finished = [result.finished for result in everything]
+    commits = ", ".join(dict.fromkeys(info["commit"] for info in finished))
+    hardware = ", ".join(dict.fromkeys(info["hardware"] for info in finished))
+    versions = ", ".join(f"{name} {number}" for name, number in finished[0]["versions"].items())
+    return f"Hardware: {hardware}. Versions: {versions}. Commit: {commits}."
+
+
+def _setting_sentence(setting: Setting) -> str:
+    return (
+        f"{setting.layers}+{setting.layers} blocks of {setting.width} (inner {setting.inner}), {setting.num_experts} "
+        f"experts in every second block, temperature {TEMPERATURE}; heating with k = "
+        f"{setting.heating_coefficient:g} over the {setting.expected_epochs} virtual epochs that BASE was expected to "
+        f"make; dense for {setting.dense_updates} of about {setting.expected_updates} updates. Seed 1 of each system, "
+        "started in the repository's root with `OMP_NUM_THREADS=1`; the other seeds differ in `--seed` alone:"
+    )
+
+
+def _commands(by_system: Sequence[Sequence[RunResult]]) -> list[str]:
+    commands = [shlex.join(results[0].finished["command"]) for results in by_system]
+    score = next((r.finished["score_command"] for rs in by_system for r in rs if "score_command" in r.finished), None)
+    return commands + ([shlex.join(score)] if score else [])
+
+
+def _signatures(everything: Sequence[RunResult]) -> list[str]:
+    found: dict[str, None] = {}
+    for result in everything:
+        for pair in result.scores.get("pairs", {}).values():
+            found[f"- BLEU `{pair['bleu_signature']}`"] = None
+            found[f"- chrF++ `{pair['chrf_signature']}`"] = None
+    return sorted(found)
+
+
+def _late(run: Run) -> Run:
+    """The run without its first part."""
+    series = run.perplexity
+    start = next((i for i, update in enumerate(series.updates) if update >= START * series.updates[-1]), 0)
+    groups = {name: values[start:] for name, values in series.groups.items()}
+    return replace(run, perplexity=PerplexitySeries(series.updates[start:], series.minutes[start:], groups))

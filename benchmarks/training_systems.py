@@ -1,0 +1,174 @@
+"""What `compare_training.py` compares: the systems of "Tricks for Training Sparse Translation Models", as commands.
+
+A system is a difference in options; a setting (one for each data set) is everything that the systems share. Every run
+is one `fairseq-train` (on another clock), so that a reader can repeat it by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TEMPERATURE = 1.5
+STOCK = "stock_dense"
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Sizes and schedule of all runs on one data set. Speeds are BASE's, on one core, without validation."""
+
+    minutes: float  # of the whole process on one core, validation included
+    layers: int = 4  # of encoder and decoder each: two of them have experts, so that two kinds of gates can alternate
+    width: int = 128
+    inner: int = 512
+    heads: int = 4
+    num_experts: int = 8
+    dropout: float = 0.1
+    max_tokens: int = 1500
+    lr: float = 5e-3
+    warmup_updates: int = 200
+    epoch_sentences: int = 2000
+    updates_per_minute: float = 200.0
+    sentences_per_update: float = 50.0
+    validations: int = 12  # in the whole run, at a fixed number of updates
+    dense_share: float = 0.5  # of the expected updates, before the switch
+    heating_coefficient: float = 1.0
+
+    @property
+    def expected_updates(self) -> int:
+        """How many updates BASE makes within the minutes."""
+        return round(self.updates_per_minute * self.minutes)
+
+    @property
+    def expected_epochs(self) -> int:
+        """How many virtual epochs that is: where heating ends."""
+        return max(1, round(self.expected_updates * self.sentences_per_update / self.epoch_sentences))
+
+    @property
+    def dense_updates(self) -> int:
+        """Updates before the switch, in runs that start dense."""
+        return max(1, round(self.dense_share * self.expected_updates))
+
+    @property
+    def validate_every(self) -> int:
+        """Updates between two validations."""
+        return max(5, round(self.expected_updates / self.validations / 5) * 5)
+
+
+SETTINGS = {
+    "multi30k": Setting(minutes=5),
+    "wmt15_small": Setting(minutes=2.5),
+    "catalogs": Setting(minutes=2.5),
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """One row of the comparison."""
+
+    name: str
+    title: str
+    arch: str
+    expert_options: tuple[str, ...] = ()
+    starts_dense: bool = False
+    heats: bool = False
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether it is fairseq alone, without the plugin."""
+        return self.arch == "transformer"
+
+
+# The paper trains BASE from scratch with its own combine; a model that was dense goes on with the preserving one.
+PAPER = ("--expert-combine", "paper")
+SYSTEMS = (
+    System(STOCK, "stock fairseq, dense", "transformer"),
+    System("dense", "dense", "base_dense"),
+    System(BASE, "BASE", "base_moe", PAPER),
+    System("base_heated", "BASE + heating", "base_moe", PAPER, heats=True),
+    System("pretrained", "dense → BASE", "base_moe", starts_dense=True),
+    System("pretrained_heated", "dense → BASE + heating", "base_moe", starts_dense=True, heats=True),
+    System("alternating", "alternating base,task", "base_moe", (*PAPER, "--expert-gates", "base,task")),
+)
+BY_NAME = {system.name: system for system in SYSTEMS}
+
+
+def language_pairs(data: Path) -> list[str]:
+    """The pairs with training data in a data directory, sorted."""
+    names = (re.fullmatch(r"train\.([^.-]+-[^.-]+)\.[^.]+\.idx", path.name) for path in data.iterdir())
+    return sorted({name.group(1) for name in names if name})
+
+
+def train_command(system: System, setting: Setting, data: Path, run: Path, seed: int, minutes: float) -> list[str]:
+    """The whole training command of one run, to be started in the repository's root.
+
+    `fairseq-train` takes the same options; its clock is the one on the wall.
+    """
+    stack = [
+        option
+        for side in ("encoder", "decoder")
+        for name, value in (
+            ("layers", setting.layers),
+            ("embed-dim", setting.width),
+            ("ffn-embed-dim", setting.inner),
+            ("attention-heads", setting.heads),
+        )
+        for option in (f"--{side}-{name}", value)
+    ]
+    every = setting.validate_every
+    return _strings(
+        *("python", "benchmarks/train_on_cpu_clock.py", data, "--save-dir", run),
+        *("--cpu", "--seed", seed, "--stop-time-hours", f"{minutes / 60:.5f}"),
+        *_task_options(system, language_pairs(data)),
+        *("--sampling-method", "temperature", "--sampling-temperature", TEMPERATURE),
+        *("--virtual-epoch-size", setting.epoch_sentences, "--encoder-langtok", "tgt"),
+        *_model_options(system, setting), *stack,
+        *("--encoder-normalize-before", "--decoder-normalize-before", "--share-all-embeddings"),
+        *("--dropout", setting.dropout, "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1),
+        *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1, "--lr", setting.lr),
+        *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", setting.warmup_updates),
+        *("--max-tokens", setting.max_tokens, "--num-workers", 0, "--log-format", "json", "--log-interval", 25),
+        *("--validate-interval", 10**6, "--save-interval", 10**6, "--no-epoch-checkpoints"),
+        *("--validate-interval-updates", every, "--save-interval-updates", every),
+        # The checkpoints of stock fairseq are kept: their perplexity per tier is found out afterwards.
+        *("--keep-interval-updates", -1 if system.is_stock else 1, "--no-save-optimizer-state"),
+    )  # fmt: skip
+
+
+def twin_command(setting: Setting, data: Path, run: Path) -> list[str]:
+    """The options with which the dense twin reads the checkpoints of a stock run."""
+    return train_command(BY_NAME["dense"], setting, data, run, seed=1, minutes=0)[2:]
+
+
+def score_command(data: Path, run: Path) -> list[str]:
+    """The command that translates and scores every test set with a run's best checkpoint."""
+    return _strings(
+        "mtmoe", "evaluate", data, "--path", run / "checkpoint_best.pt", "--out", run / "scores", "--cpu",
+        *("--beam", 4, "--max-len-a", 1.5, "--max-len-b", 10, "--max-tokens", 6000),
+    )  # fmt: skip
+
+
+def _task_options(system: System, pairs: Sequence[str]) -> list[str]:
+    plugin = [] if system.is_stock else ["--user-dir", "fairseq_mtmoe"]
+    task = "translation_multi_simple_epoch" if system.is_stock else "translation_heated"
+    languages = sorted({language for pair in pairs for language in pair.split("-")})
+    return [*plugin, "--task", task, "--lang-pairs", ",".join(pairs), "--langs", ",".join(languages)]
+
+
+def _model_options(system: System, setting: Setting) -> list[object]:
+    options: list[object] = ["--arch", system.arch]
+    if system.arch == "base_moe":
+        options += ["--num-experts", setting.num_experts, *system.expert_options]
+    if system.starts_dense:
+        options += ["--dense-updates", setting.dense_updates]
+    if system.heats:
+        options += ["--heating-coefficient", setting.heating_coefficient]
+        options += ["--heating-epochs", setting.expected_epochs]
+    return options
+
+
+def _strings(*values: object) -> list[str]:
+    return [str(value) for value in values]
