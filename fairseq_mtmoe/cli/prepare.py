@@ -23,6 +23,7 @@ from fairseq_mtmoe.data.corpora.report import Report, make_report, report_table,
 from fairseq_mtmoe.data.corpora.selection import select_languages
 from fairseq_mtmoe.data.corpora.split import split_by_message
 from fairseq_mtmoe.data.corpora.text import find_text_files, read_bitexts, read_tiers
+from fairseq_mtmoe.data.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.errors import must_be
 
 DEFAULT_PACKAGES = ("pycountry", "django", "sphinx")
@@ -107,21 +108,29 @@ def _names(text: str) -> list[str]:
 @command.command("text")
 @click.argument("raw", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--tiers",
+    "tiers_file",
+    type=click.Path(path_type=Path),
+    help='File such as {"high": ["de"], "low": ["et"]}.  [default: RAW/tiers.json if there is one, else by size]',
+)
 @_build_options
-def text_command(raw: Path, out: Path, **build_options: Any) -> None:
+def text_command(raw: Path, out: Path, tiers_file: Path | None, **build_options: Any) -> None:
     """Make OUT from the folder RAW of plain text, split already: {train,valid,test}.en-xx.{en,xx}.
 
-    One sentence per line, UTF-8. A tiers.json in RAW, such as {"high": ["de"], "low": ["et"]}, is taken over.
+    One sentence per line, UTF-8.
     """
     options = BuildOptions(**build_options)
     files = [path for pair in find_text_files(raw).values() for sides in pair.values() for path in sides]
-    if (raw / "tiers.json").exists():
-        files.append(raw / "tiers.json")
+    if tiers_file is None and (raw / TIERS_FILE).is_file():
+        tiers_file = raw / TIERS_FILE
+    named_tiers = {} if tiers_file is None else read_tiers(tiers_file)
+    files += [] if tiers_file is None else [tiers_file]
     key = fingerprint({"command": "text", **asdict(options)}, [(path.name, path) for path in files])
 
     def fill(folder: Path, track: Track) -> Report:
         bitexts, dropped = read_bitexts(raw, track)
-        return _build(folder, "text", bitexts, dropped, options, track, read_tiers(raw))
+        return _build(folder, "text", bitexts, dropped, options, track, named_tiers)
 
     _write(out, key, fill)
 

@@ -72,7 +72,7 @@ def build(
         for lines in track([sample], "Training SentencePiece")
     ]
     writer = _Writer(folders, model_bytes)
-    writer.write_shared_files(sorted({lang for bitext in bitexts for lang in bitext.name.split("-")}), tiers)
+    writer.write_shared_files(bitexts, tiers)
     for bitext in track(bitexts, "Binarizing"):
         writer.write_bitext(bitext)
     return writer.counts
@@ -108,12 +108,17 @@ class _Writer:
         self.dictionary = self._binarize.make_dictionary(self.model)
         self.counts: Counts = {}
 
-    def write_shared_files(self, langs: Sequence[str], tiers: Mapping[str, Sequence[str]]) -> None:
-        """The model, one dictionary per language (all the same) and the tiers, in every folder."""
+    def write_shared_files(self, bitexts: Sequence[Bitext], tiers: Mapping[str, Sequence[str]]) -> None:
+        """In every folder: the model, one dictionary per language (all the same), the tiers, and for fairseq's
+        `--lang-dict` and `--lang-pairs` the languages and the pairs."""
+        langs = sorted({lang for bitext in bitexts for lang in bitext.name.split("-")})
+        pairs = sorted(bitext.name for bitext in bitexts)
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
             (folder / "spm.model").write_bytes(self.model_bytes)
             (folder / TIERS_FILE).write_text(json.dumps(tiers, indent=1) + "\n", encoding="utf-8")
+            (folder / "langs.txt").write_text("".join(f"{lang}\n" for lang in langs), encoding="utf-8")
+            (folder / "lang_pairs.txt").write_text(",".join(pairs) + "\n", encoding="utf-8")
             for lang in langs:
                 self.dictionary.save(str(folder / f"dict.{lang}.txt"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.clean import normalise
-from fairseq_mtmoe.data.tiers import FILE_NAME, TIERS
+from fairseq_mtmoe.data.tiers import TIERS
 from fairseq_mtmoe.errors import UserError, must_be
 
 _FILE_NAME = re.compile(r"(?P<split>train|valid|test)\.(?P<pair>[^.-]+-[^.-]+)\.(?P<lang>[^.-]+)")
@@ -76,17 +76,16 @@ def _read_normalised(path: Path) -> list[str]:
     return [normalise(line) for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
-def read_tiers(raw: Path) -> dict[str, list[str]]:
-    """The tiers that `tiers.json` in a folder names, each with its pairs or target languages; none without the file.
+def read_tiers(path: Path) -> dict[str, list[str]]:
+    """The language pairs, or target languages, of every tier that a file such as `tiers.json` names.
 
     A key may have a rank in front, and a fourth tier counts to the third, as in `T1-high`, …, `T4-tiny`: results are
     reported for high, mid and low. Raises `UserError` if the file says something else.
     """
-    path = raw / FILE_NAME
-    if not path.is_file():
-        return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"`{path}` must be a file of tiers, but cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {error}.") from error
     if not isinstance(content, dict) or not all(isinstance(names, list) for names in content.values()):

@@ -100,6 +100,14 @@ def test_text_gives_a_data_directory(tmp_path, raw):
     assert "is up to date" in run("text", raw, tmp_path / "out", *SMALL)
     (raw / "tiers.json").write_text('{"high": ["de"]}')
     assert "Wrote" in run("text", raw, tmp_path / "out", *SMALL)
+    (tmp_path / "mine.json").write_text('{"mid": ["en-de"]}')
+    run("text", raw, tmp_path / "out", *SMALL, "--tiers", tmp_path / "mine.json")
+    assert json.loads((tmp_path / "out" / "tiers.json").read_text())["mid"] == ["en-de"]
+
+
+def test_text_without_tiers_takes_them_by_size(tmp_path, raw):
+    run("text", raw, tmp_path / "out", *SMALL)
+    assert json.loads((tmp_path / "out" / "tiers.json").read_text()) == {"high": ["en-de"], "mid": [], "low": []}
 
 
 def test_wrong_input_leaves_no_trace(tmp_path, folder, raw):

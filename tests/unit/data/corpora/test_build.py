@@ -77,6 +77,8 @@ def test_shards_share_out_the_training_data(tmp_path, bitexts):
         dealt = [part[index] for index in range(41) for part in parts if index < len(part)]
         assert dealt == bitexts[0].lines("train", lang)
     assert [len(list(shard.glob("valid.*"))) for shard in shards] == [8, 0, 0]
+    assert (shards[2] / "langs.txt").read_text() == "de\nen\nfr\n"
+    assert (shards[2] / "lang_pairs.txt").read_text() == "en-de,en-fr\n"
     for name in ("spm.model", "dict.en.txt", "dict.fr.txt", "tiers.json"):
         assert len({(shard / name).read_bytes() for shard in shards}) == 1
 

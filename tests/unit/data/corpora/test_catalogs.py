@@ -2,10 +2,10 @@ import struct
 import sys
 
 import pytest
-from conftest import write_catalog
 
 from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs, harvest
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.catalogs import write_catalog
 
 
 def harvest_one(root, locale, entries, **options):

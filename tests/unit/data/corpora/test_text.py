@@ -72,9 +72,8 @@ def test_nothing_to_train_on(text_folder):
 
 
 def test_tiers_with_and_without_ranks(tmp_path):
-    assert read_tiers(tmp_path) == {}
     (tmp_path / "tiers.json").write_text(json.dumps({"T1-high": ["de"], "low": ["et"], "T4-tiny": ["xh"]}))
-    assert read_tiers(tmp_path) == {"high": ["de"], "low": ["et", "xh"]}
+    assert read_tiers(tmp_path / "tiers.json") == {"high": ["de"], "low": ["et", "xh"]}
 
 
 @pytest.mark.parametrize(
@@ -89,4 +88,6 @@ def test_tiers_with_and_without_ranks(tmp_path):
 def test_bad_tiers(tmp_path, content, sentence):
     (tmp_path / "tiers.json").write_text(content)
     with pytest.raises(UserError, match=sentence):
-        read_tiers(tmp_path)
+        read_tiers(tmp_path / "tiers.json")
+    with pytest.raises(UserError, match="must be a file of tiers, but cannot be read: No such file"):
+        read_tiers(tmp_path / "none.json")
