@@ -50,16 +50,17 @@ def make_data(folder: Path) -> Path:
     return folder
 
 
-STOCK = ("--task", "translation_multi_simple_epoch", "--arch", "transformer_tiny")
-SPARSE = ("--task", "translation_heated", "--arch", "base_moe_tiny", "--num-experts", "4", "--expert-gates", "task")
+_MULTILINGUAL = ("--lang-pairs", ",".join(PAIRS), "--decoder-langtok", "--encoder-langtok", "tgt",
+                 "--max-source-positions", "12")  # fmt: skip
+STOCK = ("--task", "translation_multi_simple_epoch", "--arch", "transformer_tiny", *_MULTILINGUAL)
+SPARSE = ("--task", "translation_heated", "--arch", "base_moe_tiny", "--num-experts", "4", "--expert-gates", "task",
+          *_MULTILINGUAL)  # fmt: skip
+ONE_PAIR = ("--task", "translation", "--arch", "transformer_tiny", "-s", "en", "-t", "bb", "--eval-bleu")
 
 
 def save_model(data: Path, path: Path, *options_: str, seed: int = 1) -> None:
     """A checkpoint of a model that babbles: it hardly ever ends a sentence by itself. By default stock fairseq's."""
-    arguments = [
-        str(data), "--lang-pairs", ",".join(PAIRS), "--decoder-langtok", "--encoder-langtok", "tgt",
-        "--max-source-positions", "12", *(options_ or STOCK),
-    ]  # fmt: skip
+    arguments = [str(data), *(options_ or STOCK)]
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
     torch.manual_seed(seed)
     task = tasks.setup_task(cfg.task)

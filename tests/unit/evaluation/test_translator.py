@@ -1,6 +1,7 @@
 """The translator gives what fairseq-generate gives, pair after pair, with one load of the model."""
 
 import re
+import shutil
 from argparse import Namespace
 
 import pytest
@@ -9,6 +10,7 @@ from fairseq import checkpoint_utils, options
 from fairseq.data import Dictionary
 from fairseq_cli import generate
 
+from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis.scores import score_pair
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator, subword_marks
@@ -74,6 +76,22 @@ def test_pairs_do_not_disturb_each_other_and_the_model_is_read_once(stock, monke
     assert alone == first[2]
 
 
+def test_a_model_of_the_task_translation_has_one_pair(tmp_path):
+    register()
+    data, checkpoint = untrained.make_data(tmp_path / "data"), tmp_path / "checkpoint.pt"
+    untrained.save_model(data, checkpoint, *untrained.ONE_PAIR)
+    translator = Translator(str(data), [str(checkpoint)], SHORT)
+    assert translator.trained_pairs == ["en-bb"]
+    assert len(translator.translate("en-bb", "test").hypotheses) == 11
+
+
+def test_half_precision_translates_too(stock):
+    decoding = Decoding(beam=3, max_len_b=20, fp16=True)
+    translator = Translator(str(stock.data), [str(stock.checkpoint)], decoding)
+    assert len(translator.translate("en-bb", "test").hypotheses) == 11
+    assert {parameter.dtype for model in translator._models for parameter in model.parameters()} == {torch.float16}
+
+
 def test_progress_counts_every_sentence(stock):
     done = []
     decoding = Decoding(beam=1, max_len_b=5, batch_size=4)
@@ -100,6 +118,20 @@ def test_subwords_are_joined_as_asked_or_as_found_out(stock, tmp_path):
     pieces = first("none").split(" ")
     assert 0 < sum(piece.startswith("▁") for piece in pieces) < len(pieces)
     assert first() == first("sentencepiece") == "".join(pieces).replace("▁", " ").strip()
+    assert first("subword_nmt") == " ".join(pieces)
+
+
+def test_a_sentencepiece_model_in_the_directory_decides(stock, tmp_path):
+    data = shutil.copytree(stock.data, tmp_path / "data")
+    for path in data.glob("dict.*"):  # a dictionary without any mark of subwords
+        path.write_text(path.read_text().replace("▁", "_"))
+
+    def first():
+        return Translator(str(data), [str(stock.checkpoint)], SHORT).translate("en-bb", "test").hypotheses[0]
+
+    assert " " in first()
+    (data / "spm.model").write_bytes(b"")
+    assert " " not in first()
 
 
 def test_marks_of_subwords_are_recognised():
