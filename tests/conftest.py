@@ -5,6 +5,17 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    """A data directory in which three "languages" are digits copied, reversed and shifted."""
+    from tests.helpers.digits import make_digit_corpus
+
+    folder = tmp_path_factory.mktemp("digits")
+    make_digit_corpus(folder)
+    return folder
