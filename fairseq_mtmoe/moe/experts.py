@@ -22,9 +22,11 @@ def grouped_linear(grouped: Tensor, counts: tuple[int, ...], weight_NOI: Tensor,
     `weight_NOI` is read as views, never copied; a group without rows costs nothing in the second form.
     """
     if grouped.dim() == 3:
+        # The weights come first: so their gradient has their own layout, and need not be transposed in memory.
+        columns = grouped.transpose(1, 2)
         if bias_NO is None:
-            return torch.bmm(grouped, weight_NOI.transpose(1, 2))
-        return torch.baddbmm(bias_NO.unsqueeze(1), grouped, weight_NOI.transpose(1, 2))
+            return torch.bmm(weight_NOI, columns).transpose(1, 2)
+        return torch.baddbmm(bias_NO.unsqueeze(2), weight_NOI, columns).transpose(1, 2)
     # `unbind` rather than indexing: its backward stacks the groups' gradients once, zeros for groups without rows.
     weights = weight_NOI.unbind(0)
     biases = [None] * len(weights) if bias_NO is None else bias_NO.unbind(0)
