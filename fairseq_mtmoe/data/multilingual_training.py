@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,10 @@ class TrainingPairs(PairsDataset):
         self.epoch = epoch
         counts = {pair.key: int(count) for pair, count in zip(self.loader.pairs, draw.counts, strict=True)}
         logger.info(f"[{self.loader.split}] epoch {epoch} draws {len(self)} sentences, from each pair {counts}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker process needs: the epoch's sentences. It never draws others, and the task stays at home."""
+        return {**self.__dict__, "loader": None, "plan": None}
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:

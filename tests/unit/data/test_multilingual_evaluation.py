@@ -1,5 +1,6 @@
 """Validation data: every sentence once, every batch of one pair, with that pair's ids."""
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -16,7 +17,9 @@ def batches(task, split="valid", **options):
 def test_each_batch_is_of_one_pair_and_no_sentence_is_missing(digits):
     task = digit_task(digits, enable_lang_ids=True)
     counts = Counter()
-    for batch in batches(task):
+    loaded = batches(task)
+    assert [pair for pair, _ in itertools.groupby(batch["pair"] for batch in loaded)] == list(PAIRS)
+    for batch in loaded:
         counts[batch["pair"]] += batch["nsentences"]
         target = batch["pair"].split("-")[1]
         assert {task.task_names[number] for number in batch["task_ids"].tolist()} == {target}

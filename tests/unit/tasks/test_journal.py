@@ -1,10 +1,13 @@
 """Time that counts as training, and what goes into the run log."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.tasks import _journal
-from fairseq_mtmoe.tasks._journal import Journal, Stopwatch
+from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, stop_counting
 
 
 def test_only_running_time_counts(monkeypatch):
@@ -34,6 +37,20 @@ def test_a_run_is_described_once(tmp_path):
     events = read(tmp_path)
     assert [event["event"] for event in events] == ["run", "sampling"]
     assert events[1] == {"event": "sampling", "epoch": 1, "temperature": None, "probabilities": {"en-de": 1.0}}
+
+
+def test_counts_of_experts_are_those_of_all_processes(monkeypatch):
+    class Layer:
+        load = SimpleNamespace(enabled=False, counts=torch.zeros(2, 3), reset=lambda: None)
+
+    monkeypatch.setattr(_journal, "expert_layers", lambda model: {"encoder.layers.1": Layer})
+    monkeypatch.setattr(_journal.torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(_journal.torch.distributed, "all_reduce", lambda counts: counts.mul_(2))
+    start_counting(None)
+    assert Layer.load.enabled
+    Layer.load.counts += torch.arange(6).view(2, 3)
+    assert stop_counting(None) == {"encoder.layers.1": [[0, 2, 4], [6, 8, 10]]}
+    assert not Layer.load.enabled and Layer.load.counts.sum() == 15
 
 
 @pytest.mark.parametrize("rank", [0, 1])

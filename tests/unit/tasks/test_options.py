@@ -153,6 +153,8 @@ def test_weights_in_a_file_are_a_dictionary(digits, tmp_path):
 def test_a_directory_without_data_is_refused_in_generation(tmp_path):
     with pytest.raises(UserError, match="must be a directory with binarized data"):
         of(tmp_path, lang_pairs=None, source_lang="en", target_lang="de")
+    with pytest.raises(UserError, match="must be an existing directory"):
+        of(tmp_path / "x", lang_pairs=None, source_lang="en", target_lang="de")
 
 
 def test_one_dictionary_for_all_needs_no_others(digits, tmp_path):
