@@ -77,7 +77,7 @@ def stop_counting(model: nn.Module) -> Dict[str, List[List[int]]]:
     counts = {}
     for path, layer in expert_layers(model).items():
         layer.load.enabled = False
-        total = layer.load.counts.clone()
+        total = layer.load.counts.to(next(layer.parameters()).device, copy=True)
         if torch.distributed.is_initialized():
             torch.distributed.all_reduce(total)
         counts[path] = total.tolist()

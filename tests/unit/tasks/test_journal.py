@@ -42,6 +42,7 @@ def test_a_run_is_described_once(tmp_path):
 def test_counts_of_experts_are_those_of_all_processes(monkeypatch):
     class Layer:
         load = SimpleNamespace(enabled=False, counts=torch.zeros(2, 3), reset=lambda: None)
+        parameters = staticmethod(lambda: iter([torch.zeros(1)]))
 
     monkeypatch.setattr(_journal, "expert_layers", lambda model: {"encoder.layers.1": Layer})
     monkeypatch.setattr(_journal.torch.distributed, "is_initialized", lambda: True)
