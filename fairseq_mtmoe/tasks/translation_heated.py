@@ -95,10 +95,18 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
                         )
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Called by fairseq before it builds a checkpoint's model; generation takes over what training remembered."""
+        """Called by fairseq before it builds a checkpoint's model; generation takes over what training remembered.
+
+        Raises:
+            UserError: the model was not trained with the languages of `--source-lang` and `--target-lang`.
+        """
         super().load_state_dict(state_dict)
         if self.training or not recall(self.args, state_dict):
             return
+        for name in ("source_lang", "target_lang"):
+            if getattr(self.args, name) not in self.args.langs:
+                known = ", ".join(self.args.langs)
+                must_be(f"--{name.replace('_', '-')}", f"one of the model's languages {known}", getattr(self.args, name))
         for dictionary in {id(d): d for d in self.dicts.values()}.values():
             relabel(dictionary, self.dictionary_sizes[id(dictionary)], self.args)
         self.langs = self.data_manager.langs = self.args.langs

@@ -3,9 +3,11 @@
 import io
 from argparse import Namespace
 
+import pytest
 import torch
 from fairseq.data.multilingual.multilingual_utils import augment_dictionary
 
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.tasks._memory import recall, relabel, remembered
 from tests.helpers.digits import digit_dictionary, digit_task
 
@@ -44,6 +46,12 @@ def test_generation_follows_the_checkpoint(digits):
     assert generation.source_dictionary is dictionary and dictionary == training.source_dictionary
     assert generation.args.langtoks == {"main": ("tgt", "tgt")} and generation.args.task_ids == "pair"
     assert generation.data_manager.lang_dict == training.data_manager.lang_dict
+
+
+def test_a_language_that_the_checkpoint_does_not_know_is_refused(digits):
+    training = digit_task(digits, lang_pairs="en-cc,en-aa")
+    with pytest.raises(UserError, match="`--target-lang` must be one of the model's languages aa, cc, en, but is 'bb'"):
+        digit_task(digits, source_lang="en", target_lang="bb").load_state_dict(training.state_dict())
 
 
 def test_training_and_validation_keep_their_options(digits):
