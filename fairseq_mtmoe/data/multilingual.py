@@ -50,6 +50,18 @@ def split_prefix(folder: str, split: str, source: str, target: str, lang: str) -
     return None
 
 
+def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
+    """Training sentences of each pair ("en-de"), of all kinds of data together; none where a pair has no such data."""
+    try:
+        loader = PairLoader(manager, manager.args.train_subset)
+    except UserError:  # a directory for tests alone
+        return {}
+    sizes: dict[str, int] = {}
+    for pair, shards in zip(loader.pairs, loader.shard_sizes, strict=True):
+        sizes[pair.name] = sizes.get(pair.name, 0) + sum(shards)
+    return sizes
+
+
 class PairLoader:
     """The language pairs of one split: their sizes, and their data sets on demand.
 

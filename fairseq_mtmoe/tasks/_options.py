@@ -55,6 +55,12 @@ def loaded_pairs(args: Namespace) -> List[str]:
     return args.lang_pairs if is_training(args) else [f"{args.source_lang}-{args.target_lang}"]
 
 
+def all_pairs(args: Namespace) -> List[str]:
+    """The pairs to train of all kinds of data, each once."""
+    extra = [pair for pairs in (args.extra_lang_pairs or {}).values() for pair in pairs.split(",")]
+    return list(dict.fromkeys(args.lang_pairs + extra))
+
+
 def _values(cfg: Any) -> Dict[str, Any]:
     values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
     return {name: value for name, value in values.items() if name != "_name"}
@@ -118,7 +124,7 @@ def _complete_languages(args: Namespace) -> None:
     elif args.langs:
         args.langs = args.langs.split(",")
     elif args.lang_pairs:
-        args.langs = sorted({lang for pair in _all_pairs(args) for lang in pair.split("-")})
+        args.langs = sorted({lang for pair in all_pairs(args) for lang in pair.split("-")})
     else:
         args.langs = languages_of(utils.split_paths(args.data)[0])
     if args.lang_pairs is None:
@@ -146,13 +152,8 @@ def _lines(path: str) -> List[str]:
         return [line.strip() for line in file]
 
 
-def _all_pairs(args: Namespace) -> List[str]:
-    extra = (args.extra_lang_pairs or {}).values()
-    return args.lang_pairs + [pair for pairs in extra for pair in pairs.split(",")]
-
-
 def _check_pairs(args: Namespace) -> None:
-    for pair in _all_pairs(args) if is_training(args) else loaded_pairs(args):
+    for pair in all_pairs(args) if is_training(args) else loaded_pairs(args):
         if not re.fullmatch(r"[^-]+-[^-]+", pair):
             must_be("--lang-pairs", "a list such as en-de,en-ro", pair)
         for lang in pair.split("-"):
@@ -172,7 +173,7 @@ def _check_dictionaries(args: Namespace) -> None:
     if args.fixed_dictionary:
         return
     folder = utils.split_paths(args.data)[0]
-    for pair in _all_pairs(args) if is_training(args) else loaded_pairs(args):
+    for pair in all_pairs(args) if is_training(args) else loaded_pairs(args):
         for lang, given in ((pair.split("-")[0], args.source_dict), (pair.split("-")[-1], args.target_dict)):
             if not given and not os.path.isfile(os.path.join(folder, f"dict.{lang}.txt")):
                 raise UserError(f"The dictionary of {lang} is missing: there is no dict.{lang}.txt in {folder}.")

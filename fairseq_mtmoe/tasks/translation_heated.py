@@ -18,7 +18,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from fairseq.utils import split_paths
 from omegaconf import open_dict
 
-from fairseq_mtmoe.data.multilingual import PairLoader
+from fairseq_mtmoe.data.multilingual import PairLoader, training_sizes
 from fairseq_mtmoe.data.multilingual_evaluation import EvaluationPairs
 from fairseq_mtmoe.data.multilingual_training import TrainingPairs
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule
@@ -29,7 +29,7 @@ from fairseq_mtmoe.models._common.switch import maybe_sparsify
 from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, stop_counting
 from fairseq_mtmoe.tasks._memory import recall, relabel, remembered
-from fairseq_mtmoe.tasks._options import arguments
+from fairseq_mtmoe.tasks._options import all_pairs, arguments
 from fairseq_mtmoe.tasks._pair_metrics import add_pair_sums, group_values, log_groups
 
 logger = logging.getLogger(__name__)
@@ -104,9 +104,9 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         if self.training or not recall(self.args, state_dict):
             return
         for name in ("source_lang", "target_lang"):
-            if getattr(self.args, name) not in self.args.langs:
-                known = ", ".join(self.args.langs)
-                must_be(f"--{name.replace('_', '-')}", f"one of the model's languages {known}", getattr(self.args, name))
+            lang, known = getattr(self.args, name), self.args.langs
+            if lang not in known:
+                must_be(f"--{name.replace('_', '-')}", f"one of the model's languages {', '.join(known)}", lang)
         for dictionary in {id(d): d for d in self.dicts.values()}.values():
             relabel(dictionary, self.dictionary_sizes[id(dictionary)], self.args)
         self.langs = self.data_manager.langs = self.args.langs
@@ -342,13 +342,7 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
     def pair_tiers(self) -> Dict[str, str]:
         """The tier of each language pair, where the data tells it."""
         if self._pair_tiers is None:
-            sizes = dict.fromkeys(self.lang_pairs, 0)
-            try:
-                loader = PairLoader(self.data_manager, self.args.train_subset)
-            except UserError:  # a directory for tests alone: only `tiers.json` can tell
-                loader = None
-            for pair, shards in zip(loader.pairs, loader.shard_sizes, strict=True) if loader else ():
-                sizes[pair.name] = sizes.get(pair.name, 0) + sum(shards)
+            sizes = {**dict.fromkeys(self.lang_pairs, 0), **training_sizes(self.data_manager)}
             self._pair_tiers = load_tiers(split_paths(self.args.data)[0], sizes)
         return self._pair_tiers
 
@@ -379,12 +373,6 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
             task_ids = tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))
             sample = {**sample, "task_ids": task_ids}
         return super().inference_step(generator, models, self._for_model(sample, models), prefix_tokens, constraints)
-
-
-def all_pairs(args: Namespace) -> List[str]:
-    """The pairs of all kinds of data, each once."""
-    extra = [pair for pairs in (args.extra_lang_pairs or {}).values() for pair in pairs.split(",")]
-    return list(dict.fromkeys(args.lang_pairs + extra))
 
 
 def takes(model: Any, name: str) -> bool:
