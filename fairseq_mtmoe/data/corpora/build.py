@@ -14,7 +14,7 @@ from types import ModuleType
 import sentencepiece
 
 from fairseq_mtmoe.data.corpora.bitext import Bitext, Track, untracked
-from fairseq_mtmoe.data.corpora.spm import sample_text, train_model
+from fairseq_mtmoe.data.corpora.spm import sample_text, train_model_apart
 from fairseq_mtmoe.data.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.data.tiers import TIERS, tier_of_size
 from fairseq_mtmoe.errors import UserError, must_be
@@ -68,7 +68,7 @@ def build(
     folders = [out] if options.shards == 1 else [out / f"shard{index}" for index in range(options.shards)]
     sample = sample_text(bitexts, options.temperature, options.seed)
     [model_bytes] = [
-        train_model(lines, options.vocab_size, options.character_coverage)
+        train_model_apart(lines, options.vocab_size, options.character_coverage)
         for lines in track([sample], "Training SentencePiece")
     ]
     writer = _Writer(folders, model_bytes)

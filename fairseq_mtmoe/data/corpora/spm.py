@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import multiprocessing
 import re
+import signal
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 
 import sentencepiece
 
@@ -54,6 +57,35 @@ def sample_text(bitexts: Sequence[Bitext], temperature: float, seed: int) -> lis
 
 def _draw(seed: int, position: int, line: str) -> bytes:
     return hashlib.sha256(f"{seed}\0{position}\0{line}".encode()).digest()
+
+
+def train_model_apart(lines: Sequence[str], vocab_size: int, character_coverage: float) -> bytes:
+    """`train_model` in a process of its own, which an interrupt ends at once: training itself, in C++, sees none."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    arguments = (sender, list(lines), vocab_size, character_coverage)
+    process = context.Process(target=_train_and_send, args=arguments, daemon=True)
+    process.start()
+    sender.close()
+    try:
+        result: bytes | Exception = receiver.recv()
+    except EOFError:
+        raise UserError("SentencePiece was stopped from outside, for want of memory most likely.") from None
+    finally:
+        process.kill()
+        process.join()
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _train_and_send(sender: Connection, lines: Sequence[str], vocab_size: int, character_coverage: float) -> None:
+    # Ctrl-C reaches every process of a terminal; the one that waits for this process ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        sender.send(train_model(lines, vocab_size, character_coverage))
+    except Exception as error:
+        sender.send(error)
 
 
 def train_model(lines: Sequence[str], vocab_size: int, character_coverage: float) -> bytes:

@@ -1,3 +1,5 @@
+import multiprocessing
+import os
 import random
 
 import pytest
@@ -66,3 +68,22 @@ def test_a_vocabulary_that_does_not_fit():
         spm.train_model(lines(50), 5000, 1.0)
     with pytest.raises(UserError, match=r"`--vocab-size` must be at least \d+, the number of characters"):
         spm.train_model(lines(50), 10, 1.0)
+
+
+def test_a_process_of_its_own_gives_the_same_model_and_the_same_errors():
+    text = lines(100)
+    assert spm.train_model_apart(text, 40, 1.0) == spm.train_model(text, 40, 1.0)
+    with pytest.raises(UserError, match="`--vocab-size` must be at most"):
+        spm.train_model_apart(text, 5000, 1.0)
+
+
+def test_a_process_that_is_killed(monkeypatch):
+    monkeypatch.setattr(spm, "_train_and_send", os._exit)
+    with pytest.raises(UserError, match="SentencePiece was stopped from outside"):
+        spm.train_model_apart([], 40, 1.0)
+    assert not multiprocessing.active_children()
+
+
+def test_what_sentencepiece_says_otherwise_is_no_users_error():
+    with pytest.raises(RuntimeError, match=r"SentencePiece failed: .*sentences"):
+        spm.train_model([], 40, 1.0)
