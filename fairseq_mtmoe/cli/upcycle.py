@@ -14,7 +14,7 @@ import click
 @click.option("--expert-gates", default="base", show_default=True, help="base, task, switch or a pattern: base,task.")
 @click.option("--expert-interval", type=int, default=2, show_default=True, help="Every how many blocks one has experts.")
 @click.option("--expert-combine", default="preserving", show_default=True, help="preserving or paper.")
-@click.option("--task-names", help="Names of the tasks that a task gate tells apart, comma-separated.")
+@click.option("--task-names", help="Comma-separated; default: DENSE's languages.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the gates' initial values.")
 def command(dense: Path, sparse: Path, seed: int, **options: object) -> None:
     """Write to SPARSE the checkpoint DENSE with its feed-forward layers copied into experts.

@@ -117,7 +117,7 @@ def check_options(cfg: BaseMoEConfig, task_names: List[str]) -> None:
             f"`--expert-gates {cfg.expert_gates}` needs a task that gives each sentence a task id, such as "
             "`--task translation_heated`, but this one gives none."
         )
-    for name in ("cross_self_attention", "quant_noise_pq"):
+    for name in ("cross_self_attention", "quant_noise_pq", "base_layers"):
         if getattr(cfg, name, False):
             must_be(f"--{name.replace('_', '-')}", "off in a model with experts", getattr(cfg, name))
     if min(cfg.encoder_layers, cfg.decoder_layers) < cfg.expert_interval:

@@ -31,7 +31,8 @@ def upcycle(checkpoint: Dict[str, Any], options: Dict[str, Any], seed: int = 1) 
         UserError: the checkpoint is not a dense transformer's, or an option is out of its range.
     """
     dense_options = _model_options(checkpoint)
-    cfg = BaseMoEConfig(**{**_known(dense_options), **options, "dense_updates": 1})
+    options = {**options, "task_names": options.get("task_names") or _task_names(checkpoint), "dense_updates": 1}
+    cfg = BaseMoEConfig(**{**_known(dense_options), **options})
     weights = checkpoint["model"]
     if any(".moe." in key for key in weights):
         raise UserError("The checkpoint to upcycle must be a dense model's, but has experts already.")
@@ -64,6 +65,12 @@ def _model_options(checkpoint: Dict[str, Any]) -> Dict[str, Any]:
 def _known(options: Dict[str, Any]) -> Dict[str, Any]:
     names = {field.name for field in dataclasses.fields(BaseMoEConfig)} - {"_name"}
     return {name: value for name, value in options.items() if name in names}
+
+
+def _task_names(checkpoint: Dict[str, Any]) -> Optional[str]:
+    """The languages that a run of `translation_heated` remembers, which its task ids stand for by default."""
+    langs = (checkpoint.get("task_state") or {}).get("langs")
+    return ",".join(langs) if langs else None
 
 
 def _dictionaries(weights: Dict[str, Tensor]) -> SimpleNamespace:

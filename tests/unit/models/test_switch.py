@@ -147,6 +147,16 @@ def test_upcycled_checkpoint_translates_as_the_dense_one(namespace):
     assert "fc1.weight" in str(checkpoint["model"].keys())  # the input is as it was
 
 
+def test_task_gates_get_one_gate_for_each_remembered_language():
+    checkpoint, dense = dense_checkpoint()
+    with pytest.raises(UserError, match="gives each sentence a task id"):
+        upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
+    checkpoint["task_state"] = {"langs": ["aa", "bb", "en"]}
+    sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
+    assert sparse["model"]["encoder.layers.1.moe.gate.weight"].shape == (3, 4, 16)
+    assert sparse["cfg"]["model"]["task_names"] == "aa,bb,en" and sparse["task_state"] == checkpoint["task_state"]
+
+
 def test_upcycled_moments_load_into_the_sparse_models_optimizer():
     checkpoint, _ = dense_checkpoint()
     sparse = upcycle(checkpoint, {"num_experts": 4})

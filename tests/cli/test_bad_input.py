@@ -1,0 +1,107 @@
+"""Wrong input to the real commands: one sentence, and nothing changed."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+from tests.helpers.commands import PLUGIN, run, train
+
+
+def sentence_of(result) -> str:
+    """The error line of a command that must have failed, without a stack trace."""
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr, result.stderr[-3000:]
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, result.stderr[-3000:]
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def trained(digits, tmp_path_factory):
+    """A run of four updates, dense for two, with 4 experts."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(digits, folder, "--dense-updates", 2, "--max-update", 4)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--lang-pairs", "en-aa,en-zz"), ("zz",)),
+        (("--num-experts", 0), ("`--num-experts` must be at least 1, but is 0 instead.",)),
+        (("--sampling-temperature", 0), ("sampling-temperature", "0")),
+        (("--heating-coefficient", 3), ("--heating-epochs",)),
+        (("--task", "translation", "-s", "en", "-t", "aa", "--expert-gates", "task"), ("gives each sentence a task id",)),
+    ],
+    ids=["unknown pair", "no experts", "temperature 0", "heating without limit", "task gate without ids"],
+)
+def test_wrong_options(digits, tmp_path, options, words):
+    if "translation" in options:
+        result = run(
+            "fairseq-train", digits, *PLUGIN, *options, "--arch", "base_moe_tiny", "--optimizer", "adam", "--lr", 0.1,
+            "--max-tokens", 100, "--max-update", 1, "--cpu", "--save-dir", tmp_path / "run", check=False,
+        )  # fmt: skip
+    else:
+        result = train(digits, tmp_path / "run", *options, check=False)
+    sentence = sentence_of(result)
+    assert all(word in sentence for word in words), sentence
+    assert not list((tmp_path / "run").glob("*.pt"))
+
+
+@pytest.mark.parametrize("damage", ["no dictionary", "empty shard", "truncated shard"])
+def test_damaged_data(digits, tmp_path, damage):
+    data = tmp_path / "data"
+    shutil.copytree(digits, data)
+    file = {"no dictionary": "dict.bb.txt", "empty shard": "train.en-bb.bb.idx", "truncated shard": "train.en-bb.bb.bin"}
+    path = data / file[damage]
+    if damage == "no dictionary":
+        path.unlink()
+    else:
+        os.truncate(path, 0 if damage == "empty shard" else path.stat().st_size // 2)
+    sentence = sentence_of(train(data, tmp_path / "run", check=False))
+    assert path.name in sentence or path.name.removesuffix(".bin").removesuffix(".idx") in sentence
+
+
+def test_checkpoint_of_another_number_of_experts(digits, trained):
+    before = (trained / "checkpoint_last.pt").read_bytes()
+    sentence = sentence_of(train(digits, trained, "--num-experts", 8, "--max-update", 6, check=False))
+    assert "`--num-experts` must be 4, as in the checkpoint's" in sentence
+    assert (trained / "checkpoint_last.pt").read_bytes() == before
+
+
+def test_damaged_checkpoint(digits, trained, tmp_path):
+    broken = tmp_path / "checkpoint_last.pt"
+    broken.write_bytes((trained / "checkpoint_last.pt").read_bytes()[:-1000])
+    assert "truncated or damaged; use an older one" in sentence_of(
+        train(digits, tmp_path, "--max-update", 6, check=False)
+    )
+    result = run(
+        "fairseq-generate", digits, *PLUGIN, "--task", "translation_heated", "-s", "en", "-t", "aa", "--path", broken,
+        "--cpu", check=False,
+    )  # fmt: skip
+    assert "truncated or damaged" in sentence_of(result)
+    sentence_of(run("mtmoe", "evaluate", digits, "--path", broken, "--cpu", check=False))
+    sentence_of(run("mtmoe", "upcycle", broken, tmp_path / "sparse.pt", "--num-experts", 4, check=False))
+    assert not (tmp_path / "sparse.pt").exists()
+
+
+def test_unknown_language_at_generation(digits, trained):
+    result = run(
+        "fairseq-generate", digits, *PLUGIN, "--task", "translation_heated", "-s", "en", "-t", "zz", "--path",
+        trained / "checkpoint_last.pt", "--cpu", check=False,
+    )  # fmt: skip
+    assert "zz" in sentence_of(result)
+
+
+def test_upcycle_goes_on_training(digits, tmp_path):
+    """The offline way: dense with fairseq-train, sparse with mtmoe, on with fairseq-train, moments and all."""
+    train(digits, tmp_path / "dense", "--arch", "base_dense_tiny", "--max-update", 4)
+    result = run("mtmoe", "upcycle", tmp_path / "dense" / "checkpoint_last.pt", tmp_path / "sparse.pt",
+                 "--num-experts", 4, "--expert-interval", 1)  # fmt: skip
+    assert "4 experts per layer, with the optimizer's moments" in result.stdout
+    train(digits, tmp_path / "on", "--restore-file", tmp_path / "sparse.pt", "--max-update", 6)
+    state = torch.load(tmp_path / "on" / "checkpoint_last.pt")
+    assert state["optimizer_history"][-1]["num_updates"] == 6
+    assert any(".moe.experts." in key for key in state["model"])

@@ -1,0 +1,126 @@
+"""A configuration gives the same model and schedule as the command line."""
+
+import re
+import shlex
+
+import pytest
+import torch
+import yaml
+from fairseq import options
+from fairseq.dataclass.initialize import add_defaults, hydra_init
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf, open_dict
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.models.base_sparse import BaseMoEModel
+from tests.helpers.commands import PLUGIN, REPOSITORY, run
+from tests.helpers.models import stub_task
+
+COMMON = (
+    "--user-dir fairseq_mtmoe --task translation_heated --encoder-langtok tgt --decoder-langtok --seed 1"
+    " --sampling-method temperature --sampling-temperature 1.5 --heating-coefficient 1 --heating-epochs 30"
+    " --virtual-epoch-size 1000000 --num-experts 16 --expert-gates base --dense-updates 20000"
+    " --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer adam --adam-betas (0.9,0.98)"
+    " --lr-scheduler inverse_sqrt --warmup-updates 4000 --lr 0.0007 --max-update 100000 --clip-norm 1.0"
+    " --max-tokens 8192 --validate-interval-updates 5000 --save-interval-updates 5000 --keep-interval-updates 2"
+    " --no-epoch-checkpoints --log-interval 100"
+)
+WMT15 = ["cs", "de", "es", "et", "fi", "fr", "gu", "hi", "kk", "lt", "lv", "ro", "ru", "tr", "zh"]
+
+
+def from_command_line(arguments):
+    parser = options.get_training_parser()
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, input_args=shlex.split(arguments)))
+
+
+def from_configuration(name, *overrides):
+    register()
+    GlobalHydra.instance().clear()
+    # fairseq asks for hydra's behaviour of version 1.1; what this sets holds for the whole process.
+    with initialize_config_dir(str(REPOSITORY / "configs" / "base_sparse"), version_base="1.1"):
+        hydra_init("config")
+        cfg = compose(config_name=name, overrides=["common.user_dir=fairseq_mtmoe", *overrides])
+    with open_dict(cfg):
+        whole = OmegaConf.merge(from_command_line_defaults(), cfg)
+    add_defaults(whole)
+    return whole
+
+
+def from_command_line_defaults():
+    from fairseq.dataclass.configs import FairseqConfig
+
+    return OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(FairseqConfig), resolve=False, enum_to_str=True))
+
+
+def plain(node):
+    values = OmegaConf.to_container(node, resolve=True, enum_to_str=True)
+    values.pop("_name", None)
+    return values
+
+
+def shapes(cfg):
+    with torch.device("meta"), open_dict(cfg.model):
+        cfg.model.dense_updates = 0
+        model = BaseMoEModel.build_model(cfg.model, stub_task())
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["wmt15", "ml50"])
+def test_configuration_equals_command_line(name):
+    register()
+    langs = {
+        "wmt15": f" --langs {','.join(sorted([*WMT15, 'en']))} --lang-pairs {','.join(f'en-{lang}' for lang in WMT15)}",
+        "ml50": " --lang-dict DATA/langs.txt --lang-pairs DATA/lang_pairs.txt",
+    }[name]
+    command = from_command_line(f"DATA --arch base_moe_{name} --save-dir runs/{name}{langs} {COMMON}")
+    configuration = from_configuration(name, "task.data=DATA")
+    for group in ("task", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset", "checkpoint"):
+        expected, given = plain(command[group]), plain(configuration[group])
+        differing = {key: (expected[key], given.get(key)) for key in expected if expected[key] != given.get(key)}
+        assert not {key: values for key, values in differing.items() if key != "dataset_impl"}, group
+    assert command.common.seed == configuration.common.seed
+    expert_options = ("num_experts", "expert_gates", "expert_interval", "expert_combine", "dense_updates")
+    assert [command.model[key] for key in expert_options] == [configuration.model[key] for key in expert_options]
+    assert command.model.encoder_normalize_before == configuration.model.encoder_normalize_before
+    assert shapes(command) == shapes(configuration)
+
+
+def test_every_key_of_the_debug_configuration_is_commented():
+    lines = (REPOSITORY / "configs" / "debug" / "tiny.yaml").read_text().splitlines()
+    keys = [line for line in lines if re.match(r"  \w+: ", line) and "_name:" not in line]
+    bare = [line for line in keys if "#" not in line and "decoder_" not in line]
+    assert len(keys) > 40 and not bare
+
+
+@pytest.mark.slow
+def test_debug_configuration_trains_as_the_command_line_does(digits, tmp_path):
+    """Sixty updates through fairseq-hydra-train and through fairseq-train: the same parameters."""
+    settings = yaml.safe_load((REPOSITORY / "configs" / "debug" / "tiny.yaml").read_text())
+    short = {"max_update": 40, "dense_updates": 20}
+    run(
+        "fairseq-hydra-train", "--config-dir", REPOSITORY / "configs" / "debug", "--config-name", "tiny",
+        f"task.data={digits}", "task.lang_pairs='en-aa,en-bb,en-cc'", f"checkpoint.save_dir={tmp_path / 'hydra'}",
+        f"optimization.max_update={short['max_update']}", f"model.dense_updates={short['dense_updates']}",
+        f"hydra.run.dir={tmp_path / 'logs'}", f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}",
+    )  # fmt: skip
+    arguments = []
+    for group, values in settings.items():
+        for key, value in values.items() if group not in ("defaults", "common") else ():
+            option = f"--{key.replace('_', '-')}"
+            if key == "_name":
+                arguments += [{"model": "--arch", "lr_scheduler": "--lr-scheduler"}.get(group, f"--{group}"), value]
+            elif key in ("data", "lang_pairs", "save_dir", *short):
+                continue
+            elif isinstance(value, bool):
+                arguments += [option] if value else []
+            else:
+                arguments += [option, value[0] if isinstance(value, list) else value]
+    run(
+        "fairseq-train", digits, *PLUGIN, *arguments, "--lang-pairs", "en-aa,en-bb,en-cc", "--cpu", "--seed", 1,
+        "--save-dir", tmp_path / "command", *(x for key in short for x in (f"--{key.replace('_', '-')}", short[key])),
+    )  # fmt: skip
+    hydra, command = (torch.load(tmp_path / kind / "checkpoint_last.pt")["model"] for kind in ("hydra", "command"))
+    assert hydra.keys() == command.keys() and any(".moe." in key for key in hydra)
+    assert [key for key in hydra if not torch.equal(hydra[key], command[key])] == []
