@@ -23,9 +23,10 @@ setup(
     install_requires=[
         "torch>=2.6",  # tensors and gradients; from 2.6 on, loading a file runs no code
         "numpy>=1.26",  # sampling of language pairs
-        "sacrebleu>=2.4",  # BLEU and chrF++ with signatures
+        "sacrebleu[ja,ko]>=2.4",  # BLEU and chrF++ with signatures, Japanese and Korean words included
         "sentencepiece>=0.2",  # subword models
         "click>=8.1",  # the command line
+        "polib>=1.2",  # reads translation catalogs
         "rich>=13",  # progress bars and tables on the screen
         "matplotlib>=3.8",  # pictures of a run
     ],
