@@ -1,4 +1,4 @@
-"""Packaging of fairseq_mtmoe. Tools are configured in pyproject.toml; the versions we test with are in constraints.txt."""
+"""Packaging of fairseq_mtmoe. Tools are configured in pyproject.toml, tested versions are in constraints.txt."""
 
 from pathlib import Path
 

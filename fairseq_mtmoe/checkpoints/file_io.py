@@ -1,7 +1,7 @@
 """Reading and writing checkpoints so that nothing is lost and nothing is executed.
 
-fairseq retries a failed write into the same file, copies `checkpoint_best.pt` over the last good one in place, and shows
-a stack trace for a damaged file. `install` puts these functions in the place of fairseq's:
+fairseq retries a failed write into the same file, copies `checkpoint_best.pt` over the last good one in place, and
+shows a stack trace for a damaged file. `install` puts these functions in the place of fairseq's:
 
 - a file appears under its name only when it is complete and on the disk;
 - loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (torch's `weights_only`);

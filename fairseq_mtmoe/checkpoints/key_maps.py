@@ -1,6 +1,6 @@
 """Where each parameter of a dense model goes in the sparse model made from it, as a table.
 
-The names are those of state dicts. A block's feed-forward layer becomes its experts' stacked parameters; everything else
+The names are those of state dicts. A block's feed-forward layer becomes its experts' stacked parameters; all else
 keeps its name. Parameters of the sparse model that no row names, the gates', start afresh.
 """
 

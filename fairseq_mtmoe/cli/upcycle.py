@@ -12,7 +12,7 @@ import click
 @click.argument("sparse", type=click.Path(path_type=Path))
 @click.option("--num-experts", type=int, required=True, help="Experts per expert layer.")
 @click.option("--expert-gates", default="base", show_default=True, help="base, task, switch or a pattern: base,task.")
-@click.option("--expert-interval", type=int, default=2, show_default=True, help="Every how many blocks one has experts.")
+@click.option("--expert-interval", type=int, default=2, show_default=True, help="Every how many blocks one has them.")
 @click.option("--expert-combine", default="preserving", show_default=True, help="preserving or paper.")
 @click.option("--task-names", help="Comma-separated; default: DENSE's languages.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the gates' initial values.")
@@ -20,8 +20,8 @@ def command(dense: Path, sparse: Path, seed: int, **options: object) -> None:
     """Write to SPARSE the checkpoint DENSE with its feed-forward layers copied into experts.
 
     DENSE may come from this plugin or from stock fairseq's transformer. With the default --expert-combine the new model
-    translates exactly as DENSE does until it is trained further, which `fairseq-train --restore-file SPARSE` does. Adam's
-    moments travel along.
+    translates exactly as DENSE does until it is trained further, which `fairseq-train --restore-file SPARSE` does.
+    Adam's moments travel along.
     """
     from fairseq_mtmoe import register
 

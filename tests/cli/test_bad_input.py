@@ -33,7 +33,7 @@ def trained(digits, tmp_path_factory):
         (("--num-experts", 0), ("`--num-experts` must be at least 1, but is 0 instead.",)),
         (("--sampling-temperature", 0), ("sampling-temperature", "0")),
         (("--heating-coefficient", 3), ("--heating-epochs",)),
-        (("--task", "translation", "-s", "en", "-t", "aa", "--expert-gates", "task"), ("gives each sentence a task id",)),
+        (("--task", "translation", "-s", "en", "-t", "aa", "--expert-gates", "task"), ("each sentence a task id",)),
     ],
     ids=["unknown pair", "no experts", "temperature 0", "heating without limit", "task gate without ids"],
 )
@@ -54,8 +54,8 @@ def test_wrong_options(digits, tmp_path, options, words):
 def test_damaged_data(digits, tmp_path, damage):
     data = tmp_path / "data"
     shutil.copytree(digits, data)
-    file = {"no dictionary": "dict.bb.txt", "empty shard": "train.en-bb.bb.idx", "truncated shard": "train.en-bb.bb.bin"}
-    path = data / file[damage]
+    files = {"empty shard": "train.en-bb.bb.idx", "truncated shard": "train.en-bb.bb.bin"}
+    path = data / files.get(damage, "dict.bb.txt")
     if damage == "no dictionary":
         path.unlink()
     else:

@@ -51,7 +51,8 @@ def from_configuration(name, *overrides):
 def from_command_line_defaults():
     from fairseq.dataclass.configs import FairseqConfig
 
-    return OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(FairseqConfig), resolve=False, enum_to_str=True))
+    defaults = OmegaConf.structured(FairseqConfig)
+    return OmegaConf.create(OmegaConf.to_container(defaults, resolve=False, enum_to_str=True))
 
 
 def plain(node):

@@ -46,8 +46,8 @@ def train(data: object, save_dir: object, *args: object, check: bool = True) -> 
 def generate(data: object, checkpoint: object, target: str, *args: object) -> str:
     """The output of `fairseq-generate` into one language, with stock options."""
     return run(
-        "fairseq-generate", data, *PLUGIN, "--task", "translation_heated", "--source-lang", "en", "--target-lang", target,
-        "--path", checkpoint, "--encoder-langtok", "tgt", "--decoder-langtok", "--scoring", "sacrebleu", "--beam", 5,
+        "fairseq-generate", data, *PLUGIN, "--task", "translation_heated", "--source-lang", "en",
+        "--target-lang", target, "--path", checkpoint, "--encoder-langtok", "tgt", "--decoder-langtok", "--scoring", "sacrebleu", "--beam", 5,
         "--max-tokens", 4000, "--cpu", "--no-progress-bar", *args,
     ).stdout  # fmt: skip
 

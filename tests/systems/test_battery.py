@@ -65,7 +65,7 @@ def test_saves_and_loads_equal(options, tmp_path):
 
 @systems
 def test_one_expert_equals_dense(options):
-    """With one expert, copied from the dense twin, the preserving model is the twin; in the paper's, at gate value 1."""
+    """With one expert, copied from the dense twin, the model is the twin; with the paper's combine at gate value 1."""
     shape = {key: value for key, value in options.items() if "layers" in key or "normalize" in key}
     dense = dense_model(**shape)
     perturb(dense)

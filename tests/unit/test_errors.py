@@ -22,7 +22,7 @@ def run(inner):
 
 
 def test_must_be_names_the_rule_and_the_value():
-    with pytest.raises(UserError, match="^`--num-experts` must be at least 1, but is 0 instead.$"):
+    with pytest.raises(UserError, match=r"^`--num-experts` must be at least 1, but is 0 instead\.$"):
         must_be("--num-experts", "at least 1", 0)
 
 

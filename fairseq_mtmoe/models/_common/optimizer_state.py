@@ -1,8 +1,8 @@
 """An optimizer's state by parameter name: what must travel when a model changes shape in the middle of a run.
 
 fairseq's optimizers come in layers: Adam over the model's own parameters, or over float32 copies of half-precision ones
-("masters"), and these separate or flattened into one vector. Here all of them look alike: a dict from a parameter's name
-to its tensors (`exp_avg`, `exp_avg_sq`, `master`, …, each of the parameter's shape) and numbers (`step`).
+("masters"), and these separate or flattened into one vector. Here all of them look alike: a dict from a parameter's
+name to its tensors (`exp_avg`, `exp_avg_sq`, `master`, …, each of the parameter's shape) and numbers (`step`).
 """
 
 from typing import Any, Callable, Dict, List, Tuple

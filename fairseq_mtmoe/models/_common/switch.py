@@ -1,7 +1,7 @@
 """Dense first, then sparse, in one run: the switch itself.
 
-"Tricks for Training Sparse Translation Models", §2.3: after `--dense-updates` updates every expert becomes a copy of its
-block's feed-forward layer. The optimizer's moments are copied with the weights, so the update after the switch is the
+"Tricks for Training Sparse Translation Models", §2.3: after `--dense-updates` updates every expert becomes a copy of
+its block's feed-forward layer. The optimizer's moments are copied with the weights, so the update after the switch is the
 one that dense training would have made, seen by each expert on its own tokens.
 """
 
@@ -38,8 +38,8 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
         return False
     if distributed.is_initialized() and distributed.get_world_size() > 1:
         raise UserError(
-            "`--dense-updates` must be used in one process: train dense there, and go on in several from its checkpoint "
-            "made sparse by `mtmoe upcycle`."
+            "`--dense-updates` must be used in one process: train dense there, and go on in several from its "
+            "checkpoint made sparse by `mtmoe upcycle`."
         )
     if update_num < dense_updates:
         if update_num == 0:  # what cannot work is said at once, not after the dense updates

@@ -29,12 +29,12 @@ class BaseMoEConfig(FlatTransformerConfig):
         default="preserving",
         metadata={
             "help": "how an expert's output joins the block: 'paper' scales it by the gate's value; 'preserving' by one "
-            "plus a learned share of it that starts at zero, so that sparsifying a dense model leaves its output as it was"
+            "plus a learned share of it that starts at zero: sparsifying a dense model leaves its output as it was"
         },
     )
     dense_updates: int = field(
         default=0,
-        metadata={"help": "train dense for so many updates, then make every expert a copy of its block's feed-forward"},
+        metadata={"help": "train dense for so many updates, then make each expert a copy of its block's feed-forward"},
     )
     task_names: Optional[str] = field(
         default=None,

@@ -148,7 +148,7 @@ def test_upcycled_checkpoint_translates_as_the_dense_one(namespace):
 
 
 def test_task_gates_get_one_gate_for_each_remembered_language():
-    checkpoint, dense = dense_checkpoint()
+    checkpoint, _dense = dense_checkpoint()
     with pytest.raises(UserError, match="gives each sentence a task id"):
         upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
     checkpoint["task_state"] = {"langs": ["aa", "bb", "en"]}

@@ -70,7 +70,7 @@ def test_keys_depend_on_the_parts_and_their_order():
 
 def test_uniform_numbers_fill_the_interval():
     numbers = np.array([uniform_number(3, index) for index in range(4000)])
-    assert 0 <= numbers.min() and numbers.max() < 1
+    assert numbers.min() >= 0 and numbers.max() < 1
     assert np.histogram(numbers, 10, (0, 1))[0] == pytest.approx(np.full(10, 400), abs=100)
 
 
