@@ -30,7 +30,7 @@ $(INSTALLED): setup.py constraints.txt
 	@touch $@
 
 demo: $(INSTALLED)  ## train, sparsify and evaluate a sparse multilingual translator on real text (12 minutes on 2 cores)
-	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" bash examples/translation/catalogs/demo.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/translation/catalogs/demo.sh
 
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .

@@ -47,7 +47,8 @@ def generate(data: object, checkpoint: object, target: str, *args: object) -> st
     """The output of `fairseq-generate` into one language, with stock options."""
     return run(
         "fairseq-generate", data, *PLUGIN, "--task", "translation_heated", "--source-lang", "en",
-        "--target-lang", target, "--path", checkpoint, "--encoder-langtok", "tgt", "--decoder-langtok", "--scoring", "sacrebleu", "--beam", 5,
+        "--target-lang", target, "--path", checkpoint,
+        "--encoder-langtok", "tgt", "--decoder-langtok", "--scoring", "sacrebleu", "--beam", 5,
         "--max-tokens", 4000, "--cpu", "--no-progress-bar", *args,
     ).stdout  # fmt: skip
 

@@ -28,8 +28,8 @@ class BaseMoEConfig(FlatTransformerConfig):
     expert_combine: str = field(
         default="preserving",
         metadata={
-            "help": "how an expert's output joins the block: 'paper' scales it by the gate's value; 'preserving' by one "
-            "plus a learned share of it that starts at zero: sparsifying a dense model leaves its output as it was"
+            "help": "how an expert's output joins the block: 'paper' scales it by the gate's value; 'preserving' by "
+            "one plus a learned share of it that starts at zero: sparsifying a dense model leaves its output as it was"
         },
     )
     dense_updates: int = field(
