@@ -36,6 +36,7 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     dense_updates = getattr(model, "dense_updates", 0)
     if not dense_updates or not model.is_dense:
         return False
+    model.switch_is_watched = True
     if distributed.is_initialized() and distributed.get_world_size() > 1:
         raise UserError(
             "`--dense-updates` must be used in one process: train dense there, and go on in several from its "

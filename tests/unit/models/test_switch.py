@@ -106,6 +106,21 @@ def test_the_switch_waits_for_its_update_and_happens_once():
     assert not maybe_sparsify(dense_model(), None, 4)
 
 
+def test_a_task_that_never_switches_is_found_out_at_the_second_update():
+    model = moe_model(dense_updates=3).train()
+    model(**batch())
+    model.set_num_updates(1)
+    with pytest.raises(UserError, match="must be used with `--task translation_heated`"):
+        model(**batch())
+    model.eval()(**batch())
+    maybe_sparsify(model, adam([p for _, p in trained_parameters(model)]), 1)
+    model.train()(**batch())
+    resumed = moe_model(dense_updates=3).train()
+    resumed.sparsify()
+    resumed.set_num_updates(5)
+    resumed(**batch())
+
+
 def test_what_cannot_be_switched_is_said_at_the_first_update():
     model = moe_model(dense_updates=3)
     parameters = [p for _, p in trained_parameters(model)]
