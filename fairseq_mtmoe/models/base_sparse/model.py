@@ -71,8 +71,8 @@ class BaseMoEModel(SparseTransformer):
         unwatched = self.training and self.num_updates > 0 and self.dense_updates > 0 and not self.switch_is_watched
         if unwatched and self.is_dense:
             raise UserError(
-                "`--dense-updates` must be used with `--task translation_heated`, which makes the model sparse when they "
-                "are over; with this task use `mtmoe upcycle`."
+                "`--dense-updates` must be used with `--task translation_heated`, which makes the model sparse when "
+                "they are over; with this task use `mtmoe upcycle`."
             )
         return super().forward(*args, **kwargs)
 
