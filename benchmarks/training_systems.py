@@ -59,11 +59,11 @@ class Setting:
 
 
 SETTINGS = {
-    "multi30k": Setting(minutes=5),
+    "multi30k": Setting(minutes=4),
     # More than an epoch of everything, and a larger vocabulary: a lower learning rate, and slower updates.
-    "wmt15_small": Setting(minutes=2.5, lr=6e-3, updates_per_minute=230, sentences_per_update=42),
+    "wmt15_small": Setting(minutes=2, lr=6e-3, updates_per_minute=230, sentences_per_update=42),
     # Interface messages are short: more of them in a batch.
-    "catalogs": Setting(minutes=2.5, lr=6e-3, updates_per_minute=230, sentences_per_update=83),
+    "catalogs": Setting(minutes=1.5, lr=6e-3, updates_per_minute=230, sentences_per_update=83),
 }
 
 
