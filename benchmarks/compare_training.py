@@ -95,7 +95,8 @@ def execute(command: list[str], log: Path, watch: Callable[[], None] | None = No
     Raises:
         click.ClickException: it failed; the message holds the end of the log.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    # PYTHONPATH: this checkout's plugin, wherever another one may be installed.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     start = time.monotonic()
     with open(log, "wb") as file:

@@ -132,6 +132,8 @@ def markdown(by_system: Sequence[Sequence[RunResult]], name: str, setting: Setti
     lines = [
         f"# Training compared: {name}",
         "",
+        f"Data: {setting.data}.",
+        "",
         f"Every run: {setting.minutes:g} minutes of one core's processor time, validations included; seeds "
         f"{', '.join(map(str, seeds))}. Values are means over seeds, in parentheses each seed's. "
         + _surroundings(everything),
