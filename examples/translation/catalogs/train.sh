@@ -12,4 +12,4 @@ fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/catalog
     --optimizer adam --adam-betas '(0.9,0.98)' --clip-norm 1.0 \
     --lr 0.003 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-update 2000 \
     --max-tokens 2000 --num-workers 0 --seed 1 --log-format simple --log-interval 50 \
-    --validate-interval-updates 200 --save-interval-updates 200 --keep-interval-updates 1 --no-epoch-checkpoints "$@"
+    --validate-interval 1000 --validate-interval-updates 200 --save-interval-updates 200 --keep-interval-updates 1 --no-epoch-checkpoints "$@"
