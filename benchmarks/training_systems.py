@@ -61,7 +61,7 @@ class Setting:
 
 SETTINGS = {
     "multi30k": Setting(
-        "Multi30k captions, English to de (29,000 pairs, high), fr (12,000, mid), cs (3,000, low); validation: the first "
+        "Multi30k captions, English to de 29,000 (high), fr 12,000 (mid), cs 3,000 (low); validation: the first "
         "300 sentences of each pair; `mtmoe prepare text --vocab-size 4000`",
         minutes=4,
     ),
