@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import torch
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import replacing
 
 
 @contextlib.contextmanager
@@ -30,32 +31,22 @@ def complete_or_absent(path: str) -> Iterator[BinaryIO]:
     Raises:
         UserError: the system cannot write it, because the disk is full for example.
     """
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)
-        reason = _system_error(error)
-        if reason is None:
-            raise
-        raise UserError(f"`{path}` could not be written: {reason}; what was there before is as it was.") from error
+    with replacing(path) as partial:
+        try:
+            with open(partial, "wb") as file:
+                yield file
+        except RuntimeError as error:
+            # torch hides the system's error in one of its own.
+            raise _system_error(error) from error
 
 
-def _system_error(error: BaseException) -> str | None:
-    """What the system said, where it was the system that failed: torch hides an `OSError` in a `RuntimeError`."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError):
-            return cause.strerror or str(cause)
-        cause = cause.__cause__ or cause.__context__
-    if isinstance(error, RuntimeError) and ("write" in str(error) or "unexpected pos" in str(error)):
-        return str(error).splitlines()[0]
-    return None
+def _system_error(error: RuntimeError) -> Exception:
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, OSError):
+        return OSError(cause.errno, cause.strerror)
+    if "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error):
+        return OSError(str(error).splitlines()[0])
+    return error
 
 
 def save(obj: Any, path: str, async_write: bool = False) -> None:

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from fairseq_mtmoe.analysis.files import replacing
+from fairseq_mtmoe.files import replacing
 
 STYLE: dict[Any, Any] = {
     "font.size": 9.0,

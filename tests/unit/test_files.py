@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_mtmoe.analysis.files import replacing, write_text
+from fairseq_mtmoe.files import replacing, write_text
 from fairseq_mtmoe.errors import UserError
 
 
@@ -25,7 +25,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_a_full_disk_is_said_in_one_sentence(tmp_path):
     path = tmp_path / "a.txt"
-    with pytest.raises(UserError, match=r"a\.txt cannot be written: No space left"), replacing(path):
+    with pytest.raises(UserError, match=r"a\.txt` cannot be written: No space left"), replacing(path):
         raise OSError(28, "No space left on device")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):

@@ -1,4 +1,4 @@
-"""Result files that are complete or absent: written beside their place under another name, then moved there."""
+"""Files that are complete or absent: written beside their place under another name, then moved there."""
 
 from __future__ import annotations
 
@@ -25,12 +25,20 @@ def replacing(path: str | Path) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield partial
+        _flush(partial)
         os.replace(partial, target)
     except OSError as error:
-        raise UserError(f"The file {target} cannot be written: {error.strerror or error}.") from error
+        reason = error.strerror or error
+        raise UserError(f"`{target}` cannot be written: {reason}; what was there before is as it was.") from error
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def _flush(path: Path) -> None:
+    """Wait until the disk has the file: moved earlier, it could be empty after a power cut."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def write_text(path: str | Path, text: str) -> None:
