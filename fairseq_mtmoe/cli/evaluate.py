@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fairseq_mtmoe.analysis import scores as scoring
-from fairseq_mtmoe.files import write_text
 from fairseq_mtmoe.analysis.scores import PairScore
 from fairseq_mtmoe.cli.plot import names
+from fairseq_mtmoe.files import write_text
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.translator import Translation

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairseq_mtmoe.files import replacing, write_text
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import replacing, write_text
 
 
 def test_text_is_written_as_utf8_into_a_new_folder(tmp_path):
