@@ -13,7 +13,7 @@ from typing import Any
 
 from training_systems import BASE, TEMPERATURE, Setting, System
 
-from fairseq_mtmoe.analysis.files import write_text
+from fairseq_mtmoe.files import write_text
 from fairseq_mtmoe.analysis.plots.perplexity import perplexity_figure
 from fairseq_mtmoe.analysis.plots.sheet import save
 from fairseq_mtmoe.analysis.scores import ALL, TIERS

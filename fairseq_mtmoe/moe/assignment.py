@@ -57,7 +57,8 @@ def _scaled(scores_TN: Tensor) -> Tensor:
         scores_TN = _tamed(scores_TN)
         low_T, high_T = scores_TN.amin(1), scores_TN.amax(1)
     spread = (high_T - low_T).mean()
-    return (scores_TN - high_T.unsqueeze(1)).mul_(1 / torch.where(spread > 0, spread, 1))
+    smallest = torch.finfo(spread.dtype).tiny  # less has no finite reciprocal
+    return (scores_TN - high_T.unsqueeze(1)).mul_(1 / torch.where(spread > smallest, spread, 1))
 
 
 def _tamed(scores_TN: Tensor) -> Tensor:
