@@ -13,11 +13,11 @@ from typing import Any
 
 from training_systems import BASE, TEMPERATURE, Setting, System
 
-from fairseq_mtmoe.files import write_text
 from fairseq_mtmoe.analysis.plots.perplexity import perplexity_figure
 from fairseq_mtmoe.analysis.plots.sheet import save
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
 from fairseq_mtmoe.analysis.series import PerplexitySeries, Run, read_run
+from fairseq_mtmoe.files import write_text
 
 GROUPS = (*TIERS, ALL)
 START = 0.2  # the pictures leave out this first part of the updates, where all systems fall alike

@@ -39,7 +39,8 @@ def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
     if num_tokens == 0 or num_experts == 1:
         return torch.zeros(num_tokens, dtype=torch.long, device=scores_TN.device)
     with torch.autocast(scores_TN.device.type, enabled=False):
-        scaled_TN = _scaled(scores_TN.double() if exact else scores_TN.float())
+        wide = exact or scores_TN.dtype == torch.float64
+        scaled_TN = _scaled(scores_TN.double() if wide else scores_TN.float())
         prices_N = market_prices(scaled_TN.float(), COARSE)
         if not exact:
             expert_T = _moved_surplus(scaled_TN, prices_N)

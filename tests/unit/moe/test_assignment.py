@@ -177,6 +177,19 @@ def test_infinite_scores_count_as_the_highest_and_lowest_finite_one(exact):
     assert balanced_assignment(odd, exact=exact)[3] == 2
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_differences_too_small_to_divide_by(exact):
+    scores = torch.zeros(1000, 4)
+    scores[0], scores[1, 0] = 1.0, 1e-37
+    assert_fair(balanced_assignment(scores, exact=exact), 1000, 4)
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1e200, 0.0), (1.0, 1e9)])
+def test_float64_is_not_rounded_to_float32(scale, offset, generator):
+    scores = scale * torch.randn(50, 4, dtype=torch.float64, generator=generator) + offset
+    assert gap(scores / scale, balanced_assignment(scores)) <= FAST_GAP
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 0.0])
 def test_no_finite_score_at_all(value):
     assert_fair(balanced_assignment(torch.full((11, 4), value)), 11, 4)
