@@ -24,7 +24,7 @@ def read_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]]) -> Na
     """The state of a fairseq optimizer over exactly these parameters, by name.
 
     Raises:
-        UserError: the optimizer keeps parameters in groups, or holds other parameters too.
+        UserError: the optimizer has groups of parameters, other parameters too, or state of other shapes than theirs.
     """
     inner = optimizer.optimizer
     if len(inner.param_groups) != 1:
@@ -32,14 +32,21 @@ def read_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]]) -> Na
     masters = getattr(optimizer, "fp32_params", None)
     if masters is None:
         _expect_same(inner.param_groups[0]["params"], parameters)
-        return {name: dict(inner.state.get(parameter, {})) for name, parameter in parameters}
-    if isinstance(masters, dict):
+        state = {name: dict(inner.state.get(parameter, {})) for name, parameter in parameters}
+    elif isinstance(masters, dict):
         return _read_flat(inner, masters, parameters)
-    _expect_same(masters, parameters)
-    return {
-        name: {"master": master.data, **inner.state.get(master, {})}
-        for (name, _), master in zip(parameters, masters, strict=True)
-    }
+    else:
+        _expect_same(masters, parameters)
+        state = {
+            name: {"master": master.data, **inner.state.get(master, {})}
+            for (name, _), master in zip(parameters, masters, strict=True)
+        }
+    if not all(has_shape(state[name], parameter.shape) for name, parameter in parameters):
+        raise UserError(
+            "`--dense-updates` must be used with an `--optimizer` whose state has the shapes of the parameters, "
+            "such as adam, but this one's has others."
+        )
+    return state
 
 
 def write_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]], state: NamedState) -> None:
@@ -64,6 +71,11 @@ def write_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]], stat
         master.data.copy_(moments.pop("master", master.data))
         if moments:
             inner.state[master] = moments
+
+
+def has_shape(entry: Dict[str, Any], shape: torch.Size) -> bool:
+    """Whether all that an optimizer knows of a parameter are numbers and tensors of its shape; not so in Adafactor."""
+    return all(value.shape in (shape, torch.Size()) for value in entry.values() if torch.is_tensor(value))
 
 
 def map_tensors(entry: Dict[str, Any], shape: torch.Size, change: Callable[[Tensor], Tensor]) -> Dict[str, Any]:

@@ -43,7 +43,7 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
             "checkpoint made sparse by `mtmoe upcycle`."
         )
     if update_num < dense_updates:
-        if update_num == 0:  # what cannot work is said at once, not after the dense updates
+        if update_num <= 1:  # what cannot work is said at once, not after the dense updates
             read_state(optimizer, trained_parameters(model))
         return False
     sparsify_with_optimizer(model, optimizer)

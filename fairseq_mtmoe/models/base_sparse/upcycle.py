@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._common.optimizer_state import NamedState, trained_parameters
+from fairseq_mtmoe.models._common.optimizer_state import NamedState, has_shape, trained_parameters
 from fairseq_mtmoe.models._common.switch import sparsify_with_state
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
 from fairseq_mtmoe.models.base_sparse.model import BaseMoEModel
@@ -97,8 +97,7 @@ def _named_optimizer_state(saved: Optional[Dict[str, Any]], model: BaseMoEModel)
     if len(entries) != len(parameters):
         return None
     state = {name: entries[index] for index, (name, _) in enumerate(parameters)}
-    fits = all(state[name]["exp_avg"].shape == p.shape for name, p in parameters if "exp_avg" in state[name])
-    return state if fits else None
+    return state if all(has_shape(state[name], parameter.shape) for name, parameter in parameters) else None
 
 
 def _indexed(state: NamedState, model: BaseMoEModel, saved: Dict[str, Any]) -> Dict[str, Any]:

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 import torch
+from fairseq.optim.adafactor import FairseqAdafactor
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
@@ -16,6 +17,10 @@ from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
 from fairseq_mtmoe.models.base_sparse.upcycle import upcycle
 from tests.helpers.models import SIZES, batch, dense_model, moe_model
 
+ADAFACTOR = {
+    "lr": [0.01], "adafactor_eps": "(1e-30, 1e-3)", "clip_threshold": 1.0, "decay_rate": -0.8, "beta1": None,
+    "weight_decay": 0.0, "scale_parameter": False, "relative_step": False, "warmup_init": False,
+}  # fmt: skip
 FC1, EXPERTS = "decoder.layers.1.fc1.weight", "decoder.layers.1.moe.experts.fc1_weight"
 
 
@@ -131,6 +136,15 @@ def test_what_cannot_be_switched_is_said_at_the_first_update():
         maybe_sparsify(model, adam([*parameters, torch.nn.Parameter(torch.ones(1))]), 0)
 
 
+def test_an_optimizer_with_factored_moments_is_refused_after_its_first_update():
+    model = moe_model(dense_updates=3).train()
+    optimizer = FairseqAdafactor(argparse.Namespace(**ADAFACTOR), [p for _, p in trained_parameters(model)])
+    assert not maybe_sparsify(model, optimizer, 0)
+    train(model, optimizer, 1)
+    with pytest.raises(UserError, match="must be used with an `--optimizer` whose state has the shapes"):
+        maybe_sparsify(model, optimizer, 1)
+
+
 def dense_checkpoint(updates=2, namespace=False):
     model = dense_model().train()
     optimizer = adam(list(model.parameters()))
@@ -205,6 +219,9 @@ def test_upcycling_what_is_no_dense_transformer_is_refused():
 
 def test_without_moments_upcycling_leaves_the_optimizer_out():
     checkpoint, _ = dense_checkpoint()
-    checkpoint["last_optimizer_state"]["state"] = {}
-    assert "last_optimizer_state" not in upcycle(checkpoint, {"num_experts": 2})
+    states = checkpoint["last_optimizer_state"]["state"]
+    factored = {index: {"exp_avg_sq_row": entry["exp_avg_sq"].sum(-1)} for index, entry in states.items()}
+    for state in ({}, factored):
+        checkpoint["last_optimizer_state"]["state"] = state
+        assert "last_optimizer_state" not in upcycle(checkpoint, {"num_experts": 2})
     assert BaseMoEConfig().num_experts == 16
