@@ -32,11 +32,24 @@ def remembered(args: Namespace) -> Dict[str, Any]:
 
 def recall(args: Namespace, state: Mapping[str, Any]) -> bool:
     """Put a checkpoint's settings in the place of the options; True if that changed any."""
-    changed = {name: state[name] for name in SETTINGS if name in state and state[name] != getattr(args, name)}
+    changed = _differing(args, state)
     for name, value in changed.items():
         logger.info(f"from the checkpoint: {name} = {value} instead of {getattr(args, name)}")
         setattr(args, name, value)
     return bool(changed)
+
+
+def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
+    """Say which settings a run has changed since the checkpoint that it goes on from.
+
+    A language whose place in `langs` has changed takes over the token and the gate of the one that was there.
+    """
+    for name, value in _differing(args, state).items():
+        logger.warning(f"{name} was {value} when the checkpoint was trained, and is {getattr(args, name)} from now on")
+
+
+def _differing(args: Namespace, state: Mapping[str, Any]) -> Dict[str, Any]:
+    return {name: state[name] for name in SETTINGS if name in state and state[name] != getattr(args, name)}
 
 
 def relabel(dictionary: Dictionary, num_symbols: int, args: Namespace) -> None:

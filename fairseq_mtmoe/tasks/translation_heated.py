@@ -28,7 +28,7 @@ from fairseq_mtmoe.models._common import expert_layers
 from fairseq_mtmoe.models._common.switch import maybe_sparsify
 from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, stop_counting
-from fairseq_mtmoe.tasks._memory import recall, relabel, remembered
+from fairseq_mtmoe.tasks._memory import recall, relabel, remembered, warn_of_changes
 from fairseq_mtmoe.tasks._options import all_pairs, arguments
 from fairseq_mtmoe.tasks._pair_metrics import add_pair_sums, group_values, log_groups
 
@@ -97,11 +97,17 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Called by fairseq before it builds a checkpoint's model; generation takes over what training remembered.
 
+        A run that trains on has options of its own, and its checkpoints remember these.
+
         Raises:
             UserError: the model was not trained with the languages of `--source-lang` and `--target-lang`.
         """
         super().load_state_dict(state_dict)
-        if self.training or not recall(self.args, state_dict):
+        if self.training:
+            warn_of_changes(self.args, state_dict)
+            self.state.merge_state_dict(remembered(self.args))
+            return
+        if not recall(self.args, state_dict):
             return
         for name in ("source_lang", "target_lang"):
             lang, known = getattr(self.args, name), self.args.langs

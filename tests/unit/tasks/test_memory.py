@@ -58,3 +58,17 @@ def test_training_and_validation_keep_their_options(digits):
     training = digit_task(digits)
     training.load_state_dict(digit_task(digits, lang_pairs="en-cc").state_dict())
     assert training.langs == ["aa", "bb", "cc", "en"]
+
+
+def test_a_run_that_goes_on_with_other_options_says_so_and_remembers_its_own(digits, caplog):
+    before = digit_task(digits, langs="en,aa,bb,cc").state_dict()
+    training = digit_task(digits, decoder_langtok=True)
+    training.load_state_dict(before)
+    assert training.state_dict()["langs"] == ["aa", "bb", "cc", "en"]
+    assert training.state_dict()["langtoks"] == {"main": ("tgt", "tgt")}
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings[0].startswith("langs was ['en', 'aa', 'bb', 'cc'] when the checkpoint was trained, and is ['aa',")
+    assert len(warnings) == 2  # and langtoks
+    caplog.clear()
+    training.load_state_dict(digit_task(digits, decoder_langtok=True).state_dict())
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
