@@ -6,6 +6,7 @@ its sentence alone. Invariants of our own code are asserted instead, and keep th
 
 from __future__ import annotations
 
+import os
 import sys
 from types import TracebackType
 from typing import NoReturn
@@ -44,3 +45,5 @@ def install_excepthook() -> None:
 
     hook.shows_user_errors = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+    # hydra prints exceptions itself, with a stack trace, unless it is told to let them through.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from tests.helpers.commands import PLUGIN, run, train
+from tests.helpers.commands import PLUGIN, REPOSITORY, run, train
 
 
 def sentence_of(result) -> str:
@@ -48,6 +48,16 @@ def test_wrong_options(digits, tmp_path, options, words):
     sentence = sentence_of(result)
     assert all(word in sentence for word in words), sentence
     assert not list((tmp_path / "run").glob("*.pt"))
+
+
+def test_wrong_option_in_a_configuration(digits, tmp_path):
+    result = run(
+        "fairseq-hydra-train", "--config-dir", REPOSITORY / "configs" / "debug", "--config-name", "tiny",
+        f"task.data={digits}", "task.lang_pairs='en-aa,en-bb'", "model.num_experts=0",
+        f"checkpoint.save_dir={tmp_path / 'run'}", f"hydra.run.dir={tmp_path / 'logs'}",
+        f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}", check=False,
+    )  # fmt: skip
+    assert "`--num-experts` must be at least 1, but is 0 instead." in sentence_of(result)
 
 
 @pytest.mark.parametrize("damage", ["no dictionary", "empty shard", "truncated shard"])
