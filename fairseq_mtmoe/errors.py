@@ -23,9 +23,11 @@ def must_be(name: str, rule: str, value: object) -> NoReturn:
 
 def find_user_error(error: BaseException | None) -> UserError | None:
     """The `UserError` at the root of a chain of exceptions (fairseq re-raises some as bare `Exception`), if any."""
-    while error is not None:
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:  # an exception can be its own cause
         if isinstance(error, UserError):
             return error
+        seen.append(error)
         error = error.__cause__ or error.__context__
     return None
 

@@ -36,17 +36,20 @@ def complete_or_absent(path: str) -> Iterator[BinaryIO]:
             with open(partial, "wb") as file:
                 yield file
         except RuntimeError as error:
-            # torch hides the system's error in one of its own.
-            raise _system_error(error) from error
+            system_error = _system_error(error)
+            if system_error is None:
+                raise
+            raise system_error from error
 
 
-def _system_error(error: RuntimeError) -> Exception:
+def _system_error(error: RuntimeError) -> OSError | None:
+    """What the system said, where it was the system that failed: torch hides it in an error of its own."""
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OSError):
         return OSError(cause.errno, cause.strerror)
     if "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error):
         return OSError(str(error).splitlines()[0])
-    return error
+    return None
 
 
 def save(obj: Any, path: str, async_write: bool = False) -> None:

@@ -42,3 +42,9 @@ def test_the_root_of_a_chain_is_found():
     wrapped.__cause__ = error
     assert find_user_error(wrapped) is error
     assert find_user_error(RuntimeError("c")) is None
+
+
+def test_the_search_for_the_root_ends():
+    error = RuntimeError("a")
+    error.__cause__ = error
+    assert find_user_error(error) is None

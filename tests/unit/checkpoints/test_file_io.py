@@ -51,6 +51,12 @@ def test_fairseq_saves_copies_and_loads_through_these_functions(tmp_path):
     assert hasattr(checkpoint_utils.load_checkpoint_to_cpu, "installed_by")
 
 
+def test_an_error_of_another_kind_comes_through_as_it_is(tmp_path):
+    with pytest.raises(RuntimeError, match="illegal") as caught, file_io.complete_or_absent(str(tmp_path / "a.pt")):
+        raise RuntimeError("an illegal memory access")
+    assert caught.value.__cause__ is None and not os.listdir(tmp_path)
+
+
 def test_loading_never_executes(tmp_path):
     path, proof = str(tmp_path / "bad.pt"), tmp_path / "executed"
     torch.save({"model": Touch(proof)}, path)
