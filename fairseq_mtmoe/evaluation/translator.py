@@ -89,7 +89,7 @@ class Translator:
     @property
     def trained_pairs(self) -> list[str]:
         """The language pairs that the first checkpoint was trained on, as far as it says."""
-        pairs = _get(self._task_cfg, "lang_pairs")
+        pairs = (self._task_state or {}).get("lang_pairs") or _get(self._task_cfg, "lang_pairs")
         if pairs:
             return pairs.split(",") if isinstance(pairs, str) else list(pairs)
         source, target = _get(self._task_cfg, "source_lang"), _get(self._task_cfg, "target_lang")

@@ -26,8 +26,8 @@ SETTINGS = (
 
 
 def remembered(args: Namespace) -> Dict[str, Any]:
-    """The settings to store, as plain containers."""
-    return {name: getattr(args, name) for name in SETTINGS}
+    """The settings to store, as plain containers; and, for evaluation, the pairs, which options may name by a file."""
+    return {name: getattr(args, name) for name in (*SETTINGS, "lang_pairs")}
 
 
 def recall(args: Namespace, state: Mapping[str, Any]) -> bool:

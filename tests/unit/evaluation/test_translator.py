@@ -85,6 +85,14 @@ def test_a_model_of_the_task_translation_has_one_pair(tmp_path):
     assert len(translator.translate("en-bb", "test").hypotheses) == 11
 
 
+def test_pairs_that_training_read_from_a_file_are_known_without_it(sparse, tmp_path):
+    file = tmp_path / "pairs.txt"
+    file.write_text("en-bb\n")
+    untrained.save_model(sparse.data, tmp_path / "a.pt", *untrained.SPARSE, "--lang-pairs", str(file))
+    file.unlink()
+    assert Translator(str(sparse.data), [str(tmp_path / "a.pt")], SHORT).trained_pairs == ["en-bb"]
+
+
 def test_half_precision_translates_too(stock):
     decoding = Decoding(beam=3, max_len_b=20, fp16=True)
     translator = Translator(str(stock.data), [str(stock.checkpoint)], decoding)
