@@ -50,6 +50,7 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         self.journal = Journal(args.save_dir)
         self.stopwatch = Stopwatch()
         self._model_names: Optional[List[str]] = None
+        self._model_langs: Optional[List[str]] = None
         self._evaluated_split = ""
         self._epoch = 1
         self._pair_tiers: Optional[Dict[str, str]] = None
@@ -100,13 +101,21 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         A run that trains on has options of its own, and its checkpoints remember these.
 
         Raises:
-            UserError: the model was not trained with the languages of `--source-lang` and `--target-lang`.
+            UserError: the model was not trained with the languages of `--source-lang` and `--target-lang`, or not with
+                those of the other models of an ensemble.
         """
         super().load_state_dict(state_dict)
         if self.training:
             warn_of_changes(self.args, state_dict)
             self.state.merge_state_dict(remembered(self.args))
             return
+        langs = state_dict.get("langs")
+        if self._model_langs and langs and langs != self._model_langs:
+            raise UserError(
+                f"The models of an ensemble must have the same languages in the same order, but one has "
+                f"{', '.join(self._model_langs)} and another {', '.join(langs)}."
+            )
+        self._model_langs = langs or self._model_langs
         if not recall(self.args, state_dict):
             return
         for name in ("source_lang", "target_lang"):

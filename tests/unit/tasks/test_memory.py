@@ -54,6 +54,15 @@ def test_a_language_that_the_checkpoint_does_not_know_is_refused(digits):
         digit_task(digits, source_lang="en", target_lang="bb").load_state_dict(training.state_dict())
 
 
+def test_the_models_of_an_ensemble_must_order_their_languages_alike(digits):
+    generation = digit_task(digits, source_lang="en", target_lang="cc")
+    generation.load_state_dict({})  # stock fairseq's remember nothing
+    for _ in range(2):
+        generation.load_state_dict(digit_task(digits).state_dict())
+    with pytest.raises(UserError, match="one has aa, bb, cc, en and another en, cc, bb, aa"):
+        generation.load_state_dict(digit_task(digits, langs="en,cc,bb,aa").state_dict())
+
+
 def test_training_and_validation_keep_their_options(digits):
     training = digit_task(digits)
     training.load_state_dict(digit_task(digits, lang_pairs="en-cc").state_dict())
