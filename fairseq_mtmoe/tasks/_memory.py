@@ -12,6 +12,8 @@ from typing import Any, Dict, Mapping
 from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_utils import augment_dictionary
 
+from fairseq_mtmoe.tasks._options import all_pairs
+
 logger = logging.getLogger(__name__)
 
 SETTINGS = (
@@ -26,8 +28,8 @@ SETTINGS = (
 
 
 def remembered(args: Namespace) -> Dict[str, Any]:
-    """The settings to store, as plain containers; and, for evaluation, the pairs, which options may name by a file."""
-    return {name: getattr(args, name) for name in (*SETTINGS, "lang_pairs")}
+    """The settings to store, as plain containers; and the pairs, which the options may have read from a file."""
+    return {**{name: getattr(args, name) for name in SETTINGS}, "lang_pairs": all_pairs(args)}
 
 
 def recall(args: Namespace, state: Mapping[str, Any]) -> bool:

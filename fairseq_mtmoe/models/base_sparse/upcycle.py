@@ -68,9 +68,10 @@ def _known(options: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _task_names(checkpoint: Dict[str, Any]) -> Optional[str]:
-    """The languages that a run of `translation_heated` remembers, which its task ids stand for by default."""
-    langs = (checkpoint.get("task_state") or {}).get("langs")
-    return ",".join(langs) if langs else None
+    """The languages, or with `--task-ids pair` the pairs, that a run of `translation_heated` remembers."""
+    state = checkpoint.get("task_state") or {}
+    names = state.get("lang_pairs" if state.get("task_ids") == "pair" else "langs")
+    return ",".join(names) if names else None
 
 
 def _dictionaries(weights: Dict[str, Tensor]) -> SimpleNamespace:

@@ -176,7 +176,7 @@ def test_upcycled_checkpoint_translates_as_the_dense_one(namespace):
     assert "fc1.weight" in str(checkpoint["model"].keys())  # the input is as it was
 
 
-def test_task_gates_get_one_gate_for_each_remembered_language():
+def test_task_gates_get_one_gate_for_each_remembered_language_or_pair():
     checkpoint, _dense = dense_checkpoint()
     with pytest.raises(UserError, match="gives each sentence a task id"):
         upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
@@ -184,6 +184,9 @@ def test_task_gates_get_one_gate_for_each_remembered_language():
     sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
     assert sparse["model"]["encoder.layers.1.moe.gate.weight"].shape == (3, 4, 16)
     assert sparse["cfg"]["model"]["task_names"] == "aa,bb,en" and sparse["task_state"] == checkpoint["task_state"]
+    checkpoint["task_state"] |= {"task_ids": "pair", "lang_pairs": ["en-aa", "en-bb"]}
+    sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
+    assert sparse["cfg"]["model"]["task_names"] == "en-aa,en-bb"
 
 
 def test_upcycled_moments_load_into_the_sparse_models_optimizer():
