@@ -16,11 +16,23 @@ def test_the_sum_over_layers_trains_their_gates():
     x = torch.randn(10, 8)
     for part in (model[0], model[1], model[3]):
         part(x, x)
+    expected = model[0].last_balance_loss + model[3].last_balance_loss
     loss = balance_loss(model)
     assert loss.dtype == torch.float32
-    assert torch.allclose(loss, model[0].last_balance_loss + model[3].last_balance_loss)
+    assert torch.allclose(loss, expected)
     loss.backward()
     assert model[0].gate.weight.grad.any() and model[3].gate.weight.grad.any()
+
+
+def test_a_layer_that_was_left_out_adds_nothing():
+    model, x = nn.ModuleList([layer("switch"), layer("switch")]), torch.randn(10, 8)
+    model[0](x, x), model[1](x, x)
+    balance_loss(model).backward()
+    model[1](x, x)  # layerdrop leaves the first one out
+    expected = model[1].last_balance_loss.item()
+    loss = balance_loss(model)
+    assert loss.item() == expected
+    loss.backward()
 
 
 def test_it_is_0_without_such_a_gate():
