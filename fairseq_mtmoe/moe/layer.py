@@ -28,8 +28,8 @@ class MoELayer(nn.Module):
     after every expert became a copy of a dense layer, the output is that layer's, and the gates' power is learned.
 
     Attributes:
-        last_balance_loss: the gate's load-balancing loss in the last forward pass, until `losses.balance_loss` takes it;
-            None where it defines none.
+        last_balance_loss: the gate's load-balancing loss in the last forward pass, until `losses.balance_loss` takes
+            it; None where it defines none.
         load: how many tokens each expert got, once it is enabled.
 
     Raises:
