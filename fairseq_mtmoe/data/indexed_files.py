@@ -28,7 +28,7 @@ def count_sentences(prefix: str) -> int | None:
     try:
         with open(f"{prefix}.idx", "rb") as index:
             count, data_bytes = reader(index, os.path.getsize(f"{prefix}.idx"))
-    except struct.error:
+    except (struct.error, KeyError):  # KeyError: a type of number that there is not
         raise _truncated(f"{prefix}.idx") from None
     if count == 0:
         raise UserError(f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again.")
@@ -75,4 +75,4 @@ def _read_cached(index: BinaryIO, size: int) -> tuple[int, int]:
 
 
 def _truncated(path: str) -> UserError:
-    return UserError(f"`{path}` must be a whole file, but is truncated; preprocess or copy it again.")
+    return UserError(f"`{path}` must be a whole file, but is truncated or damaged; preprocess or copy it again.")

@@ -47,6 +47,15 @@ def test_a_truncated_file_is_refused(impl, suffix, share, tmp_path):
         count_sentences(prefix)
 
 
+def test_an_index_with_an_unknown_type_is_refused(tmp_path):
+    prefix = write(tmp_path / "train.en-de.en", SENTENCES, "mmap")
+    index = bytearray((tmp_path / "train.en-de.en.idx").read_bytes())
+    index[17] = 99
+    (tmp_path / "train.en-de.en.idx").write_bytes(index)
+    with pytest.raises(UserError, match="truncated or damaged"):
+        count_sentences(prefix)
+
+
 def test_other_formats_and_missing_files_have_no_count(tmp_path):
     assert count_sentences(str(tmp_path / "train.en-de.en")) is None
     (tmp_path / "x.idx").write_bytes(b"HUFFIDX\0" + bytes(20))
