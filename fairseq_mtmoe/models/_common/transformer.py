@@ -110,7 +110,7 @@ class FlatTransformer(TransformerModelBase):
     Its parameters have stock fairseq's names: a checkpoint of `--arch transformer` loads into it, and the reverse.
     """
 
-    # SequenceGenerator and the trainer look here; True makes our tasks pass `task_ids` on.
+    # Whether the task `translation_heated` passes `task_ids` on to the model.
     accepts_task_ids = False
 
     @classmethod
