@@ -104,6 +104,11 @@ class BaseMoEModel(SparseTransformer):
             for path in slots
             if f"{path}.moe.experts.fc1_weight" in state_dict
         }
+        elsewhere = {key.split(".moe.")[0] for key in state_dict if ".moe." in key} ^ set(saved)
+        if elsewhere or (saved and len(saved) < len(slots)):
+            raise UserError(
+                "`--expert-interval` and the numbers of blocks must be the checkpoint's, which has experts elsewhere."
+            )
         if not saved:
             if not self.is_dense:
                 raise UserError(
