@@ -28,8 +28,13 @@ def test_training_option_across_the_switch(digits, tmp_path, options):
     assert not torch.equal(weights[experts[0]][0], weights[experts[0]][1])
 
 
-def test_ensemble_of_two_kinds_of_gates(digits, tmp_path):
-    train(digits, tmp_path / "a", "--max-update", 30, "--expert-gates", "base,task", "--lr", 0.01)
-    train(digits, tmp_path / "b", "--max-update", 30, "--expert-gates", "task", "--seed", 2, "--lr", 0.01)
-    both = f"{tmp_path / 'a' / 'checkpoint_last.pt'}:{tmp_path / 'b' / 'checkpoint_last.pt'}"
-    assert 0 <= bleu_of(generate(digits, both, "bb")) < 100
+def test_ensemble_of_different_models(digits, tmp_path):
+    kinds = {
+        "a": ("--expert-gates", "base,task"),
+        "b": ("--expert-gates", "task", "--seed", 2),
+        "c": ("--arch", "base_dense_tiny"),
+    }
+    for name, options in kinds.items():
+        train(digits, tmp_path / name, "--max-update", 4, *options)
+    paths = ":".join(str(tmp_path / name / "checkpoint_last.pt") for name in kinds)
+    assert 0 <= bleu_of(generate(digits, paths, "bb")) < 100

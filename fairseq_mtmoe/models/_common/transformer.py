@@ -104,14 +104,15 @@ class SlotDecoder(SlotStack, TransformerDecoderBase):
         return super().extract_features_scriptable(prev_output_tokens, encoder_out, *args, **kwargs)
 
 
-class FlatTransformer(TransformerModelBase):
-    """fairseq's transformer with a flat configuration: the dense twin of every sparse model.
+class SparseTransformer(TransformerModelBase):
+    """A transformer with expert slots. `slot_plans` maps a block's index to its plan, the same in both stacks.
 
-    Its parameters have stock fairseq's names: a checkpoint of `--arch transformer` loads into it, and the reverse.
+    All parameters but the experts' have stock fairseq's names: without plans, and while it is dense, a checkpoint of
+    `--arch transformer` loads into it, and the reverse.
     """
 
-    # Whether the task `translation_heated` passes `task_ids` on to the model.
-    accepts_task_ids = False
+    # Tells the task `translation_heated` to pass `task_ids` on to the model.
+    accepts_task_ids = True
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -127,12 +128,6 @@ class FlatTransformer(TransformerModelBase):
     ) -> Any:
         """As fairseq's; the flat options have no layers to prune at loading, so its pruning is told nothing."""
         return super().load_state_dict(state_dict, strict)
-
-
-class SparseTransformer(FlatTransformer):
-    """A transformer with expert slots. `slot_plans` maps a block's index to its plan, the same in both stacks."""
-
-    accepts_task_ids = True
 
     @classmethod
     def build_sparse(cls, cfg: TransformerConfig, task: Any, slot_plans: Dict[int, SlotPlan]) -> "SparseTransformer":

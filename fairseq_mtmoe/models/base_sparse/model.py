@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common import SlotPlan, expert_layers, expert_slots
 from fairseq_mtmoe.models._common.flat_options import nested_options
-from fairseq_mtmoe.models._common.transformer import FlatTransformer, SparseTransformer
+from fairseq_mtmoe.models._common.transformer import SparseTransformer
 from fairseq_mtmoe.models.base_sparse.architectures import register_sizes
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
 
@@ -21,13 +21,16 @@ COMBINES = ("preserving", "paper")
 
 
 @register_model("base_dense", dataclass=DenseConfig)
-class BaseDenseModel(FlatTransformer):
-    """The dense twin of `BaseMoEModel`: stock fairseq's transformer under the same names of sizes."""
+class BaseDenseModel(SparseTransformer):
+    """The dense twin of `BaseMoEModel`: stock fairseq's transformer under the same names of sizes.
+
+    It takes task ids and does nothing with them, so that ensembles may mix it with sparse models.
+    """
 
     @classmethod
     def build_model(cls, cfg: DenseConfig, task: Any) -> "BaseDenseModel":
         """Called by fairseq."""
-        return super().build_model(nested_options(cfg), task)
+        return cls.build_sparse(nested_options(cfg), task, slot_plans={})
 
 
 @register_model("base_moe", dataclass=BaseMoEConfig)
