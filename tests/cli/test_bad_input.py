@@ -77,7 +77,7 @@ def test_damaged_data(digits, tmp_path, damage):
 def test_checkpoint_of_another_number_of_experts(digits, trained):
     before = (trained / "checkpoint_last.pt").read_bytes()
     sentence = sentence_of(train(digits, trained, "--num-experts", 8, "--max-update", 6, check=False))
-    assert "`--num-experts` must be 4, as in the checkpoint's" in sentence
+    assert "`--num-experts` must be 4 as in the checkpoint's" in sentence
     assert (trained / "checkpoint_last.pt").read_bytes() == before
 
 

@@ -121,9 +121,7 @@ class BaseMoEModel(SparseTransformer):
             return
         for path, num_experts in saved.items():
             if slots[path].plan.num_experts != num_experts:
-                must_be(
-                    "--num-experts", f"{num_experts}, as in the checkpoint's {path},", slots[path].plan.num_experts
-                )
+                must_be("--num-experts", f"{num_experts} as in the checkpoint's {path}", slots[path].plan.num_experts)
         if self.is_dense:
             self.sparsify()
 

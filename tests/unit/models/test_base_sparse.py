@@ -173,7 +173,7 @@ def test_sparse_checkpoint_makes_a_model_that_starts_dense_sparse():
 @pytest.mark.parametrize(
     ("checkpoint", "model", "sentence"),
     [
-        (dict(num_experts=4), dict(num_experts=8), "`--num-experts` must be 4, as in the checkpoint's encoder"),
+        (dict(num_experts=4), dict(num_experts=8), "`--num-experts` must be 4 as in the checkpoint's encoder"),
         (dict(dense_updates=5), dict(), "`--dense-updates` must be above 0 for a dense checkpoint"),
         (dict(expert_interval=1), dict(), "`--expert-interval` and the numbers of blocks must be the checkpoint's"),
         (dict(), dict(expert_interval=1), "`--expert-interval` and the numbers of blocks must be the checkpoint's"),
