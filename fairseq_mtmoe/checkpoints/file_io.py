@@ -83,7 +83,7 @@ def readable(path: str) -> Iterator[None]:
     try:
         yield
     except pickle.UnpicklingError as error:
-        if "Unsupported" in str(error) or "GLOBAL" in str(error):
+        if "GLOBAL" in str(error) or "Unsupported class" in str(error):  # torch's words for what it would have to run
             raise UserError(
                 f"`{path}` must hold tensors, plain containers and `argparse.Namespace` alone, but holds other Python "
                 "objects, which loading could execute; it was not loaded."

@@ -83,6 +83,13 @@ def test_truncated_file_is_one_sentence(tmp_path, keep):
         file_io.load(path)
 
 
+def test_a_file_of_another_kind_is_no_whole_checkpoint(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("# A heading\n")
+    with pytest.raises(UserError, match="must be a whole checkpoint"):
+        file_io.load(str(path))
+
+
 def test_missing_file_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="must be a checkpoint file, but there is none"):
         file_io.load(str(tmp_path / "none.pt"))
