@@ -28,8 +28,9 @@ $(INSTALLED): setup.py constraints.txt
 	$(PIP) install -q --no-deps --no-build-isolation fairseq-fixed==0.12.3.1
 	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[demo,test]'
 	@touch $@
+	@echo 'Installed; `source $(BIN)/activate` gives you mtmoe and the fairseq commands.'
 
-demo: $(INSTALLED)  ## train, sparsify and evaluate a sparse multilingual translator on real text (12 minutes on 2 cores)
+demo: $(INSTALLED)  ## train, sparsify and evaluate a sparse multilingual translator on real text
 	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/translation/catalogs/demo.sh
 
 lint: $(INSTALLED)  ## style and types
@@ -44,4 +45,4 @@ coverage: $(INSTALLED)  ## the tests again, with the branches that they reach
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term-missing:skip-covered
 
 clean:  ## remove the set-up and the demo's runs
-	rm -rf $(VENV) $(RUNS) *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(RUNS)/catalogs *.egg-info .pytest_cache .mypy_cache .ruff_cache
