@@ -1,4 +1,4 @@
-"""The load-balancing loss: its weight, its gradient, what is logged."""
+"""The loss from features against fairseq's; the load-balancing loss: its weight, its gradient, what is logged."""
 
 from argparse import Namespace
 
@@ -8,9 +8,13 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from fairseq.logging import metrics
 from torch import nn
 
-from fairseq_mtmoe.criterions.moe_label_smoothed_cross_entropy import MoELabelSmoothedCrossEntropyCriterion
+from fairseq_mtmoe.criterions.moe_label_smoothed_cross_entropy import (
+    MoELabelSmoothedCrossEntropyCriterion,
+    output_weight,
+)
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+from tests.helpers.models import batch, dense_model, moe_model, stock_model
 
 TASK = Namespace(target_dictionary=Namespace(pad=lambda: 1))
 
@@ -99,3 +103,65 @@ def test_recomputed_activations_would_lose_the_gradient_and_are_refused():
     with pytest.raises(UserError, match="cannot be used with `--checkpoint"):
         criterion(1.0)(model, sample())
     criterion(1.0)(model.eval(), sample())
+
+
+def both(model, reduce=True, **options):
+    """(loss, sample size, what is logged, gradients) of fairseq's criterion and of ours, on a padded batch."""
+    net_input = batch(task_ids=hasattr(model, "task_names"))
+    target = net_input["prev_output_tokens"].flip(0)
+    sample = {"net_input": net_input, "target": target, "ntokens": int(target.ne(1).sum())}
+    results = []
+    for kind in (LabelSmoothedCrossEntropyCriterion, MoELabelSmoothedCrossEntropyCriterion):
+        model.zero_grad()
+        loss, sample_size, log = kind(TASK, label_smoothing=0.1, **options)(model, sample, reduce)
+        loss.sum().backward()
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        results.append((loss.detach(), sample_size, log, gradients))
+    return results
+
+
+MODELS = {
+    "sparse": moe_model,
+    "dense": dense_model,
+    "stock": stock_model,
+    "unshared": lambda: moe_model(share_all_embeddings=False),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"ignore_prefix_size": 2, "report_accuracy": True}, {"sentence_avg": True}])
+@pytest.mark.parametrize("kind", MODELS)
+def test_from_features_it_is_fairseqs_loss(kind, options):
+    model = MODELS[kind]()
+    assert output_weight(model) is not None
+    theirs, ours = both(model, **{"sentence_avg": False, **options})
+    torch.testing.assert_close(ours[0], theirs[0])
+    assert ours[1] == theirs[1] and ours[2].keys() == theirs[2].keys()
+    for key, value in theirs[2].items():
+        assert ours[2][key] == pytest.approx(float(value), rel=1e-5), key
+    assert ours[3].keys() == theirs[3].keys()
+    for name, gradient in theirs[3].items():
+        torch.testing.assert_close(ours[3][name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_loss_for_each_token_is_fairseqs_own():
+    theirs, ours = both(moe_model(), reduce=False, sentence_avg=False)
+    assert ours[0].shape == (24, 1) and torch.equal(ours[0], theirs[0])
+
+
+def test_what_is_not_a_plain_projection_goes_fairseqs_way():
+    assert output_weight(TinyModel()) is None and output_weight(moe_model().half()) is None
+    with torch.autocast("cpu"):
+        assert output_weight(moe_model()) is None
+    biased = moe_model(share_all_embeddings=False)
+    biased.decoder.output_projection = nn.Linear(16, 24)
+    assert output_weight(biased) is None
+
+    class Other(type(stock_model())):
+        def get_normalized_probs(self, net_output, log_probs, sample=None):
+            return super().get_normalized_probs(net_output, log_probs, sample)
+
+    other = stock_model()
+    other.__class__ = Other
+    assert output_weight(other) is None
+    theirs, ours = both(other, sentence_avg=False)
+    assert torch.equal(ours[0], theirs[0])

@@ -1,0 +1,97 @@
+"""The loss from features against its definition: values, every gradient, blocks, half precision."""
+
+import pytest
+import torch
+
+from fairseq_mtmoe.criterions import projected_loss as module
+from fairseq_mtmoe.criterions.projected_loss import projected_loss, reference_loss
+
+WORDS, WIDTH = 37, 8
+
+
+def inputs(tokens=11, dtype=torch.float32, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(tokens, WIDTH, generator=generator, dtype=dtype)
+    weight = torch.randn(WORDS, WIDTH, generator=generator, dtype=dtype)
+    return features.requires_grad_(), weight.requires_grad_(), torch.randint(WORDS, (tokens,), generator=generator)
+
+
+def gradients(loss_of, features, weight, target, smoothing, scale=1.0):
+    sums = loss_of(features, weight, target, smoothing)
+    return sums, torch.autograd.grad(sums.loss * scale, (features, weight))
+
+
+@pytest.fixture(params=[1, 4, 100])
+def rows(request, monkeypatch):
+    """Blocks of one token, blocks of which the last is smaller, and one block for all."""
+    monkeypatch.setattr(module, "BLOCK_LOGITS", 1)
+    monkeypatch.setattr(module, "BLOCK_ROWS", request.param)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.usefixtures("rows")
+def test_values_and_gradients_are_the_definitions(smoothing):
+    features, weight, target = inputs()
+    ours, our_gradients = gradients(projected_loss, features, weight, target, smoothing, scale=3.0)
+    theirs, their_gradients = gradients(reference_loss, features, weight, target, smoothing, scale=3.0)
+    torch.testing.assert_close(ours.loss, theirs.loss)
+    torch.testing.assert_close(ours.nll, theirs.nll)
+    torch.testing.assert_close(our_gradients, their_gradients, rtol=1e-4, atol=1e-5)
+    assert ours.correct is None
+    counted = projected_loss(features, weight, target, smoothing, count_correct=True)
+    assert counted.correct == theirs.correct and torch.equal(counted.loss, ours.loss)
+
+
+def test_correct_tokens_are_counted():
+    features, weight, _ = inputs(tokens=20)
+    target = (features @ weight.t()).argmax(1)
+    target[:3] = (target[:3] + 1) % WORDS
+    assert projected_loss(features, weight, target, 0.1, count_correct=True).correct == 17
+
+
+@pytest.mark.usefixtures("rows")
+def test_half_precision_is_as_near_as_its_rounding():
+    features, weight, target = inputs(tokens=60)
+    exact, exact_gradients = gradients(reference_loss, features, weight, target, 0.1)
+    halves = (features.detach().bfloat16().requires_grad_(), weight.detach().bfloat16().requires_grad_())
+    ours, our_gradients = gradients(projected_loss, *halves, target, 0.1)
+    assert ours.loss.dtype == torch.float32
+    torch.testing.assert_close(ours.loss, exact.loss, rtol=1e-2, atol=0)
+    for ours_, exact_ in zip(our_gradients, exact_gradients, strict=True):
+        assert ours_.dtype == torch.bfloat16
+        assert (ours_ - exact_).norm() < 0.02 * exact_.norm()
+
+
+def test_extreme_logits_stay_finite():
+    features, weight, target = inputs()
+    huge = (features.detach() * 1e4).requires_grad_()
+    ours, our_gradients = gradients(projected_loss, huge, weight, target, 0.1)
+    theirs, their_gradients = gradients(reference_loss, huge, weight, target, 0.1)
+    assert ours.loss.isfinite()
+    torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-4, atol=0)
+    torch.testing.assert_close(our_gradients, their_gradients, rtol=1e-4, atol=1e-2)
+
+
+def test_only_what_is_trained_gets_a_gradient():
+    for trained in (0, 1):
+        features, weight, target = inputs()
+        (features, weight)[1 - trained].requires_grad_(False)
+        projected_loss(features, weight, target, 0.1).loss.backward()
+        expected = torch.autograd.grad(reference_loss(features, weight, target, 0.1).loss, (features, weight)[trained])
+        torch.testing.assert_close((features, weight)[trained].grad, expected[0], rtol=1e-4, atol=1e-5)
+        assert (features, weight)[1 - trained].grad is None
+    with torch.no_grad():
+        assert not projected_loss(*inputs(), 0.1).loss.requires_grad
+
+
+def test_a_graph_that_is_kept_gives_the_gradients_again():
+    features, weight, target = inputs()
+    loss = projected_loss(features, weight, target, 0.1).loss
+    first = torch.autograd.grad(loss, (features, weight), retain_graph=True)
+    assert all(map(torch.equal, first, torch.autograd.grad(loss, (features, weight))))
+
+
+def test_no_tokens_no_loss():
+    features, weight, target = inputs(tokens=0)
+    sums, (features_grad, weight_grad) = gradients(projected_loss, features, weight, target, 0.1)
+    assert sums.loss == 0 and features_grad.shape == (0, WIDTH) and not weight_grad.any()
