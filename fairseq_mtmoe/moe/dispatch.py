@@ -1,13 +1,13 @@
-"""Where tokens go: group them by expert, and bring the experts' outputs back into the tokens' order.
+"""Where tokens go: sort them by expert, and bring the experts' outputs back into the tokens' order.
 
-A dispatcher has no parameters and knows nothing of what experts compute. Balanced routing (BASE, training) becomes one
-tensor (N, C, H) with at most one empty row per expert, for one batched product. Any other routing becomes the tokens
-sorted by expert, (T, H), of which each expert takes its slice without a copy. Letters: see README.md.
+A dispatcher has no parameters and knows nothing of what experts compute. Sorted rows are all there is: each expert
+takes its slice without a copy, balanced or not, and every shape is known before the routing is. Letters: see README.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,48 +15,56 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DispatchPlan:
-    """How tokens were grouped, to be handed to `combine`.
+    """How tokens were sorted, to be handed to `combine`.
 
     Attributes:
-        row_T: the row of each token among the rows of the groups, (T,).
-        counts: the number of tokens of each expert.
-        capacity: C if the groups are one tensor (N, C, H); None if they are the sorted tokens (T, H).
+        token_T: the token in each row.
+        row_T: the row of each token.
+        ends_N: the row at which each expert's tokens end; tokens of no expert stand after the last.
     """
 
+    token_T: Tensor
     row_T: Tensor
-    counts: tuple[int, ...]
-    capacity: int | None
+    ends_N: Tensor
 
 
 def dispatch(x_TH: Tensor, expert_T: Tensor, num_experts: int) -> tuple[Tensor, DispatchPlan]:
-    """Group `x_TH` by the expert of each token; within a group tokens keep their order.
+    """Sort `x_TH` by the expert of each token; an expert's tokens keep their order.
+
+    Args:
+        x_TH: tokens.
+        expert_T: the expert of each, from 0 to N-1, or N for a token of no expert (padding).
+        num_experts: N.
 
     Returns:
-        The groups, (N, C, H) when every expert has C or C-1 tokens (and at least one), or when there is no token at
-        all; else (T, H), sorted by expert. And the plan that undoes it.
+        The sorted rows, (T, H), and the plan that undoes it. Nothing waits for a GPU.
     """
-    num_tokens = len(x_TH)
-    counts_N = torch.bincount(expert_T, minlength=num_experts)
-    counts = tuple(counts_N.tolist())
-    assert len(counts) == num_experts
-    order_T = torch.argsort(expert_T, stable=True)
-    row_T = torch.empty_like(order_T)
-    row_T[order_T] = torch.arange(num_tokens, device=x_TH.device)
-    # An expert without tokens must cost nothing, so a batched product over all experts is for when all have work.
-    balanced = num_tokens == 0 or (min(counts) >= 1 and max(counts) - min(counts) <= 1)
-    if not balanced:
-        return _place(x_TH, row_T, num_tokens), DispatchPlan(row_T, counts, None)
-    capacity = max(counts)
-    padding_N = torch.arange(num_experts, device=x_TH.device) * capacity - (counts_N.cumsum(0) - counts_N)
-    row_T = row_T + padding_N[expert_T]
-    rows = _place(x_TH, row_T, num_experts * capacity)
-    return rows.view(num_experts, capacity, x_TH.shape[1]), DispatchPlan(row_T, counts, capacity)
+    sorted_T, token_T = expert_T.sort(stable=True)
+    row_T = torch.empty_like(token_T).scatter(0, token_T, torch.arange(len(token_T), device=token_T.device))
+    ends_N = torch.searchsorted(sorted_T, torch.arange(num_experts, device=token_T.device), right=True)
+    plan = DispatchPlan(token_T, row_T, ends_N)
+    return _reordered(x_TH, token_T, row_T), plan
 
 
-def combine(grouped: Tensor, plan: DispatchPlan) -> Tensor:
-    """The rows of the groups in the tokens' order again: (N, C, H) or (T, H) to (T, H)."""
-    return grouped.reshape(-1, grouped.shape[-1]).index_select(0, plan.row_T)
+def combine(rows_TH: Tensor, plan: DispatchPlan) -> Tensor:
+    """The rows in the tokens' order again: (T, H) to (T, H)."""
+    return _reordered(rows_TH, plan.row_T, plan.token_T)
 
 
-def _place(x_TH: Tensor, row_T: Tensor, num_rows: int) -> Tensor:
-    return x_TH.new_zeros(num_rows, x_TH.shape[1]).index_copy(0, row_T, x_TH)
+def _reordered(rows: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
+    reordered: Tensor = _Reordered.apply(rows, order, order_back)  # type: ignore[no-untyped-call]
+    return reordered
+
+
+class _Reordered(torch.autograd.Function):
+    """Rows in another order; the backward pass needs no sum, as torch's own would, only the order back."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
+        ctx.save_for_backward(order_back)
+        return rows.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (order_back,) = ctx.saved_tensors
+        return grad.index_select(0, order_back), None, None

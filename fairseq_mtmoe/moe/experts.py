@@ -14,24 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
-
-
-def grouped_linear(grouped: Tensor, counts: tuple[int, ...], weight_NOI: Tensor, bias_NO: Tensor | None) -> Tensor:
-    """Each group of rows times its own matrix: (N, C, I) to (N, C, O), or sorted rows (T, I) to (T, O).
-
-    `weight_NOI` is read as views, never copied; a group without rows costs nothing in the second form.
-    """
-    if grouped.dim() == 3:
-        # The weights come first: so their gradient has their own layout, and need not be transposed in memory.
-        columns = grouped.transpose(1, 2)
-        if bias_NO is None:
-            return torch.bmm(weight_NOI, columns).transpose(1, 2)
-        return torch.baddbmm(bias_NO.unsqueeze(2), weight_NOI, columns).transpose(1, 2)
-    # `unbind` rather than indexing: its backward stacks the groups' gradients once, zeros for groups without rows.
-    weights = weight_NOI.unbind(0)
-    biases = [None] * len(weights) if bias_NO is None else bias_NO.unbind(0)
-    groups = zip(torch.split(grouped, list(counts)), weights, biases, strict=True)
-    return torch.cat([F.linear(rows, weight, bias) for rows, weight, bias in groups if len(rows)])
+from fairseq_mtmoe.moe.grouped import grouped_linear
 
 
 class ExpertBank(nn.Module):
@@ -86,11 +69,11 @@ class ExpertBank(nn.Module):
         self.fc2_weight.copy_(fc2_weight)
         self.fc2_bias.copy_(fc2_bias)
 
-    def forward(self, grouped: Tensor, counts: tuple[int, ...]) -> Tensor:
-        """Each expert on its own rows: `dispatch`'s groups, (N, C, H) or (T, H), to the same shape."""
-        inner = self.activation(grouped_linear(grouped, counts, self.fc1_weight, self.fc1_bias))
+    def forward(self, rows_TH: Tensor, ends_N: Tensor) -> Tensor:
+        """Each expert on its own rows, as `dispatch` sorted them: (T, H) to (T, H), 0 in rows of no expert."""
+        inner = self.activation(grouped_linear(rows_TH, ends_N, self.fc1_weight, self.fc1_bias))
         inner = F.dropout(inner, self.dropout, self.training)
-        return grouped_linear(inner, counts, self.fc2_weight, self.fc2_bias)
+        return grouped_linear(inner, ends_N, self.fc2_weight, self.fc2_bias)
 
     def extra_repr(self) -> str:
         """The sizes, for printing a model."""

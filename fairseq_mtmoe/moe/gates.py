@@ -8,7 +8,7 @@ type, so that half precision does not decide by rounding (Switch Transformer, §
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.assignment import balanced_assignment
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
-from fairseq_mtmoe.moe.experts import grouped_linear
+from fairseq_mtmoe.moe.grouped import grouped_linear
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
 
@@ -27,7 +27,7 @@ class Routing:
     """What every gate returns.
 
     Attributes:
-        expert_T: each token's expert, (T,), long.
+        expert_T: each token's expert, (T,), long; N for padding.
         gate_T: the weight of its output, (T,), float32, positive; gradients reach the gate and the tokens through it.
         neutral: the value of `gate_T` while the gate is undecided (all logits 0).
         balance_loss: Switch's load-balancing loss, 1 when the load is even, where the gate defines one.
@@ -52,18 +52,26 @@ class Gate(nn.Module, ABC):
         self.hidden_size = hidden_size
         self.num_tasks = num_tasks
 
-    def forward(self, hidden_TH: Tensor, task_T: Tensor | None = None) -> Routing:
+    def forward(self, hidden_TH: Tensor, task_T: Tensor | None = None, padding_T: Tensor | None = None) -> Routing:
         """Route tokens (T, H) of the tasks (T,), in float32 also under autocast.
+
+        Args:
+            hidden_TH: the residual stream.
+            task_T: the task of each token, long.
+            padding_T: True at padding, which takes no part in the routing: its expert is N.
 
         Raises:
             UserError: the gate needs task ids, and there are none or unknown ones.
         """
         with torch.autocast(hidden_TH.device.type, enabled=False):
-            return self.route(hidden_TH.float(), task_T)
+            routing = self.route(hidden_TH.float(), task_T, padding_T)
+        if padding_T is None:
+            return routing
+        return replace(routing, expert_T=routing.expert_T.masked_fill(padding_T, self.num_experts))
 
     @abstractmethod
-    def route(self, hidden_TH: Tensor, task_T: Tensor | None) -> Routing:
-        """What a gate defines: the routing of float32 tokens (T, H)."""
+    def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
+        """What a gate defines: the routing of float32 tokens (T, H); what it says of padding is not looked at."""
 
     def extra_repr(self) -> str:
         """The sizes, for printing a model."""
@@ -81,11 +89,11 @@ class BaseGate(Gate):
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
         nn.init.orthogonal_(self.weight, gain=0.1)
 
-    def route(self, hidden_TH: Tensor, task_T: Tensor | None) -> Routing:
+    def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
         """Balanced in training, greedy in evaluation; `task_T` is not looked at."""
         scores_TN = F.linear(hidden_TH, self.weight.float())
         fixed_TN = scores_TN.detach()
-        expert_T = balanced_assignment(fixed_TN) if self.training else fixed_TN.argmax(1)
+        expert_T = assigned(fixed_TN, padding_T) if self.training else fixed_TN.argmax(1)
         gate_T = scores_TN.gather(1, expert_T.unsqueeze(1)).squeeze(1).sigmoid()
         return Routing(expert_T, gate_T, neutral=0.5)
 
@@ -100,21 +108,28 @@ class TaskGate(Gate):
         self.weight = nn.Parameter(torch.empty(num_tasks, num_experts, hidden_size))
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
-    def route(self, hidden_TH: Tensor, task_T: Tensor | None) -> Routing:
+    def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
         """The most probable expert of each token's task; raises UserError without task ids or with unknown ones."""
-        task_T = self._checked(task_T)
+        task_T = self._checked(task_T, padding_T)
         # The gates are a bank of linear maps: tokens are dispatched to their task's, absent tasks cost nothing.
-        grouped, plan = dispatch(hidden_TH, task_T, self.num_tasks)
-        logits_TN = combine(grouped_linear(grouped, plan.counts, self.weight.float(), None), plan)
+        rows_TH, plan = dispatch(hidden_TH, task_T, self.num_tasks)
+        logits_TN = combine(grouped_linear(rows_TH, plan.ends_N, self.weight.float()), plan)
         gate_T, expert_T = logits_TN.softmax(1).max(1)
         return Routing(expert_T, gate_T, neutral=1 / self.num_experts)
 
-    def _checked(self, task_T: Tensor | None) -> Tensor:
+    def _checked(self, task_T: Tensor | None, padding_T: Tensor | None) -> Tensor:
+        """The task ids, K at padding."""
         if task_T is None:
             must_be("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
-        wrong = task_T[(task_T < 0) | (task_T >= self.num_tasks)]
-        if len(wrong):
-            must_be("task_ids", f"from 0 to {self.num_tasks - 1}, the tasks that the gate knows", int(wrong[0]))
+        wrong_T = (task_T < 0) | (task_T >= self.num_tasks)
+        if padding_T is not None:
+            wrong_T = wrong_T & ~padding_T
+            task_T = task_T.masked_fill(padding_T, self.num_tasks)
+        rule = f"from 0 to {self.num_tasks - 1}, the tasks that the gate knows"
+        if task_T.is_cuda or torch.compiler.is_compiling():  # neither can wait for the answer
+            torch._assert_async(~wrong_T.any(), f"`task_ids` must be {rule}.")
+        elif wrong_T.any():
+            must_be("task_ids", rule, int(task_T[wrong_T][0]))
         return task_T
 
 
@@ -126,7 +141,7 @@ class SwitchGate(Gate):
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
-    def route(self, hidden_TH: Tensor, task_T: Tensor | None) -> Routing:
+    def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
         """The most probable expert; `task_T` is not looked at.
 
         The balance loss is `N · Σ_e f_e · P_e`, with `f_e` the share of tokens that went to expert e and `P_e` the mean
@@ -134,10 +149,26 @@ class SwitchGate(Gate):
         """
         share_TN = F.linear(hidden_TH, self.weight.float()).softmax(1)
         gate_T, expert_T = share_TN.max(1)
-        num_tokens = max(len(hidden_TH), 1)
-        load_N = torch.bincount(expert_T, minlength=self.num_experts) / num_tokens
-        loss = self.num_experts * (load_N * (share_TN.sum(0) / num_tokens)).sum()
+        real_T = torch.ones_like(gate_T) if padding_T is None else (~padding_T).float()
+        num_tokens = real_T.sum().clamp(min=1)
+        load_N = real_T.new_zeros(self.num_experts).scatter_add(0, expert_T, real_T) / num_tokens
+        loss = self.num_experts * (load_N * (real_T @ share_TN / num_tokens)).sum()
         return Routing(expert_T, gate_T, neutral=1 / self.num_experts, balance_loss=loss)
+
+
+@torch.library.custom_op("mtmoe::balanced_assignment", mutates_args=())
+def assigned(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
+    """Balanced assignment of the tokens that are no padding, as one operator: the expert of each token, (T,)."""
+    if padding_T is None:
+        return balanced_assignment(scores_TN)
+    kept = (~padding_T).nonzero().squeeze(1)
+    nobody = padding_T.new_zeros(len(padding_T), dtype=torch.long)
+    return nobody.index_copy_(0, kept, balanced_assignment(scores_TN[kept]))
+
+
+@assigned.register_fake
+def _(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
+    return scores_TN.new_empty(scores_TN.shape[0], dtype=torch.long)
 
 
 def build_gate(kind: str, num_experts: int, hidden_size: int, num_tasks: int = 0) -> Gate:

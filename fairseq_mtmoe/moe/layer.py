@@ -65,23 +65,15 @@ class MoELayer(nn.Module):
         Raises:
             UserError: a task gate misses task ids, or does not know one.
         """
-        shape = branch_input.shape
-        hidden_TH, branch_TH = hidden.reshape(-1, shape[-1]), branch_input.reshape(-1, shape[-1])
+        width = branch_input.shape[-1]
         task_T = None if task_ids is None else task_ids.reshape(-1)
-        if padding_mask is None:
-            return self._route_tokens(hidden_TH, branch_TH, task_T).view(shape)
-        kept_T = (~padding_mask.reshape(-1)).nonzero().squeeze(1)
-        task_T = None if task_T is None else task_T[kept_T]
-        output_TH = self._route_tokens(hidden_TH[kept_T], branch_TH[kept_T], task_T)
-        return output_TH.new_zeros(branch_TH.shape).index_copy(0, kept_T, output_TH).view(shape)
-
-    def _route_tokens(self, hidden_TH: Tensor, branch_TH: Tensor, task_T: Tensor | None) -> Tensor:
-        routing: Routing = self.gate(hidden_TH, task_T)
+        padding_T = None if padding_mask is None else padding_mask.reshape(-1)
+        routing: Routing = self.gate(hidden.reshape(-1, width), task_T, padding_T)
         self.last_balance_loss = routing.balance_loss
         self.load.record(routing.expert_T, task_T)
-        grouped, plan = dispatch(branch_TH, routing.expert_T, self.gate.num_experts)
-        output_TH = combine(self.experts(grouped, plan.counts), plan)
-        return (output_TH * self._scale(routing).unsqueeze(1)).to(branch_TH.dtype)
+        rows_TH, plan = dispatch(branch_input.reshape(-1, width), routing.expert_T, self.gate.num_experts)
+        output_TH = combine(self.experts(rows_TH, plan.ends_N), plan) * self._scale(routing).unsqueeze(1)
+        return output_TH.to(branch_input.dtype).view_as(branch_input)
 
     def _scale(self, routing: Routing) -> Tensor:
         if self.blend is None:

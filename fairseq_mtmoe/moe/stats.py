@@ -22,13 +22,16 @@ class ExpertLoad:
         self.counts = torch.zeros_like(self.counts)
 
     def record(self, expert_T: Tensor, task_T: Tensor | None) -> None:
-        """Count tokens with these experts and tasks, (T,) each, if enabled."""
+        """Count tokens with these experts and tasks, (T,) each, if enabled; experts from N on are padding's."""
         if not self.enabled:
             return
         num_tasks, num_experts = self.counts.shape
-        cell_T = expert_T if task_T is None or num_tasks == 1 else task_T * num_experts + expert_T
-        added = torch.bincount(cell_T, minlength=self.counts.numel()).view_as(self.counts)
-        self.counts = self.counts.to(added.device) + added
+        if task_T is None or num_tasks == 1:
+            task_T = torch.zeros_like(expert_T)
+        row_T = task_T.masked_fill(expert_T == num_experts, 0)
+        added = self.counts.new_zeros(num_tasks, num_experts + 1, device=expert_T.device)
+        added.view(-1).scatter_add_(0, row_T * (num_experts + 1) + expert_T, torch.ones_like(expert_T))
+        self.counts = self.counts.to(added.device) + added[:, :num_experts]
 
     def shares(self) -> Tensor:
         """Each task's distribution over experts, (K, N), float32; 0 for a task without tokens."""

@@ -1,0 +1,241 @@
+"""Products of groups of rows with a matrix each: what experts and task gates compute.
+
+Rows come sorted by group, `ends_N` says where each group ends. Every group is a product of its own, written straight
+into its slice of the result: no padding, no copies, nothing for groups without rows. There are three ways to the same
+result, and tests compare them: one product after the other, anywhere; all in one call of MKL, on a CPU; torch's grouped
+product in one kernel, on a GPU, which does not wait for the ends. They are registered with torch as operators, so that
+`torch.compile` passes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairseq_mtmoe.moe.batched import Operand, batched_products, has_batched_products
+
+GROUPED_MM_ALIGNMENT = 16  # bytes, of a row of any operand
+PIECE = 256  # rows of a large group that one core computes at a time
+SLICES = 4  # of a weight's gradient, where few groups have most of the rows
+
+
+def grouped_linear(rows_TI: Tensor, ends_N: Tensor, weight_NOI: Tensor, bias_NO: Tensor | None = None) -> Tensor:
+    """Each row times the matrix of its group, plus its bias: (T, I) to (T, O); 0 in rows after the last group.
+
+    Args:
+        rows_TI: rows sorted by group.
+        ends_N: the row at which each group ends, (N,), long, not falling, at most T.
+        weight_NOI: a matrix for each group; views of it are read, it is never copied.
+        bias_NO: a bias for each group.
+
+    In backward, a group without rows gets a gradient of 0. Under autocast all operands are cast as for a linear layer.
+    """
+    device = rows_TI.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        rows_TI, weight_NOI = rows_TI.to(dtype), weight_NOI.to(dtype)
+        bias_NO = None if bias_NO is None else bias_NO.to(dtype)
+    product: Tensor = _linear(rows_TI, ends_N, weight_NOI, bias_NO)
+    return product
+
+
+@torch.library.custom_op("mtmoe::grouped_linear", mutates_args=())
+def _linear(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return _way_for(rows, weight).linear(rows, ends, weight, bias)
+
+
+@torch.library.custom_op("mtmoe::grouped_outer", mutates_args=())
+def _outer(grad: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+    """The gradient of the weights, (N, O, I): the sum over each group's rows of `grad_O · row_I`."""
+    return _way_for(grad, rows).outer(grad, rows, ends)
+
+
+@torch.library.custom_op("mtmoe::grouped_sum", mutates_args=())
+def _sum(grad: Tensor, ends: Tensor) -> Tensor:
+    """The gradient of the biases, (N, O): the sum over each group's rows."""
+    return (sum_in_one if grad.is_cuda else sum_one_by_one)(grad, ends)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute `linear(rows, ends, weight, bias)` and the weights' gradient, `outer(grad, rows, ends)`."""
+
+    linear: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+    outer: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _linear_one_by_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out = rows.new_empty(len(rows), weight.shape[1])
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        if end > start:
+            matrix = weight[group].t()
+            if bias is None:
+                torch.mm(rows[start:end], matrix, out=out[start:end])
+            else:
+                torch.addmm(bias[group], rows[start:end], matrix, out=out[start:end])
+        start = end
+    out[start:].zero_()
+    return out
+
+
+def _outer_one_by_one(grad: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+    out = grad.new_empty(len(ends), grad.shape[1], rows.shape[1])
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        if end > start:
+            torch.mm(grad[start:end].t(), rows[start:end], out=out[group])
+        else:
+            out[group].zero_()
+        start = end
+    return out
+
+
+def _linear_batched(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows = rows.contiguous()
+    num_outputs, num_inputs = weight.shape[1:]
+    # The gradient's product comes with the weights transposed: they are read as they lie.
+    by_inputs = weight.stride(1) == 1 and weight.stride(2) >= num_outputs
+    if not by_inputs and not (weight.stride(2) == 1 and weight.stride(1) >= num_inputs):
+        weight = weight.contiguous()
+    out = rows.new_empty(len(rows), num_outputs)
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    end = int(ends[-1])
+    out[end:].zero_()
+    if bias is not None:
+        group_of_row = torch.repeat_interleave(counts, output_size=end)
+        torch.index_select(bias, 0, group_of_row, out=out[:end])
+    pieces = (counts + PIECE - 1) // PIECE
+    group = torch.repeat_interleave(pieces)
+    place = torch.arange(len(group)) - (pieces.cumsum(0) - pieces)[group]
+    start = (ends - counts)[group] + place * PIECE
+    batched_products(
+        Operand(rows, start * num_inputs, num_inputs),
+        Operand(weight, group * weight.stride(0), weight.stride(2 if by_inputs else 1), transposed=not by_inputs),
+        Operand(out, start * num_outputs, num_outputs),
+        rows=(ends[group] - start).clamp(max=PIECE),
+        columns=torch.full_like(group, num_outputs),
+        inner=torch.full_like(group, num_inputs),
+        add=bias is not None,
+    )
+    return out
+
+
+def _outer_batched(grad: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+    grad, rows = grad.contiguous(), rows.contiguous()
+    num_outputs, num_inputs = grad.shape[1], rows.shape[1]
+    out = grad.new_empty(len(ends), num_outputs, num_inputs)
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    for idle in (counts == 0).nonzero().squeeze(1).tolist():
+        out[idle].zero_()
+    uneven = int(counts.max()) * 2 * torch.get_num_threads() > len(rows)
+    slices = SLICES if uneven and num_outputs % SLICES == 0 else 1
+    height = num_outputs // slices
+    group = counts.nonzero().squeeze(1).repeat_interleave(slices)
+    top = torch.arange(slices).repeat(len(group) // slices) * height
+    start = (ends - counts)[group]
+    batched_products(
+        Operand(grad, start * num_outputs + top, num_outputs, transposed=True),
+        Operand(rows, start * num_inputs, num_inputs),
+        Operand(out, (group * num_outputs + top) * num_inputs, num_inputs),
+        rows=torch.full_like(group, height),
+        columns=torch.full_like(group, num_inputs),
+        inner=counts[group],
+    )
+    return out
+
+
+def _linear_in_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends.int())
+    group = _group_of_rows(len(rows), ends)
+    if bias is not None:
+        out = out + bias.index_select(0, group.clamp(max=len(ends) - 1))
+    return out.masked_fill((group == len(ends)).unsqueeze(1), 0)
+
+
+def _outer_in_one(grad: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+    return F.grouped_mm(grad.t(), rows, offs=ends.int())
+
+
+def sum_one_by_one(grad: Tensor, ends: Tensor) -> Tensor:
+    """The sum of each group's rows, one after the other."""
+    out = grad.new_empty(len(ends), grad.shape[1])
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        torch.sum(grad[start:end], 0, out=out[group])
+        start = end
+    return out
+
+
+def sum_in_one(grad: Tensor, ends: Tensor) -> Tensor:
+    """The sum of each group's rows as one product with the groups' indicators."""
+    groups = torch.arange(len(ends), device=grad.device)
+    member_NT = groups.unsqueeze(1) == _group_of_rows(len(grad), ends)
+    return member_NT.to(grad.dtype) @ grad
+
+
+def _group_of_rows(num_rows: int, ends: Tensor) -> Tensor:
+    """The group of each row, (T,); N after the last group."""
+    return torch.searchsorted(ends, torch.arange(num_rows, device=ends.device), right=True)
+
+
+ONE_BY_ONE = Way(_linear_one_by_one, _outer_one_by_one)
+BATCHED = Way(_linear_batched, _outer_batched)
+IN_ONE = Way(_linear_in_one, _outer_in_one)
+
+
+def _way_for(*operands: Tensor) -> Way:
+    """The fastest way for operands of this type and device."""
+    if has_batched_products(*operands):
+        return BATCHED
+    return IN_ONE if _takes_grouped_mm(*operands) else ONE_BY_ONE
+
+
+def _takes_grouped_mm(*operands: Tensor) -> bool:
+    """Whether torch has a grouped product of such operands in one kernel."""
+    first = operands[0]
+    if not first.is_cuda or first.dtype != torch.bfloat16 or not hasattr(F, "grouped_mm"):
+        return False
+    per_step = GROUPED_MM_ALIGNMENT // first.element_size()
+    aligned = all(size % per_step == 0 for operand in operands for size in operand.shape[1:])
+    return aligned and torch.cuda.get_device_capability(first.device) >= (8, 0)
+
+
+@_linear.register_fake
+def _(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return rows.new_empty(rows.shape[0], weight.shape[1])
+
+
+@_outer.register_fake
+def _(grad: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+    return grad.new_empty(ends.shape[0], grad.shape[1], rows.shape[1])
+
+
+@_sum.register_fake
+def _(grad: Tensor, ends: Tensor) -> Tensor:
+    return grad.new_empty(ends.shape[0], grad.shape[1])
+
+
+def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+    rows, ends, weight, _ = inputs
+    ctx.save_for_backward(rows, ends, weight)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor | None, Tensor | None]:
+    rows, ends, weight = ctx.saved_tensors
+    wants_rows, _, wants_weight, wants_bias = ctx.needs_input_grad
+    grad = grad.contiguous()
+    return (
+        _linear(grad, ends, weight.transpose(1, 2), None) if wants_rows else None,
+        None,
+        _outer(grad, rows, ends) if wants_weight else None,
+        _sum(grad, ends) if wants_bias else None,
+    )
+
+
+_linear.register_autograd(_backward, setup_context=_remember)

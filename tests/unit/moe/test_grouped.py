@@ -1,0 +1,128 @@
+"""Grouped products: all ways to compute them agree with plain ones, in values and in every gradient."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fairseq_mtmoe.moe import grouped
+from fairseq_mtmoe.moe.batched import Operand, batched_products, has_batched_products
+from fairseq_mtmoe.moe.grouped import BATCHED, IN_ONE, ONE_BY_ONE, grouped_linear
+
+INPUTS, OUTPUTS = 8, 12
+GROUPS = {
+    "even": ([4, 4, 4], 0),
+    "uneven": ([3, 0, 5, 2], 0),
+    "idle at both ends": ([0, 0, 7, 0], 0),
+    "one group": ([5], 0),
+    "padding after the last": ([2, 3], 4),
+    "nothing but padding": ([0, 0], 3),
+    "no rows": ([0, 0], 0),
+    "several pieces, sliced": ([1000, 300, 0, 1], 13),
+}
+WAYS = {"one by one": ONE_BY_ONE, "in one": IN_ONE}
+if has_batched_products(torch.zeros(1)):
+    WAYS["batched"] = BATCHED
+
+
+def example(name, bias=True):
+    counts, padding = GROUPS[name]
+    generator = torch.Generator().manual_seed(1)
+    rows, weight, biases = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((sum(counts) + padding, INPUTS), (len(counts), OUTPUTS, INPUTS), (len(counts), OUTPUTS))
+    )
+    return rows, torch.tensor(counts).cumsum(0), weight, biases if bias else None
+
+
+def plainly(rows, ends, weight, bias):
+    """The same with torch's linear layer and its gradients."""
+    parts, start = [], 0
+    for group, end in enumerate(ends.tolist()):
+        parts.append(F.linear(rows[start:end], weight[group], None if bias is None else bias[group]))
+        start = end
+    return torch.cat([*parts, rows.new_zeros(len(rows) - start, weight.shape[1])])
+
+
+def gradients(function, rows, ends, weight, bias):
+    inputs = [tensor.clone().requires_grad_() for tensor in (rows, weight, bias) if tensor is not None]
+    output = function(inputs[0], ends, inputs[1], inputs[2] if len(inputs) > 2 else None)
+    (output * torch.linspace(-1, 1, output.numel()).view_as(output)).sum().backward()
+    return [output.detach(), *(tensor.grad for tensor in inputs)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", GROUPS)
+def test_every_way_gives_the_plain_products_and_gradients(name, bias, way, monkeypatch):
+    monkeypatch.setattr(grouped, "_way_for", lambda *operands: WAYS[way])
+    example64 = example(name, bias)
+    example32 = [None if tensor is None else tensor.float() for tensor in example64]
+    example32[1] = example64[1]
+    for value, expected in zip(gradients(grouped_linear, *example32), gradients(plainly, *example64), strict=True):
+        torch.testing.assert_close(value, expected.float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_sums_for_a_gpu_are_those_for_a_cpu(name):
+    rows, ends, _, _ = example(name)
+    torch.testing.assert_close(grouped.sum_in_one(rows, ends), grouped.sum_one_by_one(rows, ends))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_are_computed_too(dtype):
+    rows, ends, weight, bias = (t if i == 1 else t.to(dtype) for i, t in enumerate(example("uneven")))
+    torch.testing.assert_close(grouped_linear(rows, ends, weight, bias), plainly(rows, ends, weight, bias))
+
+
+def test_only_wanted_gradients_are_computed(monkeypatch):
+    rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
+    monkeypatch.setattr(grouped, "_outer", lambda *_: pytest.fail("the weights want no gradient"))
+    rows.requires_grad_()
+    grouped_linear(rows, ends, weight, bias).sum().backward()
+    assert rows.grad.all()
+
+
+def test_strides_do_not_matter():
+    rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
+    wide_rows = torch.stack([rows, rows], 2)[:, :, 0]
+    wide_weight = torch.stack([weight, weight], 3)[..., 0]
+    expected = plainly(rows, ends, weight, bias)
+    torch.testing.assert_close(grouped_linear(wide_rows, ends, wide_weight, bias), expected)
+    transposed = weight.transpose(1, 2).contiguous().transpose(1, 2)
+    torch.testing.assert_close(grouped_linear(rows, ends, transposed, bias), expected)
+
+
+def test_autocast_casts_as_for_a_linear_layer():
+    rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert grouped_linear(rows, ends, weight, bias).dtype == torch.bfloat16
+        assert F.linear(rows, weight[0]).dtype == torch.bfloat16
+
+
+def test_the_operators_keep_torchs_rules():
+    rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("padding after the last")))
+    for tensor in (rows, weight, bias):
+        tensor.requires_grad_()
+    torch.library.opcheck(torch.ops.mtmoe.grouped_linear.default, (rows, ends, weight, bias))
+    grad = torch.randn(len(rows), OUTPUTS)
+    torch.library.opcheck(torch.ops.mtmoe.grouped_outer.default, (grad, rows.detach(), ends))
+    torch.library.opcheck(torch.ops.mtmoe.grouped_sum.default, (grad, ends))
+
+
+@pytest.mark.skipif("batched" not in WAYS, reason="this build of torch has no batched products")
+def test_batched_products_of_different_sizes_and_layouts():
+    torch.manual_seed(0)
+    left, right = torch.randn(5, 7), torch.randn(9, 7)
+    out = torch.ones(2, 5, 4)
+    batched_products(
+        Operand(left, torch.tensor([0, 14]), 7),
+        Operand(right, torch.tensor([0, 35]), 7, transposed=True),
+        Operand(out, torch.tensor([0, 20]), 4),
+        rows=torch.tensor([2, 3]),
+        columns=torch.tensor([4, 4]),
+        inner=torch.tensor([7, 7]),
+        add=True,
+    )
+    torch.testing.assert_close(out[0, :2], 1 + left[:2] @ right[:4].t())
+    torch.testing.assert_close(out[1, :3], 1 + left[2:] @ right[5:].t())
+    assert torch.equal(out[0, 2:], torch.ones(3, 4)) and torch.equal(out[1, 3:], torch.ones(2, 4))
