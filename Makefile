@@ -6,9 +6,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
+BENCH_INSTALLED := $(VENV)/.bench-installed
+BENCHMARKS := layer assignment step decode epoch
 RUNS ?= runs
 
-.PHONY: help install demo test lint coverage clean
+.PHONY: help install demo test lint coverage bench bench-check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -43,6 +45,19 @@ test: lint  ## every test (under 15 minutes on 2 cores)
 
 coverage: $(INSTALLED)  ## the tests again, with the branches that they reach
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term-missing:skip-covered
+
+# What only the benchmarks need, among it transformers: not worth the download for anybody else.
+$(BENCH_INSTALLED): $(INSTALLED)
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[bench]'
+	@touch $@
+
+bench: $(BENCH_INSTALLED)  ## every benchmark beside its peers, into benchmarks/results; needs an idle machine
+	set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/bench_$$name.py --write; done
+
+bench-check: $(BENCH_INSTALLED)  ## small sizes: fails if a figure misses its floor by more than 20%
+	failed=; for name in $(BENCHMARKS); do \
+		$(BIN)/python benchmarks/bench_$$name.py --check || failed="$$failed $$name"; done; \
+		test -z "$$failed" || { echo "Missed or failed:$$failed" >&2; exit 1; }
 
 clean:  ## remove the set-up and the demo's runs
 	rm -rf $(VENV) $(RUNS)/catalogs *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -38,13 +38,18 @@ setup(
             "Django>=5",
             "Sphinx>=8",
         ],
+        "bench": [
+            "transformers>=5",  # Switch and NLLB-MoE layers, peers in the benchmarks
+            "fairscale>=0.4.13",  # another peer
+            "scipy>=1.11",  # the exact assignment that ours is compared with
+        ],
         "test": [
             "pytest>=8",  # runs the tests
             "pytest-cov>=5",  # measures what they reach
             "pytest-xdist>=3.5",  # runs them on all cores
             "hypothesis>=6",  # finds inputs that nobody thought of
             "scipy>=1.11",  # the exact assignment that ours is compared with
-            "fairscale>=0.4.13",  # fully sharded training, and a peer in the benchmarks
+            "fairscale>=0.4.13",  # fully sharded training
             "ruff>=0.6",  # style
             "mypy>=1.11",  # types
         ],

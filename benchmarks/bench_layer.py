@@ -1,0 +1,179 @@
+"""What an expert layer costs: time and memory of a forward and a backward pass, ours and others', in one run.
+
+    python benchmarks/bench_layer.py --write
+
+Before anything is timed, our layers' outputs and gradients are compared with `moe/reference.py`, and the bound's with
+plain products. All systems take the same batches in turn. With `--device cuda` times come from the card's own clock, in
+bfloat16, and the share of its measured matmul rate is a figure too.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import dataclass, replace
+from statistics import median
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler says when it starts and stops
+
+import click
+import torch
+from layer_checks import check_bound, check_in_place, check_small
+from layer_costs import matmul_rate, matmul_work, peak_memory, profile_rows
+from layer_systems import BOUNDS, DENSE, GATES, SKEWED, Sizes, System, own_systems, peer_systems
+from measure import Floor, Ratio, Report, interleaved
+
+from fairseq_mtmoe.moe import MoELayer
+
+CPU, CUDA = Sizes(4096, 512, 2048), Sizes(65_536, 1024, 4096, "cuda")
+SMALL = {"cpu": Sizes(2048, 256, 1024), "cuda": Sizes(8192, 512, 2048, "cuda")}
+DEFAULT_EXPERTS = {"cpu": "8,32,128", "cuda": "16,64"}
+BATCHES = 4
+DENSE_FLOOR_UP_TO = 64  # experts: with more of them, the bound itself is far from the dense layer
+PEERS_UP_TO = 64  # experts: with more, some peers take minutes
+LEAST_RATE = 0.6
+COLUMNS = ("system", "ms", "time / dense", "time / bound", "time / dense, per active FLOP", "products / dense",
+           "memory / dense")  # fmt: skip
+NOTE = ("Medians and quartiles of forward and backward passes, with gradients of input, gate and weights. The bound is "
+        "the faster layout of the bare products. Products counts the work of all matrix products of the pass. Memory "
+        "is the pass's peak, weights and their gradients aside.")  # fmt: skip
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu")
+@click.option("--experts", metavar="N,…", help="Numbers of experts. [default: 8,32,128; on CUDA 16,64]")
+@click.option("--repetitions", type=click.IntRange(5), default=9)
+@click.option("--peers/--no-peers", default=True, help="Time the layers of others too.")
+@click.option("--small", is_flag=True, help="Small sizes, 8 and 32 experts.")
+@click.option("--check", is_flag=True, help="Small sizes; fail if a figure misses its floor by more than 20%.")
+@click.option("--write", is_flag=True, help="Write benchmarks/results/layer.md and .json.")
+def main(
+    device: str, experts: str | None, repetitions: int, peers: bool, small: bool, check: bool, write: bool
+) -> None:
+    """Time one expert layer of each kind, and print tables with ratios."""
+    torch.manual_seed(1)
+    small = small or check
+    sizes = SMALL[device] if small else CUDA if device == "cuda" else CPU
+    name = "_".join(["layer", *(["small"] if small else []), *(["cuda"] if device == "cuda" else [])])
+    report = Report(name, "One expert layer, forward and backward")
+    report.text(f"{sizes.tokens} tokens, H={sizes.hidden}, F={sizes.inner}, {str(sizes.dtype).removeprefix('torch.')}.")
+    rate = matmul_rate(sizes) if device == "cuda" else None
+    for number in (experts or ("8,32" if small else DEFAULT_EXPERTS[device])).split(","):
+        one_number(report, int(number), sizes, repetitions, peers and int(number) <= PEERS_UP_TO, rate)
+        gc.collect()
+    report.finish(write, check)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The systems of one number of experts, and what was found of each: seconds, bytes, floating-point operations."""
+
+    num_experts: int
+    sizes: Sizes
+    systems: dict[str, System]
+    seconds: dict[str, list[float]]
+    memory: dict[str, int]
+    work: dict[str, int]
+
+    @classmethod
+    def of(cls, num_experts: int, sizes: Sizes, systems: dict[str, System], repetitions: int) -> Measured:
+        """Measure all systems; the times are interleaved."""
+        works = {name: system.step for name, system in systems.items()}
+        prepare = {name: system.prepare for name, system in systems.items()}
+        seconds = interleaved(works, repetitions, 2, sizes.device, prepare)
+        memory = {name: peak_memory(system, sizes.device) for name, system in systems.items()}
+        # Ours multiplies within operations of its own, where torch does not count.
+        work = {name: matmul_work(system) for name, system in systems.items() if name not in GATES}
+        return cls(num_experts, sizes, systems, seconds, memory, work)
+
+    @property
+    def bound(self) -> str:
+        """The faster one of the bare products."""
+        return min(BOUNDS, key=lambda name: median(self.seconds[name]))
+
+    @property
+    def best_peer(self) -> str | None:
+        """The peer that takes least time per active FLOP, if there are any."""
+        peers = [name for name in self.systems if name not in (DENSE, *BOUNDS, *GATES)]
+        return min(peers, key=lambda name: median(self.per_expert(name)), default=None)
+
+    def per_expert(self, name: str) -> list[float]:
+        """Seconds over the number of experts that each token is meant to have."""
+        return [value / self.systems[name].experts_per_token for value in self.seconds[name]]
+
+    def rows(self) -> list[list[object]]:
+        """The table: one system per row, as `COLUMNS` say."""
+        return [self._row(name) for name in self.systems]
+
+    def _row(self, name: str) -> list[object]:
+        dense, bound = (Ratio.of(self.seconds[name], self.seconds[peer]) for peer in (DENSE, self.bound))
+        work = self.work[name] / self.work[DENSE] if name in self.work else "–"
+        per_flop = dense.median / self.systems[name].experts_per_token
+        memory = self.memory[name] / self.memory[DENSE]
+        return [name, 1000 * median(self.seconds[name]), dense, bound, per_flop, work, memory]
+
+
+def one_number(
+    report: Report, num_experts: int, sizes: Sizes, repetitions: int, peers: bool, rate: float | None
+) -> None:
+    """The tables and figures of one number of experts."""
+    inputs = sizes.inputs(BATCHES)
+    systems = own_systems(num_experts, sizes, inputs)
+    for name in GATES:
+        check_small(name, num_experts, replace(sizes, tokens=4 * num_experts + 3, hidden=24, inner=40))
+        check_in_place(systems[name])
+    for name in BOUNDS:
+        check_bound(systems[name], num_experts)
+    if peers:
+        systems |= peer_systems(num_experts, sizes, inputs)
+    found = Measured.of(num_experts, sizes, systems, repetitions)
+    report.raw(f"seconds, {num_experts} experts", found.seconds)
+    report.table(f"{num_experts} experts", COLUMNS, found.rows(), f"{NOTE} {loads(systems)}")
+    for name in GATES:
+        add_figures(report, found, name, rate)
+    for name in list(GATES)[:2]:
+        columns = ("operation", "calls", "self ms", "share")
+        rows = profile_rows(systems[name], sizes.device)
+        report.table(f"Where the time goes: {name}, {num_experts} experts", columns, rows)
+
+
+def add_figures(report: Report, found: Measured, name: str, rate: float | None) -> None:
+    """One of ours over the dense layer, the bound and the best peer; its memory; its share of the card's rate."""
+    label, seconds, cpu = f"{name}, {found.num_experts} experts", found.seconds[name], found.sizes.device == "cpu"
+    others = []
+    if name != SKEWED:  # with an uneven load, neither the bound nor the dense layer does the same work
+        others.append(("bound", found.seconds[found.bound], Floor(1.15)))
+        if found.num_experts <= DENSE_FLOOR_UP_TO:
+            others.insert(0, ("dense", found.seconds[DENSE], Floor(1.10 if cpu else 1.15)))
+        if found.best_peer:
+            others.append((f"{found.best_peer}, per active FLOP", found.per_expert(found.best_peer), Floor(0.5)))
+    for what, theirs, floor in others:
+        ratio = Ratio.of(seconds, theirs)
+        report.figure(f"{label}: time / {what}", ratio.median, floor, (ratio.low, ratio.high))
+    report.figure(f"{label}: memory / dense", found.memory[name] / found.memory[DENSE], Floor(1.5))
+    if rate:
+        share = found.work[DENSE] / median(seconds) / rate
+        report.figure(f"{label}: share of {rate / 1e12:.0f} TFLOP/s", share, Floor(LEAST_RATE, at_most=False))
+
+
+def loads(systems: dict[str, System]) -> str:
+    """How even the load of each of ours is, in words, for the last batch."""
+    return " ".join(load_in_words(name, systems[name]) for name in GATES)
+
+
+def load_in_words(name: str, system: System) -> str:
+    """The largest load over the mean one, and the experts without tokens."""
+    layer = system.module
+    assert isinstance(layer, MoELayer)
+    layer.load.enabled = True
+    with torch.no_grad():
+        system.call(system.input_TH)
+    layer.load.enabled = False
+    load_N = layer.load.counts.sum(0).float()
+    layer.load.reset()
+    largest, idle = float(load_N.max() / load_N.mean()), int((load_N == 0).sum())
+    return f"{name[0].upper()}{name[1:]}: largest load {largest:.2f} of the mean, {idle} experts without tokens."
+
+
+if __name__ == "__main__":
+    main()

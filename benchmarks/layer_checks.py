@@ -1,0 +1,70 @@
+"""Whether what `bench_layer.py` times computes what it should: compared before anything is timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from layer_systems import Bare, Sizes, System, our_layer, task_ids
+from torch import Tensor
+
+from fairseq_mtmoe.moe import MoELayer, Routing
+from fairseq_mtmoe.moe.reference import expert_output, slow_forward
+
+SLICE = 32  # tokens
+
+
+def check_small(name: str, num_experts: int, sizes: Sizes) -> None:
+    """Our layer's output and every gradient are the slow reference's, in float32 and small."""
+    sizes = replace(sizes, device="cpu")
+    layer = our_layer(name, num_experts, sizes)
+    tasks_T = task_ids(sizes)
+    x_TH, gradient_TH = sizes.inputs(1)[0], torch.randn(sizes.tokens, sizes.hidden)
+    found = []
+    for forward in (layer, lambda *args, **named: slow_forward(layer, *args, **named)):
+        layer.zero_grad(set_to_none=True)
+        leaf_TH = x_TH.clone().requires_grad_()
+        output_TH = forward(leaf_TH, leaf_TH, task_ids=tasks_T)
+        output_TH.backward(gradient_TH)
+        gradients = {key: value.grad for key, value in layer.named_parameters()}
+        found.append({"output": output_TH.detach(), "input's gradient": leaf_TH.grad, **gradients})
+    for key, expected in found[1].items():
+        # A gradient that the reference never touches is zeros.
+        expected = torch.zeros_like(found[0][key]) if expected is None else expected
+        assert_near(found[0][key], expected)
+
+
+@torch.no_grad()
+def check_in_place(system: System) -> None:
+    """At full size, some tokens' outputs are those of the experts that the gate chose for them."""
+    layer = system.module
+    assert isinstance(layer, MoELayer) and layer.blend is not None
+    seen: list[Routing] = []
+    handle = layer.gate.register_forward_hook(lambda module, args, routing: seen.append(routing))
+    output_TH = system.call(system.input_TH)
+    handle.remove()
+    routing = seen[0]
+    for token in torch.linspace(0, len(output_TH) - 1, SLICE).long().tolist():
+        scale = 1 + layer.blend.float() * (routing.gate_T[token] / routing.neutral - 1)
+        expected_H = scale * expert_output(layer, int(routing.expert_T[token]), system.input_TH[token])
+        assert_near(output_TH[token], expected_H)
+
+
+@torch.no_grad()
+def check_bound(system: System, num_experts: int) -> None:
+    """The bare products give each group of tokens what its own weights say."""
+    bare, x_TH = system.module, system.input_TH
+    assert isinstance(bare, Bare)
+    output_TH = bare(x_TH)
+    for token in torch.linspace(0, len(x_TH) - 1, SLICE).long().tolist():
+        expert = token // (len(x_TH) // num_experts)
+        fc1, fc2 = (
+            weight[expert].t() if bare.transposed else weight[expert] for weight in (bare.fc1_weight, bare.fc2_weight)
+        )
+        assert_near(output_TH[token], (x_TH[token] @ fc1).relu() @ fc2)
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    """Equal but for rounding, which bfloat16 does at every hundredth part."""
+    tolerance = 1e-4 if found.dtype == torch.float32 else 5e-2
+    torch.testing.assert_close(found.float(), expected.float(), rtol=tolerance, atol=tolerance)

@@ -1,0 +1,185 @@
+"""The systems that `bench_layer.py` compares: one feed-forward layer each, with the inputs that it takes in turn.
+
+The bound is what no expert layer can be faster than: batched matrix products of the same shapes, with tokens that are
+grouped already, no gate and no biases. Peers get experts of the same sizes; where they choose two experts for a token,
+they do twice the work that is asked for, and their time counts half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed, nn
+
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, TaskGate, build_gate
+
+NUM_TASKS = 8
+SENTENCE = 32  # tokens in a row that belong to one task
+SKEWED = "ours, skewed task gate"
+GATES = {"ours, BASE gate": "base", "ours, task gate": "task", SKEWED: "task"}
+DENSE = "dense"
+BOUNDS = ("bare products (N,I,O)", "bare products (N,O,I)")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """T tokens of H values, F values within an expert, on a device."""
+
+    tokens: int
+    hidden: int
+    inner: int
+    device: str = "cpu"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of everything: float32 on a CPU, bfloat16 elsewhere."""
+        return torch.float32 if self.device == "cpu" else torch.bfloat16
+
+    def inputs(self, number: int) -> list[Tensor]:
+        """Different batches of random tokens, (T, H): a layer that remembers the last one gains nothing from it.
+
+        The first value of every token is 1: this is what the skewed gates look at.
+        """
+        batches = [torch.randn(self.tokens, self.hidden) for _ in range(number)]
+        for x_TH in batches:
+            x_TH[:, 0] = 1
+        return [x_TH.to(self.device, self.dtype) for x_TH in batches]
+
+
+class System:
+    """A layer and its inputs; `step` is one forward and backward pass, with all gradients.
+
+    Args:
+        call: the layer's output, (T, H), for an input (T, H).
+        experts_per_token: how many experts each token is meant to have.
+    """
+
+    def __init__(
+        self, module: nn.Module, inputs: Sequence[Tensor], call: Callable[[Tensor], Tensor], experts_per_token: int = 1
+    ) -> None:
+        self.module = module
+        self.call = call
+        self.experts_per_token = experts_per_token
+        self._inputs = inputs
+        self._turn = 0
+        self._gradient_TH = torch.randn(inputs[0].shape).to(inputs[0])
+        self.input_TH = inputs[0]
+
+    def prepare(self) -> None:
+        """Take the next input, and free the gradients as a trainer does before each step."""
+        self.input_TH = self._inputs[self._turn % len(self._inputs)].detach().requires_grad_()
+        self._turn += 1
+        self.module.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        """Forward and backward: gradients of the input and of every weight."""
+        self.call(self.input_TH).backward(self._gradient_TH)
+
+
+class Bare(nn.Module):
+    """Batched products with grouped tokens; weights are stored (N, inputs, outputs) or transposed."""
+
+    def __init__(self, num_experts: int, sizes: Sizes, transposed: bool) -> None:
+        super().__init__()
+        self.transposed = transposed
+        self.fc1_weight, self.fc2_weight = (
+            nn.Parameter(torch.randn(num_experts, *(shape[::-1] if transposed else shape)) / shape[0] ** 0.5)
+            for shape in ((sizes.hidden, sizes.inner), (sizes.inner, sizes.hidden))
+        )
+
+    def forward(self, x_TH: Tensor) -> Tensor:
+        """The tokens of one expert after the other, (T, H) to (T, H)."""
+        weights = (self.fc1_weight, self.fc2_weight)
+        fc1_NHF, fc2_NFH = (weight.transpose(1, 2) for weight in weights) if self.transposed else weights
+        x_NCH = x_TH.view(len(fc1_NHF), -1, x_TH.shape[1])
+        return torch.bmm(torch.bmm(x_NCH, fc1_NHF).relu(), fc2_NFH).view_as(x_TH)
+
+
+def dense_layer(sizes: Sizes) -> nn.Module:
+    """The feed-forward layer whose size every expert has."""
+    return nn.Sequential(nn.Linear(sizes.hidden, sizes.inner), nn.ReLU(), nn.Linear(sizes.inner, sizes.hidden))
+
+
+def our_layer(name: str, num_experts: int, sizes: Sizes) -> MoELayer:
+    """One of `GATES`, as it is initialised, but for gates with a say (`blend`) and, if asked, a skew."""
+    gate = build_gate(GATES[name], num_experts, sizes.hidden, NUM_TASKS)
+    layer = MoELayer(gate, ExpertBank(num_experts, sizes.hidden, sizes.inner))
+    with torch.no_grad():
+        assert layer.blend is not None
+        layer.blend.fill_(0.5)  # at its initial 0 the gates' gradients would be zeros
+        if name == SKEWED:
+            assert isinstance(gate, TaskGate)
+            skew_(gate)
+    return layer
+
+
+def skew_(gate: TaskGate) -> None:
+    """Make all tasks prefer the same few experts: logits around the logarithm of 1, 1/2, 1/3 … and noise of size 1."""
+    nn.init.normal_(gate.weight, std=gate.hidden_size**-0.5)
+    gate.weight[:, :, 0] = -torch.arange(1, gate.num_experts + 1).log()
+
+
+def task_ids(sizes: Sizes) -> Tensor:
+    """The task of each token, (T,): sentences of random tasks."""
+    sentences = torch.randint(NUM_TASKS, (-(-sizes.tokens // SENTENCE),))
+    return sentences.repeat_interleave(SENTENCE)[: sizes.tokens].to(sizes.device)
+
+
+def own_systems(num_experts: int, sizes: Sizes, inputs: Sequence[Tensor]) -> dict[str, System]:
+    """The dense layer, ours, and the bound, by name."""
+    task_T = task_ids(sizes)
+    dense = dense_layer(sizes).to(sizes.device, sizes.dtype)
+    found = {DENSE: System(dense, inputs, dense)}
+    for name in GATES:
+        layer = our_layer(name, num_experts, sizes).to(sizes.device, sizes.dtype)
+        found[name] = System(layer, inputs, lambda x_TH, layer=layer: layer(x_TH, x_TH, task_ids=task_T))
+    for name in BOUNDS:
+        bare = Bare(num_experts, sizes, name.endswith("(N,O,I)")).to(sizes.device, sizes.dtype)
+        found[name] = System(bare, inputs, bare)
+    return found
+
+
+def peer_systems(num_experts: int, sizes: Sizes, inputs: Sequence[Tensor]) -> dict[str, System]:
+    """Expert layers of others, by name; those of Hugging Face only if transformers is installed."""
+    layer = _fairscale_layer(num_experts, sizes).to(sizes.device, sizes.dtype)
+    # fairscale wants tokens in three dimensions, the first divisible by the number of experts.
+    found = {"fairscale, top 2": System(layer, inputs, lambda x_TH: layer(x_TH.unsqueeze(1)).squeeze(1), 2)}
+    for name, (module, experts_per_token) in _hugging_face_layers(num_experts, sizes).items():
+        module = module.to(sizes.device, sizes.dtype)
+        call = lambda x_TH, module=module: module(x_TH.unsqueeze(0)).squeeze(0)  # noqa: E731
+        found[name] = System(module, inputs, call, experts_per_token)
+    return found
+
+
+def _fairscale_layer(num_experts: int, sizes: Sizes) -> nn.Module:
+    from fairscale.nn.moe import MOELayer, Top2Gate
+
+    if not distributed.is_initialized():  # its tokens go through an exchange between processes, here of one
+        backend = "gloo" if sizes.device == "cpu" else "nccl"
+        distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    experts = nn.ModuleList([dense_layer(sizes) for _ in range(num_experts)])
+    return MOELayer(Top2Gate(sizes.hidden, num_experts), experts)  # type: ignore[no-any-return]
+
+
+def _hugging_face_layers(num_experts: int, sizes: Sizes) -> dict[str, tuple[nn.Module, int]]:
+    try:
+        from transformers import NllbMoeConfig, SwitchTransformersConfig
+        from transformers.models.nllb_moe.modeling_nllb_moe import NllbMoeSparseMLP
+        from transformers.models.switch_transformers.modeling_switch_transformers import SwitchTransformersSparseMLP
+    except ImportError:
+        return {}
+    # A capacity of all tokens: none is dropped, as with ours.
+    switch = SwitchTransformersConfig(
+        d_model=sizes.hidden, d_ff=sizes.inner, num_experts=num_experts, expert_capacity=sizes.tokens,
+        router_jitter_noise=0.0, dropout_rate=0.0, dense_act_fn="relu",
+    )  # fmt: skip
+    nllb = NllbMoeConfig(
+        d_model=sizes.hidden, num_experts=num_experts, expert_capacity=sizes.tokens, activation_dropout=0.0,
+        moe_token_dropout=0.0, activation_function="relu",
+    )  # fmt: skip
+    return {
+        "HF Switch, top 1": (SwitchTransformersSparseMLP(switch), 1),
+        "HF NLLB-MoE, top 2": (NllbMoeSparseMLP(nllb, sizes.inner), 2),
+    }
