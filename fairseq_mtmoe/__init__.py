@@ -11,14 +11,14 @@ import sys
 
 __version__ = "0.1.0"
 
-# The gradients of many experts are gigabytes of fresh memory in every update. On a CPU it comes in pages of 4 KiB unless
-# torch asks for large ones; that triples the time of writing it. torch looks at this when it first needs much memory.
-# Set it to 0 beforehand to keep small pages.
+# The gradients of many experts are gigabytes of fresh memory in every update. On a CPU it comes in pages of 4 KiB
+# unless torch asks for large ones, and is then written three times as slowly. torch reads this when it first needs much
+# memory; set it to 0 beforehand to keep small pages.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def register() -> None:
-    """Make the plugin's models, tasks and criterions known to fairseq. Safe to call any number of times.
+    """Make the plugin's models, tasks, criterions and optimizers known to fairseq. Safe to call any number of times.
 
     fairseq's `--user-dir` registers nothing when the package was imported before, in a spawned worker for example;
     our own commands and the import below therefore call this themselves.
@@ -35,7 +35,7 @@ def register() -> None:
     torch.serialization.add_safe_globals([argparse.Namespace])
     install_excepthook()
     file_io.install()
-    for name in ("tasks", "models.base_sparse"):
+    for name in ("optim", "tasks", "models.base_sparse"):
         importlib.import_module(f"{__name__}.{name}")
 
 

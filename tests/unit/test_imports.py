@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "models/_common": {"errors", "moe", "checkpoints"},
     "models/base_sparse": {"errors", "moe", "checkpoints", "models/_common"},
     "criterions": {"errors", "moe"},
+    "optim": {"errors"},
     "data": {"errors", "data/sampling", "data/tiers"},
     "evaluation": {"errors", "data", "data/tiers"},
     "tasks": {"errors", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "models/_common"},

@@ -1,0 +1,121 @@
+"""fairseq's Adam in one pass over the parameters: `--optimizer fused_adam`.
+
+A sparse model has several times the parameters of the dense one that costs the same otherwise, and fairseq's Adam
+passes over each of them seven times. torch's fused kernel (CPU and CUDA) reads and writes everything once. The update
+is fairseq's, and so is the state: runs may change between `adam` and `fused_adam` when they resume.
+"""
+
+import ast
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, Callable, DefaultDict, Dict, List, Optional, Tuple
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import FairseqOptimizer, register_optimizer
+from fairseq.optim.adam import Adam, FairseqAdam
+from omegaconf import II
+from torch import Tensor
+
+Operands = Tuple[Tensor, Tensor, Tensor, Tensor]  # parameter, gradient, first and second moment
+Together = Tuple[torch.device, torch.dtype, int]  # what one call of the kernel shares; the int counts the updates
+
+
+@dataclass
+class FusedAdamConfig(FairseqDataclass):
+    """The options of fairseq's `adam` that are of use here."""
+
+    adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas for Adam optimizer"})
+    adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for Adam optimizer"})
+    weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
+    lr: List[float] = II("optimization.lr")  # noqa: RUF009 (fairseq's way to name another option)
+
+
+@register_optimizer("fused_adam", dataclass=FusedAdamConfig)
+class FairseqFusedAdam(FairseqOptimizer):
+    """`FusedAdam` with fairseq's options."""
+
+    def __init__(self, cfg: FusedAdamConfig, params: Any) -> None:
+        super().__init__(cfg)
+        self._optimizer = FusedAdam(params, **self.optimizer_config)
+
+    @property
+    def optimizer_config(self) -> Dict[str, Any]:
+        """What a resumed run takes from its own options rather than from the checkpoint."""
+        betas, lr = self.cfg.adam_betas, self.cfg.lr
+        return {
+            "lr": lr if isinstance(lr, float) else lr[0],
+            "betas": tuple(ast.literal_eval(betas) if isinstance(betas, str) else betas),
+            "eps": self.cfg.adam_eps,
+            "weight_decay": self.cfg.weight_decay,
+        }
+
+
+# A checkpoint names its optimizer's class, and fairseq's trainer goes on with the moments of that class only.
+FairseqFusedAdam.__name__ = FairseqAdam.__name__
+
+
+class FusedAdam(Adam):
+    """`fairseq.optim.adam.Adam` (with decoupled weight decay), the same update by torch's fused kernel."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: Tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """One update of every parameter that has a gradient; returns the closure's loss, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            together: DefaultDict[Together, List[Operands]] = defaultdict(list)
+            copies = []
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                operands = self._operands(parameter)
+                together[parameter.device, parameter.dtype, self.state[parameter]["step"]].append(operands)
+                if operands[0].data_ptr() != parameter.data_ptr():
+                    copies.append((parameter, operands[0]))
+            for (device, _, step), each in together.items():
+                _update(group, device, step, each)
+            for parameter, updated in copies:
+                parameter.copy_(updated)
+        return loss
+
+    def _operands(self, parameter: Tensor) -> Operands:
+        """Parameter, gradient and both moments as the kernel reads them: in float32 or more, and contiguous.
+
+        They are the tensors themselves but for parameters in half precision, whose moments alone are in float32, as
+        fairseq has them. Counts the update.
+        """
+        dtype = torch.float32 if parameter.dtype in (torch.float16, torch.bfloat16) else parameter.dtype
+        value = parameter.detach().to(dtype).contiguous()
+        state = self.state[parameter]
+        if not state:
+            state.update(step=0, exp_avg=torch.zeros_like(value), exp_avg_sq=torch.zeros_like(value))
+        for moment in ("exp_avg", "exp_avg_sq"):
+            state[moment] = state[moment].to(value).contiguous()
+        state["step"] += 1
+        return value, parameter.grad.to(dtype).contiguous(), state["exp_avg"], state["exp_avg_sq"]
+
+
+def _update(group: Dict[str, Any], device: torch.device, step: int, operands: List[Operands]) -> None:
+    values, gradients, averages, squares = (list(column) for column in zip(*operands, strict=True))
+    beta1, beta2 = group["betas"]
+    # fairseq adds epsilon to the root of the second moment before correcting its bias, torch afterwards.
+    eps = group["eps"] / math.sqrt(1 - beta2**step)
+    steps = [torch.tensor(float(step), device=device)] * len(values)
+    torch._fused_adamw_(
+        values, gradients, averages, squares, [], steps, lr=group["lr"], beta1=beta1, beta2=beta2,
+        weight_decay=group["weight_decay"], eps=eps, amsgrad=False, maximize=False,
+    )  # fmt: skip

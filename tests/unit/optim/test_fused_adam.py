@@ -1,0 +1,108 @@
+"""The fused Adam against fairseq's: the same updates, the same state, and runs that change between the two."""
+
+import pytest
+import torch
+from fairseq.optim import build_optimizer
+from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
+from omegaconf import OmegaConf
+from torch import nn
+
+from fairseq_mtmoe.optim import FairseqFusedAdam, FusedAdam
+
+SETTINGS = dict(lr=0.01, betas=(0.9, 0.98), eps=1e-3, weight_decay=0.1)
+SHAPES = [(3, 4), (5,), (), (2, 3, 4)]
+
+
+def parameters(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1)
+    return [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
+
+
+def give_gradients(values, update, without=()):
+    generator = torch.Generator().manual_seed(update)
+    for index, value in enumerate(values):
+        gradient = torch.randn(value.shape, generator=generator).to(value.dtype)
+        value.grad = None if index in without else gradient
+
+
+def assert_same_state(ours, theirs):
+    ours, theirs = ours.state_dict(), theirs.state_dict()
+    assert ours["param_groups"] == theirs["param_groups"]
+    assert ours["state"].keys() == theirs["state"].keys()
+    for index, entry in theirs["state"].items():
+        assert ours["state"][index].keys() == entry.keys()
+        assert ours["state"][index]["step"] == entry["step"] and isinstance(ours["state"][index]["step"], int)
+        for moment in ("exp_avg", "exp_avg_sq"):
+            torch.testing.assert_close(ours["state"][index][moment], entry[moment])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_updates_and_state_are_fairseqs(dtype):
+    """The second parameter starts three updates late, so that updates of different numbers meet in one step."""
+    values = {kind: parameters(dtype) for kind in (FusedAdam, Adam)}
+    optimizers = {kind: kind(own, **SETTINGS) for kind, own in values.items()}
+    for update in range(6):
+        for kind, optimizer in optimizers.items():
+            give_gradients(values[kind], update, without=(1,) if update < 3 else ())
+            optimizer.step()
+        for ours, theirs in zip(*values.values(), strict=True):
+            torch.testing.assert_close(ours, theirs)
+    assert_same_state(optimizers[FusedAdam], optimizers[Adam])
+
+
+def test_gradients_of_another_layout_are_read_by_their_values():
+    ours, theirs = nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(3, 4))
+    spread = nn.Parameter(torch.ones(4, 3).t())
+    gradient = torch.arange(12.0).view(3, 4)
+    ours.grad, theirs.grad, spread.grad = gradient.t().contiguous().t(), gradient.clone(), gradient.clone()
+    for kind, parameter in ((FusedAdam, ours), (Adam, theirs), (FusedAdam, spread)):
+        optimizer = kind([parameter], **SETTINGS)
+        for _ in range(2):
+            optimizer.step()
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(spread, theirs)
+
+
+@pytest.mark.parametrize(("first", "then"), [(Adam, FusedAdam), (FusedAdam, Adam)])
+def test_runs_change_between_the_two_when_they_resume(first, then):
+    straight, changing = parameters(), parameters()
+    optimizer = Adam(straight, **SETTINGS)
+    for update in range(6):
+        give_gradients(straight, update)
+        optimizer.step()
+    optimizer = first(changing, **SETTINGS)
+    for update in range(6):
+        if update == 3:
+            state = optimizer.state_dict()
+            optimizer = then(changing, **SETTINGS)
+            optimizer.load_state_dict(state)
+        give_gradients(changing, update)
+        optimizer.step()
+    for one, other in zip(straight, changing, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_closure_is_called_with_gradients_and_its_loss_returned():
+    (value, *_) = parameters()
+    optimizer = FusedAdam([value], **SETTINGS)
+
+    def closure():
+        loss = value.square().sum()
+        loss.backward()
+        return loss
+
+    before = value.detach().clone()
+    assert optimizer.step(closure) == before.square().sum()
+    assert not torch.equal(value, before)
+
+
+@pytest.mark.parametrize("betas", ["(0.8, 0.9)", [0.8, 0.9]])
+def test_its_options_are_fairseqs(betas):
+    options = dict(adam_betas=betas, adam_eps=1e-6, weight_decay=0.2, lr=[0.3])
+    ours = build_optimizer(OmegaConf.create({"_name": "fused_adam", **options}), parameters())
+    assert isinstance(ours, FairseqFusedAdam) and isinstance(ours.optimizer, FusedAdam)
+    theirs = FairseqAdam(OmegaConf.structured(FairseqAdamConfig(**options, tpu=False)), parameters())
+    theirs = {**theirs.optimizer_config, "betas": tuple(theirs.optimizer_config["betas"])}
+    assert ours.optimizer_config == theirs and ours.get_lr() == 0.3
+    assert type(ours).__name__ == FairseqAdam.__name__  # what fairseq's trainer compares when it resumes
+    assert ours.supports_flat_params and ours.supports_memory_efficient_fp16
