@@ -14,6 +14,7 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import LongTensor, Tensor, nn
 
+from fairseq_mtmoe.models._common.decoding import BeamAttention, shares_beams
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 
 
@@ -101,7 +102,48 @@ class SparseEncoderLayer(ExpertSlot, TransformerEncoderLayerBase):
         return self.experts_branch(h, encoder_padding_mask, task_ids)
 
 
-class SparseDecoderLayer(ExpertSlot, TransformerDecoderLayerBase):
+class DecoderLayer(TransformerDecoderLayerBase):
+    """fairseq's decoder block, whose attention shares between the hypotheses of a sentence what they have in common."""
+
+    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
+        super().__init__(cfg, no_encoder_attn)
+        for dropout in (self.dropout_module, self.activation_dropout_module):
+            dropout.module_name = TransformerDecoderLayerBase.__name__  # what `--retain-dropout-modules` calls it
+
+    def build_self_attention(
+        self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
+    ) -> nn.Module:
+        """Called by fairseq."""
+        if not shares_beams(cfg):
+            return super().build_self_attention(embed_dim, cfg, add_bias_kv, add_zero_attn)
+        return BeamAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            dropout=cfg.attention_dropout,
+            self_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+            xformers_att_config=cfg.decoder.xformers_att_config,
+        )
+
+    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> nn.Module:
+        """Called by fairseq."""
+        if not shares_beams(cfg):
+            return super().build_encoder_attention(embed_dim, cfg)
+        return BeamAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            kdim=cfg.encoder.embed_dim,
+            vdim=cfg.encoder.embed_dim,
+            dropout=cfg.attention_dropout,
+            encoder_decoder_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+            xformers_att_config=cfg.encoder.xformers_att_config,
+        )
+
+
+class SparseDecoderLayer(ExpertSlot, DecoderLayer):
     """fairseq's decoder block with an expert slot."""
 
     def __init__(self, cfg: TransformerConfig, plan: SlotPlan, no_encoder_attn: bool = False) -> None:

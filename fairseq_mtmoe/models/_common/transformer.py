@@ -16,7 +16,21 @@ from fairseq.models.transformer import (
 )
 from torch import LongTensor, Tensor, nn
 
-from fairseq_mtmoe.models._common.blocks import SlotPlan, SparseDecoderLayer, SparseEncoderLayer, wrap_block
+from fairseq_mtmoe.models._common.blocks import (
+    DecoderLayer,
+    SlotPlan,
+    SparseDecoderLayer,
+    SparseEncoderLayer,
+    wrap_block,
+)
+from fairseq_mtmoe.models._common.decoding import (
+    STATE,
+    BeamState,
+    group_size,
+    is_identity,
+    sentence_order,
+    shares_beams,
+)
 from fairseq_mtmoe.models._common.task_channel import TaskChannel
 
 
@@ -67,11 +81,25 @@ class SlotEncoder(SlotStack, TransformerEncoderBase):
         encoder_out["task_ids"] = [] if task_ids is None else [task_ids]
         return encoder_out
 
-    def reorder_encoder_out(self, encoder_out: Dict[str, List[Tensor]], new_order: LongTensor) -> dict:
-        """As fairseq's; the task ids follow their sentences."""
-        reordered = super().reorder_encoder_out(encoder_out, new_order)
-        reordered["task_ids"] = [ids.index_select(0, new_order) for ids in encoder_out["task_ids"]]
-        return reordered
+    def reorder_encoder_out(self, encoder_out: Dict[str, Any], new_order: LongTensor) -> dict:
+        """As fairseq's; the task ids follow their sentences.
+
+        Hypotheses of one sentence share its row, as long as they stay together: `beam` says how many they are.
+        """
+        (beam,) = encoder_out.get("beam", [1])
+        num_sentences = encoder_out["encoder_out"][0].shape[1]
+        if beam == 1 and shares_beams(self.cfg):
+            beam = group_size(num_sentences, new_order)
+            if beam > 1:
+                return {**encoder_out, "beam": [beam]}
+        sentences = sentence_order(new_order, beam)
+        if sentences is None:
+            sentences, beam = new_order // beam, 1
+        elif is_identity(sentences, num_sentences):
+            return encoder_out
+        reordered = super().reorder_encoder_out(encoder_out, sentences)
+        reordered["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
+        return {**reordered, "beam": [beam]}
 
 
 class SlotDecoder(SlotStack, TransformerDecoderBase):
@@ -89,19 +117,45 @@ class SlotDecoder(SlotStack, TransformerDecoderBase):
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
-        """The next block: fairseq's own, or one with an expert slot."""
+        """The next block: as fairseq's, or one with an expert slot."""
         plan = self._next_plan()
         if plan is None:
-            return super().build_decoder_layer(cfg, no_encoder_attn)
+            return wrap_block(DecoderLayer(cfg, no_encoder_attn), cfg)
         return self._slot(SparseDecoderLayer(cfg, plan, no_encoder_attn), cfg)
 
     def extract_features_scriptable(
-        self, prev_output_tokens: Tensor, encoder_out: Optional[dict] = None, *args: Any, **kwargs: Any
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[dict] = None,
+        incremental_state: Optional[dict] = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Tuple[Tensor, dict]:
         """As fairseq's, after telling the blocks the task ids that came with the encoder's output."""
-        ids = (encoder_out or {}).get("task_ids") or [None]
-        self.channel.task_ids = ids[0]
-        return super().extract_features_scriptable(prev_output_tokens, encoder_out, *args, **kwargs)
+        (beam,) = (encoder_out or {}).get("beam", [1])
+        ids = (encoder_out or {}).get("task_ids")
+        self.channel.task_ids = ids[0].repeat_interleave(beam) if ids else None
+        if incremental_state is not None and shares_beams(self.cfg):
+            self._read_word(prev_output_tokens, beam, incremental_state)
+        elif encoder_out is not None and beam > 1:  # in an ensemble with a model that keeps no state
+            encoded, masks = encoder_out["encoder_out"], encoder_out["encoder_padding_mask"]
+            encoder_out = {
+                "encoder_out": [x.repeat_interleave(beam, 1) for x in encoded],
+                "encoder_padding_mask": [mask.repeat_interleave(beam, 0) for mask in masks],
+            }
+        return super().extract_features_scriptable(prev_output_tokens, encoder_out, incremental_state, *args, **kwargs)
+
+    def _read_word(self, prev_output_tokens: Tensor, beam: int, incremental_state: dict) -> None:
+        if STATE not in incremental_state:
+            incremental_state[STATE] = BeamState(len(prev_output_tokens) // beam, beam)
+        incremental_state[STATE].read_word(prev_output_tokens[:, -1].ne(self.padding_idx))
+
+    def reorder_incremental_state_scripting(self, incremental_state: dict, new_order: Tensor) -> None:
+        """As fairseq's: between two words, each row goes on from the row that `new_order` names."""
+        if STATE in incremental_state:
+            incremental_state[STATE].reorder(new_order)
+        else:
+            super().reorder_incremental_state_scripting(incremental_state, new_order)
 
 
 class SparseTransformer(TransformerModelBase):

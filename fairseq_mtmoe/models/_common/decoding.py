@@ -1,0 +1,229 @@
+"""Attention while a translation grows word by word, for beams.
+
+fairseq keeps one copy of everything per hypothesis, and copies it all whenever the search reorders its beams. Here the
+hypotheses of a sentence share what they can:
+
+- The encoder's output, and the keys and values that blocks make of it, exist once per sentence.
+- Keys and values of the words so far stay where they were written, in the place of the hypothesis that wrote them. A
+  small table says which of them each hypothesis descends from, and only this table is reordered.
+
+A sentence's hypotheses then attend as so many queries of one sequence, which is one product where there were several.
+
+Letters, besides those of `moe/README.md`: `S` sentences, `B` hypotheses per sentence (the beam), `R` = S·B rows, `A`
+attention heads, `D` the width of a head, `L` words so far, `P` places for words (at least L), `J` words of the source,
+`K` = L·B places of a sentence.
+"""
+
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+STATE = "beams"  # the key of fairseq's `incremental_state` under which a decoder's `BeamState` is found
+FIRST_PLACES = 32
+
+KeysAndValues = Tuple[Tensor, Tensor]
+
+
+def shares_beams(cfg: TransformerConfig) -> bool:
+    """Whether a model's hypotheses share; not where blocks attend to source and target as to one sequence."""
+    return not cfg.cross_self_attention
+
+
+def group_size(num_sentences: int, order_R: Tensor) -> int:
+    """B if `order_R` repeats each of the sentences B times, as a search does before its first word; else 1."""
+    size = len(order_R) // max(num_sentences, 1)
+    if size < 2 or len(order_R) != size * num_sentences:
+        return 1
+    sentences = torch.arange(num_sentences, device=order_R.device)
+    return size if torch.equal(order_R.view(-1, size), sentences.unsqueeze(1).expand(-1, size)) else 1
+
+
+def sentence_order(order_R: Tensor, beam: int) -> Optional[Tensor]:
+    """The new order (S,) of the sentences, if in `order_R` each group of `beam` rows stays with one sentence."""
+    if len(order_R) % beam:
+        return None
+    sentence_SB = order_R.view(-1, beam) // beam
+    together = torch.equal(sentence_SB, sentence_SB[:, :1].expand_as(sentence_SB))
+    return sentence_SB[:, 0].contiguous() if together else None
+
+
+def is_identity(order: Tensor, size: int) -> bool:
+    """Whether reordering `size` things so changes nothing."""
+    return len(order) == size and torch.equal(order, torch.arange(size, device=order.device))
+
+
+class BeamState:
+    """What a decoder remembers of the sentences that it is translating.
+
+    Args:
+        num_sentences: S.
+        beam: B.
+
+    Attributes:
+        length: L, with the word that is being read.
+        visible_RK: whether a row descends from the hypothesis in a place, (R, L·B).
+        own: each block's keys and values of the target, (S, A, P, B, D).
+        source: each block's keys and values of the source, (S, A, J, D).
+        source_mask: 0, or -inf at padding, (S, 1, 1, J), once a block attended to the source.
+    """
+
+    def __init__(self, num_sentences: int, beam: int) -> None:
+        self.num_sentences, self.beam = num_sentences, beam
+        self.length = 0
+        self.visible_RK: Optional[Tensor] = None
+        self._own_mask: Optional[Tensor] = None
+        self.own: Dict[MultiheadAttention, KeysAndValues] = {}
+        self.source: Dict[MultiheadAttention, KeysAndValues] = {}
+        self.source_mask: Optional[Tensor] = None
+
+    def read_word(self, real_R: Tensor) -> None:
+        """Make room for the next word; rows (R,) where it is not `real` but padding will not be looked at."""
+        own_BB = torch.eye(self.beam, dtype=torch.bool, device=real_R.device)
+        own_RB = own_BB.repeat(self.num_sentences, 1) & real_R.unsqueeze(1)
+        self.visible_RK = own_RB if self.visible_RK is None else torch.cat([self.visible_RK, own_RB], dim=1)
+        self._own_mask = None
+        self.length += 1
+
+    def append(self, block: MultiheadAttention, key_RH: Tensor, value_RH: Tensor) -> KeysAndValues:
+        """Write a block's keys and values of the current word; returns all so far, (S, A, L·B, D), as views."""
+        cache = self.own.get(block)
+        if cache is None or self.length > cache[0].shape[2]:
+            cache = self.own[block] = self._more_room(block, key_RH)
+        for kept, new in zip(cache, (key_RH, value_RH), strict=True):
+            kept[:, :, self.length - 1] = split_heads(new, self.num_sentences, block.num_heads)
+        key, value = (kept[:, :, : self.length].flatten(2, 3) for kept in cache)
+        return key, value
+
+    def _more_room(self, block: MultiheadAttention, like: Tensor) -> KeysAndValues:
+        """Room for the first words, or for twice as many as there are."""
+        shape = [self.num_sentences, block.num_heads, max(FIRST_PLACES, 2 * self.length), self.beam, block.head_dim]
+        rooms = (like.new_empty(shape), like.new_empty(shape))
+        for room, kept in zip(rooms, self.own.get(block, ()), strict=False):  # at first nothing is kept
+            room[:, :, : kept.shape[2]] = kept
+        return rooms
+
+    def own_mask(self, like: Tensor) -> Tensor:
+        """What every block adds to its scores of the target's words: 0 or -inf, (S, 1, B, L·B)."""
+        if self._own_mask is None:
+            assert self.visible_RK is not None
+            mask = additive(self.visible_RK, like)
+            self._own_mask = mask.view(self.num_sentences, 1, self.beam, -1)
+        return self._own_mask
+
+    def reorder(self, order_R: Tensor) -> None:
+        """Let each row go on from the row that `order_R` names, as fairseq's searches ask between two words."""
+        if self.visible_RK is None:
+            return
+        sentences = sentence_order(order_R, self.beam)
+        if sentences is None:
+            self._part(order_R)
+            return
+        if self.beam > 1:
+            self.visible_RK = self.visible_RK.index_select(0, order_R)
+        if not is_identity(sentences, self.num_sentences):
+            self._select(sentences)
+
+    def _select(self, sentences_S: Tensor) -> None:
+        """Go on with these sentences only, in this order."""
+
+        def selected(tensors: KeysAndValues) -> KeysAndValues:
+            return tensors[0].index_select(0, sentences_S), tensors[1].index_select(0, sentences_S)
+
+        if self.beam == 1 and self.visible_RK is not None:
+            self.visible_RK = self.visible_RK.index_select(0, sentences_S)
+        self.own = {block: selected(kept) for block, kept in self.own.items()}
+        self.source = {block: selected(kept) for block, kept in self.source.items()}
+        if self.source_mask is not None:
+            self.source_mask = self.source_mask.index_select(0, sentences_S)
+        self.num_sentences = len(sentences_S)
+
+    def _part(self, order_R: Tensor) -> None:
+        """Give each row a copy of its own, for searches that let hypotheses of different sentences change places."""
+        assert self.visible_RK is not None
+        visible_RLB = self.visible_RK.view(-1, self.length, self.beam)
+        ancestor_RL = visible_RLB.byte().argmax(2)
+        self.visible_RK = visible_RLB.any(2)
+
+        def descended(kept: Tensor) -> Tensor:
+            rows = kept[:, :, : self.length].repeat_interleave(self.beam, 0)
+            index = ancestor_RL[:, None, :, None, None].expand(-1, rows.shape[1], -1, 1, rows.shape[4])
+            return rows.gather(3, index)
+
+        self.own = {block: (descended(key), descended(value)) for block, (key, value) in self.own.items()}
+        order_S = torch.arange(len(visible_RLB), device=order_R.device) // self.beam
+        for block, (key, value) in self.source.items():
+            self.source[block] = key.index_select(0, order_S), value.index_select(0, order_S)
+        if self.source_mask is not None:
+            self.source_mask = self.source_mask.index_select(0, order_S)
+        self.num_sentences, self.beam = len(visible_RLB), 1
+        self._select(order_R)
+
+
+def additive(visible: Tensor, like: Tensor) -> Tensor:
+    """0 where `visible` is true, -inf elsewhere, of the type of `like`."""
+    return like.new_zeros(visible.shape).masked_fill_(~visible, float("-inf"))
+
+
+def split_heads(x_RH: Tensor, num_sentences: int, num_heads: int) -> Tensor:
+    """Rows, grouped by sentence, to one sequence per sentence and head: (…, R, H) to (S, A, B, D)."""
+    return x_RH.reshape(num_sentences, -1, num_heads, x_RH.shape[-1] // num_heads).transpose(1, 2)
+
+
+class BeamAttention(MultiheadAttention):
+    """fairseq's attention, with the same parameters; while decoding it works on a `BeamState`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.dropout_module.module_name = MultiheadAttention.__name__  # what `--retain-dropout-modules` calls it
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Optional[Tensor],
+        value: Optional[Tensor],
+        key_padding_mask: Optional[Tensor] = None,
+        incremental_state: Optional[Dict[str, Any]] = None,
+        need_weights: bool = True,
+        static_kv: bool = False,
+        attn_mask: Optional[Tensor] = None,
+        before_softmax: bool = False,
+        need_head_weights: bool = False,
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """As fairseq's. While decoding, `query` is one word of each row (1, R, H), and `key` is (J, S, H)."""
+        if incremental_state is None:
+            return super().forward(
+                query, key, value, key_padding_mask, None, need_weights, static_kv, attn_mask, before_softmax,
+                need_head_weights,
+            )  # fmt: skip
+        state: BeamState = incremental_state[STATE]
+        if self.self_attention:
+            keys, values = state.append(self, self.k_proj(query), self.v_proj(query))
+            mask: Optional[Tensor] = state.own_mask(query)
+        else:
+            keys, values = self._source(state, key, key_padding_mask)
+            mask = state.source_mask
+        query_SABD = split_heads(self.q_proj(query), state.num_sentences, self.num_heads)
+        scores = torch.matmul(query_SABD * self.scaling, keys.transpose(2, 3))
+        scores = scores if mask is None else scores.add_(mask)
+        weights = scores.softmax(3, dtype=torch.float32).type_as(scores)
+        read = torch.matmul(self.dropout_module(weights), values)
+        attended = self.out_proj(read.transpose(1, 2).reshape(query.shape))
+        if not (need_weights or need_head_weights):
+            return attended, None
+        weights_ARJ = weights.transpose(0, 1).flatten(1, 2).unsqueeze(2)
+        return attended, weights_ARJ if need_head_weights else weights_ARJ.mean(0)
+
+    def _source(self, state: BeamState, encoded: Optional[Tensor], padding_mask: Optional[Tensor]) -> KeysAndValues:
+        """This block's keys and values of the source, (S, A, J, D), made when they are first asked for."""
+        if self not in state.source:
+            assert encoded is not None
+            if padding_mask is not None and state.source_mask is None:
+                state.source_mask = additive(~padding_mask.bool(), encoded)[:, None, None]
+            sentences = encoded.transpose(0, 1)
+            made = self.k_proj(sentences), self.v_proj(sentences)
+            key, value = (split_heads(x, state.num_sentences, self.num_heads).contiguous() for x in made)
+            state.source[self] = key, value
+        return state.source[self]
