@@ -1,0 +1,170 @@
+"""One training step of `base_moe_wmt15` against stock fairseq's dense `transformer` of the same active size.
+
+    python benchmarks/bench_step.py --write
+
+Both train in fairseq's own trainer on the same batches, a new one in each repetition: forward and backward pass,
+scaling and clipping of the gradients, Adam. The stock model has what its users give it (`adam` and
+`label_smoothed_cross_entropy`); ours has this plugin's loss and Adam. Two more rows exchange these, so that a reader
+sees what comes from where. Before anything is timed, the sparse model must give the stock model's loss and gradients.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Callable
+from itertools import islice
+from time import perf_counter
+from typing import Any
+
+import click
+import torch
+from fairseq.tasks.translation import TranslationTask
+from fairseq.trainer import Trainer
+from measure import Floor, Ratio, Report, interleaved
+from torch import nn
+from wmt15_models import FULL, SMALL, Size, batches, models, sentences, sparse_config, stock_config, translation_task
+
+Sample = dict[str, Any]
+COMMON = (
+    "--label-smoothing", "0.1", "--adam-betas", "(0.9,0.98)", "--clip-norm", "1.0", "--lr", "0.0007",
+    "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4000",
+)  # fmt: skip
+STOCKS = ("--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam")
+OURS = ("--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam")
+STOCK, SPARSE = "stock fairseq transformer", "base_moe_wmt15"
+PHASES = ("forward", "backward", "scaling and clipping", "optimizer", "the rest")
+WARMUPS = 2
+
+
+class System:
+    """A model in fairseq's trainer, which takes a step on the next batch whenever it is called."""
+
+    def __init__(self, task: TranslationTask, model: nn.Module, config: Any, samples: list[Sample]) -> None:
+        self.trainer = Trainer(config, task, model, task.build_criterion(config.criterion))
+        self.samples = iter(samples)
+        self.laps: list[dict[str, float]] = []
+        self.trainer.lr_step_begin_epoch(1)
+        optimizer = self.trainer.optimizer
+        self._time(self.trainer.criterion, "forward", "forward")
+        self._time(optimizer, "backward", "backward")
+        self._time(optimizer, "multiply_grads", "scaling and clipping")
+        self._time(optimizer, "clip_grad_norm", "scaling and clipping")
+        self._time(optimizer, "step", "optimizer")
+
+    def __call__(self) -> None:
+        self.laps.append(dict.fromkeys(PHASES, 0.0))
+        start = _now()
+        self.trainer.train_step([next(self.samples)])
+        self.laps[-1]["the rest"] = _now() - start - sum(self.laps[-1].values())
+
+    def _time(self, owner: Any, name: str, phase: str) -> None:
+        work: Callable[..., Any] = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = _now()
+            result = work(*args, **kwargs)
+            self.laps[-1][phase] += _now() - start
+            return result
+
+        setattr(owner, name, timed)
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return perf_counter()
+
+
+def systems(size: Size, task: TranslationTask, samples: list[Sample], device: str) -> dict[str, System]:
+    """The four rows. Rows that differ in loss and optimizer alone share a model."""
+    pair = models(size, task)
+    check_equal(task, pair, samples[0])
+    where = ("--cpu",) if device == "cpu" else ("--bf16",)
+    return {
+        name: System(task, pair[model], config(size, *COMMON, *where, *chosen), samples)
+        for name, model, config, chosen in (
+            (STOCK, "stock", stock_config, STOCKS),
+            (SPARSE, "sparse", sparse_config, OURS),
+            (f"{SPARSE}, fairseq's loss and Adam", "sparse", sparse_config, STOCKS),
+            (f"{STOCK}, our loss and Adam", "stock", stock_config, OURS),
+        )
+    }
+
+
+def check_equal(task: TranslationTask, pair: dict[str, nn.Module], sample: Sample, sentences: int = 8) -> None:
+    """Before any training both models' losses, and their gradients for the words, are the same (dropout is off)."""
+    net_input = {name: value[:sentences] for name, value in sample["net_input"].items()}
+    target = sample["target"][:sentences]
+    few = {"net_input": net_input, "target": target, "ntokens": int(target.ne(task.target_dictionary.pad()).sum())}
+    found = {}
+    for name, chosen in (("stock", STOCKS), ("sparse", OURS)):
+        criterion = task.build_criterion(stock_config(SMALL, *COMMON, *chosen).criterion)
+        loss, _, _ = criterion(pair[name].eval(), few)
+        loss.backward()
+        found[name] = loss.detach(), pair[name].encoder.embed_tokens.weight.grad
+        pair[name].zero_grad()
+    torch.testing.assert_close(found["sparse"], found["stock"], rtol=1e-4, atol=1e-4)
+
+
+def show_systems(report: Report, times: dict[str, list[float]], tokens: list[int]) -> None:
+    """Tokens per second of each row, and its ratio to the stock row."""
+    rows = []
+    for name, seconds in times.items():
+        speeds = [count / time for count, time in zip(tokens, seconds, strict=True)]
+        ratio = Ratio.of(times[STOCK], seconds)  # on the same batch, the inverse of the times'
+        rows.append([name, statistics.median(seconds), statistics.median(speeds), str(ratio)])
+        if name == SPARSE:
+            floor = Floor(1.0, at_most=False)
+            report.figure("target tokens/s over stock fairseq's", ratio.median, floor, (ratio.low, ratio.high))
+    report.table("Speed", ["system", "s per step", "target tokens/s", "tokens/s over stock's (quartiles)"], rows)
+
+
+def show_phases(report: Report, found: dict[str, System]) -> None:
+    """Median seconds of each phase of a step."""
+    rows = []
+    for name, system in found.items():
+        counted = system.laps[WARMUPS:]
+        rows.append([name, *(statistics.median(lap[phase] for lap in counted) for phase in PHASES)])
+    report.table("Where the time goes", ["seconds in a step", *PHASES], rows)
+
+
+def describe(report: Report, size: Size, found: dict[str, System], samples: list[Sample], max_tokens: int) -> None:
+    """What the models and batches are."""
+    millions = {name: sum(p.numel() for p in found[name].trainer.model.parameters()) / 1e6 for name in (STOCK, SPARSE)}
+    padding = 1 - sum(sample["ntokens"] for sample in samples) / sum(sample["target"].numel() for sample in samples)
+    report.text(
+        f"{size.layers}+{size.layers} pre-norm blocks of {size.width} (inner size {size.inner}), {size.symbols:,} "
+        f"words, dropout 0.1, label smoothing 0.1: {millions[STOCK]:.0f} million parameters, and "
+        f"{millions[SPARSE]:.0f} million with {size.num_experts} experts (BASE gates) in every second block. Random "
+        f"sentences of 5 to 60 words in fairseq's batches of at most {max_tokens:,} tokens, of which {padding:.1%} of "
+        f"the targets are padding; one batch per repetition, the same for all rows, in fairseq's trainer."
+    )
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--max-tokens", type=int, help="Tokens in a batch [default: 4096, or 1024 with --small].")
+@click.option("--repetitions", default=7)
+@click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), help="On cuda in bfloat16.")
+@click.option("--small", is_flag=True, help="Smaller models and batches.")
+@click.option("--check", is_flag=True, help="With --small; exit with 1 where a floor is missed by more than 20%.")
+@click.option("--write", is_flag=True, help="Write benchmarks/results/step.md and .json.")
+def main(max_tokens: int | None, repetitions: int, device: str, small: bool, check: bool, write: bool) -> None:
+    """Time a training step of the sparse model and of stock fairseq's dense one."""
+    logging.disable(logging.INFO)
+    size = SMALL if small or check else FULL
+    max_tokens = max_tokens or (1024 if size is SMALL else 4096)
+    report = Report("step", "A training step against stock fairseq")
+    task = translation_task(size)
+    samples = list(islice(batches(sentences(task), max_tokens), WARMUPS + repetitions))
+    found = systems(size, task, samples, device)
+    describe(report, size, found, samples, max_tokens)
+    times = interleaved(found, repetitions, WARMUPS, device)
+    report.raw("seconds", times)
+    show_systems(report, times, [sample["ntokens"] for sample in samples[WARMUPS:]])
+    show_phases(report, found)
+    report.finish(write, check)
+
+
+if __name__ == "__main__":
+    main()
