@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.moe.grouped import grouped_linear
+from fairseq_mtmoe.moe.grouped import grouped_linear, grouped_relu_network
 
 
 class ExpertBank(nn.Module):
@@ -71,6 +71,10 @@ class ExpertBank(nn.Module):
 
     def forward(self, rows_TH: Tensor, ends_N: Tensor) -> Tensor:
         """Each expert on its own rows, as `dispatch` sorted them: (T, H) to (T, H), 0 in rows of no expert."""
+        drops = self.training and self.dropout > 0
+        if self.activation is F.relu and not drops:
+            weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
+            return grouped_relu_network(rows_TH, ends_N, *weights)
         inner = self.activation(grouped_linear(rows_TH, ends_N, self.fc1_weight, self.fc1_bias))
         inner = F.dropout(inner, self.dropout, self.training)
         return grouped_linear(inner, ends_N, self.fc2_weight, self.fc2_bias)

@@ -35,13 +35,56 @@ def grouped_linear(rows_TI: Tensor, ends_N: Tensor, weight_NOI: Tensor, bias_NO:
 
     In backward, a group without rows gets a gradient of 0. Under autocast all operands are cast as for a linear layer.
     """
-    device = rows_TI.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        rows_TI, weight_NOI = rows_TI.to(dtype), weight_NOI.to(dtype)
-        bias_NO = None if bias_NO is None else bias_NO.to(dtype)
+    if bias_NO is None:
+        rows_TI, weight_NOI = _as_autocast_wants(rows_TI, weight_NOI)
+    else:
+        rows_TI, weight_NOI, bias_NO = _as_autocast_wants(rows_TI, weight_NOI, bias_NO)
     product: Tensor = _linear(rows_TI, ends_N, weight_NOI, bias_NO)
     return product
+
+
+def grouped_relu_network(
+    rows_TH: Tensor, ends_N: Tensor, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor
+) -> Tensor:
+    """`grouped_linear`, relu, `grouped_linear`; the same numbers, with less memory written and kept in between."""
+    operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
+    output: Tensor = _ReluNetwork.apply(ends_N, *operands)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _ReluNetwork(torch.autograd.Function):
+    """Inner values and their gradients are overwritten in place, which autograd cannot do by itself."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, ends: Tensor, rows: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor
+    ) -> Tensor:
+        inner = _linear(rows, ends, weight1, bias1).relu_()
+        ctx.save_for_backward(ends, rows, weight1, weight2, inner)
+        output: Tensor = _linear(inner, ends, weight2, bias2)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        ends, rows, weight1, weight2, inner = ctx.saved_tensors
+        _, wants_rows, *wants = ctx.needs_input_grad
+        grad = grad.contiguous()
+        grad_weight2 = _outer(grad, inner, ends) if wants[2] else None
+        grad_bias2 = _sum(grad, ends) if wants[3] else None
+        grad_inner = _linear(grad, ends, weight2.transpose(1, 2), None)
+        torch.ops.aten.threshold_backward.grad_input(grad_inner, inner, 0, grad_input=grad_inner)
+        grad_weight1 = _outer(grad_inner, rows, ends) if wants[0] else None
+        grad_bias1 = _sum(grad_inner, ends) if wants[1] else None
+        grad_rows = _linear(grad_inner, ends, weight1.transpose(1, 2), None) if wants_rows else None
+        return None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
+
+
+def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
+    device = rows.device.type
+    if not torch.is_autocast_enabled(device):
+        return [rows, *weights]
+    dtype = torch.get_autocast_dtype(device)
+    return [tensor.to(dtype) for tensor in (rows, *weights)]
 
 
 @torch.library.custom_op("mtmoe::grouped_linear", mutates_args=())

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.moe import grouped
 from fairseq_mtmoe.moe.batched import Operand, batched_products, has_batched_products
-from fairseq_mtmoe.moe.grouped import BATCHED, IN_ONE, ONE_BY_ONE, grouped_linear
+from fairseq_mtmoe.moe.grouped import BATCHED, IN_ONE, ONE_BY_ONE, grouped_linear, grouped_relu_network
 
 INPUTS, OUTPUTS = 8, 12
 GROUPS = {
@@ -60,6 +60,34 @@ def test_every_way_gives_the_plain_products_and_gradients(name, bias, way, monke
     example32[1] = example64[1]
     for value, expected in zip(gradients(grouped_linear, *example32), gradients(plainly, *example64), strict=True):
         torch.testing.assert_close(value, expected.float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_network_with_relu_is_its_three_parts(name):
+    rows, ends, weight, bias = example(name)
+    generator = torch.Generator().manual_seed(2)
+    weight2 = torch.randn(weight.mT.shape, generator=generator).double()
+    bias2 = torch.randn(len(ends), INPUTS, generator=generator).double()
+
+    def in_parts(rows, ends, weight, bias, weight2, bias2):
+        return grouped_linear(grouped_linear(rows, ends, weight, bias).relu(), ends, weight2, bias2)
+
+    results = []
+    for function in (grouped_relu_network, in_parts):
+        inputs = [tensor.clone().requires_grad_() for tensor in (rows, weight, bias, weight2, bias2)]
+        output = function(inputs[0], ends, *inputs[1:])
+        output.square().sum().backward()
+        results.append([output.detach(), *(tensor.grad for tensor in inputs)])
+    for value, expected in zip(*results, strict=True):
+        torch.testing.assert_close(value, expected)
+
+
+def test_frozen_weights_of_the_network_get_no_gradient(monkeypatch):
+    rows, ends, weight, bias = example("uneven")
+    monkeypatch.setattr(grouped, "_outer", lambda *_: pytest.fail("the weights want no gradient"))
+    rows.requires_grad_()
+    grouped_relu_network(rows, ends, weight, bias, weight.mT, bias.new_zeros(len(ends), INPUTS)).sum().backward()
+    assert rows.grad.any()
 
 
 @pytest.mark.parametrize("name", GROUPS)
