@@ -104,7 +104,9 @@ def check_equal(task: TranslationTask, pair: dict[str, nn.Module], sample: Sampl
         loss.backward()
         found[name] = loss.detach(), pair[name].encoder.embed_tokens.weight.grad
         pair[name].zero_grad()
-    torch.testing.assert_close(found["sparse"], found["stock"], rtol=1e-4, atol=1e-4)
+    (loss, gradient), (stock_loss, stock_gradient) = found["sparse"], found["stock"]
+    torch.testing.assert_close(loss, stock_loss, rtol=1e-5, atol=0)
+    assert (gradient - stock_gradient).norm() < 1e-4 * stock_gradient.norm()
 
 
 def show_systems(report: Report, times: dict[str, list[float]], tokens: list[int]) -> None:

@@ -7,6 +7,7 @@ Fedus, Zoph and Shazeer, "Switch Transformers", 2021, eq. 4. The weight is 0 unl
 by assignment, and MT-TaG found that the loss hurts.
 """
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -24,6 +25,8 @@ from torch import Tensor, nn
 from fairseq_mtmoe.criterions.projected_loss import ProjectedLoss, projected_loss
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.losses import balance_loss
+
+NO_LAYER = -1
 
 
 @dataclass
@@ -68,7 +71,8 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         return loss, sample_size, logging_output
 
     def _from_features(self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]) -> Tuple[Tensor, Any, Dict]:
-        features, extra = model(**sample["net_input"], features_only=True)
+        # No block is the one to align: the last would otherwise compute attention weights that this loss does not read.
+        features, extra = model(**sample["net_input"], features_only=True, alignment_layer=NO_LAYER)
         target = model.get_targets(sample, (features, extra))[:, self.ignore_prefix_size :].reshape(-1)
         features_TH = features[:, self.ignore_prefix_size :].reshape(-1, features.size(-1))
         kept_T = target.ne(self.padding_idx).nonzero().squeeze(1)
@@ -119,8 +123,16 @@ def output_weight(model: Any) -> Optional[Tensor]:
         TransformerModelBase.get_normalized_probs, BaseFairseqModel.get_targets, TransformerDecoderBase.output_layer
     )  # fmt: skip
     projection = getattr(model.decoder, "output_projection", None)
-    if own != fairseqs or type(projection) is not nn.Linear or projection.bias is not None:
+    if own != fairseqs or type(projection) is not nn.Linear or projection.bias is not None or not _takes(model):
         return None
     weight_VH = projection.weight
     scaled = weight_VH.dtype == torch.float16 or torch.is_autocast_enabled(weight_VH.device.type)
     return None if scaled or model.decoder.adaptive_softmax is not None else weight_VH
+
+
+def _takes(model: Any) -> bool:
+    """Whether the model's forward pass has the two arguments of fairseq's that this loss needs."""
+    parameters = inspect.signature(model.forward).parameters
+    return {"features_only", "alignment_layer"} <= set(parameters) or any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
+    )

@@ -163,5 +163,24 @@ def test_what_is_not_a_plain_projection_goes_fairseqs_way():
     other = stock_model()
     other.__class__ = Other
     assert output_weight(other) is None
+
+    class Short(type(stock_model())):
+        def forward(self, src_tokens, src_lengths, prev_output_tokens):
+            return super().forward(src_tokens, src_lengths, prev_output_tokens)
+
+    short = stock_model()
+    short.__class__ = Short
+    assert output_weight(short) is None
     theirs, ours = both(other, sentence_avg=False)
     assert torch.equal(ours[0], theirs[0])
+
+
+def test_training_computes_no_attention_weights():
+    model = stock_model().train()
+    wanted = []
+    for block in model.decoder.layers:
+        block.encoder_attn.register_forward_pre_hook(
+            lambda module, args, kwargs: wanted.append(kwargs["need_weights"]), with_kwargs=True
+        )
+    both(model, sentence_avg=False)
+    assert wanted == [False, True, False, False]  # fairseq's own criterion first
