@@ -18,6 +18,7 @@ from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.assignment import balanced_assignment
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.grouped import grouped_linear
+from fairseq_mtmoe.moe.waitless import waitless_assignment
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
 
@@ -159,8 +160,10 @@ class SwitchGate(Gate):
 @torch.library.custom_op("mtmoe::balanced_assignment", mutates_args=())
 def assigned(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
     """Balanced assignment of the tokens that are no padding, as one operator: the expert of each token, (T,)."""
-    if padding_T is None:
+    if padding_T is None or len(padding_T) == 0 or scores_TN.shape[1] == 1:
         return balanced_assignment(scores_TN)
+    if scores_TN.is_cuda:
+        return waitless_assignment(scores_TN, padding_T)
     kept = (~padding_T).nonzero().squeeze(1)
     nobody = padding_T.new_zeros(len(padding_T), dtype=torch.long)
     return nobody.index_copy_(0, kept, balanced_assignment(scores_TN[kept]))

@@ -44,20 +44,29 @@ def larger_shares(prices_N: Tensor, num_tokens: int) -> Tensor:
 
 
 def _cooled(scores_TN: Tensor, prices_N: Tensor, temperatures: tuple[float, ...]) -> Tensor:
-    num_tokens, num_experts = scores_TN.shape
-    share = num_tokens / num_experts
-    # Prices are defined up to a constant only: without the second term the system would be singular.
-    ridge_NN = torch.eye(num_experts).to(scores_TN) * (share * RIDGE) + share / num_experts
     for temperature in temperatures:
         for _ in range(MOST_STEPS):
-            demand_TN = _demand(scores_TN, prices_N, temperature)
-            demand_N = demand_TN.sum(0)
-            slope_NN = demand_N.diag() - demand_TN.t() @ demand_TN + ridge_NN
-            step_N = torch.linalg.solve(slope_NN, demand_N - share).clamp_(-LONGEST_STEP, LONGEST_STEP)
+            step_N = newton_step(scores_TN, prices_N, temperature)
             prices_N = prices_N + temperature * step_N
             if step_N.abs().max() < NEAR:
                 break
     return prices_N
+
+
+def newton_step(scores_TN: Tensor, prices_N: Tensor, temperature: float, real_T: Tensor | None = None) -> Tensor:
+    """How far to move the prices, (N,), in temperatures. `real_T` is 0 at tokens that do not count, else 1."""
+    num_tokens, num_experts = scores_TN.shape
+    demand_TN = _demand(scores_TN, prices_N, temperature)
+    if real_T is not None:
+        demand_TN = demand_TN * real_T.unsqueeze(1)
+    share = (num_tokens if real_T is None else real_T.sum()) / num_experts
+    demand_N = demand_TN.sum(0)
+    # Prices are defined up to a constant only: without the second term the system would be singular.
+    ridge_NN = torch.eye(num_experts, dtype=scores_TN.dtype, device=scores_TN.device) * (share * RIDGE)
+    slope_NN = demand_N.diag() - demand_TN.t() @ demand_TN + ridge_NN + share / num_experts
+    # Without a check for errors, which would wait for a GPU; the ridge leaves no reason for one.
+    step_N: Tensor = torch.linalg.solve_ex(slope_NN, demand_N - share).result
+    return step_N.clamp_(-LONGEST_STEP, LONGEST_STEP)
 
 
 def _demand(scores_TN: Tensor, prices_N: Tensor, temperature: float) -> Tensor:
