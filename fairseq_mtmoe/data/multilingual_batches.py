@@ -15,6 +15,8 @@ import torch
 from fairseq.data import FairseqDataset, LanguagePairDataset, data_utils
 from torch import Tensor
 
+from fairseq_mtmoe.data.sampling import Numbering
+
 Item = tuple[int, dict[str, Any]]
 
 
@@ -28,7 +30,7 @@ class PairIds:
 
 
 class PairsDataset(FairseqDataset):
-    """Sentences of several language pairs, those of the first pair first.
+    """Sentences of several language pairs.
 
     Args:
         tasks: the task id of each pair.
@@ -41,41 +43,48 @@ class PairsDataset(FairseqDataset):
         self.one_collater = one_collater
         self.datasets: list[FairseqDataset] = []
 
-    def choose(self, datasets: list[FairseqDataset], counts: np.ndarray, sentences: np.ndarray) -> None:
-        """Become these `sentences` (V,) of the datasets, `counts` (L,) of each."""
+    def choose(self, datasets: list[FairseqDataset], numbering: Numbering) -> None:
+        """Become these datasets, whose sentences have the indices of `numbering`."""
         self.datasets = datasets
         self.ids = [pair_ids(dataset, task) for dataset, task in zip(datasets, self.tasks, strict=True)]
-        self._ends = np.cumsum(counts)
-        self._sentences = sentences
-        chosen = np.split(sentences, self._ends[:-1])
-        self.sizes = np.concatenate([d.sizes[one] for d, one in zip(datasets, chosen, strict=True)])
+        self.numbering = numbering
 
     def __len__(self) -> int:
-        return len(self._sentences)
+        return len(self.numbering)
 
     def __getitem__(self, index: int) -> Item:
-        pair = int(self.pairs_of(index))
-        return pair, self.datasets[pair][int(self._sentences[index])]
+        pair, sentence = self.numbering.locate(int(index))
+        return pair, self.datasets[pair][sentence]
 
-    def pairs_of(self, indices: Any) -> Any:
-        """The pair of each index."""
-        return np.searchsorted(self._ends, indices, side="right")
+    def sizes_of(self, indices: np.ndarray) -> np.ndarray:
+        """(V, 2) source and target lengths of sentences."""
+        pairs, sentences = self.numbering.locate_all(indices)
+        sizes = np.empty((len(indices), 2), dtype=np.int64)
+        for pair, dataset in enumerate(self.datasets):
+            chosen = pairs == pair
+            sizes[chosen] = dataset.sizes[sentences[chosen]]
+        return sizes
 
     def num_tokens(self, index: int) -> int:
         """The longer of source and target."""
-        return int(self.sizes[index].max())
+        return max(self.size(index))
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
         """The same of many sentences."""
-        return self.sizes[indices].max(axis=1)
+        return self.sizes_of(indices).max(axis=1)
 
     def size(self, index: int) -> tuple[int, int]:
         """Source and target length."""
-        return tuple(self.sizes[index])
+        pair, sentence = self.numbering.locate(int(index))
+        source, target = self.datasets[pair].sizes[sentence]
+        return int(source), int(target)
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
         """The indices of sentences that are not too long, and the others."""
-        return data_utils.filter_paired_dataset_indices_by_size(self.sizes[:, 0], self.sizes[:, 1], indices, max_sizes)
+        places = np.arange(len(indices))
+        source, target = self.sizes_of(indices).T
+        kept, ignored = data_utils.filter_paired_dataset_indices_by_size(source, target, places, max_sizes)
+        return indices[kept], indices[ignored].tolist()
 
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         """fairseq's batches of these indices, and the last one, which fairseq drops where it holds fewer sentences than

@@ -12,6 +12,7 @@ import numpy as np
 from fairseq.data import FairseqDataset
 
 from fairseq_mtmoe.data.multilingual_batches import Item, PairsDataset
+from fairseq_mtmoe.data.sampling import Numbering
 
 
 class EvaluationPairs(PairsDataset):
@@ -20,8 +21,7 @@ class EvaluationPairs(PairsDataset):
     def __init__(self, names: Sequence[str], datasets: list[FairseqDataset], tasks: Sequence[int]) -> None:
         super().__init__(tasks)
         self.names = list(names)
-        counts = np.array([len(dataset) for dataset in datasets])
-        self.choose(datasets, counts, np.concatenate([np.arange(count) for count in counts]))
+        self.choose(datasets, Numbering([len(dataset) for dataset in datasets], [len(datasets)], [1]))
 
     def collater(self, items: Sequence[Item], pad_to_length: dict[str, int] | None = None) -> dict[str, Any]:
         """A batch of fairseq's form, with the ids of each sentence and the name of their pair."""
@@ -32,12 +32,13 @@ class EvaluationPairs(PairsDataset):
 
     def ordered_indices(self) -> np.ndarray:
         """By pair, then source, then target length."""
-        source, target = self.sizes.T
-        return np.lexsort((target, source, self.pairs_of(np.arange(len(self)))))
+        indices = np.arange(len(self))
+        source, target = self.sizes_of(indices).T
+        return np.lexsort((target, source, self.numbering.locate_all(indices)[0]))
 
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         """Batches of one pair each; the arguments are fairseq's."""
-        pairs = self.pairs_of(indices)
+        pairs, _ = self.numbering.locate_all(indices)
         starts = np.flatnonzero(np.diff(pairs)) + 1
         return [
             batch

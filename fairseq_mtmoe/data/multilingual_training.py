@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from fairseq_mtmoe.data.multilingual import PairLoader
 from fairseq_mtmoe.data.multilingual_batches import PairsDataset
-from fairseq_mtmoe.data.sampling import SamplingPlan
+from fairseq_mtmoe.data.sampling import Order, SamplingPlan, batch_ends, order_by_length
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +33,15 @@ class TrainingPairs(PairsDataset):
         self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the sentences of an epoch, counted from 1."""
+        """Draw the sentences of an epoch, counted from 1; which these are is worked out by `order`."""
         if epoch == self.epoch:
             return
-        draw = self.plan.draw(epoch)
-        self.choose(self.loader.load(draw.shards), draw.counts, draw.sentences)
+        self.draw = self.plan.draw(epoch)
+        self.choose(self.loader.load(self.draw.shards), self.draw.numbering)
         self.epoch = epoch
-        counts = {pair.key: int(count) for pair, count in zip(self.loader.pairs, draw.counts, strict=True)}
-        logger.info(f"[{self.loader.split}] epoch {epoch} draws {len(self)} sentences, from each pair {counts}")
+
+    def __len__(self) -> int:
+        return len(self.draw)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process needs: the epoch's sentences. It never draws others, and the task stays at home."""
@@ -49,8 +52,30 @@ class TrainingPairs(PairsDataset):
         """No: another epoch has other sentences."""
         return False
 
+    def order(self, max_sizes: Any = None) -> Order:
+        """The epoch's sentences by source, then target length; those of equal lengths in another order in each epoch.
+
+        Args:
+            max_sizes: the greatest source and target length, as fairseq gives them; longer sentences are left out.
+        """
+        limits = (max_sizes, max_sizes) if isinstance(max_sizes, int | float) else max_sizes
+        sizes = [dataset.sizes for dataset in self.datasets]
+        order = order_by_length(self.draw, sizes, self.plan.order_key(self.epoch), limits, torch.get_num_threads())
+        counts = {pair.key: count for pair, count in zip(self.loader.pairs, order.counts.tolist(), strict=True)}
+        logger.info(f"[{self.loader.split}] epoch {self.epoch} draws {len(self)} sentences, from each pair {counts}")
+        return order
+
     def ordered_indices(self) -> np.ndarray:
-        """By source, then target length; those of equal lengths in the order of numpy's random state."""
-        indices = np.random.permutation(len(self))
-        source, target = self.sizes[indices].T
-        return indices[np.lexsort((target, source))]
+        """The same without a limit, in the type that fairseq's `batch_by_size` takes."""
+        return self.order().indices.astype(np.int64)
+
+    def batches(
+        self, order: Order, max_tokens: int | None, max_sentences: int | None, multiple: int
+    ) -> list[np.ndarray]:
+        """What `batch_by_size` makes of sentences in order: views of one array, without a look at each sentence.
+
+        Raises:
+            UserError: a sentence is longer than `max_tokens`.
+        """
+        ends = batch_ends(order.runs, max_tokens, max_sentences, multiple).tolist()
+        return [order.indices[start:end] for start, end in itertools.pairwise([0, *ends])]

@@ -9,7 +9,7 @@ import logging
 from argparse import Namespace
 from typing import Any, Dict, List, Optional
 
-from fairseq.data import data_utils, iterators
+from fairseq.data import iterators
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.logging import metrics
@@ -240,11 +240,10 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
     ) -> iterators.EpochBatchIterator:
         def make_batches(dataset: TrainingPairs, epoch: int) -> List[Any]:
             dataset.set_epoch(epoch)
-            with data_utils.numpy_seed(seed + epoch):
-                indices = dataset.ordered_indices()
-            if max_positions is not None:
-                indices = self.filter_indices_by_size(indices, dataset, max_positions, ignore_invalid_inputs)
-            return dataset.batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple)
+            order = dataset.order(max_positions)
+            # It says which sentences are left out, or refuses them.
+            self.filter_indices_by_size(order.too_long, dataset, max_positions, ignore_invalid_inputs)
+            return dataset.batches(order, max_tokens, max_sentences, required_batch_size_multiple)
 
         return iterators.EpochBatchIterator(
             dataset=dataset,

@@ -6,18 +6,26 @@ having been drawn: a resumed run continues with the same sentences. Numpy only.
 """
 
 from fairseq_mtmoe.data.sampling.apportion import apportion
-from fairseq_mtmoe.data.sampling.permutation import permuted
-from fairseq_mtmoe.data.sampling.plan import Draw, SamplingPlan
+from fairseq_mtmoe.data.sampling.batches import batch_ends
+from fairseq_mtmoe.data.sampling.draw import Draw, Numbering
+from fairseq_mtmoe.data.sampling.order import Order, Runs, order_by_length
+from fairseq_mtmoe.data.sampling.permutation import derive_key
+from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.schedule import METHODS, Schedule
 from fairseq_mtmoe.data.sampling.temperature import heated_temperature, temperature_probabilities
 
 __all__ = [
     "METHODS",
     "Draw",
+    "Numbering",
+    "Order",
+    "Runs",
     "SamplingPlan",
     "Schedule",
     "apportion",
+    "batch_ends",
+    "derive_key",
     "heated_temperature",
-    "permuted",
+    "order_by_length",
     "temperature_probabilities",
 ]

@@ -1,24 +1,27 @@
-"""Endless pseudo-random passes over n items, any part of which can be computed by itself.
+"""Pseudo-random orders of n items, any part of which can be computed by itself, in both directions.
 
-A pass is a permutation of 0 … n-1 given by a key: a Feistel network over the next power of two, walked along its
-cycles back into the range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). So an epoch that draws V
-of n sentences costs time in V, and no list of n numbers is ever made or stored.
+An order is a permutation of 0 … n-1 given by a key: a Feistel network over the next power of two, walked along its
+cycles back into the range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). So V of n items cost
+time in V, and no list of n numbers is ever made or stored. Half as many bits in a word make twice as many of them fit
+into one instruction: up to 2^32 items, words have 32 bits.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]
+Words = NDArray[Any]  # of a `word_type`
 
 ROUNDS = 6
 _MIN_BITS = 6  # halves of two bits would still show a bias after these rounds
-_CHUNK = 1 << 18  # keeps the temporaries in the processor's cache
+_CHUNK = 1 << 16  # keeps the temporaries in the processor's cache
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def mix(words: Words) -> Words:
+def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A bijective hash of 64-bit words (the finalizer of Steele, Lea and Flood's SplitMix64, 2014)."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -38,52 +41,87 @@ def uniform_number(*parts: int) -> float:
     return (derive_key(*parts) >> 11) * 2.0**-53
 
 
-def permuted(start: int, count: int, size: int, key: int) -> NDArray[np.int64]:
-    """The items at the positions `start … start+count-1` of an endless sequence of passes over `size` items.
+def word_type(size: int) -> type[np.uint32] | type[np.uint64]:
+    """The type of 0 … size-1: 32 bits wide where that is enough."""
+    return np.uint32 if size <= 2**32 else np.uint64
 
-    Every pass holds each item exactly once, in a different order.
+
+def items_at(start: int, count: int, size: int, key: int) -> Words:
+    """The items at the places `start … start+count-1` of an order.
 
     Args:
-        start: first position, at least 0; position p belongs to pass p // size.
-        count: how many positions.
+        start: first place, at least 0.
+        count: how many places; `start + count` is at most `size`.
         size: number of items, at least 1.
-        key: names the sequence.
+        key: names the order.
 
     Returns:
-        (count,) items in 0 … size-1.
+        (count,) items in 0 … size-1, all different, of `word_type(size)`.
     """
-    assert start >= 0 and size >= 1
-    items = np.empty(count, dtype=np.int64)
-    for low in range(0, count, _CHUNK):
-        high = min(low + _CHUNK, count)
-        positions = np.arange(start + low, start + high, dtype=np.uint64)
-        items[low:high] = _items_at(positions, size, np.uint64(key))
-    return items
+    return _Order(size, key).walk(start, count, forwards=True)
 
 
-def _items_at(positions: Words, size: int, key: np.uint64) -> Words:
-    passes, items = np.divmod(positions, np.uint64(size))
-    keys = mix(mix(passes + _GOLDEN) ^ key)
-    bits = max(_MIN_BITS, (size - 1).bit_length())
-    items = _feistel(items, keys, bits)
-    outside = np.flatnonzero(items >= size)
-    while outside.size:
-        items[outside] = _feistel(items[outside], keys[outside], bits)
-        outside = outside[items[outside] >= size]
-    return items
+def places_of(start: int, count: int, size: int, key: int) -> Words:
+    """The places of the items `start … start+count-1` in an order: the inverse of `items_at`, with its arguments."""
+    return _Order(size, key).walk(start, count, forwards=False)
 
 
-def _feistel(items: Words, keys: Words, bits: int) -> Words:
-    """Permute 0 … 2^bits - 1: each half in turn is xored with a keyed hash of the other."""
-    low_bits = np.uint64(bits // 2)
-    low_mask = np.uint64((1 << (bits // 2)) - 1)
-    high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
-    high, low = items >> low_bits, items & low_mask
-    for number in range(0, ROUNDS, 2):
-        high = high ^ (_round(low, keys, number) & high_mask)
-        low = low ^ (_round(high, keys, number + 1) & low_mask)
-    return (high << low_bits) | low
+class _Order:
+    """A Feistel network over pairs (low, high): a keyed hash of one is added to the other, in turn."""
 
+    def __init__(self, size: int, key: int) -> None:
+        self.size = size
+        self.word = word_type(size)
+        self.low_bits = max(_MIN_BITS, (size - 1).bit_length()) // 2
+        # As few pairs as hold all items, so that hardly one is outside of them.
+        self.moduli = 1 << self.low_bits, max(1 << (_MIN_BITS // 2), -(-size >> self.low_bits))
+        constants: Words = mix(np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * _GOLDEN ^ np.uint64(key))
+        constants = constants.astype(self.word)
+        self.factors = np.bitwise_or(constants[::2], 1)  # an odd factor loses nothing
+        self.summands = constants[1::2]
 
-def _round(half: Words, keys: Words, number: int) -> Words:
-    return mix((half + np.uint64(number * int(_GOLDEN) % 2**64)) ^ keys)
+    def walk(self, start: int, count: int, forwards: bool) -> Words:
+        """Where the network takes `start … start+count-1`: again, while that is outside of the range."""
+        assert start >= 0 and start + count <= self.size
+        found = np.empty(count, dtype=self.word)
+        for low in range(0, count, _CHUNK):
+            high = min(low + _CHUNK, count)
+            found[low:high] = self._permute(np.arange(start + low, start + high, dtype=self.word), forwards)
+        outside = np.flatnonzero(found >= self.size)
+        while outside.size:
+            found[outside] = self._permute(found[outside], forwards)
+            outside = outside[found[outside] >= self.size]
+        return found
+
+    def _permute(self, words: Words, forwards: bool) -> Words:
+        pair = [words & self.word(self.moduli[0] - 1), words >> self.word(self.low_bits)]
+        hashed, other = np.empty_like(words), np.empty_like(words)
+        for number in range(ROUNDS) if forwards else reversed(range(ROUNDS)):
+            changed = 1 - number % 2
+            modulus = self.word(self.moduli[changed])
+            self._hash(pair[1 - changed], number, modulus, hashed, other)
+            half = pair[changed]
+            # Modulo: the sum or difference is right, or one modulus off and then wraps around to a large number.
+            if forwards:
+                half += hashed
+                np.subtract(half, modulus, out=other)
+            else:
+                half -= hashed
+                np.add(half, modulus, out=other)
+            np.minimum(half, other, out=half)
+        low, high = pair
+        high <<= self.word(self.low_bits)
+        high |= low
+        return high
+
+    def _hash(self, half: Words, number: int, modulus: np.unsignedinteger, hashed: Words, other: Words) -> None:
+        # Everything in place: memory would cost more than the arithmetic. A product's best bits are its highest.
+        half_width = self.word(4 * hashed.itemsize)
+        np.multiply(half, self.factors[number], out=hashed)
+        hashed += self.summands[number]
+        np.right_shift(hashed, half_width, out=other)
+        hashed ^= other
+        hashed *= self.word(0x85EBCA6B if self.word is np.uint32 else int(_GOLDEN))
+        hashed >>= half_width
+        hashed *= modulus
+        hashed >>= half_width

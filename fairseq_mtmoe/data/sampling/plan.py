@@ -8,6 +8,7 @@ data.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.sampling.apportion import apportion
-from fairseq_mtmoe.data.sampling.permutation import derive_key, permuted, uniform_number
+from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
+from fairseq_mtmoe.data.sampling.permutation import derive_key, uniform_number
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.errors import must_be
 
-_COUNTS, _SENTENCES = 1, 2  # what a pseudo-random number is for
+_COUNTS, _SENTENCES, _ORDER = 1, 2, 3  # what a pseudo-random number is for
 _MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, in sizes of the data
 
 
@@ -28,18 +30,6 @@ def default_epoch_size(sizes: Sequence[int], probabilities: NDArray[np.float64])
     """fairseq's size of an epoch: the largest task is seen once, but no more than 1.5 times all the data in total."""
     largest = int(np.argmax(sizes))
     return int(min(sizes[largest] / max(probabilities[largest], 1e-300), _MAX_SCALE_UP * sum(sizes)))
-
-
-@dataclass(frozen=True)
-class Draw:
-    """The sentences of one epoch: `counts` (L,) of each task; `sentences` (V,), those of the first task first.
-
-    `shards` says for each task which of its shards the sentences are from.
-    """
-
-    shards: tuple[int, ...]
-    counts: NDArray[np.int64]
-    sentences: NDArray[np.int64]
 
 
 @dataclass
@@ -97,28 +87,24 @@ class SamplingPlan:
         """(L,) the tasks' shares in an epoch."""
         return self.schedule.probabilities_at(epoch, self.sizes)
 
+    def order_key(self, epoch: int) -> int:
+        """Names the order of an epoch's sentences of equal lengths."""
+        return derive_key(self.seed, _ORDER, epoch)
+
     def draw(self, epoch: int) -> Draw:
-        """The sentences of an epoch; costs time in proportion to their number."""
+        """The sentences of an epoch; costs nothing until its blocks are worked out."""
         place = self._at(epoch)
         shards = self._shards(place.shard_epoch)
-        drawn = [
-            self._draw_group(group, shards, place.cursors.get(self._cursor_key(number, shards), 0), count)
-            for number, (group, count) in enumerate(zip(self._groups, self._group_counts(place), strict=True))
-        ]
-        return Draw(shards, np.concatenate([counts for counts, _ in drawn]), np.concatenate([s for _, s in drawn]))
-
-    def _draw_group(
-        self, group: tuple[int, ...], shards: tuple[int, ...], cursor: int, count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        ends = np.cumsum([self.shard_sizes[task][shards[task]] for task in group])
-        key = derive_key(self.seed, _SENTENCES, *(number for task in group for number in (task, shards[task])))
-        items = permuted(cursor, int(count), int(ends[-1]), key)
-        if len(group) == 1:
-            return np.array([count]), items
-        tasks = np.searchsorted(ends, items, side="right")
-        order = np.argsort(tasks, kind="stable")
-        starts = np.concatenate(([0], ends[:-1]))
-        return np.bincount(tasks, minlength=len(group)), (items - starts[tasks])[order]
+        sizes = [sizes[shard] for sizes, shard in zip(self.shard_sizes, shards, strict=True)]
+        stretches: list[Stretch] = []
+        passes = []
+        for number, (group, count) in enumerate(zip(self._groups, self._group_counts(place), strict=True)):
+            cursor = place.cursors.get(self._cursor_key(number, shards), 0)
+            key = derive_key(self.seed, _SENTENCES, *(part for task in group for part in (task, shards[task])))
+            size = sum(sizes[task] for task in group)
+            stretches += _stretches(number, size, cursor, int(count), key)
+            passes.append(-(-(cursor + int(count)) // size) - cursor // size)
+        return Draw(shards, Numbering(sizes, [len(group) for group in self._groups], passes), tuple(stretches))
 
     def _group_counts(self, place: _Place) -> NDArray[np.int64]:
         probabilities = self.probabilities(place.epoch)
@@ -163,3 +149,16 @@ class SamplingPlan:
         if place.epochs_left == 0:
             place.shard_epoch += 1
             place.epochs_left = self._epochs_per_pass(place.shard_epoch)
+
+
+def _stretches(group: int, size: int, cursor: int, count: int, key: int) -> list[Stretch]:
+    """The parts of a group's passes that `count` sentences from the place `cursor` of its sequence on are of: the end
+    of one, whole passes, and the beginning of one."""
+    first, end = cursor // size, cursor + count
+    whole_from, whole_to = -(-cursor // size), end // size
+    bounds = [cursor, *((whole_from * size, whole_to * size) if whole_from <= whole_to else ()), end]
+    return [
+        Stretch(group, low // size - first, size, low % size, high - low, derive_key(key, low // size))
+        for low, high in itertools.pairwise(bounds)
+        if high > low
+    ]

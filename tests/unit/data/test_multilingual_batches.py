@@ -6,6 +6,7 @@ import torch
 
 from fairseq_mtmoe.data.multilingual import PairLoader
 from fairseq_mtmoe.data.multilingual_batches import PairsDataset
+from fairseq_mtmoe.data.sampling import Numbering
 from tests.helpers.digits import TRANSLATIONS, digit_task
 
 TARGETS = list(TRANSLATIONS)
@@ -16,7 +17,7 @@ def mixed(data, one_collater=True, tasks=(10, 11, 12), **options):
     task = digit_task(data, **options)
     dataset = PairsDataset(tasks, one_collater)
     datasets = PairLoader(task.data_manager, "train").load()
-    dataset.choose(datasets, np.array([5, 5, 5]), np.concatenate([np.arange(5)] * 3))
+    dataset.choose(datasets, Numbering([5, 5, 5], [3], [1]))
     return task, dataset
 
 
@@ -105,15 +106,16 @@ def test_an_empty_batch_is_empty(digits):
 
 def test_sizes_and_filters(digits):
     _, dataset = mixed(digits)
-    assert len(dataset) == 15 and dataset.sizes.shape == (15, 2)
+    lengths = dataset.sizes_of(np.arange(15))
+    assert len(dataset) == 15 and lengths.shape == (15, 2)
     for index in range(15):
         _, sample = dataset[index]
         assert dataset.size(index) == (len(sample["source"]), len(sample["target"]))
         assert dataset.num_tokens(index) == max(dataset.size(index))
     assert dataset.num_tokens_vec(np.arange(15)).tolist() == [dataset.num_tokens(index) for index in range(15)]
-    longest = max(size for size, _ in dataset.sizes)
+    longest = lengths[:, 0].max()
     kept, ignored = dataset.filter_indices_by_size(np.arange(15), (longest - 1, 100))
-    assert len(kept) + len(ignored) == 15 and all(dataset.sizes[index, 0] == longest for index in ignored)
+    assert len(kept) + len(ignored) == 15 and all(lengths[index, 0] == longest for index in ignored)
 
 
 @pytest.mark.parametrize("number", [0, 1, 8, 13, 15])

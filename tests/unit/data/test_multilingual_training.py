@@ -62,10 +62,20 @@ def test_resuming_in_the_middle_of_an_epoch_continues_the_same_batches(kind, sto
 def test_batches_cover_what_the_epoch_draws(digits):
     batches = iterator(digits, **HEATED)
     dataset = batches.dataset
-    for number in (1, 2, 3):
-        rows = [row for batch in batches.next_epoch_itr() for row in batch["task_ids"].tolist()]
-        draw = dataset.plan.draw(number)
-        assert np.bincount(rows, minlength=3).tolist() == draw.counts.tolist()
+    for _ in range(3):
+        seen = [
+            row
+            for batch in batches.next_epoch_itr()
+            for row in zip(batch["task_ids"].tolist(), batch["id"].tolist(), strict=True)
+        ]
+        draw = dataset.draw
+        drawn = [
+            (task, sentence)
+            for block in draw.blocks
+            for task, sentences in draw.by_task(block)[1]
+            for sentence in sentences.tolist()
+        ]
+        assert sorted(seen) == sorted(drawn) and len(seen) == len(dataset)
 
 
 def test_workers_see_the_same_epoch(digits):
@@ -105,19 +115,49 @@ def test_ratios_come_from_all_shards(shards):
 
 def test_an_epoch_says_how_many_sentences_it_draws_of_each_pair(digits, caplog):
     with caplog.at_level(logging.INFO):
-        iterator(digits)
+        assert len(iterator(digits)) > 0
     counts = {"main:en-aa": 200, "main:en-bb": 50, "main:en-cc": 20}
     assert f"[train] epoch 1 draws 270 sentences, from each pair {counts}" in caplog.messages
 
 
 def test_sentences_of_equal_lengths_are_in_another_order_in_each_epoch(digits):
     dataset = iterator(digits).dataset
-    np.random.seed(1)
-    first, second = dataset.ordered_indices(), dataset.ordered_indices()
-    assert not np.array_equal(first, second)
-    for order in (first, second):
-        lengths = dataset.sizes[order].tolist()
+    orders = []
+    for epoch in (1, 2):
+        dataset.set_epoch(epoch)
+        orders.append(dataset.ordered_indices())
+        lengths = dataset.sizes_of(orders[-1]).tolist()
         assert lengths == sorted(lengths)
+    assert not np.array_equal(*orders) and np.array_equal(*map(np.sort, orders))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("limits", [{}, {"max_sentences": 7, "multiple": 4}, {"max_tokens": None, "max_sentences": 9}])
+@pytest.mark.parametrize("max_sizes", [None, 9, (8, 1024)])
+def test_the_batches_are_those_that_fairseq_would_make_of_the_order(kind, limits, max_sizes, digits):
+    """The slow twin: fairseq's filter and its batches, one sentence at a time."""
+    limits = {"max_tokens": 60, "max_sentences": None, "multiple": 8, **limits}
+    dataset = iterator(digits, **KINDS[kind]).dataset
+    order = dataset.order(max_sizes)
+    kept, ignored = dataset.filter_indices_by_size(dataset.ordered_indices(), max_sizes)
+    expected = dataset.batch_by_size(kept, *limits.values())
+    found = dataset.batches(order, *limits.values())
+    assert [batch.tolist() for batch in found] == [batch.tolist() for batch in expected]
+    assert sorted(order.too_long.tolist()) == sorted(ignored) and bool(ignored) == (max_sizes is not None)
+
+
+def test_sentences_that_are_too_long_are_left_out_or_refused(digits, caplog):
+    task = digit_task(digits)
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    options = dict(max_tokens=60, max_positions=(8, 1024))
+    with pytest.raises(Exception, match="is invalid"):
+        len(task.get_batch_iterator(dataset, **options))
+    batches = task.get_batch_iterator(dataset, ignore_invalid_inputs=True, **options).frozen_batches
+    kept = np.concatenate(batches)
+    lengths = dataset.sizes_of(np.arange(len(dataset)))
+    assert len(kept) == (lengths[:, 0] <= 8).sum() and dataset.sizes_of(kept)[:, 0].max() == 8
+    assert f"{len(dataset) - len(kept)} samples have invalid sizes and will be skipped" in caplog.text
 
 
 def test_the_iterator_of_fairseq_may_not_be_kept(digits):

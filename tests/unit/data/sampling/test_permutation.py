@@ -1,65 +1,90 @@
-"""Endless passes: each holds every item once, any part can be had alone, orders look random and do not repeat."""
+"""Orders: each holds every item once, any part can be had alone and back, orders look random and do not repeat."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.sampling.permutation import derive_key, mix, permuted, uniform_number
+from fairseq_mtmoe.data.sampling.permutation import derive_key, items_at, mix, places_of, uniform_number, word_type
 
-FROZEN_ORDER = [0, 6, 1, 8, 9, 2, 3, 4, 7, 5]
+FROZEN_ORDER = [9, 1, 4, 6, 3, 8, 2, 0, 5, 7]
+FROZEN_WIDE_ORDER = [715604450642, 927354486883, 704962583421]
 FROZEN_KEY = 15020427595393229491
 
-
-@settings(deadline=None)
-@given(st.integers(1, 3000), st.integers(0, 2**64 - 1), st.integers(0, 5))
-def test_every_pass_holds_every_item_once(size, key, number):
-    assert sorted(permuted(number * size, size, size, key)) == list(range(size))
+KEYS = st.integers(0, 2**64 - 1)
 
 
 @settings(deadline=None)
-@given(st.integers(1, 500), st.integers(0, 2000), st.integers(0, 500), st.integers(0, 500))
-def test_any_part_can_be_had_alone(size, start, first, second):
-    together = permuted(start, first + second, size, 7)
-    apart = [permuted(start, first, size, 7), permuted(start + first, second, size, 7)]
-    np.testing.assert_array_equal(together, np.concatenate(apart))
+@given(st.integers(1, 3000), KEYS)
+def test_an_order_holds_every_item_once(size, key):
+    assert sorted(items_at(0, size, size, key)) == list(range(size))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 500), KEYS, st.data())
+def test_any_part_can_be_had_alone(size, key, data):
+    first = data.draw(st.integers(0, size))
+    second = data.draw(st.integers(first, size))
+    part = items_at(first, second - first, size, key)
+    np.testing.assert_array_equal(part, items_at(0, size, size, key)[first:second])
+
+
+@settings(deadline=None)
+@given(st.one_of(st.integers(1, 500), st.integers(2**32 - 5, 2**32 + 5), st.integers(10**12, 10**13)), KEYS, st.data())
+def test_places_lead_back_to_items(size, key, data):
+    start = data.draw(st.integers(0, max(size - 50, 0)))
+    count = min(50, size - start)
+    items = items_at(start, count, size, key)
+    assert items.dtype == word_type(size) == (np.uint32 if size <= 2**32 else np.uint64)
+    back = [int(places_of(int(item), 1, size, key)[0]) for item in items]
+    assert back == list(range(start, start + count))
 
 
 def test_long_stretches_are_computed_in_chunks_without_seams():
-    items = permuted(0, 600_000, 600_000, 3)
+    items, places = items_at(0, 600_000, 600_000, 3), places_of(0, 600_000, 600_000, 3)
     np.testing.assert_array_equal(np.sort(items), np.arange(600_000))
+    np.testing.assert_array_equal(places[items], np.arange(600_000))
 
 
 def test_size_does_not_matter_for_the_cost():
-    items = permuted(10**15, 1000, 10**13, 1)
+    items = items_at(10**12, 1000, 10**13, 1)
     assert items.min() >= 0 and items.max() < 10**13 and len(set(items.tolist())) == 1000
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 17, 33])
 def test_every_place_gets_every_item_equally_often(size):
-    passes = 20_000
-    orders = permuted(0, passes * size, size, 11).reshape(passes, size)
+    number = 5000
+    orders = np.array([items_at(0, size, size, derive_key(11, key)) for key in range(number)])
     for place in range(size):
         counts = np.bincount(orders[:, place], minlength=size)
-        deviation = (counts - passes / size) / np.sqrt(passes / size * (1 - 1 / size))
+        deviation = (counts - number / size) / np.sqrt(number / size * (1 - 1 / size))
         assert np.abs(deviation).max() < 5
 
 
-def test_neighbours_in_a_large_pass_are_unrelated():
-    items = permuted(0, 100_000, 100_000, 5).astype(float)
+@pytest.mark.parametrize("size", [300, 70_000])
+def test_the_first_places_get_items_from_everywhere(size):
+    number, bins = 3000, 10
+    firsts = np.array([items_at(0, 2, size, derive_key(5, key)) for key in range(number)]).astype(float)
+    for column in firsts.T:
+        counts = np.histogram(column, bins, (0, size))[0]
+        assert (np.square(counts - number / bins) / (number / bins)).sum() < 30
+    assert abs(np.corrcoef(firsts.T)[0, 1]) < 0.08
+
+
+def test_neighbours_in_a_large_order_are_unrelated():
+    items = items_at(0, 100_000, 100_000, 5).astype(float)
     assert abs(np.corrcoef(items[:-1], items[1:])[0, 1]) < 0.02
     assert abs(np.corrcoef(items, np.arange(100_000))[0, 1]) < 0.02
 
 
-def test_passes_and_keys_have_different_orders():
-    first, second = permuted(0, 200, 100, 1).reshape(2, 100)
-    assert not np.array_equal(first, second)
-    assert not np.array_equal(first, permuted(0, 100, 100, 2))
+def test_keys_have_different_orders():
+    assert not np.array_equal(items_at(0, 100, 100, 1), items_at(0, 100, 100, 2))
 
 
 def test_the_order_is_frozen():
     """Other numbers would change the batches of runs that are resumed after an update of the package."""
-    np.testing.assert_array_equal(permuted(0, 10, 10, 42), FROZEN_ORDER)
+    np.testing.assert_array_equal(items_at(0, 10, 10, 42), FROZEN_ORDER)
+    np.testing.assert_array_equal(items_at(0, 3, 2**40, 42), FROZEN_WIDE_ORDER)
     np.testing.assert_equal(derive_key(1, 2, 3), FROZEN_KEY)
 
 

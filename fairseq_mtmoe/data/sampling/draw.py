@@ -1,0 +1,160 @@
+"""What an epoch draws, described by a few numbers, and worked out a block at a time.
+
+A drawn sentence has an index that says which one it is: no table from indices to sentences is made. Every task, or all
+tasks together where they are drawn as one, has a range of indices, which holds its sentences once for each pass that
+the epoch touches: a sentence that is drawn twice has two indices.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.data.sampling.permutation import Words, items_at, places_of, word_type
+
+BLOCK = 1 << 18  # sentences that are worked on together: few enough for the processor's cache
+
+
+class Numbering:
+    """The indices of sentences.
+
+    Args:
+        sizes: (L,) sentences of each task.
+        groups: how many tasks, from the first on, each range of indices is of.
+        passes: how often each range holds its tasks' sentences.
+    """
+
+    def __init__(self, sizes: Sequence[int], groups: Sequence[int], passes: Sequence[int]) -> None:
+        self.task_starts = [0, *np.cumsum(sizes).tolist()]
+        self.group_starts = [0, *np.cumsum(groups).tolist()]
+        bounds = [self.task_starts[task] for task in self.group_starts]
+        self.firsts, self.sizes = bounds[:-1], np.diff(bounds).tolist()
+        ranges = [size * times for size, times in zip(self.sizes, passes, strict=True)]
+        self.starts = [0, *np.cumsum(ranges).tolist()]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def tasks(self, group: int) -> range:
+        """The tasks of a range of indices."""
+        return range(self.group_starts[group], self.group_starts[group + 1])
+
+    @property
+    def index_type(self) -> type[np.uint32] | type[np.uint64]:
+        """The type of an array of indices."""
+        return word_type(len(self))
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """The task of an index, and the number of its sentence among the task's."""
+        group = bisect_right(self.starts, index) - 1
+        item = self.firsts[group] + (index - self.starts[group]) % self.sizes[group]
+        task = bisect_right(self.task_starts, item) - 1
+        return task, item - self.task_starts[task]
+
+    def locate_all(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same of many."""
+        indices = indices.astype(np.int64)
+        groups = np.searchsorted(self.starts, indices, side="right") - 1
+        items = (indices - np.array(self.starts)[groups]) % np.array(self.sizes)[groups] + np.array(self.firsts)[groups]
+        tasks = np.searchsorted(self.task_starts, items, side="right") - 1
+        return tasks, items - np.array(self.task_starts)[tasks]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive places of passes over the sentences of a range of indices: a part of one pass, or whole passes.
+
+    Args:
+        group: the range's number.
+        first: the first of the passes, of those that the range holds.
+        size: sentences of a pass.
+        start: the first place, in its pass.
+        count: how many places.
+        key: of the first pass's order; in whole passes the order does not matter.
+    """
+
+    group: int
+    first: int
+    size: int
+    start: int
+    count: int
+    key: int
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The parts that are worked out one at a time."""
+        total = self.size if self._searches else self.count
+        return [Block(self, low, min(low + BLOCK, total)) for low in range(0, total, BLOCK)]
+
+    @property
+    def ascends(self) -> bool:
+        """Whether the sentences of a block are in the order of their numbers."""
+        return self._searches or self.count == self.size
+
+    @property
+    def _searches(self) -> bool:
+        # To ask every sentence for its place costs less than to collect half of them in an order without locality.
+        return self.count < self.size <= 2 * self.count
+
+    def items(self, low: int, high: int) -> Words:
+        """The sentences of a block, counted from the first of the first pass on."""
+        if self.count >= self.size:
+            return np.arange(low, high, dtype=word_type(self.count))
+        if not self._searches:
+            return items_at(self.start + low, high - low, self.size, self.key)
+        places = places_of(low, high - low, self.size, self.key)
+        places -= places.dtype.type(self.start)  # places before the start wrap around to large numbers
+        found: Words = np.flatnonzero(places < self.count).astype(places.dtype) + places.dtype.type(low)
+        return found
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a stretch: its bounds are places, or sentences to be asked for their places."""
+
+    stretch: Stretch
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The sentences of one epoch; `shards` says for each task which of its shards they are from."""
+
+    shards: tuple[int, ...]
+    numbering: Numbering
+    stretches: tuple[Stretch, ...]
+
+    def __len__(self) -> int:
+        return sum(stretch.count for stretch in self.stretches)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All parts; together they hold every sentence of the draw once."""
+        return [block for stretch in self.stretches for block in stretch.blocks]
+
+    def by_task(self, block: Block) -> tuple[Words, list[tuple[int, Words]]]:
+        """The indices (V,) of a block's sentences, and which these are: each task with its sentences, in this order."""
+        stretch, numbering = block.stretch, self.numbering
+        items = stretch.items(block.low, block.high)
+        sentences = items if stretch.count <= stretch.size else items % items.dtype.type(stretch.size)
+        first, tasks = numbering.firsts[stretch.group], numbering.tasks(stretch.group)
+        starts = [start - first for start in numbering.task_starts[tasks.start : tasks.stop + 1]]
+        if len(tasks) > 1 and not stretch.ascends:
+            owners = np.searchsorted(np.array(starts[1:-1], sentences.dtype), sentences, side="right")
+            order = owners.astype(np.uint16).argsort(kind="stable")
+            items, sentences = items[order], sentences[order]
+            cuts = np.cumsum([0, *np.bincount(owners, minlength=len(tasks))])
+        else:
+            cuts = np.searchsorted(sentences, starts) if len(tasks) > 1 else np.array([0, len(sentences)])
+        parts = [
+            (task, sentences[low:high] - sentences.dtype.type(start) if start else sentences[low:high])
+            for task, start, low, high in zip(tasks, starts, cuts[:-1], cuts[1:], strict=False)
+        ]
+        indices: Words = items.astype(numbering.index_type)
+        indices += indices.dtype.type(numbering.starts[stretch.group] + stretch.first * stretch.size)
+        return indices, parts

@@ -1,0 +1,70 @@
+"""Indices and the sentences that they stand for; blocks, whichever way they are worked out, hold what they should."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_mtmoe.data.sampling import draw as drawing
+from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
+from fairseq_mtmoe.data.sampling.permutation import items_at
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=4), st.data())
+def test_every_range_holds_its_tasks_sentences_once_for_each_pass(groups, data):
+    passes = [data.draw(st.integers(0, 3)) for _ in groups]
+    numbering = Numbering([size for group in groups for size in group], [len(group) for group in groups], passes)
+    expected, task = [], 0
+    for group, times in zip(groups, passes, strict=True):
+        one_pass = [(task + number, sentence) for number, size in enumerate(group) for sentence in range(size)]
+        expected += one_pass * times
+        task += len(group)
+    assert [numbering.locate(index) for index in range(len(numbering))] == expected
+    located = numbering.locate_all(np.arange(len(numbering), dtype=numbering.index_type))
+    assert list(zip(*(column.tolist() for column in located), strict=True)) == expected
+
+
+def test_indices_are_wide_where_they_must_be():
+    assert Numbering([2**31], [1], [2]).index_type == np.uint32
+    wide = Numbering([2**31, 5], [1, 1], [2, 3])
+    assert wide.index_type == np.uint64 and wide.locate(2**32 + 7) == (1, 2)
+
+
+STRETCHES = {
+    "few places of a pass": Stretch(0, 0, 100, 20, 30, 7),
+    "most places of a pass": Stretch(0, 0, 100, 20, 70, 7),
+    "the end of a pass": Stretch(0, 0, 100, 40, 60, 7),
+    "a whole pass": Stretch(0, 1, 100, 0, 100, 7),
+    "several passes": Stretch(0, 1, 100, 0, 300, 7),
+}
+
+
+@pytest.mark.parametrize("sizes", [[100], [40, 1, 59]])
+@pytest.mark.parametrize("kind", STRETCHES)
+def test_blocks_hold_the_sentences_of_their_places(kind, sizes, monkeypatch):
+    monkeypatch.setattr(drawing, "BLOCK", 32)
+    stretch = STRETCHES[kind]
+    numbering = Numbering(sizes, [len(sizes)], [4])
+    draw = Draw((0,), numbering, (stretch,))
+    assert len(draw.blocks) > 1 or stretch.count < 32
+    indices, sentences = [], []
+    for block in draw.blocks:
+        found, by_task = draw.by_task(block)
+        indices += found.tolist()
+        sentences += [(task, sentence) for task, part in by_task for sentence in part.tolist()]
+    assert sentences == [numbering.locate(index) for index in indices]
+    places = stretch.first * 100 + np.arange(stretch.start, stretch.start + stretch.count)
+    if stretch.count < 100:
+        places = stretch.first * 100 + items_at(stretch.start, stretch.count, 100, 7)
+    assert sorted(indices) == sorted(places.tolist()) and len(draw) == len(indices)
+
+
+def test_wide_indices_of_wide_stretches():
+    size = 10**12
+    stretches = (Stretch(0, 0, size, size - 40, 40, 7), Stretch(0, 1, size, 0, 30, 8))
+    draw = Draw((0,), Numbering([size], [1], [2]), stretches)
+    for block, start in zip(draw.blocks, (0, size), strict=True):
+        indices, ((task, sentences),) = draw.by_task(block)
+        assert task == 0 and [int(index) - start for index in indices] == sentences.tolist()
+        assert draw.numbering.locate(int(indices[3])) == (0, int(sentences[3]))

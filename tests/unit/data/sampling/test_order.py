@@ -1,0 +1,125 @@
+"""The order of an epoch: by lengths, ties at random, every drawn sentence once, whoever does the work."""
+
+import numpy as np
+import pytest
+
+from fairseq_mtmoe.data.sampling import Numbering, SamplingPlan, Schedule, order_by_length
+from fairseq_mtmoe.data.sampling import draw as drawing
+from fairseq_mtmoe.data.sampling import order as ordering
+from fairseq_mtmoe.data.sampling.draw import Draw, Stretch
+
+SIZES = (3000, 700, 40, 3)
+
+
+FROZEN = [13, 7, 4, 2, 6, 0, 12, 20, 16, 8, 15, 1, 14, 11, 3]
+
+
+def lengths_of(sizes, longest=30, seed=1):
+    generator = np.random.default_rng(seed)
+    return [generator.integers(1, longest, (size, 2), dtype=np.int32) for size in sizes]
+
+
+def a_draw(schedule=None, sizes=SIZES, epoch=2, **options):
+    return SamplingPlan([[size] for size in sizes], schedule or Schedule("temperature", 3.0), 5, **options).draw(epoch)
+
+
+def all_indices(draw):
+    return np.concatenate([draw.by_task(block)[0] for block in draw.blocks])
+
+
+def lengths_at(draw, lengths, indices):
+    located = zip(*draw.numbering.locate_all(indices), strict=True)
+    return np.array([lengths[task][sentence] for task, sentence in located]).reshape(-1, 2)
+
+
+DRAWS = {
+    "temperature": a_draw(),
+    "virtual epoch": a_draw(virtual_epoch_size=500),
+    "concat": a_draw(Schedule()),
+    "virtual epoch of concat": a_draw(Schedule(), virtual_epoch_size=500),
+}
+
+
+@pytest.fixture(params=["large blocks", "small blocks", "much of each length"])
+def blocks(request, monkeypatch):
+    """The paths that short and long epochs take."""
+    if request.param != "large blocks":
+        monkeypatch.setattr(drawing, "BLOCK", 64)
+        monkeypatch.setattr(ordering, "BLOCK", 64)
+    if request.param == "much of each length":
+        monkeypatch.setattr(ordering, "_LARGE", 20)
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+@pytest.mark.parametrize("limits", [None, (20, 25)])
+def test_the_order_is_by_source_then_target_length(kind, limits, blocks):
+    draw, lengths = DRAWS[kind], lengths_of(SIZES)
+    order = order_by_length(draw, lengths, 3, limits)
+    drawn = all_indices(draw)
+    outside = (lengths_at(draw, lengths, drawn) > (limits or (99, 99))).any(axis=1)
+    assert sorted(order.indices) == sorted(drawn[~outside]) and sorted(order.too_long) == sorted(drawn[outside])
+    found = lengths_at(draw, lengths, order.indices)
+    assert found.tolist() == sorted(found.tolist())
+    runs = order.runs
+    np.testing.assert_array_equal(np.repeat(np.stack([runs.source, runs.target], axis=1), runs.count, axis=0), found)
+    assert runs.count.min() > 0 and len(set(zip(runs.source, runs.target, strict=True))) == len(runs.count)
+    assert order.counts.tolist() == np.bincount(draw.numbering.locate_all(drawn)[0], minlength=4).tolist()
+
+
+def test_threads_and_the_path_make_no_difference(monkeypatch):
+    draw, lengths = a_draw(virtual_data_size=20_000), lengths_of(SIZES)
+    alone = order_by_length(draw, lengths, 3)
+    assert np.array_equal(order_by_length(draw, lengths, 3, threads=3).indices, alone.indices)
+    monkeypatch.setattr(ordering, "_LARGE", 20)
+    assert np.array_equal(order_by_length(draw, lengths, 3).indices, alone.indices)
+
+
+def test_another_key_changes_the_order_of_equal_lengths_only():
+    draw, lengths = DRAWS["concat"], lengths_of(SIZES)
+    first, second = (order_by_length(draw, lengths, key) for key in (1, 2))
+    assert not np.array_equal(first.indices, second.indices)
+    np.testing.assert_array_equal(*(lengths_at(draw, lengths, order.indices) for order in (first, second)))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("blocks", ["large blocks", "much of each length"], indirect=True)
+def test_every_order_of_equal_lengths_comes_equally_often(wide, blocks):
+    sizes, lengths = [2, 2], [np.full((2, 2), 5)] * 2
+    numbering = Numbering(sizes, [1, 1], [1, 1])
+    if wide:
+        numbering = Numbering([2, 2**32], [1, 1], [1, 1])
+    draw = Draw((0, 0), numbering, (Stretch(0, 0, 2, 0, 2, 0), Stretch(1, 0, 2, 0, 2, 0)))
+    number = 2400
+    keys = np.random.default_rng(1).integers(0, 2**63, number).tolist()
+    orders = ["".join(map(str, order_by_length(draw, lengths, key).indices.tolist())) for key in keys]
+    counts = np.unique(orders, return_counts=True)[1]
+    assert len(counts) == 24 and (np.square(counts - number / 24) / (number / 24)).sum() < 50  # p < 0.001 of 23 degrees
+
+
+def test_sentences_of_equal_lengths_mix_the_tasks():
+    draw = SamplingPlan([[6000], [3000], [3000]], Schedule(), 1).draw(1)
+    order = order_by_length(draw, [np.full((size, 2), 7) for size in (6000, 3000, 3000)], 9)
+    tasks = draw.numbering.locate_all(order.indices)[0]
+    shares = np.array([np.bincount(part, minlength=3) for part in np.split(tasks, 100)]) / 120
+    np.testing.assert_allclose(shares.mean(axis=0), [0.5, 0.25, 0.25], atol=0.01)
+    expected = np.sqrt(np.array([0.25, 0.1875, 0.1875]) / 120)
+    np.testing.assert_allclose(shares.std(axis=0), expected, rtol=0.35)
+    assert abs(np.corrcoef(order.indices[:-1].astype(float), order.indices[1:].astype(float))[0, 1]) < 0.04
+
+
+def test_lengths_of_more_than_16_bits(blocks):
+    lengths = [length * 2500 for length in lengths_of(SIZES)]
+    order = order_by_length(DRAWS["temperature"], lengths, 3)
+    found = lengths_at(DRAWS["temperature"], lengths, order.indices)
+    assert found.max() > 2**16 and found.tolist() == sorted(found.tolist())
+
+
+def test_nothing_may_be_left():
+    order = order_by_length(DRAWS["concat"], lengths_of(SIZES), 3, (0, 0))
+    assert len(order.indices) == len(order.runs.count) == 0 and len(order.too_long) == sum(SIZES)
+
+
+def test_the_order_is_frozen():
+    """Another order would change the batches of runs that are resumed after an update of the package."""
+    order = order_by_length(a_draw(sizes=(9, 4)), lengths_of((9, 4), 3), 42)
+    np.testing.assert_array_equal(order.indices, FROZEN)
