@@ -55,7 +55,8 @@ def interleaved(
     prepare = prepare or {}
     clock = _seconds_on_device if device.startswith("cuda") else _seconds
     found: dict[str, list[float]] = {name: [] for name in names}
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
         bar = progress.add_task("timing", total=(warmups + repetitions) * len(names))
         for repetition in range(-warmups, repetitions):
             first = repetition % len(names)

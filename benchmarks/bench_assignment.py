@@ -1,0 +1,178 @@
+"""Balanced assignment against fairseq's libbase (time, gap to the optimum) and, where exact, against scipy.
+
+    python benchmarks/bench_assignment.py --write
+
+Scores are isotropic, skewed (all tokens prefer few experts) and real (a model's that trains meanwhile). The optimum is
+our exact one, which is compared with scipy's where that ends within minutes. With `--device cuda` ours alone is timed
+on the card, and must not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+import click
+import torch
+from assignment_cases import Case, Libbase, cases, experts_of, gap, libbase_assignment, random_scores, scipy_assignment
+from measure import Floor, Ratio, Report, interleaved
+from torch import Tensor
+
+from fairseq_mtmoe.moe import balanced_assignment
+
+TOKENS, EXPERTS = (1024, 4096, 8192, 65_536), (8, 16, 64, 128)
+SMALL_TOKENS, SMALL_EXPERTS = (4096, 8192), (16, 64)
+SCIPY_SIZES = {(4096, 16), (4096, 64), (4096, 128)}
+LONG_SCIPY_SIZES = {(8192, 16)}  # isotropic scores only: others take minutes
+BATCHES = 3  # score matrices of each kind and size
+LIMIT = 60  # seconds for libbase
+ROUNDING = 1e-9  # of a gap
+CUDA_SIZE = (65_536, 64)
+COLUMNS = ("scores", "ours (ms)", "libbase (ms)", "time / libbase", "gap, ours (%)", "gap, libbase (%)")
+EXACT_COLUMNS = ("scores", "ours, exact (ms)", "scipy (ms)", "time / scipy", "gap to scipy")
+NOTE = ("Medians and quartiles; the time ratio is taken turn by turn. The gap to the optimum is the largest of three "
+        "score matrices, in percent of the sum over tokens of highest - lowest score.")  # fmt: skip
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu")
+@click.option("--repetitions", type=click.IntRange(5), default=9)
+@click.option("--small", is_flag=True, help="4096 and 8192 tokens, 16 and 64 experts.")
+@click.option("--check", is_flag=True, help="Small sizes; fail if a figure misses its floor by more than 20%.")
+@click.option("--write", is_flag=True, help="Write benchmarks/results/assignment.md and .json.")
+def main(device: str, repetitions: int, small: bool, check: bool, write: bool) -> None:
+    """Time balanced assignments, and say how far from the optimum they are."""
+    small = small or check
+    torch.manual_seed(1)
+    if device == "cuda":
+        on_card(repetitions).finish(write, check)
+        return
+    report = Report("assignment_small" if small else "assignment", "Balanced assignment")
+    sizes = (SMALL_TOKENS, SMALL_EXPERTS) if small else (TOKENS, EXPERTS)
+    compare(report, sizes, repetitions, small)
+    report.finish(write, check)
+
+
+@dataclass
+class Found:
+    """What was found, one entry per case."""
+
+    rows: list[list[object]] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    worse: int = 0  # score matrices on which libbase comes nearer to the optimum
+    exact_rows: list[list[object]] = field(default_factory=list)
+    exact_ratios: list[float] = field(default_factory=list)
+    exact_gaps: list[float] = field(default_factory=list)
+
+
+def compare(report: Report, sizes: tuple[tuple[int, ...], tuple[int, ...]], repetitions: int, small: bool) -> None:
+    """The tables and figures of all sizes."""
+    found, libbase = Found(), Libbase(LIMIT)
+    for case in cases(*sizes, BATCHES):
+        ends = all(libbase.ends(scores_TN) for scores_TN in case.scores)
+        compare_with_libbase(report, case, repetitions, ends, found)
+        if is_for_scipy(case, small):
+            compare_with_scipy(report, case, found)
+    libbase.close()
+    found.rows.sort(key=lambda row: str(row[0]).split(",")[0])  # by kind
+    report.table("Against libbase", COLUMNS, found.rows, NOTE)
+    report.table("Exact, against scipy", EXACT_COLUMNS, found.exact_rows)
+    report.figure("time / libbase, median over all scores", median(found.ratios), Floor(0.25))
+    report.figure("time / libbase, largest", max(found.ratios), Floor(1))
+    report.figure("score matrices on which libbase's gap is smaller", found.worse, Floor(0))
+    report.figure("exact: time / scipy, largest", max(found.exact_ratios), Floor(0.05))
+    report.figure("exact: gap to scipy, largest", max(found.exact_gaps), Floor(1e-6))
+
+
+def is_for_scipy(case: Case, small: bool) -> bool:
+    """Whether scipy finds the optimum of these scores in seconds."""
+    size = (case.num_tokens, case.num_experts)
+    if case.kind == "isotropic":
+        return size in SCIPY_SIZES | LONG_SCIPY_SIZES
+    return size in SCIPY_SIZES and not small
+
+
+def compare_with_libbase(report: Report, case: Case, repetitions: int, ends: bool, found: Found) -> None:
+    """One row: time and gap of ours, and of libbase if it ends."""
+    ours = Turns(case.scores, balanced_assignment)
+    works = {"ours": ours}
+    if ends:
+        works["libbase"] = Turns(case.scores, libbase_assignment())
+    seconds = interleaved(works, repetitions, prepare={name: work.prepare for name, work in works.items()})
+    report.raw(str(case), seconds)
+    optimal = [balanced_assignment(scores_TN, exact=True) for scores_TN in case.scores]
+    gaps = list(map(gap, map(balanced_assignment, case.scores), optimal, case.scores))
+    row = [str(case), 1000 * median(seconds["ours"])]
+    if not ends:
+        found.rows.append([*row, f"over {LIMIT} s", "–", 100 * max(gaps), "–"])
+        return
+    answers = [experts_of(libbase_assignment()(scores_TN), case.num_experts) for scores_TN in case.scores]
+    theirs = list(map(gap, answers, optimal, case.scores))
+    ratio = Ratio.of(seconds["ours"], seconds["libbase"])
+    found.rows.append([*row, 1000 * median(seconds["libbase"]), ratio, 100 * max(gaps), 100 * max(theirs)])
+    click.echo(f"{case}: {ratio} of libbase's time", err=True)
+    found.ratios.append(ratio.median)
+    found.worse += sum(own > their + ROUNDING for own, their in zip(gaps, theirs, strict=True))
+
+
+def compare_with_scipy(report: Report, case: Case, found: Found) -> None:
+    """One row: the exact assignment's time over scipy's, and its gap to scipy's optimum."""
+    exact = Turns(case.scores, lambda scores_TN: balanced_assignment(scores_TN, exact=True))
+    works = {"exact": exact, "scipy": Turns(case.scores, scipy_assignment)}
+    prepare = {name: work.prepare for name, work in works.items()}
+    seconds = interleaved(works, 5, 0, prepare=prepare)  # scipy takes seconds, and has nothing to warm up
+    report.raw(f"exact: {case}", seconds)
+    answers = zip(exact.answers, works["scipy"].answers, case.scores, strict=True)
+    # Either sign is a fault: nothing is above the optimum.
+    largest = max(abs(gap(own_T, their_T, scores_TN)) for own_T, their_T, scores_TN in answers)
+    ratio = Ratio.of(seconds["exact"], seconds["scipy"])
+    row = [str(case), 1000 * median(seconds["exact"]), 1000 * median(seconds["scipy"]), ratio, largest]
+    found.exact_rows.append(row)
+    click.echo(f"{case}, exact: {ratio} of scipy's time", err=True)
+    found.exact_ratios.append(ratio.median)
+    found.exact_gaps.append(largest)
+
+
+class Turns:
+    """Assigns the next one of the score matrices with each call, and remembers the answer."""
+
+    def __init__(self, scores: list[Tensor], assign: Callable[[Tensor], Tensor]) -> None:
+        self.scores = scores
+        self.assign = assign
+        self.answers: list[Tensor] = [torch.empty(0)] * len(scores)
+        self._turn = -1
+
+    def prepare(self) -> None:
+        """Take the next one."""
+        self._turn = (self._turn + 1) % len(self.scores)
+
+    def __call__(self) -> None:
+        self.answers[self._turn] = self.assign(self.scores[self._turn])
+
+
+def on_card(repetitions: int) -> Report:
+    """Ours alone on a card: milliseconds, the gap, and that it never waits for the card."""
+    report = Report("assignment_cuda", "Balanced assignment on a card")
+    rows = []
+    for kind in ("isotropic", "skewed"):
+        scores = [random_scores(kind, *CUDA_SIZE).cuda() for _ in range(BATCHES)]
+        turns = Turns(scores, balanced_assignment)
+        seconds = interleaved({"ours": turns}, repetitions, device="cuda", prepare={"ours": turns.prepare})["ours"]
+        report.raw(kind, seconds)
+        torch.cuda.set_sync_debug_mode("error")
+        for scores_TN in scores:
+            balanced_assignment(scores_TN)
+        torch.cuda.set_sync_debug_mode("default")
+        on_host = [scores_TN.cpu() for scores_TN in scores]
+        optimal = [balanced_assignment(scores_TN, exact=True) for scores_TN in on_host]
+        largest = max(map(gap, (expert_T.cpu() for expert_T in turns.answers), optimal, on_host))
+        rows.append([kind, 1000 * median(seconds), 100 * largest])
+        report.figure(f"{kind}: milliseconds", 1000 * median(seconds), Floor(0.5))
+        report.figure(f"{kind}: gap", largest, Floor(1e-3))
+    report.table("{} × {}".format(*CUDA_SIZE), ("scores", "ms", "gap (%)"), rows, "Without waiting for the card.")
+    return report
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The assignment benchmark: gaps, answers of others in our form, endless ones, and scores from a model that trains."""
+
+import time
+
+import pytest
+import torch
+
+from fairseq_mtmoe.moe import balanced_assignment
+
+
+@pytest.fixture
+def cases():
+    import assignment_cases
+
+    torch.manual_seed(1)
+    return assignment_cases
+
+
+def test_gap_is_what_is_lost_over_the_ranges(cases):
+    scores_TN = torch.tensor([[3.0, 1.0], [2.0, 1.0]])
+    best_T, other_T = torch.tensor([0, 1]), torch.tensor([1, 0])
+    assert cases.gap(best_T, best_T, scores_TN) == 0
+    assert cases.gap(other_T, best_T, scores_TN) == pytest.approx(1 / 3)
+    with pytest.raises(AssertionError):
+        cases.gap(torch.tensor([0, 0]), best_T, scores_TN)
+
+
+@pytest.mark.parametrize("kind", ["isotropic", "skewed"])
+def test_all_answers_are_near_the_optimum(cases, kind):
+    scores_TN = cases.random_scores(kind, 256, 8)
+    optimal_T = cases.scipy_assignment(scores_TN)
+    assert abs(cases.gap(balanced_assignment(scores_TN, exact=True), optimal_T, scores_TN)) < 1e-6
+    theirs_T = cases.experts_of(cases.libbase_assignment()(scores_TN), 8)
+    assert 0 <= cases.gap(theirs_T, optimal_T, scores_TN) < 0.01
+
+
+def test_skewed_scores_make_all_prefer_few(cases):
+    load_N = cases.random_scores("skewed", 512, 16).argmax(1).bincount(minlength=16)
+    assert load_N[:2].sum() > 0.7 * 512
+
+
+def _sleep(connection):
+    connection.send("ready")
+    while True:
+        time.sleep(float(connection.recv()[0, 0]))
+        connection.send("done")
+
+
+def test_what_does_not_end_is_stopped(cases, monkeypatch):
+    monkeypatch.setattr(cases, "_serve", _sleep)
+    libbase = cases.Libbase(limit=3)
+    assert libbase.ends(torch.zeros(1, 1))
+    assert not libbase.ends(torch.full((1, 1), 60.0))
+    assert libbase.ends(torch.zeros(1, 1))  # in a new process
+    libbase.close()
+
+
+def test_real_scores_come_from_a_model_that_learns(cases, monkeypatch):
+    import real_scores
+
+    monkeypatch.setattr(real_scores, "STEPS", 20)
+    monkeypatch.setattr(real_scores, "BATCH", 2)
+    trained = real_scores.RealScores(4)
+    first_TN, second_TN = trained.scores(256, 2)
+    assert first_TN.shape == second_TN.shape == (256, 4)
+    assert not torch.equal(first_TN, second_TN)
+    assert len(trained.losses) == 22
+    assert trained.losses[-1] < trained.losses[0] - 1
+
+
+def test_a_case_for_each_kind_and_size(cases, monkeypatch):
+    import real_scores
+
+    monkeypatch.setattr(real_scores, "STEPS", 1)
+    monkeypatch.setattr(real_scores, "BATCH", 1)
+    found = list(cases.cases((128, 256), (4,), 2))
+    assert [str(case) for case in found[:3]] == ["isotropic, 128 × 4", "skewed, 128 × 4", "real, 128 × 4"]
+    assert len(found) == 6
+    assert all(scores.shape == (case.num_tokens, 4) for case in found for scores in case.scores)
+    assert all(len(case.scores) == 2 for case in found)
+
+
+def test_turns_take_the_matrices_in_turn():
+    import bench_assignment
+
+    turns = bench_assignment.Turns([torch.tensor(1), torch.tensor(2)], lambda scores: scores * 10)
+    for _ in range(3):
+        turns.prepare()
+        turns()
+    assert [int(answer) for answer in turns.answers] == [10, 20]
