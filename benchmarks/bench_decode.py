@@ -1,0 +1,190 @@
+"""Generation with beam 5: `base_moe_wmt15` against stock fairseq's dense `transformer` of the same active size.
+
+    python benchmarks/bench_decode.py --write
+
+All are driven as fairseq-generate does it: the task's own generator and inference step on the same batches of sentences
+of like lengths, a new batch in each repetition. Random models do not know when to stop, so all write the same number of
+words. Before anything is timed, a sparse model whose experts are copies must find the stock model's hypotheses; it is
+timed beside one whose experts differ, and beside ours before it is sparse, so that a reader sees what comes from where.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, cycle
+from time import perf_counter
+from typing import Any
+
+import click
+import torch
+from fairseq.data import LanguagePairDataset
+from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
+from fairseq.tasks.translation import TranslationTask
+from measure import Floor, Ratio, Report, interleaved
+from omegaconf import OmegaConf
+from torch import nn
+from wmt15_models import FULL, SMALL, Size, models, sentences, sparse_config, translation_task
+
+from fairseq_mtmoe.models._common import expert_layers
+
+Sample = dict[str, Any]
+STOCK, DENSE = "stock fairseq transformer", "base_moe_wmt15, still dense"
+COPIES, APART = "base_moe_wmt15, equal experts", "base_moe_wmt15, experts that differ"
+BEAM = 5
+FLOOR = Floor(0.9, at_most=False)
+ENCODER, OWN, SOURCE, FEED_FORWARD = "encoder", "attention to the target", "attention to the source", "feed-forward"
+OUTPUT, REORDERING, SEARCH, REST = "output layer, log-softmax", "reordering", "search", "the rest"
+PHASES = (ENCODER, OWN, SOURCE, FEED_FORWARD, OUTPUT, REORDERING, SEARCH, REST)
+
+
+class System:
+    """A model and its generator, which translates the next batch whenever it is called."""
+
+    def __init__(self, task: TranslationTask, model: nn.Module, words: int) -> None:
+        generation = GenerationConfig(beam=BEAM, lenpen=1.0, max_len_a=0.0, max_len_b=words, min_len=words)
+        model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=generation)))
+        self.task, self.model = task, model
+        self.generator = task.build_generator([model], generation)
+        self.samples: Iterator[Sample] = iter(())
+        self.lap: dict[str, float] = {}
+
+    def feed(self, samples: Sequence[Sample]) -> None:
+        """What to translate from now on, again and again."""
+        self.samples = cycle(samples)
+
+    def __call__(self) -> list[list[dict[str, Any]]]:
+        found: list[list[dict[str, Any]]] = self.task.inference_step(self.generator, [self.model], next(self.samples))
+        return found
+
+    def watch(self) -> None:
+        """Note from now on the seconds of each phase."""
+        decoder, ensemble = self.model.decoder, self.generator.model
+        parts = [(ensemble, "forward_encoder", ENCODER), (decoder, "output_layer", OUTPUT)]
+        parts += [(self.model, "get_normalized_probs", OUTPUT), (self.generator.search, "step", SEARCH)]
+        parts += [(ensemble, name, REORDERING) for name in ("reorder_encoder_out", "reorder_incremental_state")]
+        for block in decoder.layers:
+            experts = getattr(block, "moe", None)
+            feed_forward = [block.fc1, block.fc2] if experts is None else [experts]
+            parts += [(block.self_attn, "forward", OWN), (block.encoder_attn, "forward", SOURCE)]
+            parts += [(layer, "forward", FEED_FORWARD) for layer in feed_forward]
+        for owner, name, phase in parts:
+            self._time(owner, name, phase)
+
+    def phases(self) -> dict[str, float]:
+        """Seconds of each phase of one more batch."""
+        self.lap = dict.fromkeys(PHASES, 0.0)
+        start = perf_counter()
+        self()
+        self.lap[REST] = perf_counter() - start - sum(self.lap.values())
+        return self.lap
+
+    def _time(self, owner: Any, name: str, phase: str) -> None:
+        work: Callable[..., Any] = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = perf_counter()
+            result = work(*args, **kwargs)
+            self.lap[phase] += perf_counter() - start
+            return result
+
+        # Not `setattr`: some owners are modules, which look for parameters then.
+        object.__setattr__(owner, name, timed)
+
+
+def systems(size: Size, task: TranslationTask, words: int) -> dict[str, System]:
+    """Stock fairseq's model, and ours: still dense, with experts that are copies, and with experts that differ."""
+    pair = models(size, task)
+    dense = task.build_model(sparse_config(size, "--dense-updates", "1").model)
+    dense.load_state_dict(pair["stock"].state_dict())
+    apart = copy.deepcopy(pair["sparse"])
+    with torch.no_grad():
+        for layer in expert_layers(apart).values():
+            layer.blend.fill_(0.5)
+            for weight in layer.experts.parameters():
+                weight += 0.5 * weight.std() * torch.randn_like(weight)
+    built = {STOCK: pair["stock"], DENSE: dense, COPIES: pair["sparse"], APART: apart}
+    return {name: System(task, model, words) for name, model in built.items()}
+
+
+def batches(data: LanguagePairDataset, words: int, batch_size: int, count: int) -> list[Sample]:
+    """So many batches of sentences of about `words` words."""
+    order = data.ordered_indices()
+    first = int(sum(data.src_sizes[order] < words))
+    chosen = order[first : first + batch_size * count]
+    return [data.collater([data[int(i)] for i in chosen[at::count]]) for at in range(count)]
+
+
+def check(running: dict[str, System], sample: Sample) -> str:
+    """Assert that equal models find equal hypotheses; says how equal."""
+    for system in running.values():
+        system.feed([sample])
+    wanted = [*chain.from_iterable(running[STOCK]())]
+    same: dict[str, int] = {}
+    for name in (DENSE, COPIES):
+        found = [*chain.from_iterable(running[name]())]
+        scores = [torch.stack([hypothesis["score"] for hypothesis in hypotheses]) for hypotheses in (found, wanted)]
+        torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-4)
+        same[name] = sum(torch.equal(a["tokens"], b["tokens"]) for a, b in zip(found, wanted, strict=True))
+        # Hypotheses whose scores are the same but for rounding may change places.
+        assert same[name] >= 0.95 * len(wanted), f"{name}: {same[name]} of {len(wanted)} hypotheses are stock fairseq's"
+    equal = ", ".join(f"{name}: {count} of {len(wanted)}" for name, count in same.items())
+    return f"Hypotheses that are stock fairseq's, word for word: {equal}."
+
+
+def phase_rows(running: dict[str, System], samples: Sequence[Sample], repetitions: int) -> list[list[object]]:
+    """The median milliseconds of each phase of a batch, a column per system."""
+    for system in running.values():
+        system.feed(samples)
+        system.watch()
+    laps = [{name: dict(system.phases()) for name, system in running.items()} for _ in range(repetitions)]
+    return [
+        [phase, *(1000 * statistics.median(lap[name][phase] for lap in laps) for name in running)] for phase in PHASES
+    ]
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--batch-sizes", default="8,32,64", help="Sentences per batch, a table for each.")
+@click.option("--words", default=24, help="Of each translation, and about as many of each source sentence.")
+@click.option("--repetitions", default=7, type=click.IntRange(5))
+@click.option("--small", is_flag=True, help="Smaller models and batches.")
+@click.option("--check", "check_floors", is_flag=True, help="Small, and status 1 if a floor is missed by over 20%.")
+@click.option("--write", is_flag=True, help="Write the report to benchmarks/results.")
+def main(batch_sizes: str, words: int, repetitions: int, small: bool, check_floors: bool, write: bool) -> None:
+    """Print sentences per second and their ratios to stock fairseq's, and where the time goes."""
+    size, chosen = FULL, [int(number) for number in batch_sizes.split(",")]
+    if small or check_floors:
+        size, chosen, words = SMALL, [16], 12
+    task = translation_task(size)
+    data = sentences(task, count=20_000)
+    running = systems(size, task, words)
+    report = Report("decode", "Generation, sparse against stock fairseq's dense model")
+    report.text(
+        f"{size}; beam {BEAM}, {words} words per hypothesis, as many steps for every system; {torch.get_num_threads()} "
+        "threads, float32, BASE gates (greedy)."
+    )
+    report.text(check(running, batches(data, words, chosen[0], 1)[0]))
+    for batch_size in chosen:
+        samples = batches(data, words, batch_size, repetitions)
+        for system in running.values():
+            system.feed(samples)
+        seconds = interleaved(running, repetitions, warmups=1)
+        rows: list[list[object]] = []
+        for name in running:
+            ratio = Ratio.of(seconds[STOCK], seconds[name])
+            rows.append([name, batch_size / statistics.median(seconds[name]), str(ratio)])
+            if name in (COPIES, APART):
+                what = f"sentences/s, {name} / {STOCK}, {batch_size} sentences"
+                report.figure(what, ratio.median, FLOOR, (ratio.low, ratio.high))
+        report.table(f"{batch_size} sentences a batch", ["model", "sentences/s", "ratio to stock (quartiles)"], rows)
+        report.raw(f"seconds, {batch_size} sentences", seconds)
+    samples = batches(data, words, chosen[-1], 3)
+    rows = phase_rows(running, samples, repetitions=3)
+    note = f"Median milliseconds of a batch of {chosen[-1]} sentences; phases from `{OWN}` on are the decoder's."
+    report.table("Where the time goes", ["phase", *running], rows, note)
+    report.finish(write, check_floors)
+
+
+if __name__ == "__main__":
+    main()
