@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.sampling.permutation import Words, items_at, places_of, word_type
 
-BLOCK = 1 << 18  # sentences that are worked on together: few enough for the processor's cache
+BLOCK = 1 << 17  # sentences that are worked on together: few enough for the processor's cache
 
 
 class Numbering:
