@@ -2,13 +2,28 @@
 
 from pathlib import Path
 
-from setuptools import find_namespace_packages, setup
+from setuptools import Extension, find_namespace_packages, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CCompilerError, ExecError, PlatformError
 
 HERE = Path(__file__).parent
 VERSION = {}
 for line in (HERE / "fairseq_mtmoe" / "__init__.py").read_text(encoding="utf-8").splitlines():
     if line.startswith("__version__"):
         exec(line, VERSION)
+
+KERNELS = "fairseq_mtmoe/moe/kernels"
+
+
+class BuildKernels(build_ext):
+    """Builds what a compiler can make faster; without one the same is done by torch."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except (CCompilerError, ExecError, PlatformError) as error:
+            self.warn(f"{ext.name} was not built: balanced assignment on a CPU takes about ten times as long. {error}")
+
 
 setup(
     name="fairseq_mtmoe",
@@ -20,6 +35,17 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_namespace_packages(include=["fairseq_mtmoe", "fairseq_mtmoe.*"]),
     package_data={"fairseq_mtmoe": ["**/*.md"]},
+    ext_modules=[
+        Extension(  # a plain library, loaded by ctypes: it includes no headers of Python or torch
+            "fairseq_mtmoe.moe.kernels._assignment",
+            sources=[f"{KERNELS}/assignment.cpp"],
+            depends=[f"{KERNELS}/{name}.h" for name in ("exchange", "lanes", "market", "scores")],
+            language="c++",
+            extra_compile_args=["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-Wno-psabi"],
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": BuildKernels},
     install_requires=[
         "torch>=2.6",  # tensors and gradients; from 2.6 on, loading a file runs no code
         "numpy>=1.26",  # sampling of language pairs

@@ -1,0 +1,63 @@
+// Balanced assignment on a CPU: solves what moe/assignment.py solves with torch, faster and more exactly.
+//
+// Each of T tokens gets one of N experts, each expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens, and the sum of scores is to be as high
+// as can be. The dual of this problem has N prices only. Three steps, which moe/README.md explains:
+//   1. market.h: prices at which demand, softened by a falling temperature, is about even; first on a sample.
+//   2. exchange.h: every token takes the expert with the highest score - price.
+//   3. exchange.h: the tokens that are too many move along cheapest chains from full experts to free ones.
+// Step 3 finds the optimum but for rounding, whatever the prices are: step 1 only decides how much is left to do.
+// Every loop has a bound.
+//
+// It runs in the caller's thread and keeps nothing between calls, so that calls may run side by side. Scratch memory:
+// T·N floats, as many again where all tokens are nearly indifferent (rows padded to a multiple of 16), 36·N² floats for
+// sample and graph, and five numbers per token. The same scores give the same answer; on a processor with other vector
+// units, sums are rounded otherwise, and tokens may change places that are equally good but for rounding.
+
+#include "exchange.h"
+#include "market.h"
+#include "scores.h"
+
+namespace {
+
+constexpr int SAMPLE = 32;  // tokens per expert
+constexpr int SMALLEST_SAMPLE = 512;
+constexpr double GOLDEN = 0.6180339887498949;  // its multiples spread over [0, 1) evenly, in step with no sentences
+
+enum Outcome { DONE = 0, NO_MEMORY = 1, UNSUITED = 2 };
+
+Outcome assign(const float* rows, int64_t tokens, int experts, int64_t* expert_out) {
+  const Scores scores(rows, tokens, experts, tokens, 1);
+  if (!scores.usable()) return UNSUITED;
+  const float unit = scores.spread() > 0 ? static_cast<float>(1 / scores.spread()) : 1.f;
+  Market market(experts, unit);
+  const int64_t sample = std::max(SAMPLE * experts, SMALLEST_SAMPLE);
+  if (2 * sample < tokens) {
+    const auto stride = static_cast<int64_t>(GOLDEN * static_cast<double>(tokens));
+    market.cool(Scores(rows, tokens, experts, sample, stride));
+    market.settle(scores);
+  } else {
+    market.cool(scores);
+  }
+  // A choice is in doubt where two experts are within a temperature of each other.
+  Exchange exchange(rows, scores, unit, market.prices(), market.temperature());
+  if (!exchange.run()) return UNSUITED;
+  std::copy(exchange.experts(), exchange.experts() + tokens, expert_out);
+  return DONE;
+}
+
+}  // namespace
+
+// scores_TN: T rows of N scores. expert_T: room for the expert of each token. Returns
+//   0 when done;
+//   1 where memory is short;
+//   2 where scores are not finite, too large or too small for float32 sums, or T or N is out of range.
+extern "C" __attribute__((visibility("default"))) int mtmoe_balanced_assignment(const float* scores_TN, int64_t tokens,
+                                                                                int64_t experts, int64_t* expert_T) {
+  if (tokens < 0 || tokens > INT32_MAX || experts < 1 || experts > INT16_MAX) return UNSUITED;
+  if (tokens == 0) return DONE;
+  try {
+    return assign(scores_TN, tokens, static_cast<int>(experts), expert_T);
+  } catch (const std::bad_alloc&) {
+    return NO_MEMORY;
+  }
+}

@@ -1,0 +1,64 @@
+// Vectors of a fixed length, arrays of them, and functions compiled for several processors. See assignment.cpp.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <new>
+#include <utility>
+
+// Functions marked HOT are compiled for several generations of x86, and the right one is chosen when the library loads:
+// one build runs on every node of a cluster. This needs ifunc, which glibc has, and a compiler that knows the names.
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(MTMOE_PLAIN) && \
+    ((defined(__clang__) && __clang_major__ >= 17) || (!defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 12))
+#define HOT __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define HOT
+#endif
+#define INLINE inline __attribute__((always_inline))
+
+namespace {
+
+// 16 numbers, which gcc and clang map onto the vectors that the processor has.
+constexpr int LANES = 16;
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+
+constexpr float INFINITE = std::numeric_limits<float>::infinity();
+
+INLINE float at(const Floats* numbers, int index) { return numbers[index / LANES][index % LANES]; }
+INLINE void set(Floats* numbers, int index, float value) { numbers[index / LANES][index % LANES] = value; }
+INLINE int vectors_for(int numbers) { return (numbers + LANES - 1) / LANES; }
+
+// Numbers at addresses fit for every vector unit. Unlike std::vector's they are not set to 0 first: for large arrays
+// that would take as long as filling them.
+template <class Value>
+class Array {
+ public:
+  explicit Array(size_t size = 0)
+      : size_(size), values_(static_cast<Value*>(operator new(size * sizeof(Value), ALIGNMENT))) {}
+  Array(size_t size, Value value) : Array(size) { fill(value); }
+  Array(const Array&) = delete;
+  Array& operator=(Array&& other) noexcept {
+    std::swap(size_, other.size_);
+    std::swap(values_, other.values_);
+    return *this;
+  }
+  ~Array() { operator delete(values_, ALIGNMENT); }
+
+  void fill(Value value) { std::fill(begin(), end(), value); }
+  size_t size() const { return size_; }
+  Value* begin() { return values_; }
+  Value* end() { return values_ + size_; }
+  const Value* begin() const { return values_; }
+  Value& operator[](size_t index) { return values_[index]; }
+  const Value& operator[](size_t index) const { return values_[index]; }
+
+ private:
+  static constexpr std::align_val_t ALIGNMENT{sizeof(Floats)};
+  size_t size_;
+  Value* values_;
+};
+
+}  // namespace

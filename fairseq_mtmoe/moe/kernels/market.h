@@ -1,0 +1,231 @@
+// Step 1: prices at which every expert is in about equal demand, as in moe/prices.py. See assignment.cpp.
+//
+// Differences from the torch version: the matrix of Newton's method comes from a part of the tokens and of each token's
+// demand only, and the system is solved by conjugate gradients. Demand itself, which decides where it all ends, is
+// exact. It ends early: what it leaves over costs less to move than another step.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "scores.h"
+
+namespace {
+
+// Temperatures and prices are in units of the mean over tokens of highest - lowest score.
+constexpr float WARMEST = 0.25f;        // temperature
+constexpr float COOLING = 0.25f;        // what is left of the temperature on the next level
+constexpr int FEWEST_LEVELS = 3;        // down to 0.016
+constexpr int MOST_LEVELS = 8;
+constexpr float WAVERING = 0.3f;        // of the demand is not for its token's favourite: more, and it cools on
+constexpr int MOST_STEPS = 6;           // of Newton's method on one level
+constexpr float LONGEST_STEP = 4.f;     // temperatures: further away, the smooth demand says nothing
+constexpr float UNEVEN = 0.5f;          // see Market::settle
+constexpr float RIDGE = 1e-3f;          // in tokens per expert: keeps the system solvable where nobody wavers
+constexpr int MOST_ROUNDS = 30;         // of solving it
+constexpr float SOLVED = 0.01f;         // of the excess demand may be left by a step
+constexpr float SMALL_SHARE = 0.02f;    // less than this of a token's demand does not count in the slope
+constexpr int SLOPE_TOKENS = 256;       // make up the slope, or SLOPE_PER_EXPERT, or every SLOPE_STRIDE-th of 16
+constexpr int SLOPE_PER_EXPERT = 4;
+constexpr int SLOPE_STRIDE = 16;
+constexpr float PER_E = 1.44269504f;    // powers are of 2 here, and of e by definition
+
+// 2^x for x <= 0, with an error below 1e-4; at least 2^-60, so that no number is denormal.
+INLINE void exp2(Floats& x) {
+  constexpr float to_integer = 12582912.f;  // 1.5 · 2^23: adding it rounds, and leaves the integer in the low bits
+  x = x < -60.f ? Floats{} - 60.f : x;
+  const Floats rounded = x + to_integer;
+  x -= rounded - to_integer;
+  const Floats power = (((9.6181291e-3f * x + 5.5504109e-2f) * x + 0.24022651f) * x + 0.69314718f) * x + 1.f;
+  x = reinterpret_cast<Floats>(reinterpret_cast<Ints>(power) + (reinterpret_cast<Ints>(rounded) << 23));
+}
+
+// What the tokens buy at some prices, and scratch memory for finding out.
+struct Demand {
+  explicit Demand(int experts)
+      : total(experts),
+        slope(static_cast<size_t>(experts) * vectors_for(experts)),
+        sums(experts),
+        shares(experts),
+        marked(experts / 32 + 1),
+        who(experts),
+        weights(experts) {}
+
+  std::vector<float> total;  // per expert, in tokens
+  Array<Floats> slope;       // (a, b): sum over tokens of (share of expert a) · (share of expert b), where they count
+  float wavering = 1;        // part of the demand that is not for its token's favourite
+
+  Array<Floats> sums, shares;
+  Array<Ints> marked;
+  std::vector<int> who;
+  std::vector<float> weights;
+};
+
+// Adds one token to the slope. Bits of `marked` say which of its shares count: a few when it is cold.
+INLINE void add_slope(Demand& demand, int lane, int experts, float weight) {
+  const size_t row = static_cast<size_t>(vectors_for(experts)) * LANES;
+  float* const slope = reinterpret_cast<float*>(demand.slope.begin());
+  int count = 0;
+  for (int first = 0; first < experts; first += 32)
+    for (uint32_t bits = static_cast<uint32_t>(demand.marked[first / 32][lane]); bits; bits &= bits - 1) {
+      demand.who[count] = first + __builtin_ctz(bits);
+      demand.weights[count] = demand.shares[demand.who[count]][lane];
+      ++count;
+    }
+  for (int i = 0; i < count; ++i) {
+    const float factor = weight * demand.weights[i];
+    for (int j = 0; j < count; ++j) slope[demand.who[i] * row + demand.who[j]] += factor * demand.weights[j];
+  }
+}
+
+// Each token's shares are the softmax over experts of (values · unit - prices), to the base of 2.
+HOT void add_up(const Scores& scores, float unit, const float* prices, Demand& demand) {
+  const int experts = scores.experts();
+  const int64_t slope_tokens = std::max(SLOPE_TOKENS, SLOPE_PER_EXPERT * experts);
+  const int64_t stride = std::max<int64_t>(1, std::min<int64_t>(SLOPE_STRIDE, scores.tokens() / slope_tokens));
+  const float weight = static_cast<float>(scores.blocks()) / static_cast<float>((scores.blocks() - 1) / stride + 1);
+  Floats* const shares = demand.shares.begin();
+  Floats* const sums = demand.sums.begin();
+  demand.sums.fill(Floats{});
+  demand.slope.fill(Floats{});
+  Floats favourites = {};
+  const Floats* value = scores.values();
+  for (int64_t b = 0; b < scores.blocks(); ++b, value += experts) {
+    Floats high = value[0] * unit - prices[0], sum = {}, scale = {};
+    for (int e = 1; e < experts; ++e) {
+      const Floats worth = value[e] * unit - prices[e];
+      high = worth > high ? worth : high;
+    }
+    for (int e = 0; e < experts; ++e) {
+      Floats share = value[e] * unit - prices[e] - high;
+      exp2(share);
+      shares[e] = share;
+      sum += share;
+    }
+    const int lanes = scores.lanes(b);
+    for (int l = 0; l < lanes; ++l) scale[l] = 1.f;
+    scale /= sum;
+    favourites += scale;
+    for (int e = 0; e < experts; ++e) {
+      shares[e] *= scale;
+      sums[e] += shares[e];
+    }
+    if (b % stride) continue;
+    demand.marked.fill(Ints{});
+    for (int e = 0; e < experts; ++e)
+      demand.marked[e / 32] |= (shares[e] > SMALL_SHARE) & static_cast<int32_t>(1u << e % 32);
+    for (int l = 0; l < lanes; ++l) add_slope(demand, l, experts, weight);
+  }
+  float favoured = 0;
+  for (int l = 0; l < LANES; ++l) favoured += favourites[l];
+  demand.wavering = std::max(0.f, 1 - favoured / static_cast<float>(scores.tokens()));
+  for (int e = 0; e < experts; ++e) {
+    demand.total[e] = 0;
+    for (int l = 0; l < LANES; ++l) demand.total[e] += sums[e][l];
+  }
+}
+
+HOT float dot(const Floats* a, const Floats* b, int width) {
+  Floats products = {};
+  for (int v = 0; v < width; ++v) products += a[v] * b[v];
+  float sum = 0;
+  for (int l = 0; l < LANES; ++l) sum += products[l];
+  return sum;
+}
+
+// Newton's step: solves (diagonal - slope) · step = excess by conjugate gradients. Demand that the slope leaves out
+// stays in the diagonal, so that the step is too short rather than too long.
+void solve(const Demand& demand, const std::vector<float>& excess, float share, std::vector<float>& step) {
+  const int experts = static_cast<int>(excess.size()), width = vectors_for(experts);
+  std::vector<float> diagonal(experts), scaling(experts), rest(excess), image(experts);
+  Array<Floats> direction(width, Floats{} + 1.f);
+  for (int e = 0; e < experts; ++e) {
+    const Floats* row = &demand.slope[static_cast<size_t>(e) * width];
+    diagonal[e] = std::max(demand.total[e], dot(row, direction.begin(), width)) + RIDGE * share;
+    scaling[e] = 1 / std::max(diagonal[e] - at(row, e), RIDGE * share);
+  }
+  std::fill(step.begin(), step.end(), 0.f);
+  float length = 0, target = 0;
+  for (int round = 0; round < MOST_ROUNDS; ++round) {
+    float norm = 0, scaled_norm = 0, curvature = 0;
+    for (int e = 0; e < experts; ++e) {
+      norm += rest[e] * rest[e];
+      scaled_norm += rest[e] * rest[e] * scaling[e];
+    }
+    if (round == 0) target = SOLVED * SOLVED * norm;
+    if (!(norm > target)) return;
+    for (int e = 0; e < experts; ++e) {
+      const float before = round == 0 ? 0.f : scaled_norm / length * at(direction.begin(), e);
+      set(direction.begin(), e, scaling[e] * rest[e] + before);
+    }
+    for (int e = 0; e < experts; ++e) {
+      const float own = at(direction.begin(), e);
+      image[e] = diagonal[e] * own - dot(&demand.slope[static_cast<size_t>(e) * width], direction.begin(), width);
+      curvature += own * image[e];
+    }
+    if (!(curvature > 0)) return;
+    for (int e = 0; e < experts; ++e) {
+      step[e] += scaled_norm / curvature * at(direction.begin(), e);
+      rest[e] -= scaled_norm / curvature * image[e];
+    }
+    length = scaled_norm;
+  }
+}
+
+class Market {
+ public:
+  // unit: what scores are multiplied with, so that their mean spread is 1.
+  Market(int experts, float unit) : unit_(unit), prices_(experts), demand_(experts) {}
+  const std::vector<float>& prices() const { return prices_; }
+  float temperature() const { return temperature_; }
+
+  // From the mean scores on; the temperature falls until most tokens know what they want.
+  void cool(const Scores& scores) {
+    start(scores);
+    for (int level = 1;; ++level, temperature_ *= COOLING) {
+      settle(scores);
+      if (level == MOST_LEVELS || (level >= FEWEST_LEVELS && demand_.wavering < WAVERING)) return;
+    }
+  }
+
+  // Newton's method at one temperature.
+  void settle(const Scores& scores) {
+    const int experts = scores.experts();
+    const float share = static_cast<float>(scores.tokens()) / static_cast<float>(experts);
+    const float factor = PER_E / temperature_;
+    std::vector<float> scaled(experts), excess(experts), step(experts);
+    for (int i = 0; i < MOST_STEPS; ++i) {
+      for (int e = 0; e < experts; ++e) scaled[e] = factor * prices_[e];
+      add_up(scores, factor * unit_, scaled.data(), demand_);
+      float surplus = 0;
+      for (int e = 0; e < experts; ++e) {
+        excess[e] = demand_.total[e] - share;
+        surplus += std::max(0.f, excess[e]);
+      }
+      solve(demand_, excess, share, step);
+      for (int e = 0; e < experts; ++e)
+        prices_[e] += temperature_ * std::min(LONGEST_STEP, std::max(-LONGEST_STEP, step[e]));
+      // Tokens choose one expert where their demand was spread: so many are too many even at perfect prices.
+      if (surplus < 1 + UNEVEN * std::sqrt(demand_.wavering * share) * static_cast<float>(experts)) return;
+    }
+  }
+
+ private:
+  void start(const Scores& scores) {
+    const int experts = scores.experts();
+    demand_.sums.fill(Floats{});
+    const Floats* value = scores.values();
+    for (int64_t b = 0; b < scores.blocks(); ++b, value += experts)
+      for (int e = 0; e < experts; ++e) demand_.sums[e] += value[e];
+    const float number = static_cast<float>(scores.blocks() * LANES);
+    for (int e = 0; e < experts; ++e)
+      for (int l = 0; l < LANES; ++l) prices_[e] += demand_.sums[e][l] / number * unit_;
+  }
+
+  float unit_;
+  std::vector<float> prices_;
+  float temperature_ = WARMEST;
+  Demand demand_;
+};
+
+}  // namespace

@@ -1,0 +1,222 @@
+"""The compiled assignment against scipy's exact one and the torch version: shares, optimum, odd scores, time limits."""
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_mtmoe.moe import balanced_assignment, kernels
+from tests.unit.moe.test_assignment import KINDS, SIZES, assert_fair, gap, make, optimum, random_scores, tied, total
+
+EXACT_GAP = 1e-6
+COMPILER = shutil.which(os.environ.get("CXX", "c++"))
+
+
+def test_it_is_built_where_there_is_a_compiler():
+    assert kernels.LIBRARY.exists() or COMPILER is None, f"`{kernels.LIBRARY}` is missing: `pip install -e .` builds it"
+
+
+needs_library = pytest.mark.skipif(not kernels.LIBRARY.exists(), reason="the library is not built")
+
+
+def gap_to(reference, scores, expert):
+    spread = (scores.amax(1) - scores.amin(1)).double().sum().item()
+    return (total(scores, reference) - total(scores, expert)) / (spread or 1)
+
+
+@needs_library
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("tokens", "experts"), [*SIZES, (1, 1), (1, 7), (15, 16), (17, 15), (33, 31), (64, 300)])
+def test_it_finds_the_optimum(kind, tokens, experts):
+    scores = make(kind, tokens, experts)
+    expert = kernels.assign(scores)
+    assert_fair(expert, tokens, experts)
+    assert gap(scores, expert) <= EXACT_GAP
+
+
+@needs_library
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("tokens", "experts"), [(4096, 16), (4099, 64), (8192, 8)])
+def test_it_finds_the_optimum_from_a_sample(kind, tokens, experts):
+    """So many tokens that prices come from some of them first. Torch is the judge, scipy would take minutes."""
+    scores = make(kind, tokens, experts)
+    expert = kernels.assign(scores)
+    assert_fair(expert, tokens, experts)
+    assert gap_to(balanced_assignment(scores, exact=True), scores, expert) <= EXACT_GAP
+
+
+@needs_library
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.data())
+def test_any_scores_of_any_shape(data):
+    """Floats of any size, infinite ones and NaN among them: the optimum, or a refusal that says leave it to torch."""
+    tokens, experts = data.draw(st.integers(0, 20)), data.draw(st.integers(1, 18))
+    values = data.draw(st.sampled_from([
+        st.integers(-2, 2).map(float),
+        st.floats(-100, 100, width=32),
+        st.floats(width=32),
+    ]))  # fmt: skip
+    row = st.lists(values, min_size=experts, max_size=experts)
+    rows = data.draw(st.lists(row, min_size=tokens, max_size=tokens))
+    scores = torch.tensor(rows).view(tokens, experts)
+    expert = kernels.assign(scores)
+    if expert is None:
+        spread = (scores.amax(1) - scores.amin(1)).double().mean()
+        assert not (scores.abs() <= 1e30).all() or 0 < spread < 1e-30
+        return
+    assert scores.isfinite().all()
+    assert_fair(expert, tokens, experts)
+    if tokens:
+        assert gap(scores, expert) <= EXACT_GAP
+
+
+@needs_library
+@pytest.mark.parametrize("scale", [1e-25, 1e-10, 1e10, 1e25])
+def test_scores_of_extreme_size(scale):
+    scores = make(random_scores, 300, 8)
+    expert = kernels.assign(scale * scores)
+    assert_fair(expert, 300, 8)
+    assert gap(scores, expert) <= EXACT_GAP
+
+
+@needs_library
+def test_an_offset_per_token_changes_nothing():
+    offset = 1e5 * torch.randn(300, 1, generator=torch.Generator().manual_seed(2))
+    far = torch.cat(
+        [torch.full((150, 8), 1e30), 1e-20 * make(random_scores, 150, 8)]
+    )  # in units of the spread: infinite
+    for scores in (make(random_scores, 300, 8) + offset, far):
+        expert = kernels.assign(scores)
+        assert_fair(expert, 300, 8)
+        assert gap(scores, expert) <= EXACT_GAP
+
+
+@needs_library
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf, 2e30, -2e30])
+@pytest.mark.parametrize("place", [(0, 0), (0, 7), (57, 3), (99, 7)])
+def test_scores_that_torch_has_to_tame(odd, place):
+    scores = make(random_scores, 100, 8)
+    scores[place] = odd
+    assert kernels.assign(scores) is None
+
+
+@needs_library
+def test_what_else_is_left_to_torch():
+    scores = make(random_scores, 100, 8)
+    assert kernels.assign(scores.double()) is None
+    assert kernels.assign(scores.to("meta")) is None
+    assert kernels.assign(1e-38 * scores) is None
+
+
+def test_without_a_library_torch_has_to_do_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels, "LIBRARY", tmp_path / "missing.so")
+    monkeypatch.setattr(kernels, "_assignment", kernels._load())
+    assert kernels.assign(make(random_scores, 100, 8)) is None
+
+
+def test_a_library_for_another_machine_counts_as_none(monkeypatch, tmp_path):
+    (tmp_path / "foreign.so").write_bytes(b"\x7fELF of another machine")
+    monkeypatch.setattr(kernels, "LIBRARY", tmp_path / "foreign.so")
+    assert kernels._load() is None
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_other_types_and_layouts_give_what_float32_gives(dtype):
+    scores = make(random_scores, 100, 8).to(dtype)
+    expert = kernels.assign(scores)
+    assert expert.tolist() == kernels.assign(scores.float()).tolist()
+    assert expert.tolist() == kernels.assign(scores.t().contiguous().t()).tolist()
+
+
+@needs_library
+def test_the_same_scores_give_the_same_answer_in_many_threads():
+    scores = [make(kind, 3000, 24) for kind in KINDS]
+    expected = [kernels.assign(s).tolist() for s in scores]
+    found = [None] * len(scores)
+
+    def work(index):
+        found[index] = kernels.assign(scores[index]).tolist()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(scores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+
+
+def one_for_all(tokens, experts):
+    return (torch.arange(experts) == 0).float().repeat(tokens, 1)
+
+
+def same_row(tokens, experts):
+    return make(random_scores, 1, experts).repeat(tokens, 1)
+
+
+def few_rows(tokens, experts):
+    return make(random_scores, 10, experts).repeat(tokens // 10 + 1, 1)[:tokens]
+
+
+def one_direction(tokens, experts):
+    """The slowest kind known: in the best assignment every expert has two neighbours to exchange tokens with."""
+    return make(random_scores, tokens, 1) @ make(random_scores, 1, experts, seed=2)
+
+
+def one_token_aside(tokens, experts):
+    return torch.cat([1e-6 * make(random_scores, tokens - 1, experts), 1e6 * make(random_scores, 1, experts)])
+
+
+@needs_library
+@pytest.mark.parametrize("scores", [one_for_all, same_row, few_rows, one_direction, one_token_aside])
+def test_bad_cases_end_soon(scores):
+    scores = scores(8000, 48)
+    before = time.thread_time()
+    expert = kernels.assign(scores)
+    assert time.thread_time() - before < 5
+    assert_fair(expert, 8000, 48)
+    assert gap_to(balanced_assignment(scores, exact=True), scores, expert) <= EXACT_GAP
+
+
+@needs_library
+def test_prices_leave_little_to_move():
+    """Bad prices would not change the outcome, only the time: with none it takes far longer than torch."""
+    scores = make(random_scores, 16384, 32)
+    seconds = []
+    for assign in (kernels.assign, balanced_assignment):
+        assign(scores)
+        before = time.thread_time()
+        assign(scores)
+        seconds.append(time.thread_time() - before)
+    assert seconds[0] < 0.5 * seconds[1]
+
+
+@needs_library
+def test_places_for_one_token_more_go_where_they_are_worth_most():
+    """Choosing them by price alone would be worse: all tokens of an expert may be indifferent."""
+    for seed in range(20):
+        scores = make(tied, 23, 9, seed)
+        assert total(scores, kernels.assign(scores)) == pytest.approx(optimum(scores))
+
+
+@pytest.mark.skipif(COMPILER is None or os.name != "posix", reason="needs a compiler")
+def test_the_plain_build_agrees(tmp_path, monkeypatch):
+    """As on processors for which nothing special is compiled: the compiler's default vectors, and its warnings."""
+    source = Path(kernels.__file__).with_name("assignment.cpp")
+    library = tmp_path / "plain.so"
+    flags = ["-std=c++17", "-O1", "-DMTMOE_PLAIN", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-shared", "-fPIC"]
+    subprocess.run([COMPILER, *flags, "-o", str(library), str(source)], check=True)
+    monkeypatch.setattr(kernels, "LIBRARY", library)
+    monkeypatch.setattr(kernels, "_assignment", kernels._load())
+    for kind in KINDS:
+        scores = make(kind, 500, 16)
+        expert = kernels.assign(scores)
+        assert_fair(expert, 500, 16)
+        assert gap(scores, expert) <= EXACT_GAP
