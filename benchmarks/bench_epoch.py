@@ -260,7 +260,7 @@ def growth(report: Report, totals: Sequence[int], large: bool) -> None:
                 virtual[total] = seconds, above
             elif large and total == totals[-1]:
                 report.figure(f"{total / MEGA:g}M pairs: seconds", seconds, Floor(10.0))
-                report.figure(f"{total / MEGA:g}M pairs: GB in all", peak / 1000, Floor(6.0))
+                report.figure(f"{total / MEGA:g}M pairs: GB above start", above / 1000, Floor(6.0))
     report.table("Ours as the data grow", ["pairs", "epoch", "seconds", "peak MB above start", "peak MB in all"], rows)
     if large:
         (first, last), what = (totals[0], totals[-1]), f"virtual epoch of {VIRTUAL_EPOCH / MEGA:g}M"
