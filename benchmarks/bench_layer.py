@@ -26,7 +26,7 @@ from measure import Floor, Ratio, Report, interleaved
 from fairseq_mtmoe.moe import MoELayer
 
 CPU, CUDA = Sizes(4096, 512, 2048), Sizes(65_536, 1024, 4096, "cuda")
-SMALL = {"cpu": Sizes(2048, 256, 1024), "cuda": Sizes(8192, 512, 2048, "cuda")}
+SMALL = {"cpu": Sizes(4096, 256, 1024), "cuda": Sizes(8192, 512, 2048, "cuda")}
 DEFAULT_EXPERTS = {"cpu": "8,32,128", "cuda": "16,64"}
 BATCHES = 4
 DENSE_FLOOR_UP_TO = 64  # experts: with more of them, the bound itself is far from the dense layer
@@ -45,7 +45,8 @@ NOTE = ("Medians and quartiles of forward and backward passes, with gradients of
 @click.option("--repetitions", type=click.IntRange(5), default=9)
 @click.option("--peers/--no-peers", default=True, help="Time the layers of others too.")
 @click.option("--small", is_flag=True, help="Small sizes, 8 and 32 experts.")
-@click.option("--check", is_flag=True, help="Small sizes; fail if a figure misses its floor by more than 20%.")
+@click.option("--check", is_flag=True,
+              help="Small sizes without peers; fail if a figure misses its floor by more than 20%.")  # fmt: skip
 @click.option("--write", is_flag=True, help="Write benchmarks/results/layer.md and .json.")
 def main(
     device: str, experts: str | None, repetitions: int, peers: bool, small: bool, check: bool, write: bool
@@ -53,6 +54,7 @@ def main(
     """Time one expert layer of each kind, and print tables with ratios."""
     torch.manual_seed(1)
     small = small or check
+    peers = peers and not check  # the best of them is as fast as the dense layer: their floor is out of reach
     sizes = SMALL[device] if small else CUDA if device == "cuda" else CPU
     name = "_".join(["layer", *(["small"] if small else []), *(["cuda"] if device == "cuda" else [])])
     report = Report(name, "One expert layer, forward and backward")
