@@ -25,10 +25,10 @@ constexpr float RIDGE = 1e-3f;          // in tokens per expert: keeps the syste
 constexpr int MOST_ROUNDS = 30;         // of solving it
 constexpr float SOLVED = 0.01f;         // of the excess demand may be left by a step
 constexpr float SMALL_SHARE = 0.02f;    // less than this of a token's demand does not count in the slope
-constexpr int SLOPE_TOKENS = 256;       // make up the slope, or SLOPE_PER_EXPERT, or every SLOPE_STRIDE-th of 16
-constexpr int SLOPE_PER_EXPERT = 4;
-constexpr int SLOPE_STRIDE = 16;
-constexpr float PER_E = 1.44269504f;    // powers are of 2 here, and of e by definition
+constexpr int SLOPE_TOKENS = 256;       // make up the slope at least,
+constexpr int SLOPE_PER_EXPERT = 4;     // and so many per expert,
+constexpr int SLOPE_STRIDE = 16;        // and every 16th block of tokens
+constexpr float PER_E = 1.44269504f;    // log2(e): the softmax is of powers of e, and those of 2 are cheaper
 
 // 2^x for x <= 0, with an error below 1e-4; at least 2^-60, so that no number is denormal.
 INLINE void exp2(Floats& x) {
