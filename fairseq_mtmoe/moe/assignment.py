@@ -5,6 +5,9 @@ experts get equal shares. The dual of this problem has one price per expert only
 about equally in demand (`prices.py`), let every token choose, and move the few that are too many elsewhere, the
 cheapest first. How much they lose at these prices bounds the distance to the optimum. Where that is too much, or
 the optimum is wanted, they move along the cheapest chains of exchanges between experts instead (`exchange.py`).
+
+That is the reference, and what runs where nothing faster does. On a CPU a compiled kernel goes to the optimum at once
+(`kernels/`); on a GPU a fixed sequence of operations comes near it (`waitless.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairseq_mtmoe.moe import kernels
 from fairseq_mtmoe.moe.exchange import even_out
 from fairseq_mtmoe.moe.prices import COARSE, FINE, larger_shares, market_prices
 from fairseq_mtmoe.moe.waitless import waitless_assignment
@@ -32,8 +36,8 @@ def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
         scores_TN: how well token and expert fit, any floating type, N at least 1. Infinite scores count as the highest
             or lowest finite one, NaN as the lowest.
         exact: find the optimum but for rounding: the gap to it is at most 1e-6 of the sum over tokens of highest -
-            lowest score. Otherwise it is at most 0.1% of that sum, and the assignment takes a fraction of the time. (On
-            a GPU it is so for all but scores of very few different values, for which nothing is promised.)
+            lowest score. Otherwise it is at most 0.1% of that sum (on a GPU not for scores of very few different
+            values, for which nothing is promised). With the compiled kernel the optimum costs nothing more.
 
     The same scores give the same answer. The work is bounded: nothing is repeated until it converges.
     """
@@ -42,6 +46,12 @@ def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
         return torch.zeros(num_tokens, dtype=torch.long, device=scores_TN.device)
     if scores_TN.is_cuda and not exact:
         return waitless_assignment(scores_TN)
+    expert_T = kernels.assign(scores_TN)
+    return stepwise_assignment(scores_TN, exact=exact) if expert_T is None else expert_T
+
+
+def stepwise_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
+    """The same in torch's operations, one step after the other; N at least 2 and T at least 1."""
     with torch.autocast(scores_TN.device.type, enabled=False):
         wide = exact or scores_TN.dtype == torch.float64
         scaled_TN = _scaled(scores_TN.double() if wide else scores_TN.float())
