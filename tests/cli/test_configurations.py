@@ -22,7 +22,7 @@ COMMON = (
     "--user-dir fairseq_mtmoe --task translation_heated --encoder-langtok tgt --decoder-langtok --seed 1"
     " --sampling-method temperature --sampling-temperature 1.5 --heating-coefficient 1 --heating-epochs 30"
     " --virtual-epoch-size 1000000 --num-experts 16 --expert-gates base --dense-updates 20000"
-    " --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer adam --adam-betas (0.9,0.98)"
+    " --criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer fused_adam --adam-betas (0.9,0.98)"
     " --lr-scheduler inverse_sqrt --warmup-updates 4000 --lr 0.0007 --max-update 100000 --clip-norm 1.0"
     " --max-tokens 8192 --validate-interval-updates 5000 --save-interval-updates 5000 --keep-interval-updates 2"
     " --no-epoch-checkpoints --log-interval 100"

@@ -8,8 +8,8 @@ fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/catalog
     --virtual-epoch-size 12000 \
     --arch base_moe_tiny --encoder-embed-dim 128 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 \
     --num-experts 16 --expert-gates base --dense-updates 800 --dropout 0.1 \
-    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
-    --optimizer adam --adam-betas '(0.9,0.98)' --clip-norm 1.0 \
+    --criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1 \
+    --optimizer fused_adam --adam-betas '(0.9,0.98)' --clip-norm 1.0 \
     --lr 0.003 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-update 1700 \
     --max-tokens 2000 --num-workers 0 --seed 1 --log-format simple --log-interval 50 \
     --validate-interval 1000 --validate-interval-updates 200 --save-interval-updates 200 --keep-interval-updates 1 --no-epoch-checkpoints "$@"
