@@ -11,9 +11,9 @@ import sys
 
 __version__ = "0.1.0"
 
-# The gradients of many experts are gigabytes of fresh memory in every update. On a CPU it comes in pages of 4 KiB
-# unless torch asks for large ones, and is then written three times as slowly. torch reads this when it first needs much
-# memory; set it to 0 beforehand to keep small pages.
+# A CPU's memory comes in pages of 4 KiB unless torch asks for large ones, and what is fresh in every update is then
+# written three times as slowly. torch reads this when it first needs much memory; set it to 0 beforehand to keep small
+# pages.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 

@@ -40,10 +40,8 @@ def has_batched_products(*operands: Tensor) -> bool:
     return usable and _routine() is not None
 
 
-def batched_products(
-    left: Operand, right: Operand, out: Operand, rows: Tensor, columns: Tensor, inner: Tensor, add: bool = False
-) -> None:
-    """Write (or with `add`, add) the P products `left[p] @ right[p]` into `out[p]`.
+def batched_products(left: Operand, right: Operand, out: Operand, rows: Tensor, columns: Tensor, inner: Tensor) -> None:
+    """Write the P products `left[p] @ right[p]` into `out[p]`.
 
     Args:
         rows, columns, inner: the sizes of each product, (P,): (rows, inner) times (inner, columns). No size may be 0.
@@ -53,12 +51,11 @@ def batched_products(
         return
     # The routine counts along columns first: seen that way, every matrix is transposed, and the sides change places.
     first, second = right, left
-    ones = torch.ones(count)
     arguments = (
         _filled(count, _letter(first), torch.uint8), _filled(count, _letter(second), torch.uint8),
-        columns.int(), rows.int(), inner.int(), ones,
+        columns.int(), rows.int(), inner.int(), torch.ones(count),
         first.addresses(), _filled(count, first.stride), second.addresses(), _filled(count, second.stride),
-        ones if add else torch.zeros(count), out.addresses(), _filled(count, out.stride),
+        torch.zeros(count), out.addresses(), _filled(count, out.stride),
         _filled(1, count), _filled(count, 1),
     )  # fmt: skip
     routine = _routine()

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.grouped import grouped_linear, grouped_relu_network
+from fairseq_mtmoe.moe.spares import SpareMemory
 
 
 class ExpertBank(nn.Module):
@@ -49,6 +50,7 @@ class ExpertBank(nn.Module):
         self.fc1_bias = nn.Parameter(torch.empty(num_experts, inner_size))
         self.fc2_weight = nn.Parameter(torch.empty(num_experts, hidden_size, inner_size))
         self.fc2_bias = nn.Parameter(torch.empty(num_experts, hidden_size))
+        self.spares = SpareMemory()
         self.reset_parameters()
 
     @torch.no_grad()
@@ -74,10 +76,16 @@ class ExpertBank(nn.Module):
         drops = self.training and self.dropout > 0
         if self.activation is F.relu and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
-            return grouped_relu_network(rows_TH, ends_N, *weights)
+            return grouped_relu_network(rows_TH, ends_N, *weights, self.spares)
         inner = self.activation(grouped_linear(rows_TH, ends_N, self.fc1_weight, self.fc1_bias))
         inner = F.dropout(inner, self.dropout, self.training)
         return grouped_linear(inner, ends_N, self.fc2_weight, self.fc2_bias)
+
+    def train(self, mode: bool = True) -> ExpertBank:
+        """As a module's; evaluation has no use for the memory of gradients."""
+        if not mode:
+            self.spares.clear()
+        return super().train(mode)
 
     def extra_repr(self) -> str:
         """The sizes, for printing a model."""

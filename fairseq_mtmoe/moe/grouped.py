@@ -9,7 +9,7 @@ product in one kernel, on a GPU, which does not wait for the ends. They are regi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.batched import Operand, batched_products, has_batched_products
+from fairseq_mtmoe.moe.spares import SpareMemory
 
 GROUPED_MM_ALIGNMENT = 16  # bytes, of a row of any operand
+NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 PIECE = 256  # rows of a large group that one core computes at a time
-SLICES = 4  # of a weight's gradient, where few groups have most of the rows
+SLICES = 4  # of a weight's gradient where few groups have most of the rows, half as many elsewhere
 
 
 def grouped_linear(rows_TI: Tensor, ends_N: Tensor, weight_NOI: Tensor, bias_NO: Tensor | None = None) -> Tensor:
@@ -44,11 +46,20 @@ def grouped_linear(rows_TI: Tensor, ends_N: Tensor, weight_NOI: Tensor, bias_NO:
 
 
 def grouped_relu_network(
-    rows_TH: Tensor, ends_N: Tensor, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor
+    rows_TH: Tensor,
+    ends_N: Tensor,
+    fc1_weight: Tensor,
+    fc1_bias: Tensor,
+    fc2_weight: Tensor,
+    fc2_bias: Tensor,
+    spares: SpareMemory | None = None,
 ) -> Tensor:
-    """`grouped_linear`, relu, `grouped_linear`; the same numbers, with less memory written and kept in between."""
+    """`grouped_linear`, relu, `grouped_linear`; the same numbers, with less memory written and kept in between.
+
+    `spares`, if given, is where the gradients of the weights are written.
+    """
     operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
-    output: Tensor = _ReluNetwork.apply(ends_N, *operands)  # type: ignore[no-untyped-call]
+    output: Tensor = _ReluNetwork.apply(spares, ends_N, *operands)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -57,26 +68,41 @@ class _ReluNetwork(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, ends: Tensor, rows: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor
+        ctx: Any,
+        spares: SpareMemory | None,
+        ends: Tensor,
+        rows: Tensor,
+        weight1: Tensor,
+        bias1: Tensor,
+        weight2: Tensor,
+        bias2: Tensor,
     ) -> Tensor:
         inner = _linear(rows, ends, weight1, bias1).relu_()
         ctx.save_for_backward(ends, rows, weight1, weight2, inner)
+        ctx.spares = spares
         output: Tensor = _linear(inner, ends, weight2, bias2)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ends, rows, weight1, weight2, inner = ctx.saved_tensors
-        _, wants_rows, *wants = ctx.needs_input_grad
+        _, _, wants_rows, *wants = ctx.needs_input_grad
         grad = grad.contiguous()
-        grad_weight2 = _outer(grad, inner, ends) if wants[2] else None
+        grad_weight2 = _weight_gradient(grad, inner, ends, ctx.spares) if wants[2] else None
         grad_bias2 = _sum(grad, ends) if wants[3] else None
         grad_inner = _linear(grad, ends, weight2.transpose(1, 2), None)
         torch.ops.aten.threshold_backward.grad_input(grad_inner, inner, 0, grad_input=grad_inner)
-        grad_weight1 = _outer(grad_inner, rows, ends) if wants[0] else None
+        grad_weight1 = _weight_gradient(grad_inner, rows, ends, ctx.spares) if wants[0] else None
         grad_bias1 = _sum(grad_inner, ends) if wants[1] else None
         grad_rows = _linear(grad_inner, ends, weight1.transpose(1, 2), None) if wants_rows else None
-        return None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
+        return None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
+
+
+def _weight_gradient(grad: Tensor, rows: Tensor, ends: Tensor, spares: SpareMemory | None) -> Tensor:
+    if spares is None or torch.compiler.is_compiling():
+        outer: Tensor = _outer(grad, rows, ends)
+        return outer
+    return _way_for(grad, rows).outer(grad, rows, ends, spares.new_empty)
 
 
 def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
@@ -95,7 +121,7 @@ def _linear(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> 
 @torch.library.custom_op("mtmoe::grouped_outer", mutates_args=())
 def _outer(grad: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
     """The gradient of the weights, (N, O, I): the sum over each group's rows of `grad_O · row_I`."""
-    return _way_for(grad, rows).outer(grad, rows, ends)
+    return _way_for(grad, rows).outer(grad, rows, ends, Tensor.new_empty)
 
 
 @torch.library.custom_op("mtmoe::grouped_sum", mutates_args=())
@@ -106,10 +132,13 @@ def _sum(grad: Tensor, ends: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to compute `linear(rows, ends, weight, bias)` and the weights' gradient, `outer(grad, rows, ends)`."""
+    """One way to compute `linear(rows, ends, weight, bias)` and the weights' gradient, `outer(grad, rows, ends, new)`.
+
+    `new(like, shape)` makes the tensor for the gradient, if this way can choose where it is written.
+    """
 
     linear: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-    outer: Callable[[Tensor, Tensor, Tensor], Tensor]
+    outer: Callable[[Tensor, Tensor, Tensor, NewEmpty], Tensor]
 
 
 def _linear_one_by_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -127,8 +156,8 @@ def _linear_one_by_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor 
     return out
 
 
-def _outer_one_by_one(grad: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
-    out = grad.new_empty(len(ends), grad.shape[1], rows.shape[1])
+def _outer_one_by_one(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
+    out = new(grad, (len(ends), grad.shape[1], rows.shape[1]))
     start = 0
     for group, end in enumerate(ends.tolist()):
         if end > start:
@@ -148,11 +177,7 @@ def _linear_batched(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | N
         weight = weight.contiguous()
     out = rows.new_empty(len(rows), num_outputs)
     counts = ends.diff(prepend=ends.new_zeros(1))
-    end = int(ends[-1])
-    out[end:].zero_()
-    if bias is not None:
-        group_of_row = torch.repeat_interleave(counts, output_size=end)
-        torch.index_select(bias, 0, group_of_row, out=out[:end])
+    out[int(ends[-1]) :].zero_()
     pieces = (counts + PIECE - 1) // PIECE
     group = torch.repeat_interleave(pieces)
     place = torch.arange(len(group)) - (pieces.cumsum(0) - pieces)[group]
@@ -164,20 +189,23 @@ def _linear_batched(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | N
         rows=(ends[group] - start).clamp(max=PIECE),
         columns=torch.full_like(group, num_outputs),
         inner=torch.full_like(group, num_inputs),
-        add=bias is not None,
     )
+    if bias is not None:
+        for bias_O, part in zip(bias, out.tensor_split(ends), strict=False):  # the last part belongs to no group
+            part += bias_O
     return out
 
 
-def _outer_batched(grad: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+def _outer_batched(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
     grad, rows = grad.contiguous(), rows.contiguous()
     num_outputs, num_inputs = grad.shape[1], rows.shape[1]
-    out = grad.new_empty(len(ends), num_outputs, num_inputs)
+    out = new(grad, (len(ends), num_outputs, num_inputs))
     counts = ends.diff(prepend=ends.new_zeros(1))
     for idle in (counts == 0).nonzero().squeeze(1).tolist():
         out[idle].zero_()
     uneven = int(counts.max()) * 2 * torch.get_num_threads() > len(rows)
-    slices = SLICES if uneven and num_outputs % SLICES == 0 else 1
+    slices = SLICES if uneven else SLICES // 2
+    slices = slices if num_outputs % slices == 0 else 1
     height = num_outputs // slices
     group = counts.nonzero().squeeze(1).repeat_interleave(slices)
     top = torch.arange(slices).repeat(len(group) // slices) * height
@@ -201,7 +229,7 @@ def _linear_in_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | No
     return out.masked_fill((group == len(ends)).unsqueeze(1), 0)
 
 
-def _outer_in_one(grad: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+def _outer_in_one(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
     return F.grouped_mm(grad.t(), rows, offs=ends.int())
 
 

@@ -72,7 +72,7 @@ class MoELayer(nn.Module):
         self.last_balance_loss = routing.balance_loss
         self.load.record(routing.expert_T, task_T)
         rows_TH, plan = dispatch(branch_input.reshape(-1, width), routing.expert_T, self.gate.num_experts)
-        output_TH = combine(self.experts(rows_TH, plan.ends_N), plan) * self._scale(routing).unsqueeze(1)
+        output_TH = combine(self.experts(rows_TH, plan.ends_N), plan, self._scale(routing))
         return output_TH.to(branch_input.dtype).view_as(branch_input)
 
     def _scale(self, routing: Routing) -> Tensor:

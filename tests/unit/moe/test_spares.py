@@ -1,0 +1,100 @@
+"""Memory for gradients is handed out again, but never while anybody still refers to it."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from fairseq_mtmoe.moe import ExpertBank
+from fairseq_mtmoe.moe.spares import MOST, SpareMemory
+
+
+def address(tensor):
+    return tensor.untyped_storage().data_ptr()
+
+
+def test_memory_is_reused_once_it_is_free():
+    spares, like = SpareMemory(), torch.zeros(1)
+    first = spares.new_empty(like, (4, 3))
+    place = address(first)
+    view = first[1:].t()
+    del first
+    assert address(spares.new_empty(like, (3, 4))) != place  # the view is still there
+    del view
+    again = spares.new_empty(like, (3, 4))
+    assert address(again) == place
+    assert again.shape == (3, 4) and again.is_contiguous() and again.dtype == torch.float32
+
+
+def test_only_memory_of_the_same_size_is_reused():
+    spares, like = SpareMemory(), torch.zeros(1)
+    place = address(spares.new_empty(like, (4,)))
+    assert address(spares.new_empty(like, (5,))) != place
+    assert spares.new_empty(like.double(), (2,)).dtype == torch.float64  # as many bytes, another type
+
+
+def test_little_is_kept():
+    spares, like = SpareMemory(), torch.zeros(1)
+    tensors = [spares.new_empty(like, (4,)) for _ in range(3 * MOST)]
+    assert len({address(tensor) for tensor in tensors}) == 3 * MOST
+    assert len(spares._storages) == MOST
+    spares.clear()
+    assert not spares._storages
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda bank: pickle.loads(pickle.dumps(bank))])
+def test_copies_share_no_memory(copied):
+    bank = ExpertBank(2, 4, 8)
+    bank.spares.new_empty(torch.zeros(1), (4,))
+    assert not copied(bank).spares._storages
+
+
+def backward(bank, rows, ends):
+    bank(rows, ends).square().sum().backward()
+    return [parameter.grad for parameter in bank.parameters()]
+
+
+def test_gradients_of_later_updates_are_right_and_in_the_same_place():
+    torch.manual_seed(0)
+    bank, rows, ends = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
+    plain = copy.deepcopy(bank)
+    plain.spares.new_empty = torch.Tensor.new_empty
+    places = []
+    for scale in (1.0, 2.0, 3.0):
+        for module in (bank, plain):
+            module.zero_grad()
+        gradients = backward(bank, scale * rows, ends)
+        for value, expected in zip(gradients, backward(plain, scale * rows, ends), strict=True):
+            torch.testing.assert_close(value, expected)
+        places.append({address(bank.fc1_weight.grad), address(bank.fc2_weight.grad)})
+        del gradients, value
+    assert places[0] == places[1] == places[2]
+
+
+def test_a_gradient_that_somebody_keeps_is_not_overwritten():
+    torch.manual_seed(0)
+    bank, rows, ends = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
+    kept = backward(bank, rows, ends)
+    before = [gradient.clone() for gradient in kept]
+    bank.zero_grad()
+    backward(bank, 2 * rows, ends)
+    assert all(map(torch.equal, kept, before))
+
+
+def test_gradients_of_several_batches_add_up():
+    torch.manual_seed(0)
+    bank, rows, ends = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
+    single = [gradient.clone() for gradient in backward(bank, rows, ends)]
+    for _ in range(3):
+        backward(bank, rows, ends)
+    for parameter, gradient in zip(bank.parameters(), single, strict=True):
+        torch.testing.assert_close(parameter.grad, 4 * gradient)
+
+
+def test_evaluation_gives_the_memory_back():
+    bank = ExpertBank(2, 4, 8)
+    backward(bank, torch.randn(6, 4), torch.tensor([3, 6]))
+    assert bank.spares._storages
+    bank.eval()
+    assert not bank.spares._storages
