@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 BENCHMARKS := layer assignment step decode epoch
+KERNELS := $(wildcard fairseq_mtmoe/moe/kernels/*.cpp fairseq_mtmoe/moe/kernels/*.h)
 RUNS ?= runs
 
 .PHONY: help install demo test lint coverage bench bench-check clean
@@ -19,7 +20,7 @@ install: $(INSTALLED)  ## set everything up in .venv
 
 # fairseq needs torch and numpy when it is built, and asks for a torchaudio that has no CPU build and that nothing here
 # uses: hence torch first, then fairseq without its dependencies beside our pinned list of them.
-$(INSTALLED): setup.py constraints.txt
+$(INSTALLED): setup.py constraints.txt $(KERNELS)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
 		{ echo '`PYTHON` must be Python 3.11 or 3.12, but is $(PYTHON) instead.' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -52,7 +53,8 @@ $(BENCH_INSTALLED): $(INSTALLED)
 	@touch $@
 
 bench: $(BENCH_INSTALLED)  ## every benchmark beside its peers, into benchmarks/results; needs an idle machine
-	set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/bench_$$name.py --write; done
+	set -e; for name in $(BENCHMARKS); do \
+		$(BIN)/python benchmarks/bench_$$name.py --write $$(test $$name != epoch || echo --large); done
 
 bench-check: $(BENCH_INSTALLED)  ## small sizes: fails if a figure misses its floor by more than 20%
 	failed=; for name in $(BENCHMARKS); do \
@@ -60,4 +62,4 @@ bench-check: $(BENCH_INSTALLED)  ## small sizes: fails if a figure misses its fl
 		test -z "$$failed" || { echo "Missed or failed:$$failed" >&2; exit 1; }
 
 clean:  ## remove the set-up and the demo's runs
-	rm -rf $(VENV) $(RUNS)/catalogs *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(RUNS)/catalogs build fairseq_mtmoe/moe/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache

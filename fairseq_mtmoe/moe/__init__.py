@@ -1,4 +1,4 @@
-"""Sparse mixtures of experts in pure PyTorch. README.md has the letters of the shapes and a picture."""
+"""Sparse mixtures of experts in PyTorch. README.md has the letters of the shapes and a picture."""
 
 from fairseq_mtmoe.moe.assignment import balanced_assignment
 from fairseq_mtmoe.moe.dispatch import DispatchPlan, combine, dispatch

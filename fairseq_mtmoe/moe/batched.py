@@ -53,9 +53,9 @@ def batched_products(left: Operand, right: Operand, out: Operand, rows: Tensor, 
     first, second = right, left
     arguments = (
         _filled(count, _letter(first), torch.uint8), _filled(count, _letter(second), torch.uint8),
-        columns.int(), rows.int(), inner.int(), torch.ones(count),
+        columns.int(), rows.int(), inner.int(), _filled(count, 1, torch.float32),
         first.addresses(), _filled(count, first.stride), second.addresses(), _filled(count, second.stride),
-        torch.zeros(count), out.addresses(), _filled(count, out.stride),
+        _filled(count, 0, torch.float32), out.addresses(), _filled(count, out.stride),
         _filled(1, count), _filled(count, 1),
     )  # fmt: skip
     routine = _routine()
@@ -68,7 +68,8 @@ def _letter(operand: Operand) -> int:
 
 
 def _filled(count: int, value: int, dtype: torch.dtype = torch.int32) -> Tensor:
-    return torch.full((count,), value, dtype=dtype)
+    # Said outright: neither torch's default type nor its default device may reach MKL.
+    return torch.full((count,), value, dtype=dtype, device="cpu")
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def dispatch(x_TH: Tensor, expert_T: Tensor, num_experts: int) -> tuple[Tensor, 
 
     Args:
         x_TH: tokens.
-        expert_T: the expert of each, from 0 to N-1, or N for a token of no expert (padding).
+        expert_T: the expert of each, from 0 to N-1; N or more for a token of no expert (padding).
         num_experts: N.
 
     Returns:
@@ -82,9 +83,11 @@ class _Scaled(torch.autograd.Function):
         return rows.index_select(0, order).mul_(scale.unsqueeze(1))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         rows, scale, order, order_back = ctx.saved_tensors
-        grad_rows = grad.index_select(0, order_back)
-        grad_scale = torch.linalg.vecdot(grad_rows.to(scale.dtype), rows.to(scale.dtype))
+        grad_rows, grad_scale = grad.index_select(0, order_back), None
+        if ctx.needs_input_grad[1]:
+            grad_scale = torch.linalg.vecdot(grad_rows.to(scale.dtype), rows.to(scale.dtype)).index_select(0, order)
         grad_rows.mul_(scale.index_select(0, order_back).unsqueeze(1))
-        return grad_rows, grad_scale.index_select(0, order), None, None
+        return grad_rows, grad_scale, None, None

@@ -57,12 +57,13 @@ class Gate(nn.Module, ABC):
         """Route tokens (T, H) of the tasks (T,), in float32 also under autocast.
 
         Args:
-            hidden_TH: the residual stream.
+            hidden_TH: the residual stream, finite at padding too.
             task_T: the task of each token, long.
             padding_T: True at padding, which takes no part in the routing: its expert is N.
 
         Raises:
-            UserError: the gate needs task ids, and there are none or unknown ones.
+            UserError: the gate needs task ids, and there are none or unknown ones. (On a GPU and when compiled, which
+                cannot wait for such a check, unknown ones are torch's assertion error.)
         """
         with torch.autocast(hidden_TH.device.type, enabled=False):
             routing = self.route(hidden_TH.float(), task_T, padding_T)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.batched import Operand, batched_products, has_batched_products
@@ -84,6 +85,7 @@ class _ReluNetwork(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ends, rows, weight1, weight2, inner = ctx.saved_tensors
         _, _, wants_rows, *wants = ctx.needs_input_grad
@@ -180,7 +182,7 @@ def _linear_batched(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | N
     out[int(ends[-1]) :].zero_()
     pieces = (counts + PIECE - 1) // PIECE
     group = torch.repeat_interleave(pieces)
-    place = torch.arange(len(group)) - (pieces.cumsum(0) - pieces)[group]
+    place = torch.arange(len(group), device=group.device) - (pieces.cumsum(0) - pieces)[group]
     start = (ends - counts)[group] + place * PIECE
     batched_products(
         Operand(rows, start * num_inputs, num_inputs),
@@ -208,7 +210,7 @@ def _outer_batched(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> T
     slices = slices if num_outputs % slices == 0 else 1
     height = num_outputs // slices
     group = counts.nonzero().squeeze(1).repeat_interleave(slices)
-    top = torch.arange(slices).repeat(len(group) // slices) * height
+    top = torch.arange(slices, device=group.device).repeat(len(group) // slices) * height
     start = (ends - counts)[group]
     batched_products(
         Operand(grad, start * num_outputs + top, num_outputs, transposed=True),
@@ -222,6 +224,8 @@ def _outer_batched(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> T
 
 
 def _linear_in_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if len(rows) == 0:
+        return rows.new_zeros(0, weight.shape[1])
     out = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends.int())
     group = _group_of_rows(len(rows), ends)
     if bias is not None:
@@ -230,7 +234,12 @@ def _linear_in_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | No
 
 
 def _outer_in_one(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
-    return F.grouped_mm(grad.t(), rows, offs=ends.int())
+    if len(rows) == 0:
+        return grad.new_zeros(len(ends), grad.shape[1], rows.shape[1])
+    out = F.grouped_mm(grad.t(), rows, offs=ends.int())
+    # Some kernels leave the products of no rows as they find them (pytorch#172439).
+    idle_N = ends.diff(prepend=ends.new_zeros(1)) == 0
+    return out.masked_fill(idle_N.view(-1, 1, 1), 0)
 
 
 def sum_one_by_one(grad: Tensor, ends: Tensor) -> Tensor:

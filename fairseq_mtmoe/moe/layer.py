@@ -57,7 +57,7 @@ class MoELayer(nn.Module):
         """The branch's output, shaped and typed as `branch_input`.
 
         Args:
-            hidden: what the gate reads, the residual stream, (…, H).
+            hidden: what the gate reads, the residual stream, (…, H); finite at padding too.
             branch_input: what the experts read, the normed residual stream, (…, H).
             padding_mask: True at padding, (…); padding takes no part in routing, and its output is 0.
             task_ids: the task of each token, (…), long.

@@ -29,10 +29,14 @@ def market_prices(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: 
     if prices_N is not None or 2 * size > num_tokens:
         start_N = scores_TN.mean(0) if prices_N is None else prices_N
         return _cooled(scores_TN, start_N, temperatures)
-    place = torch.arange(size, dtype=torch.float64, device=scores_TN.device).mul_(GOLDEN).frac_()
-    sample_TN = scores_TN[place.mul_(num_tokens).long()]
+    sample_TN = scores_TN[sample_places(size, num_tokens, scores_TN.device)]
     prices_N = _cooled(sample_TN, sample_TN.mean(0), temperatures[:-1])
     return _cooled(scores_TN, prices_N, temperatures[-2:])
+
+
+def sample_places(size: int, num_tokens: int, device: torch.device) -> Tensor:
+    """`size` of the tokens 0 … T-1, spread evenly and in step with nothing, (size,), long."""
+    return torch.arange(size, dtype=torch.float64, device=device).mul_(GOLDEN).frac_().mul_(num_tokens).long()
 
 
 def larger_shares(prices_N: Tensor, num_tokens: int) -> Tensor:
@@ -59,7 +63,7 @@ def newton_step(scores_TN: Tensor, prices_N: Tensor, temperature: float, real_T:
     demand_TN = _demand(scores_TN, prices_N, temperature)
     if real_T is not None:
         demand_TN = demand_TN * real_T.unsqueeze(1)
-    share = (num_tokens if real_T is None else real_T.sum()) / num_experts
+    share = (num_tokens if real_T is None else real_T.sum().clamp(min=1)) / num_experts
     demand_N = demand_TN.sum(0)
     # Prices are defined up to a constant only: without the second term the system would be singular.
     ridge_NN = torch.eye(num_experts, dtype=scores_TN.dtype, device=scores_TN.device) * (share * RIDGE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.prices import newton_step
+from fairseq_mtmoe.moe.prices import newton_step, sample_places
 
 # Temperatures with their numbers of steps; the first ones with a sample of the tokens.
 SAMPLED = ((0.25, 4), (0.0625, 3), (0.0156, 3))
@@ -59,9 +59,10 @@ def _scaled(scores_TN: Tensor, real_T: Tensor) -> Tensor:
 
 def _prices(scores_TN: Tensor, real_T: Tensor) -> Tensor:
     num_tokens, num_experts = scores_TN.shape
-    stride = max(1, num_tokens // (SAMPLE * num_experts))
+    size = min(SAMPLE * num_experts, num_tokens)
+    place = sample_places(size, num_tokens, scores_TN.device)
     prices_N = (scores_TN * real_T.unsqueeze(1)).sum(0) / real_T.sum().clamp(min=1)
-    sample = scores_TN[::stride], real_T[::stride]
+    sample = scores_TN.index_select(0, place), real_T.index_select(0, place)
     for schedule, (scores, real) in ((SAMPLED, sample), (ALL, (scores_TN, real_T))):
         for temperature, steps in schedule:
             for _ in range(steps):

@@ -29,7 +29,7 @@ def assign(scores_TN: Tensor) -> Tensor | None:
         return None
     scores_TN = scores_TN.detach().float().contiguous()
     num_tokens, num_experts = scores_TN.shape
-    expert_T = torch.empty(num_tokens, dtype=torch.long)
+    expert_T = torch.empty(num_tokens, dtype=torch.long, device="cpu")
     outcome = _assignment(scores_TN.data_ptr(), num_tokens, num_experts, expert_T.data_ptr())
     return expert_T if outcome == 0 else None
 

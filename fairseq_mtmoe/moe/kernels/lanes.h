@@ -38,7 +38,7 @@ class Array {
  public:
   explicit Array(size_t size = 0)
       : size_(size), values_(static_cast<Value*>(operator new(size * sizeof(Value), ALIGNMENT))) {}
-  Array(size_t size, Value value) : Array(size) { fill(value); }
+  Array(size_t size, const Value& value) : Array(size) { fill(value); }
   Array(const Array&) = delete;
   Array& operator=(Array&& other) noexcept {
     std::swap(size_, other.size_);
@@ -47,7 +47,7 @@ class Array {
   }
   ~Array() { operator delete(values_, ALIGNMENT); }
 
-  void fill(Value value) { std::fill(begin(), end(), value); }
+  void fill(const Value& value) { std::fill(begin(), end(), value); }
   size_t size() const { return size_; }
   Value* begin() { return values_; }
   Value* end() { return values_ + size_; }

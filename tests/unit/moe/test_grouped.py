@@ -19,7 +19,9 @@ GROUPS = {
     "no rows": ([0, 0], 0),
     "several pieces, sliced": ([1000, 300, 0, 1], 13),
 }
-WAYS = {"one by one": ONE_BY_ONE, "in one": IN_ONE}
+WAYS = {"one by one": ONE_BY_ONE}
+if hasattr(F, "grouped_mm"):
+    WAYS["in one"] = IN_ONE
 if has_batched_products(torch.zeros(1)):
     WAYS["batched"] = BATCHED
 
@@ -153,3 +155,14 @@ def test_batched_products_of_different_sizes_and_layouts():
     torch.testing.assert_close(out[0, :2], left[:2] @ right[:4].t())
     torch.testing.assert_close(out[1, :3], left[2:] @ right[5:].t())
     assert torch.equal(out[0, 2:], torch.ones(3, 4)) and torch.equal(out[1, 3:], torch.ones(2, 4))
+
+
+@pytest.mark.skipif("batched" not in WAYS, reason="this build of torch has no batched products")
+def test_torchs_default_type_does_not_reach_the_products():
+    rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
+    torch.set_default_dtype(torch.float64)
+    try:
+        output = BATCHED.linear(rows, ends, weight, bias)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(output, plainly(rows, ends, weight, bias))

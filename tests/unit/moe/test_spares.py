@@ -24,6 +24,7 @@ def test_memory_is_reused_once_it_is_free():
     del view
     again = spares.new_empty(like, (3, 4))
     assert address(again) == place
+    assert len(spares._storages) == 2  # two tensors were made, and no third
     assert again.shape == (3, 4) and again.is_contiguous() and again.dtype == torch.float32
 
 
@@ -70,6 +71,7 @@ def test_gradients_of_later_updates_are_right_and_in_the_same_place():
         places.append({address(bank.fc1_weight.grad), address(bank.fc2_weight.grad)})
         del gradients, value
     assert places[0] == places[1] == places[2]
+    assert {storage.data_ptr() for storage in bank.spares._storages} == places[0]
 
 
 def test_a_gradient_that_somebody_keeps_is_not_overwritten():

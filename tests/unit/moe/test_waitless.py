@@ -27,6 +27,16 @@ def test_gap_at_the_size_of_a_batch(kind, tokens, experts):
     assert best - total(scores, waitless_assignment(scores)) <= 1e-3 * spread
 
 
+def test_the_sample_is_in_step_with_no_sentences():
+    """Tokens come as (length, sentences): each 64th is of the same sentence, which has wishes of its own."""
+    generator = torch.Generator().manual_seed(5)
+    scores = 3 * torch.randn(64, 16, generator=generator).repeat(256, 1)
+    scores += torch.randn(scores.shape, generator=generator)
+    best = total(scores, balanced_assignment(scores, exact=True))
+    spread = (scores.amax(1) - scores.amin(1)).double().sum().item()
+    assert best - total(scores, waitless_assignment(scores)) <= 1e-3 * spread
+
+
 def test_padding_takes_no_part():
     scores = make(KINDS[0], 700, 16)
     padding = torch.rand(700, generator=torch.Generator().manual_seed(3)) < 0.3
