@@ -16,7 +16,7 @@ from statistics import median
 import click
 import torch
 from assignment_cases import Case, Libbase, cases, experts_of, gap, libbase_assignment, random_scores, scipy_assignment
-from measure import Floor, Ratio, Report, interleaved
+from measure import Floor, Ratio, Report, interleaved, report_name
 from torch import Tensor
 
 from fairseq_mtmoe.moe import balanced_assignment, kernels
@@ -48,7 +48,7 @@ def main(device: str, repetitions: int, small: bool, check: bool, write: bool) -
     if device == "cuda":
         on_card(repetitions).finish(write, check)
         return
-    report = Report("assignment_small" if small else "assignment", "Balanced assignment")
+    report = Report(report_name("assignment", small), "Balanced assignment")
     compiled = kernels.assign(torch.randn(4, 2)) is not None
     report.text("Ours is the compiled kernel." if compiled else "Ours is torch's: there is no compiled kernel here.")
     sizes = (SMALL_TOKENS, SMALL_EXPERTS) if small else (TOKENS, EXPERTS)
@@ -80,6 +80,9 @@ def compare(report: Report, sizes: tuple[tuple[int, ...], tuple[int, ...]], repe
     found.rows.sort(key=lambda row: str(row[0]).split(",")[0])  # by kind
     report.table("Against libbase", COLUMNS, found.rows, NOTE)
     report.table("Exact, against scipy", EXACT_COLUMNS, found.exact_rows)
+    if not found.ratios:
+        report.text("libbase ended on none of these scores: there is nothing to compare with.")
+        return
     report.figure("time / libbase, median over all scores", median(found.ratios), Floor(0.25))
     report.figure("time / libbase, largest", max(found.ratios), Floor(1))
     report.figure("score matrices on which libbase's gap is smaller", found.worse, Floor(0))
@@ -156,7 +159,7 @@ class Turns:
 
 def on_card(repetitions: int) -> Report:
     """Ours alone on a card: milliseconds, the gap, and that it never waits for the card."""
-    report = Report("assignment_cuda", "Balanced assignment on a card")
+    report = Report(report_name("assignment", False, "cuda"), "Balanced assignment on a card")
     rows = []
     for kind in ("isotropic", "skewed"):
         scores = [random_scores(kind, *CUDA_SIZE).cuda() for _ in range(BATCHES)]

@@ -22,7 +22,7 @@ import torch
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.tasks.translation import TranslationTask
-from measure import Floor, Ratio, Report, interleaved
+from measure import Floor, Ratio, Report, interleaved, report_name
 from omegaconf import OmegaConf
 from torch import nn
 from wmt15_models import FULL, SMALL, Size, models, sentences, sparse_config, translation_task
@@ -159,7 +159,7 @@ def main(batch_sizes: str, words: int, repetitions: int, small: bool, check_floo
     task = translation_task(size)
     data = sentences(task, count=20_000)
     running = systems(size, task, words)
-    report = Report("decode", "Generation, sparse against stock fairseq's dense model")
+    report = Report(report_name("decode", size is SMALL), "Generation, sparse against stock fairseq's dense model")
     report.text(
         f"{size}; beam {BEAM}, {words} words per hypothesis, as many steps for every system; {torch.get_num_threads()} "
         "threads, float32, BASE gates (greedy)."

@@ -26,7 +26,7 @@ import torch
 from fairseq.data import Dictionary, LanguagePairDataset, data_utils
 from fairseq.data.multilingual.sampled_multi_dataset import SampledMultiDataset
 from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
-from measure import Floor, Ratio, Report, interleaved
+from measure import Floor, Ratio, Report, interleaved, report_name
 
 from fairseq_mtmoe.data.multilingual_training import TrainingPairs
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, batch_ends, order_by_length
@@ -271,7 +271,7 @@ def growth(report: Report, totals: Sequence[int], large: bool) -> None:
 
 @click.command()
 @click.option("--large", is_flag=True, help="Measure ours with 200M pairs too: takes minutes and up to 6 GB.")
-@click.option("--repetitions", default=5, show_default=True, help="Timed turns.")
+@click.option("--repetitions", type=click.IntRange(5), default=5, show_default=True, help="Timed turns.")
 @click.option("--small", is_flag=True, help="1M pairs alone.")
 @click.option("--check", "checked", is_flag=True, help="Small; exit with 1 if a floor is missed by more than 20%.")
 @click.option("--write", is_flag=True, help="Write benchmarks/results/epoch.md and .json.")
@@ -279,7 +279,7 @@ def main(large: bool, repetitions: int, small: bool, checked: bool, write: bool)
     """Measure the set-up of one sampling epoch of 50 language pairs, ours and fairseq's."""
     logging.disable(logging.WARNING)
     small = small or checked
-    report = Report("epoch", "Set-up of one sampling epoch, 50 language pairs")
+    report = Report(report_name("epoch", small), "Set-up of one sampling epoch, 50 language pairs")
     report.text(
         f"Temperature {TEMPERATURE}, batches of {MAX_TOKENS} tokens in multiples of {MULTIPLE}, sentences of up to "
         f"{MAX_SIZES[0]} tokens; {torch.get_num_threads()} threads for ours, fairseq has one."

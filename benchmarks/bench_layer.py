@@ -21,7 +21,7 @@ import torch
 from layer_checks import check_bound, check_in_place, check_small
 from layer_costs import matmul_rate, matmul_work, peak_memory, profile_rows
 from layer_systems import BOUNDS, DENSE, GATES, SKEWED, Sizes, System, own_systems, peer_systems
-from measure import Floor, Ratio, Report, interleaved
+from measure import Floor, Ratio, Report, interleaved, report_name
 
 from fairseq_mtmoe.moe import MoELayer
 
@@ -56,8 +56,7 @@ def main(
     small = small or check
     peers = peers and not check  # the best of them is as fast as the dense layer: their floor is out of reach
     sizes = SMALL[device] if small else CUDA if device == "cuda" else CPU
-    name = "_".join(["layer", *(["small"] if small else []), *(["cuda"] if device == "cuda" else [])])
-    report = Report(name, "One expert layer, forward and backward")
+    report = Report(report_name("layer", small, device), "One expert layer, forward and backward")
     report.text(f"{sizes.tokens} tokens, H={sizes.hidden}, F={sizes.inner}, {str(sizes.dtype).removeprefix('torch.')}.")
     rate = matmul_rate(sizes) if device == "cuda" else None
     for number in (experts or ("8,32" if small else DEFAULT_EXPERTS[device])).split(","):

@@ -21,7 +21,7 @@ import click
 import torch
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
-from measure import Floor, Ratio, Report, interleaved
+from measure import Floor, Ratio, Report, interleaved, report_name
 from torch import nn
 from wmt15_models import FULL, SMALL, Size, batches, models, sentences, sparse_config, stock_config, translation_task
 
@@ -146,7 +146,7 @@ def describe(report: Report, size: Size, found: dict[str, System], samples: list
 
 @click.command(context_settings={"show_default": True})
 @click.option("--max-tokens", type=int, help="Tokens in a batch [default: 4096, or 1024 with --small].")
-@click.option("--repetitions", default=7)
+@click.option("--repetitions", type=click.IntRange(5), default=7)
 @click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), help="On cuda in bfloat16.")
 @click.option("--small", is_flag=True, help="Smaller models and batches.")
 @click.option("--check", is_flag=True, help="With --small; exit with 1 where a floor is missed by more than 20%.")
@@ -156,7 +156,7 @@ def main(max_tokens: int | None, repetitions: int, device: str, small: bool, che
     logging.disable(logging.INFO)
     size = SMALL if small or check else FULL
     max_tokens = max_tokens or (1024 if size is SMALL else 4096)
-    report = Report("step", "A training step against stock fairseq")
+    report = Report(report_name("step", size is SMALL, device), "A training step against stock fairseq")
     task = translation_task(size)
     samples = list(islice(batches(sentences(task), max_tokens), WARMUPS + repetitions))
     found = systems(size, task, samples, device)

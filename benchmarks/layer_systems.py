@@ -169,6 +169,7 @@ def _hugging_face_layers(num_experts: int, sizes: Sizes) -> dict[str, tuple[nn.M
         from transformers.models.nllb_moe.modeling_nllb_moe import NllbMoeSparseMLP
         from transformers.models.switch_transformers.modeling_switch_transformers import SwitchTransformersSparseMLP
     except ImportError:
+        print("transformers is not installed (`make bench` does it): its layers are left out.")
         return {}
     # A capacity of all tokens: none is dropped, as with ours.
     switch = SwitchTransformersConfig(

@@ -218,6 +218,11 @@ class Report:
         return {"title": self.title, **self.surroundings, "floors": figures, "tables": self._tables, "raw": self._raw}
 
 
+def report_name(base: str, small: bool, device: str = "cpu") -> str:
+    """What a report is called, so that one of small sizes, or of a card, takes no other's place."""
+    return "_".join([base, *(["small"] if small else []), *([device] if device != "cpu" else [])])
+
+
 def shown(value: object) -> str:
     """A cell of a table: numbers with three digits that count, or all digits before the point."""
     if not isinstance(value, float):
