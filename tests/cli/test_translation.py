@@ -7,11 +7,12 @@ import torch
 
 from tests.helpers.commands import PLUGIN, bleu_of, generate, run, train
 
+OURS = ("--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam")
 RUNS = {
     "base": ("--expert-gates", "base"),
     "task": ("--expert-gates", "task"),
     "base,task": ("--expert-gates", "base,task"),
-    "dense, then base": ("--expert-gates", "base", "--dense-updates", 250),
+    "dense, then base": ("--expert-gates", "base", "--dense-updates", 250, *OURS),
 }
 
 
@@ -47,9 +48,10 @@ def states(path):
 
 
 @pytest.mark.slow
-def test_resuming_before_at_and_after_the_switch_changes_no_bit(digits, tmp_path):
+@pytest.mark.parametrize("loss_and_optimizer", [(), OURS], ids=["fairseq's", "ours"])
+def test_resuming_before_at_and_after_the_switch_changes_no_bit(loss_and_optimizer, digits, tmp_path):
     """Interrupted in the middle of an epoch, after 10 (dense), 20 (the switch) and 25 updates."""
-    options = ("--dense-updates", 20, "--expert-gates", "base,task", "--dropout", 0.1,
+    options = (*loss_and_optimizer, "--dense-updates", 20, "--expert-gates", "base,task", "--dropout", 0.1,
                "--heating-coefficient", 3, "--max-epoch", 50, "--virtual-epoch-size", 900)  # fmt: skip
     train(digits, tmp_path / "whole", *options, "--max-update", 32)
     for updates in (10, 20, 25, 32):
@@ -57,6 +59,18 @@ def test_resuming_before_at_and_after_the_switch_changes_no_bit(digits, tmp_path
     whole, parts = (states(tmp_path / folder / "checkpoint_last.pt") for folder in ("whole", "parts"))
     assert any(".moe." in key for key in whole) and whole.keys() == parts.keys()
     assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
+
+
+@pytest.mark.slow
+def test_a_run_may_change_between_fairseqs_adam_and_ours(digits, tmp_path):
+    """Both ways: the moments are kept, and the parameters are those of a run that did not change but for rounding."""
+    for name, others in (("one", ("adam", "adam", "adam")), ("both", ("adam", "fused_adam", "adam"))):
+        for updates, optimizer in zip((10, 20, 30), others, strict=True):
+            train(digits, tmp_path / name, "--optimizer", optimizer, "--max-update", updates, "--max-epoch", 50)
+    one, both = (states(tmp_path / name / "checkpoint_last.pt") for name in ("one", "both"))
+    assert one.keys() == both.keys()
+    for key, value in one.items():
+        torch.testing.assert_close(both[key], value, rtol=1e-2, atol=1e-4)
 
 
 def test_the_architectures_train_under_fairseqs_own_task(digits, tmp_path):
