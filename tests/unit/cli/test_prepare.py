@@ -145,5 +145,5 @@ def test_an_interrupt_in_the_longest_step_acts_at_once_and_cleans_up(tmp_path, r
     assert (tmp_path / ".out.partial").exists()
     time.sleep(1.5)
     process.send_signal(number)
-    assert process.wait(timeout=10) == status
+    assert process.wait(timeout=30) == status
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
