@@ -138,11 +138,9 @@ def test_gap_at_the_size_of_a_batch(kind, tokens, experts):
     assert total(scores, exact) - total(scores, fast) <= FAST_GAP * spread
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.data())
-def test_any_scores_of_any_shape(data):
-    """Floats of any size, infinite ones and NaN among them: shares are fair, and the gap holds where it is defined."""
-    tokens, experts = data.draw(st.integers(0, 14)), data.draw(st.integers(1, 6))
+def any_scores(data, most_tokens, most_experts):
+    """Drawn scores of a drawn shape: few values, ordinary ones, or floats of any size, infinite ones and NaN too."""
+    tokens, experts = data.draw(st.integers(0, most_tokens)), data.draw(st.integers(1, most_experts))
     values = data.draw(st.sampled_from([
         st.integers(-2, 2).map(float),
         st.floats(-100, 100, width=32),
@@ -150,7 +148,15 @@ def test_any_scores_of_any_shape(data):
     ]))  # fmt: skip
     row = st.lists(values, min_size=experts, max_size=experts)
     rows = data.draw(st.lists(row, min_size=tokens, max_size=tokens))
-    scores = torch.tensor(rows).view(tokens, experts)
+    return torch.tensor(rows).view(tokens, experts)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data())
+def test_any_scores_of_any_shape(data):
+    """Floats of any size, infinite ones and NaN among them: shares are fair, and the gap holds where it is defined."""
+    scores = any_scores(data, 14, 6)
+    tokens, experts = scores.shape
     for exact in (False, True):
         expert = balanced_assignment(scores, exact=exact)
         assert_fair(expert, tokens, experts)
@@ -255,4 +261,4 @@ def test_the_fast_way_is_taken_where_it_is_good_enough(monkeypatch):
     monkeypatch.setattr(kernels, "_assignment", None)
     monkeypatch.setattr(module, "even_out", refuse)
     for seed in range(5):
-        balanced_assignment(make(random_scores, 2000, 16, seed))
+        assert_fair(balanced_assignment(make(random_scores, 2000, 16, seed)), 2000, 16)

@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 
 from fairseq_mtmoe.moe import kernels
 from fairseq_mtmoe.moe.assignment import stepwise_assignment
-from tests.unit.moe.test_assignment import KINDS, SIZES, assert_fair, gap, make, optimum, random_scores, tied, total
+from tests.unit.moe.test_assignment import (
+    KINDS,
+    SIZES,
+    any_scores,
+    assert_fair,
+    gap,
+    make,
+    optimum,
+    random_scores,
+    tied,
+    total,
+)
 
 EXACT_GAP = 1e-6
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
@@ -57,15 +68,8 @@ def test_it_finds_the_optimum_from_a_sample(kind, tokens, experts):
 @given(st.data())
 def test_any_scores_of_any_shape(data):
     """Floats of any size, infinite ones and NaN among them: the optimum, or a refusal that says leave it to torch."""
-    tokens, experts = data.draw(st.integers(0, 20)), data.draw(st.integers(1, 18))
-    values = data.draw(st.sampled_from([
-        st.integers(-2, 2).map(float),
-        st.floats(-100, 100, width=32),
-        st.floats(width=32),
-    ]))  # fmt: skip
-    row = st.lists(values, min_size=experts, max_size=experts)
-    rows = data.draw(st.lists(row, min_size=tokens, max_size=tokens))
-    scores = torch.tensor(rows).view(tokens, experts)
+    scores = any_scores(data, 20, 18)
+    tokens, experts = scores.shape
     expert = kernels.assign(scores)
     if expert is None:
         spread = (scores.amax(1) - scores.amin(1)).double().mean()
