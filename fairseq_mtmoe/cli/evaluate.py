@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +60,20 @@ def command(
     table, and writes scores.json, scores.md and the texts that were compared, en-de.hyp and en-de.ref, to the output
     folder. BLEU equals that of fairseq-generate --scoring sacrebleu.
     """
-    _silence_fairseq()
+    with _quiet_fairseq():
+        _evaluate(data, checkpoints, subset, lang_pairs, out, langs, post_process, decoding)
+
+
+def _evaluate(
+    data: str,
+    checkpoints: str,
+    subset: str,
+    lang_pairs: tuple[str, ...],
+    out: Path | None,
+    langs: tuple[str, ...],
+    post_process: str | None,
+    decoding: dict[str, float | bool | None],
+) -> None:
     from fairseq_mtmoe import __version__, register
 
     register()
@@ -131,11 +145,19 @@ def show(results: Sequence[PairScore], folder: Path) -> None:
         console.print(str(folder / name), soft_wrap=True, highlight=False, markup=False)
 
 
-def _silence_fairseq() -> None:
+@contextmanager
+def _quiet_fairseq() -> Iterator[None]:
     """It and torch repeat the same remarks for every pair."""
-    logging.getLogger("fairseq").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", message=".*pin_memory")
+    logger = logging.getLogger("fairseq")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            warnings.filterwarnings("ignore", message=".*pin_memory")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _line(score: PairScore, too_long: int, seconds: float) -> str:

@@ -1,6 +1,7 @@
 """`mtmoe evaluate` prints and writes the scores of every pair."""
 
 import json
+import logging
 
 import pytest
 import sacrebleu
@@ -94,3 +95,7 @@ def test_bad_input_is_one_sentence_and_changes_nothing(model, arguments, sentenc
     with pytest.raises(UserError, match=sentence):
         evaluate(*arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_fairseq_speaks_again_after_the_command(result):
+    assert logging.getLogger("fairseq").level == logging.NOTSET
