@@ -1,0 +1,125 @@
+"""Which experts a process holds, and which processes it exchanges tokens with.
+
+`N` experts and `W` processes need not divide each other. With `P = gcd(N, W)`, each `P` consecutive processes are an
+exchange group, which holds all experts, `N/P` in each process; the `W/P` groups are replicas of each other. So `N` a
+multiple of `W` gives every process its own experts, `W` a multiple of `N` gives replicas of one expert each, and where
+they have no common divisor every process holds all experts and nothing is exchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+_whole: ContextVar[bool] = ContextVar("whole_models", default=False)
+_shares: dict[tuple[int, Any], ExpertShare] = {}
+
+
+@dataclass(frozen=True)
+class ExpertShare:
+    """One process's share of `num_experts` experts: `count` of them, from number `first` on.
+
+    Attributes:
+        group: the processes that tokens are exchanged with, in the order of their experts; None if this one holds all.
+        group_size: P, how many they are.
+        replicas: the processes that hold the same experts, whose gradients are averaged; None unless there are several
+            and tokens are exchanged. (Experts that every process holds are parameters like all others.)
+        replica: the number of this process's exchange group, from 0; replica 0 writes checkpoints.
+    """
+
+    num_experts: int
+    first: int
+    count: int
+    group: dist.ProcessGroup | None = None
+    group_size: int = 1
+    replicas: dist.ProcessGroup | None = None
+    replica: int = 0
+
+    @property
+    def is_exchanged(self) -> bool:
+        """Whether some experts are in other processes."""
+        return self.group is not None
+
+    def local(self, value: Tensor) -> Tensor:
+        """This process's experts of a tensor (N, …) of all; a tensor of its experts alone is returned as it is."""
+        return value if len(value) == self.count else value[self.first : self.first + self.count]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ExpertShare:
+        return self  # a copy of a model (averaging) talks to the same processes
+
+
+def share_experts(num_experts: int, timeout: float | None = None) -> ExpertShare:
+    """This process's share: all experts in one process, or inside `whole_models()`.
+
+    In several processes all of them must call it, in the same order. A group of processes is made once.
+
+    Args:
+        num_experts: N.
+        timeout: seconds after which an exchange with a silent process fails; torch's default if None.
+    """
+    if _whole.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return ExpertShare(num_experts, 0, num_experts)
+    world = dist.group.WORLD
+    key = (num_experts, world)
+    if key not in _shares:
+        for old in [old for old in _shares if old[1] is not world]:  # the processes were joined anew
+            del _shares[old]
+        _shares[key] = _new_share(num_experts, timeout)
+    return _shares[key]
+
+
+def _new_share(num_experts: int, timeout: float | None) -> ExpertShare:
+    world_size, rank = dist.get_world_size(), dist.get_rank()
+    size = math.gcd(num_experts, world_size)
+    place, replica = rank % size, rank // size
+    count = num_experts // size
+    if size == 1:
+        return ExpertShare(num_experts, 0, num_experts)
+    num_replicas = world_size // size
+    groups = [range(start, start + size) for start in range(0, world_size, size)]
+    replicas = [range(start, world_size, size) for start in range(size)] if num_replicas > 1 else []
+    made = [_new_group(ranks, timeout) for ranks in groups]
+    made_replicas = [_new_group(ranks, timeout) for ranks in replicas]
+    return ExpertShare(
+        num_experts,
+        place * count,
+        count,
+        made[replica],
+        size,
+        made_replicas[place] if made_replicas else None,
+        replica,
+    )
+
+
+def _new_group(ranks: range, timeout: float | None) -> Any:
+    return dist.new_group(list(ranks), timeout=None if timeout is None else timedelta(seconds=timeout))
+
+
+@contextmanager
+def whole_models() -> Iterator[None]:
+    """Models built inside hold all experts: generation and evaluation, where each process has batches of its own."""
+    token = _whole.set(True)
+    try:
+        yield
+    finally:
+        _whole.reset(token)
+
+
+@torch.no_grad()
+def average_over_replicas(tensors: list[Tensor], share: ExpertShare) -> None:
+    """Replace gradients of this process's experts by their means over the replicas."""
+    if share.replicas is None:
+        return
+    size = dist.get_world_size(share.replicas)
+    for tensor in tensors:
+        tensor.div_(size)
+        dist.all_reduce(tensor, group=share.replicas)
