@@ -15,18 +15,21 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.grouped import grouped_linear, grouped_relu_network
+from fairseq_mtmoe.moe.share import ExpertShare
 from fairseq_mtmoe.moe.spares import SpareMemory
 
 
 class ExpertBank(nn.Module):
-    """N independent feed-forward networks, any number of them in one process.
+    """N independent feed-forward networks, or one process's share of them.
 
     Args:
-        num_experts: N, at least 1.
+        num_experts: N, at least 1, in all processes together.
         hidden_size: H, the width of inputs and outputs.
         inner_size: F, the width between the two linear maps.
         activation: applied to the inner tensor.
         dropout: probability with which inner values are dropped in training.
+        share: which of them this process holds; all by default. Parameters that other processes do not have carry
+            fairseq's mark `expert`.
 
     Raises:
         UserError: `num_experts` is not positive.
@@ -39,29 +42,43 @@ class ExpertBank(nn.Module):
         inner_size: int,
         activation: Callable[[Tensor], Tensor] = F.relu,
         dropout: float = 0.0,
+        share: ExpertShare | None = None,
     ) -> None:
         super().__init__()
         if num_experts < 1:
             must_be("num_experts", "at least 1", num_experts)
         self.num_experts = num_experts
+        self.share = share if share is not None else ExpertShare(num_experts, 0, num_experts)
+        assert self.share.num_experts == num_experts
         self.activation = activation
         self.dropout = dropout
-        self.fc1_weight = nn.Parameter(torch.empty(num_experts, inner_size, hidden_size))
-        self.fc1_bias = nn.Parameter(torch.empty(num_experts, inner_size))
-        self.fc2_weight = nn.Parameter(torch.empty(num_experts, hidden_size, inner_size))
-        self.fc2_bias = nn.Parameter(torch.empty(num_experts, hidden_size))
+        count = self.share.count
+        self.fc1_weight = nn.Parameter(torch.empty(count, inner_size, hidden_size))
+        self.fc1_bias = nn.Parameter(torch.empty(count, inner_size))
+        self.fc2_weight = nn.Parameter(torch.empty(count, hidden_size, inner_size))
+        self.fc2_bias = nn.Parameter(torch.empty(count, hidden_size))
+        if self.share.is_exchanged:
+            for parameter in self.parameters():
+                parameter.expert = True  # type: ignore[attr-defined]
         self.spares = SpareMemory()
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw every expert anew, independently: weights and biases as fairseq's feed-forward layer has them."""
+        """Draw every expert anew, independently: weights and biases as fairseq's feed-forward layer has them.
+
+        Those of other processes are drawn too, and forgotten: an expert starts the same wherever it is.
+        """
         pairs = ((self.fc1_weight, self.fc1_bias), (self.fc2_weight, self.fc2_bias))
+        elsewhere = [(torch.empty_like(weight[0]), torch.empty_like(bias[0])) for weight, bias in pairs]
         for expert in range(self.num_experts):
-            for weight, bias in pairs:
-                bound = 1 / math.sqrt(weight.shape[2])
-                nn.init.uniform_(weight[expert], -bound, bound)
-                nn.init.uniform_(bias[expert], -bound, bound)
+            place = expert - self.share.first
+            here = 0 <= place < self.share.count
+            mine = [(weight[place], bias[place]) for weight, bias in pairs] if here else elsewhere
+            for weight, bias in mine:
+                bound = 1 / math.sqrt(weight.shape[1])
+                nn.init.uniform_(weight, -bound, bound)
+                nn.init.uniform_(bias, -bound, bound)
 
     @torch.no_grad()
     def copy_dense_(self, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor) -> None:
@@ -72,7 +89,7 @@ class ExpertBank(nn.Module):
         self.fc2_bias.copy_(fc2_bias)
 
     def forward(self, rows_TH: Tensor, ends_N: Tensor) -> Tensor:
-        """Each expert on its own rows, as `dispatch` sorted them: (T, H) to (T, H), 0 in rows of no expert."""
+        """Each of this process's experts on its own rows, as `dispatch` sorted them: (T, H), 0 in rows of no expert."""
         drops = self.training and self.dropout > 0
         if self.activation is F.relu and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
@@ -89,5 +106,7 @@ class ExpertBank(nn.Module):
 
     def extra_repr(self) -> str:
         """The sizes, for printing a model."""
-        num_experts, inner_size, hidden_size = self.fc1_weight.shape
-        return f"num_experts={num_experts}, hidden_size={hidden_size}, inner_size={inner_size}, dropout={self.dropout}"
+        count, inner_size, hidden_size = self.fc1_weight.shape
+        here = "" if count == self.num_experts else f", here={self.share.first}-{self.share.first + count - 1}"
+        sizes = f"num_experts={self.num_experts}{here}, hidden_size={hidden_size}, inner_size={inner_size}"
+        return f"{sizes}, dropout={self.dropout}"

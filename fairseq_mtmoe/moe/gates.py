@@ -16,8 +16,10 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.assignment import balanced_assignment
+from fairseq_mtmoe.moe.collectives import CommRecord
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.grouped import grouped_linear
+from fairseq_mtmoe.moe.shuffle import TokenShuffle
 from fairseq_mtmoe.moe.waitless import waitless_assignment
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
@@ -52,6 +54,7 @@ class Gate(nn.Module, ABC):
         self.num_experts = num_experts
         self.hidden_size = hidden_size
         self.num_tasks = num_tasks
+        self.comm = CommRecord()
 
     def forward(self, hidden_TH: Tensor, task_T: Tensor | None = None, padding_T: Tensor | None = None) -> Routing:
         """Route tokens (T, H) of the tasks (T,), in float32 also under autocast.
@@ -84,18 +87,27 @@ class BaseGate(Gate):
     """BASE: experts get equal shares of a training batch; in evaluation each token goes to the expert it likes best.
 
     The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode follows `self.training` and nothing else.
+
+    Attributes:
+        shuffle: with it, balanced assignment is among tokens from all processes; None assigns this process's own.
     """
 
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int = 0) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
+        self.shuffle: TokenShuffle | None = None
         nn.init.orthogonal_(self.weight, gain=0.1)
 
     def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
         """Balanced in training, greedy in evaluation; `task_T` is not looked at."""
         scores_TN = F.linear(hidden_TH, self.weight.float())
         fixed_TN = scores_TN.detach()
-        expert_T = assigned(fixed_TN, padding_T) if self.training else fixed_TN.argmax(1)
+        if not self.training:
+            expert_T = fixed_TN.argmax(1)
+        elif self.shuffle is None:
+            expert_T = assigned(fixed_TN, padding_T)
+        else:
+            expert_T = self.shuffle(fixed_TN, padding_T, assigned, self.comm)
         gate_T = scores_TN.gather(1, expert_T.unsqueeze(1)).squeeze(1).sigmoid()
         return Routing(expert_T, gate_T, neutral=0.5)
 

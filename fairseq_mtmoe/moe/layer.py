@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.moe.collectives import CommRecord
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import Gate, Routing
+from fairseq_mtmoe.moe.remote import remote_experts
 from fairseq_mtmoe.moe.stats import ExpertLoad
 
 COMBINES = ("preserving", "paper")
@@ -31,6 +33,9 @@ class MoELayer(nn.Module):
         last_balance_loss: the gate's load-balancing loss in the last forward pass, until `losses.balance_loss` takes
             it; None where it defines none.
         load: how many tokens each expert got, once it is enabled.
+        idle: all tokens count as padding. A process without a batch of its own passes another one through the model,
+            for the sake of the processes that wait for its experts.
+        comm: time and bytes of the exchange with other processes, once it is enabled.
 
     Raises:
         UserError: `combine` is neither.
@@ -46,6 +51,8 @@ class MoELayer(nn.Module):
         self.blend = nn.Parameter(torch.zeros(())) if combine == "preserving" else None
         self.last_balance_loss: Tensor | None = None
         self.load = ExpertLoad(gate.num_experts, gate.num_tasks)
+        self.idle = False
+        self.comm = gate.comm = CommRecord()
 
     def forward(
         self,
@@ -68,11 +75,17 @@ class MoELayer(nn.Module):
         width = branch_input.shape[-1]
         task_T = None if task_ids is None else task_ids.reshape(-1)
         padding_T = None if padding_mask is None else padding_mask.reshape(-1)
+        if self.idle:
+            padding_T = hidden.new_ones(hidden.shape[:-1], dtype=torch.bool).reshape(-1)
         routing: Routing = self.gate(hidden.reshape(-1, width), task_T, padding_T)
         self.last_balance_loss = routing.balance_loss
         self.load.record(routing.expert_T, task_T)
         rows_TH, plan = dispatch(branch_input.reshape(-1, width), routing.expert_T, self.gate.num_experts)
-        output_TH = combine(self.experts(rows_TH, plan.ends_N), plan, self._scale(routing))
+        if self.experts.share.is_exchanged:
+            rows_TH = remote_experts(self.experts, rows_TH, plan.ends_N, self.comm)
+        else:
+            rows_TH = self.experts(rows_TH, plan.ends_N)
+        output_TH = combine(rows_TH, plan, self._scale(routing))
         return output_TH.to(branch_input.dtype).view_as(branch_input)
 
     def _scale(self, routing: Routing) -> Tensor:

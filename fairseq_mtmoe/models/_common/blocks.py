@@ -16,25 +16,34 @@ from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.models._common.decoding import BeamAttention, shares_beams
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+from fairseq_mtmoe.moe.gates import BaseGate
+from fairseq_mtmoe.moe.share import share_experts
+from fairseq_mtmoe.moe.shuffle import TokenCounts, TokenShuffle
 
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """What one block's experts are: the gate's kind, their number, how they are combined, the number of tasks."""
+    """What one block's experts are: the gate's kind, their number, how they are combined, the number of tasks.
+
+    `timeout` is in seconds, for the exchange between processes; `shuffles_tokens` mixes theirs before BASE assigns.
+    """
 
     gate: str
     num_experts: int
     combine: str
     num_tasks: int
     starts_dense: bool
+    shuffles_tokens: bool = True
+    timeout: Optional[float] = None
 
 
 class ExpertSlot(nn.Module):
     """Mixed into a block of fairseq: its feed-forward layer is dense (`fc1`, `fc2`) or a mixture of experts (`moe`)."""
 
-    def plan_experts(self, plan: SlotPlan) -> None:
-        """Remember the plan, and follow it at once unless the model starts dense."""
+    def plan_experts(self, plan: SlotPlan, token_counts: TokenCounts) -> None:
+        """Remember the plan, and follow it at once unless the model starts dense. The stack shares `token_counts`."""
         self.plan = plan
+        self.token_counts = token_counts
         self.moe: Optional[MoELayer] = None
         if not plan.starts_dense:
             self.sparsify(copy_dense=False)
@@ -43,16 +52,20 @@ class ExpertSlot(nn.Module):
         """Replace the feed-forward layer by experts: copies of it, or with an initialisation of their own."""
         fc1, fc2 = self.fc1, self.fc2
         plan = self.plan
+        share = share_experts(plan.num_experts, plan.timeout)
         bank = ExpertBank(
             plan.num_experts,
             fc1.in_features,
             fc1.out_features,
             activation=self.activation_fn,
             dropout=self.activation_dropout_module.p,
+            share=share,
         )
         if copy_dense:
             bank.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)
         gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks)
+        if isinstance(gate, BaseGate) and share.is_exchanged and plan.shuffles_tokens:
+            gate.shuffle = TokenShuffle(share, self.token_counts)
         moe = MoELayer(gate, bank, combine=plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)
         moe.requires_grad_(fc1.weight.requires_grad)
         moe.train(self.training)
@@ -76,9 +89,9 @@ class ExpertSlot(nn.Module):
 class SparseEncoderLayer(ExpertSlot, TransformerEncoderLayerBase):
     """fairseq's encoder block with an expert slot."""
 
-    def __init__(self, cfg: TransformerConfig, plan: SlotPlan) -> None:
+    def __init__(self, cfg: TransformerConfig, plan: SlotPlan, token_counts: TokenCounts) -> None:
         super().__init__(cfg)
-        self.plan_experts(plan)
+        self.plan_experts(plan, token_counts)
 
     def forward(
         self,
@@ -146,9 +159,11 @@ class DecoderLayer(TransformerDecoderLayerBase):
 class SparseDecoderLayer(ExpertSlot, DecoderLayer):
     """fairseq's decoder block with an expert slot."""
 
-    def __init__(self, cfg: TransformerConfig, plan: SlotPlan, no_encoder_attn: bool = False) -> None:
+    def __init__(
+        self, cfg: TransformerConfig, plan: SlotPlan, token_counts: TokenCounts, no_encoder_attn: bool = False
+    ) -> None:
         super().__init__(cfg, no_encoder_attn)
-        self.plan_experts(plan)
+        self.plan_experts(plan, token_counts)
 
     def forward(
         self,

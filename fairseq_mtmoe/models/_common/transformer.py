@@ -32,10 +32,11 @@ from fairseq_mtmoe.models._common.decoding import (
     shares_beams,
 )
 from fairseq_mtmoe.models._common.task_channel import TaskChannel
+from fairseq_mtmoe.moe.shuffle import TokenCounts
 
 
 class SlotStack:
-    """Mixed into an encoder or decoder: hands each block its plan, in order, and connects it to the task channel."""
+    """Mixed into an encoder or decoder: hands each block its plan, in order, and what it must know of each batch."""
 
     slot_plans: Dict[int, SlotPlan]
 
@@ -43,7 +44,13 @@ class SlotStack:
         """To be called before fairseq builds the blocks."""
         self.slot_plans = slot_plans
         self.channel = TaskChannel()
+        self.token_counts = TokenCounts()
         self._built_blocks = 0
+
+    def begin_batch(self, task_ids: Optional[LongTensor]) -> None:
+        """To be called before each pass through the blocks, with one id per sentence (B,)."""
+        self.channel.task_ids = task_ids
+        self.token_counts.reset()
 
     def _next_plan(self) -> Optional[SlotPlan]:
         index, self._built_blocks = self._built_blocks, self._built_blocks + 1
@@ -65,7 +72,9 @@ class SlotEncoder(SlotStack, TransformerEncoderBase):
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """The next block: fairseq's own, or one with an expert slot."""
         plan = self._next_plan()
-        return super().build_encoder_layer(cfg) if plan is None else self._slot(SparseEncoderLayer(cfg, plan), cfg)
+        if plan is None:
+            return super().build_encoder_layer(cfg)
+        return self._slot(SparseEncoderLayer(cfg, plan, self.token_counts), cfg)
 
     def forward(
         self,
@@ -76,7 +85,7 @@ class SlotEncoder(SlotStack, TransformerEncoderBase):
         task_ids: Optional[LongTensor] = None,
     ) -> Dict[str, List[Tensor]]:
         """As fairseq's, with `task_ids` (B,), which also come out again under their name."""
-        self.channel.task_ids = task_ids
+        self.begin_batch(task_ids)
         encoder_out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
         encoder_out["task_ids"] = [] if task_ids is None else [task_ids]
         return encoder_out
@@ -121,7 +130,7 @@ class SlotDecoder(SlotStack, TransformerDecoderBase):
         plan = self._next_plan()
         if plan is None:
             return wrap_block(DecoderLayer(cfg, no_encoder_attn), cfg)
-        return self._slot(SparseDecoderLayer(cfg, plan, no_encoder_attn), cfg)
+        return self._slot(SparseDecoderLayer(cfg, plan, self.token_counts, no_encoder_attn), cfg)
 
     def extract_features_scriptable(
         self,
@@ -134,7 +143,7 @@ class SlotDecoder(SlotStack, TransformerDecoderBase):
         """As fairseq's, after telling the blocks the task ids that came with the encoder's output."""
         (beam,) = (encoder_out or {}).get("beam", [1])
         ids = (encoder_out or {}).get("task_ids")
-        self.channel.task_ids = ids[0].repeat_interleave(beam) if ids else None
+        self.begin_batch(ids[0].repeat_interleave(beam) if ids else None)
         if incremental_state is not None and shares_beams(self.cfg):
             self._read_word(prev_output_tokens, beam, incremental_state)
         elif encoder_out is not None and beam > 1:  # in an ensemble with a model that keeps no state
@@ -167,6 +176,11 @@ class SparseTransformer(TransformerModelBase):
 
     # Tells the task `translation_heated` to pass `task_ids` on to the model.
     accepts_task_ids = True
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> List[str]:
+        """Read by torch's DDP: the experts that other processes do not have."""
+        return [name for name, parameter in self.named_parameters() if hasattr(parameter, "expert")]
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:

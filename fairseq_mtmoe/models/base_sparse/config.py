@@ -4,15 +4,16 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from fairseq_mtmoe.models._common.flat_options import FlatTransformerConfig
+from fairseq_mtmoe.models._common.run_options import RunOptions
 
 
 @dataclass
-class DenseConfig(FlatTransformerConfig):
-    """The dense twin: fairseq's transformer options, nothing else."""
+class DenseConfig(RunOptions, FlatTransformerConfig):
+    """The dense twin: fairseq's transformer options, and those of runs."""
 
 
 @dataclass
-class BaseMoEConfig(FlatTransformerConfig):
+class BaseMoEConfig(RunOptions, FlatTransformerConfig):
     """What `--arch base_moe…` adds to fairseq's transformer options."""
 
     num_experts: int = field(

@@ -16,6 +16,7 @@ from fairseq_mtmoe.models._common.transformer import SparseTransformer
 from fairseq_mtmoe.models.base_sparse.architectures import register_sizes
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
 
+EXPERTS = ".moe.experts."
 GATES = ("base", "task", "switch")
 COMBINES = ("preserving", "paper")
 
@@ -94,13 +95,21 @@ class BaseMoEModel(SparseTransformer):
     ) -> Any:
         """As fairseq's; a model that starts dense becomes sparse first when the checkpoint is.
 
+        Of all experts' parameters a process takes those of its own.
+
         Raises:
             UserError: the checkpoint is dense and the model never was, or their numbers of experts differ.
         """
-        self._meet(state_dict)
-        return super().load_state_dict(state_dict, strict)
+        self.adapt_to(state_dict)
+        own = {path: layer.experts.share for path, layer in expert_layers(self).items()}
+        mine = {
+            key: own[key.split(EXPERTS)[0]].local(value) if EXPERTS in key else value
+            for key, value in state_dict.items()
+        }
+        return super().load_state_dict(mine, strict)
 
-    def _meet(self, state_dict: Dict[str, Tensor]) -> None:
+    def adapt_to(self, state_dict: Dict[str, Tensor]) -> None:
+        """Become sparse if the checkpoint is; raises a UserError where it cannot be this model's."""
         slots = expert_slots(self)
         saved = {
             path: len(state_dict[f"{path}.moe.experts.fc1_weight"])
@@ -119,11 +128,12 @@ class BaseMoEModel(SparseTransformer):
                     "instead; `mtmoe upcycle` makes a sparse checkpoint of it."
                 )
             return
-        for path, num_experts in saved.items():
-            if slots[path].plan.num_experts != num_experts:
-                must_be("--num-experts", f"{num_experts} as in the checkpoint's {path}", slots[path].plan.num_experts)
         if self.is_dense:
             self.sparsify()
+        for path, layer in expert_layers(self).items():
+            share = layer.experts.share
+            if saved[path] not in (share.num_experts, share.count):
+                must_be("--num-experts", f"{saved[path]} as in the checkpoint's {path}", share.num_experts)
 
 
 def check_options(cfg: BaseMoEConfig, task_names: List[str]) -> None:
@@ -163,6 +173,8 @@ def plan_slots(cfg: BaseMoEConfig, num_tasks: int) -> Dict[int, SlotPlan]:
             combine=cfg.expert_combine,
             num_tasks=num_tasks,
             starts_dense=cfg.dense_updates > 0,
+            shuffles_tokens=not cfg.no_token_shuffle,
+            timeout=cfg.distributed_timeout,
         )
         for order, index in enumerate(indices)
     }

@@ -1,0 +1,116 @@
+"""Rows that change processes, there and back, with their gradients; and a record of what that costs.
+
+`torch.distributed`'s all-to-all with uneven parts is all that is needed (NCCL, and gloo on a CPU). Everything here is
+called by all processes of a group in the same order, also by one that has no rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.autograd.function import once_differentiable
+
+
+class CommRecord:
+    """Time and bytes of one expert layer's exchanges, while `enabled` (not at first).
+
+    Attributes:
+        num_bytes: bytes that left this process for another one, forward and backward.
+        exchanges: how many all-to-alls that were.
+    """
+
+    def __init__(self) -> None:
+        self.enabled = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was recorded."""
+        self.num_bytes = 0
+        self.exchanges = 0
+        self._seconds = 0.0
+        self._events: list[tuple[Any, Any]] = []
+
+    @property
+    def seconds(self) -> float:
+        """Time in exchanges, waiting for other processes included; on a GPU this waits for those still under way."""
+        for start, end in self._events:
+            end.synchronize()
+            self._seconds += start.elapsed_time(end) / 1000
+        self._events.clear()
+        return self._seconds
+
+    @contextmanager
+    def measure(self, sent: Tensor, parts: Sequence[int], place: int) -> Iterator[None]:
+        """Record an exchange of the rows `sent`, `parts[p]` of them to process p; `place` is this process."""
+        if not self.enabled:
+            yield
+            return
+        rows = sum(parts) - parts[place]
+        self.num_bytes += rows * (sent[0].numel() * sent.element_size() if len(sent) else 0)
+        self.exchanges += 1
+        if sent.is_cuda:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+            yield
+            end.record()
+            self._events.append((start, end))
+        else:
+            begin = time.perf_counter()
+            yield
+            self._seconds += time.perf_counter() - begin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CommRecord:
+        return CommRecord()  # events cannot be copied, and a copy of a model has exchanged nothing
+
+
+def all_to_all(
+    rows: Tensor, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup, record: CommRecord
+) -> Tensor:
+    """Give `send[p]` of the rows, in order, to process p, and take `receive[p]` from it; without gradients."""
+    arrived = rows.new_empty(sum(receive), *rows.shape[1:])
+    with record.measure(rows, send, dist.get_rank(group)):
+        dist.all_to_all_single(arrived, rows.contiguous(), list(receive), list(send), group=group)
+    return arrived
+
+
+def exchange(
+    rows: Tensor,
+    send: Sequence[int],
+    receive: Sequence[int],
+    group: dist.ProcessGroup,
+    record: CommRecord,
+    gradient_scale: float = 1.0,
+) -> Tensor:
+    """`all_to_all` whose gradients go the way back, each times `gradient_scale`."""
+    exchanged: Tensor = _Exchanged.apply(  # type: ignore[no-untyped-call]
+        rows, send, receive, group, record, gradient_scale
+    )
+    return exchanged
+
+
+class _Exchanged(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        send: Sequence[int],
+        receive: Sequence[int],
+        group: dist.ProcessGroup,
+        record: CommRecord,
+        gradient_scale: float,
+    ) -> Tensor:
+        ctx.parts, ctx.group, ctx.record, ctx.gradient_scale = (send, receive), group, record, gradient_scale
+        return all_to_all(rows, send, receive, group, record)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        send, receive = ctx.parts
+        grad = all_to_all(grad, receive, send, ctx.group, ctx.record)
+        return grad.mul_(ctx.gradient_scale), None, None, None, None, None

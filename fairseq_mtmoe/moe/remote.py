@@ -1,0 +1,51 @@
+"""Experts in several processes: rows travel to their experts and back.
+
+BASE layers' exchange ("Tricks for Training Sparse Translation Models" §2.1, after Lewis et al., 2021): one all-to-all
+of how many rows go where, the only thing that the host waits for, and one of the rows each way. Each process may have
+any number of rows, none too. The layer's output is that of one process with all experts and all rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from fairseq_mtmoe.moe.collectives import CommRecord, exchange
+from fairseq_mtmoe.moe.dispatch import combine, dispatch
+from fairseq_mtmoe.moe.experts import ExpertBank
+
+
+def remote_experts(experts: ExpertBank, rows_TH: Tensor, ends_N: Tensor, record: CommRecord) -> Tensor:
+    """Each of all N experts on its own rows, as `ExpertBank` does where it holds them all: (T, H) to (T, H).
+
+    To be called by all processes of the experts' group together. The gradients of this process's experts are divided
+    by the number of processes P: they see the rows of P processes, whose losses data parallelism averages.
+    """
+    share = experts.share
+    group, size, count = share.group, share.group_size, share.count
+    assert group is not None
+    if torch.is_autocast_enabled(rows_TH.device.type):  # the experts would do it on arrival: travel light
+        rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
+    sent_N = ends_N.diff(prepend=ends_N.new_zeros(1))
+    received_PE = torch.empty_like(sent_N).view(size, count)
+    dist.all_to_all_single(received_PE.view(-1), sent_N, group=group)
+    parts = torch.stack([sent_N.view(size, count).sum(1), received_PE.sum(1)]).tolist()
+    send, receive = parts
+    here_SH = exchange(rows_TH[: sum(send)], send, receive, group, record, gradient_scale=size)
+    done_SH = _compute(experts, here_SH, received_PE)
+    back_TH = exchange(done_SH, receive, send, group, record, gradient_scale=1 / size)
+    padding = len(rows_TH) - sum(send)
+    return torch.cat([back_TH, back_TH.new_zeros(padding, back_TH.shape[1])]) if padding else back_TH
+
+
+def _compute(experts: ExpertBank, rows_SH: Tensor, received_PE: Tensor) -> Tensor:
+    """The rows came sorted by process, then expert; the experts want them by expert."""
+    count = received_PE.shape[1]
+    if count == 1:
+        computed: Tensor = experts(rows_SH, received_PE.sum().view(1))
+        return computed
+    labels = torch.arange(count, device=rows_SH.device).repeat(len(received_PE))
+    expert_S = labels.repeat_interleave(received_PE.view(-1), output_size=len(rows_SH))
+    sorted_SH, plan = dispatch(rows_SH, expert_S, count)
+    return combine(experts(sorted_SH, plan.ends_N), plan)

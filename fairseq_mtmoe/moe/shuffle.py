@@ -1,0 +1,90 @@
+"""Balanced assignment of tokens that were shuffled at random across processes, as BASE layers do it in training.
+
+Sentences of one process resemble each other; assigned among themselves, alike tokens would have to spread over all
+experts. BASE therefore shuffles the tokens over the processes, assigns in each, and sends them to their experts. Only
+the assignment needs the shuffled order, so here not the tokens travel (H numbers there, and H back) but their scores
+(N numbers there, the expert's number back); the tokens go straight from their own process to their expert. What comes
+out is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from fairseq_mtmoe.moe.collectives import CommRecord, all_to_all
+from fairseq_mtmoe.moe.share import ExpertShare
+
+Assign = Callable[[Tensor, Tensor | None], Tensor]
+
+
+class TokenCounts:
+    """How many tokens, padding included, each process of a group has in the batch under way.
+
+    All layers of a stack see the same tokens: the first asks, the others know. `reset` before each batch.
+    """
+
+    def __init__(self) -> None:
+        self._counts: list[int] | None = None
+
+    def reset(self) -> None:
+        """A new batch begins."""
+        self._counts = None
+
+    def among(self, group: dist.ProcessGroup, num_tokens: int, device: torch.device) -> list[int]:
+        """The counts of all processes in their order, given this one's."""
+        if self._counts is None:
+            counts = torch.empty(dist.get_world_size(group), dtype=torch.long, device=device)
+            dist.all_gather_into_tensor(counts, counts.new_full((1,), num_tokens), group=group)
+            self._counts = counts.tolist()
+        return self._counts
+
+
+class TokenShuffle:
+    """Assigns the tokens of a group's processes in random parts of equal size, one part in each process.
+
+    Args:
+        share: whose group the tokens are shuffled in.
+        counts: shared by the layers that see the same tokens; None for a layer by itself, which asks each time.
+    """
+
+    def __init__(self, share: ExpertShare, counts: TokenCounts | None = None) -> None:
+        assert share.group is not None
+        self.share = share
+        self.counts = counts
+
+    def __call__(self, scores_TN: Tensor, padding_T: Tensor | None, assign: Assign, record: CommRecord) -> Tensor:
+        """The expert of each token, (T,); `assign` does it for the tokens of one part.
+
+        The order is drawn from torch's CPU generator, which fairseq seeds in each update: resumed runs draw the same.
+        """
+        group = self.share.group
+        assert group is not None
+        num_tokens, num_experts = scores_TN.shape
+        counts = (self.counts or TokenCounts()).among(group, num_tokens, scores_TN.device)
+        place, size = dist.get_rank(group), len(counts)
+        send = parts_of(num_tokens, place, size)
+        receive = [parts_of(count, source, size)[place] for source, count in enumerate(counts)]
+        order_T = torch.randperm(num_tokens).to(scores_TN.device)
+        # A last column tells padding from tokens.
+        sent = scores_TN.new_zeros(num_tokens, num_experts + 1)
+        sent[:, :-1] = scores_TN[order_T]
+        if padding_T is not None:
+            sent[:, -1] = padding_T[order_T]
+        arrived = all_to_all(sent, send, receive, group, record)
+        expert_S = assign(arrived[:, :-1].contiguous(), arrived[:, -1] > 0).to(torch.int32)
+        expert_T = torch.empty_like(order_T)
+        expert_T[order_T] = all_to_all(expert_S, receive, send, group, record).long()
+        return expert_T
+
+
+def parts_of(num_tokens: int, source: int, size: int) -> list[int]:
+    """How many of `num_tokens` tokens process `source` gives to each of `size` processes: equal but for the rest.
+
+    The rest goes to the processes that follow `source`, so that no process gets every process's rest.
+    """
+    share, rest = divmod(num_tokens, size)
+    return [share + ((place - source) % size < rest) for place in range(size)]
