@@ -1,0 +1,318 @@
+"""Checkpoints in parts: a trunk `X.pt`, and the experts in files of their own that any number of processes can read.
+
+`X.experts/<id>/0-3.pt` holds experts 0 to 3 of the checkpoint whose trunk names `<id>`, and nothing in it depends on
+how many processes wrote it. Whoever writes a checkpoint writes the expert files first, under a new id, and the trunk
+last: until the trunk has its name, the checkpoint before it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_mtmoe.checkpoints import file_io, seal
+from fairseq_mtmoe.checkpoints.expert_states import (
+    PARTS,
+    VERSION,
+    Content,
+    State,
+    compact,
+    count_experts,
+    is_trunk,
+    join,
+    map_experts,
+    narrow,
+    owned,
+    split,
+    whole_shapes,
+)
+from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.share import ExpertShare
+
+FileEntry = dict[str, Any]  # {"name": "0-3.pt", "first": 0, "count": 4, "sha256": "…"}
+
+_ID = re.compile(r"[0-9a-f]{16}")
+_NAME = re.compile(r"(\d+)-(\d+)\.pt")
+_PARTIAL_NAME = re.compile(r"\.\d+-\d+\.\d+\.pt")  # what `files.replacing` leaves of a killed process
+
+
+def new_id() -> str:
+    """A name that no other save has; all processes of one save need the same."""
+    return secrets.token_hex(8)
+
+
+def companion(path: str | Path) -> Path:
+    """The folder of the expert files of the trunk `path`, with a folder for each id.
+
+    Raises:
+        UserError: the trunk's name does not end in `.pt`.
+    """
+    path = Path(path)
+    if path.suffix != ".pt":
+        raise UserError(f"`{path}` must end in `.pt`: its experts are in a folder of that name with `.experts`.")
+    return path.with_suffix(".experts")
+
+
+def write_experts(folder: str | Path, content: Content) -> FileEntry:
+    """Write one process's experts into the folder of an id, completely or not at all; returns the trunk's entry."""
+    first, count = content["first"], content["count"]
+    name = _name(content)
+    path = Path(folder) / name
+    file_io.save(compact(content), str(path))
+    return {"name": name, "first": first, "count": count, "sha256": seal.verify(path) or seal.seal(path)}
+
+
+def with_files(trunk: State, save_id: str, files: Iterable[FileEntry]) -> State:
+    """The trunk to save once all expert files are written."""
+    entries = sorted(files, key=lambda entry: int(entry["first"]))
+    return {**trunk, "experts": {**trunk["experts"], "id": save_id, "files": entries}}
+
+
+def load_trunk(path: str | Path) -> State:
+    """A checkpoint's state but for experts that are in files of their own; of a whole checkpoint all of it.
+
+    The tensors of a whole checkpoint with experts are read when they are touched: a process that needs some of the
+    experts does not hold the others.
+
+    Raises:
+        UserError: the file is missing or damaged, or names files that cannot be an own one's.
+    """
+    path = str(path)
+    if count_experts((_peek(path) or {}).get("model", {})):
+        with file_io.readable(path):
+            seal.verify(path)
+        mapped: State = _mapped(path)
+        return mapped
+    state: State = file_io.load(path)
+    if is_trunk(state):
+        check_trunk(path, state)
+    return state
+
+
+def check_trunk(path: str | Path, trunk: State) -> None:
+    """Refuse a trunk whose `"experts"` is not of this format; its file names must not lead elsewhere.
+
+    Raises:
+        UserError: it is of a newer version, or not one that this package wrote.
+    """
+    experts = trunk["experts"]
+    if isinstance(experts, dict) and isinstance(experts.get("version"), int) and experts["version"] > VERSION:
+        raise UserError(f"`{path}` must be read with a newer version of fairseq_mtmoe, which wrote it.")
+    if not _is_well_formed(experts):
+        raise UserError(f"`{path}` must name the files of all its experts, but its list of them is damaged.")
+
+
+def read_experts(path: str | Path, trunk: State, first: int, count: int, parts: Iterable[str] = PARTS) -> Content:
+    """Experts `first` to `first + count` of the checkpoint whose trunk is at `path`: see `ExpertReader`."""
+    return ExpertReader(path, trunk).read(first, count, parts)
+
+
+class ExpertReader:
+    """Reads experts of one checkpoint, from the files that have them alone, each verified once.
+
+    It holds no more than the experts that are asked for: files are mapped one after the other, and copied from.
+    """
+
+    def __init__(self, path: str | Path, trunk: State) -> None:
+        check_trunk(path, trunk)
+        self._path = Path(path)
+        self._files: list[FileEntry] = trunk["experts"]["files"]
+        self._folder = companion(path) / trunk["experts"]["id"]
+        self._verified: set[str] = set()
+
+    def read(self, first: int, count: int, parts: Iterable[str] = PARTS) -> Content:
+        """The wanted parts of the content of experts `first` to `first + count`.
+
+        Raises:
+            UserError: a file that has some of them is missing or damaged, or belongs to another checkpoint.
+        """
+        parts = tuple(parts)
+        result: Content = {}
+        for entry in self._files:
+            start = max(first, entry["first"])
+            end = min(first + count, entry["first"] + entry["count"])
+            if start < end:
+                piece = narrow(self._open(entry), start, end - start, parts)
+                result = result or _room(piece, first, count)
+                self._copy(piece, narrow(result, start, end - start, parts), entry)
+        return result
+
+    def _open(self, entry: FileEntry) -> Content:
+        path = self._folder / entry["name"]
+        if not path.is_file():
+            raise UserError(
+                f"`{path}` must be there, but is missing: the folder `{companion(self._path).name}` must lie beside "
+                f"`{self._path}`, whose experts it holds; copy both."
+            )
+        if entry["name"] not in self._verified:
+            with file_io.readable(str(path)):
+                digest = seal.verify(path)
+            if digest != entry["sha256"]:
+                raise self._foreign(entry)
+            self._verified.add(entry["name"])
+        content: Content = _mapped(str(path))
+        if (content.get("first"), content.get("count")) != (entry["first"], entry["count"]):
+            raise self._foreign(entry)
+        return content
+
+    def _copy(self, piece: Any, target: Any, entry: FileEntry) -> None:
+        for key, value in piece.items():
+            if key not in target or len(piece) != len(target):
+                raise self._foreign(entry)
+            if isinstance(value, dict):
+                self._copy(value, target[key], entry)
+            elif torch.is_tensor(value) and value.dim():
+                target[key].copy_(value)
+
+    def _foreign(self, entry: FileEntry) -> UserError:
+        return UserError(
+            f"`{self._folder / entry['name']}` must be the file that was saved with `{self._path}`, but is another; "
+            f"copy the folder `{companion(self._path).name}` again from where the checkpoint was saved."
+        )
+
+
+def localize(path: str | Path, state: State, share: ExpertShare, parameters: Parameters, flat: bool) -> State:
+    """What a process needs of a checkpoint: the state that it would have saved itself, with its own experts.
+
+    Args:
+        path: the checkpoint's file, whose experts may lie beside it.
+        state: its content, from `load_trunk` or from fairseq: a trunk, a whole checkpoint, or one without experts.
+        share: the process's experts.
+        parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
+        flat: whether the process's optimizer keeps one vector for all parameters, as fairseq's does with `--fp16`.
+
+    Raises:
+        UserError: experts are missing, or are others than the model's.
+    """
+    num_experts = state["experts"]["num_experts"] if is_trunk(state) else count_experts(state["model"])
+    if not num_experts:
+        return state
+    if num_experts != share.num_experts:
+        raise UserError(
+            f"`--num-experts` must be {num_experts} to go on from `{path}`, but is {share.num_experts} instead."
+        )
+    if is_trunk(state):
+        return join(state, read_experts(path, state, share.first, share.count), parameters, flat)
+    everything = ExpertShare(num_experts, 0, num_experts)
+    trunk, content = split(state, everything, whole_shapes(parameters, num_experts))
+    return join(trunk, owned(narrow(content, share.first, share.count)), parameters, flat)
+
+
+def whole(path: str | Path, state: State, parts: Iterable[str] = PARTS) -> State:
+    """A checkpoint's state with all experts in it, as one process would have saved it; a whole one as it is.
+
+    Without "optimizer" among `parts` the optimizer's state is left out: for generation.
+    """
+    parts = tuple(parts)
+    if "optimizer" not in parts:
+        state = {key: value for key, value in state.items() if key != "last_optimizer_state"}
+    if not is_trunk(state):
+        return state
+    return join(state, read_experts(path, state, 0, state["experts"]["num_experts"], parts))
+
+
+def copy_with_experts(source: str | Path, target: str | Path) -> None:
+    """Copy a checkpoint of either kind over `target`, completely or not at all; expert files become hard links."""
+    state = _peek(str(source)) or {}
+    if is_trunk(state):
+        check_trunk(source, state)
+        save_id = state["experts"]["id"]
+        for entry in state["experts"]["files"]:
+            _link(companion(source) / save_id / entry["name"], companion(target) / save_id / entry["name"])
+    file_io.copy(str(source), str(target), overwrite=True)
+    if Path(target).suffix == ".pt":
+        tidy(target)
+
+
+def tidy(place: str | Path) -> None:
+    """Remove expert files that no trunk names: of the trunk `place`, or of all checkpoints in the folder `place`.
+
+    What this package did not write stays, and so does everything beside a trunk that cannot be read.
+    """
+    place = Path(place)
+    folders = place.glob("*.experts") if place.is_dir() else [companion(place)]
+    for folder in folders:
+        trunk = folder.with_suffix(".pt")
+        if not folder.is_dir() or folder.is_symlink():
+            continue
+        state = _peek(str(trunk)) if trunk.exists() else {}
+        if state is not None:
+            experts = state.get("experts")
+            _remove_ids(folder, keep=experts.get("id") if isinstance(experts, dict) else None)
+
+
+def _remove_ids(folder: Path, keep: str | None) -> None:
+    for saved in folder.iterdir():
+        if saved.name != keep and _ID.fullmatch(saved.name) and saved.is_dir() and not saved.is_symlink():
+            for file in saved.iterdir():
+                if _NAME.fullmatch(file.name) or _PARTIAL_NAME.fullmatch(file.name):
+                    file.unlink(missing_ok=True)
+            with suppress(OSError):  # something else is in it
+                saved.rmdir()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _peek(path: str) -> State | None:
+    """A checkpoint's state without reading its tensors; None if that cannot be done."""
+    try:
+        state = _mapped(path)
+    except UserError:
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def _mapped(path: str) -> Any:
+    """A file's content, whose tensors are read when they are touched."""
+    with file_io.readable(path):
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+def _room(piece: Content, first: int, count: int) -> Content:
+    """A content for so many experts like `piece`, with tensors that are still to be filled."""
+    parts = {key: value for key, value in piece.items() if key in PARTS}
+    return {"first": first, "count": count, **map_experts(parts, lambda v: v.new_empty((count, *v.shape[1:])))}
+
+
+def _is_well_formed(experts: Any) -> bool:
+    try:
+        files, keys, names = experts["files"], experts["keys"], experts["optimizer_names"]
+        ends = [0, *(entry["first"] + entry["count"] for entry in files)]
+        return (
+            isinstance(keys, list)
+            and isinstance(names, dict)
+            and _ID.fullmatch(experts["id"]) is not None
+            and [entry["first"] for entry in files] == ends[:-1]
+            and ends[-1] == experts["num_experts"]
+            and all(entry["count"] > 0 and entry["name"] == _name(entry) and entry["sha256"] for entry in files)
+        )
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def _name(entry: FileEntry) -> str:
+    return f"{int(entry['first'])}-{int(entry['first']) + int(entry['count']) - 1}.pt"
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where that cannot be done."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() and os.path.samefile(source, target):
+        return
+    partial = target.with_name(f".{target.stem}.{os.getpid()}.pt")
+    partial.unlink(missing_ok=True)
+    try:
+        os.link(source, partial)
+        os.replace(partial, target)
+    except FileNotFoundError as error:
+        raise UserError(f"`{source}` must be there, but is missing.") from error
+    except OSError:
+        file_io.copy(str(source), str(target), overwrite=True)

@@ -1,0 +1,182 @@
+"""A checkpoint's experts apart from all else: the two halves of its state, and both together again.
+
+The *trunk* is fairseq's checkpoint without the experts. The *content* is what belongs to experts `first` to
+`first + count`: `{"first", "count", "model", "ema", "ema_fp32_params", "optimizer"}`, every tensor with experts in its
+first dimension. Everything here is plain: no files, no processes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_mtmoe.checkpoints.optimizer_entries import (
+    NamedState,
+    Parameters,
+    by_name,
+    has_shape,
+    is_flat,
+    saved_state,
+)
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.share import ExpertShare
+
+State = dict[str, Any]
+Content = dict[str, Any]
+
+VERSION = 1
+AVERAGES = ("ema", "ema_fp32_params")
+PARTS = ("model", *AVERAGES, "optimizer")
+_MARK = ".moe.experts."
+
+
+def is_expert(name: str) -> bool:
+    """Whether a parameter or a key of a model's state is one of its experts'."""
+    return _MARK in name
+
+
+def is_trunk(state: Mapping[str, Any]) -> bool:
+    """Whether the experts of a checkpoint are in files of their own."""
+    return "experts" in state
+
+
+def count_experts(model: Mapping[str, Tensor]) -> int:
+    """N, of a model's whole state; 0 if it is dense."""
+    return next((len(value) for key, value in model.items() if is_expert(key)), 0)
+
+
+def split(state: State, share: ExpertShare, parameters: Parameters) -> tuple[State, Content]:
+    """The trunk and the content of one process's checkpoint, which is left as it is.
+
+    Args:
+        state: what fairseq would save, with this process's experts.
+        share: which experts those are.
+        parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
+
+    Returns:
+        The trunk, still without `id` and `files` in its `"experts"`; and the content, whose tensors may be views of
+        those in `state`.
+
+    Raises:
+        UserError: the optimizer keeps tensors of other shapes for the experts than theirs.
+    """
+    trunk: State = dict(state)
+    content: Content = {"first": share.first, "count": share.count}
+    trunk["model"], content["model"] = _parted(state["model"])
+    trunk["extra_state"] = extra = dict(state.get("extra_state") or {})
+    for name in AVERAGES:
+        if name in extra:
+            extra[name], content[name] = _parted(extra[name])
+    trunk["experts"] = {
+        "version": VERSION,
+        "num_experts": share.num_experts,
+        "keys": list(state["model"]),
+        "optimizer_names": {index: name for index, (name, _) in enumerate(parameters)},
+    }
+    saved = state.get("last_optimizer_state")
+    if isinstance(saved, Mapping):
+        flat = is_flat(saved, parameters)
+        trunk["experts"]["flat_optimizer"] = flat
+        named = by_name(saved, parameters)
+        content["optimizer"] = {name: entry for name, entry in named.items() if is_expert(name)}
+        _check_shapes(content["optimizer"], dict(parameters))
+        rest = {name: entry for name, entry in named.items() if not is_expert(name)}
+        trunk["last_optimizer_state"] = saved_state(compact(rest), saved, parameters, flat=False)
+    return trunk, content
+
+
+def join(trunk: State, content: Content, parameters: Parameters | None = None, flat: bool | None = None) -> State:
+    """One checkpoint of a trunk and experts, as a process with these experts would have saved it.
+
+    Args:
+        trunk: which is left as it is.
+        content: some of the experts or all.
+        parameters: names and shapes of the parameters that are trained now, in the optimizer's order; by default those
+            that were.
+        flat: whether the optimizer's state is to be one vector; by default as it was.
+    """
+    experts = trunk["experts"]
+    state = {key: value for key, value in trunk.items() if key != "experts"}
+    state["model"] = _merged(trunk["model"], content["model"], experts["keys"])
+    state["extra_state"] = extra = dict(trunk["extra_state"])
+    for name in AVERAGES:
+        if name in extra and name in content:
+            extra[name] = _merged(extra[name], content[name], experts["keys"])
+    saved = trunk.get("last_optimizer_state")
+    if isinstance(saved, Mapping) and "optimizer" in content:
+        names = [name for _, name in sorted(experts["optimizer_names"].items())]
+        named = {names[index]: entry for index, entry in saved["state"].items()} | content["optimizer"]
+        parameters = [(name, _shape(named.get(name, {}))) for name in names] if parameters is None else parameters
+        flat = experts.get("flat_optimizer", False) if flat is None else flat
+        state["last_optimizer_state"] = saved_state(named, saved, parameters, flat)
+    return state
+
+
+def whole_shapes(parameters: Parameters, num_experts: int) -> list[tuple[str, tuple[int, ...]]]:
+    """The parameters of a process that holds all experts, given those of one that holds some."""
+    return [(name, (num_experts, *shape[1:]) if is_expert(name) else tuple(shape)) for name, shape in parameters]
+
+
+def narrow(content: Content, first: int, count: int, parts: Iterable[str] = PARTS) -> Content:
+    """Experts `first` to `first + count` of a content that has them, as views."""
+    start = first - content["first"]
+    assert start >= 0 and start + count <= content["count"]
+    narrowed = {
+        part: map_experts(content[part], lambda v: v[start : start + count]) for part in parts if part in content
+    }
+    return {"first": first, "count": count, **narrowed}
+
+
+def map_experts(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A part of a content, with `change` applied to every tensor that has experts in its first dimension."""
+    if isinstance(value, dict):
+        return {key: map_experts(item, change) for key, item in value.items()}
+    return change(value) if torch.is_tensor(value) and value.dim() else value
+
+
+def compact(value: Any) -> Any:
+    """Nested dicts with every tensor that is part of a larger one replaced by a copy: a file would hold all of it."""
+    if isinstance(value, dict):
+        return {key: compact(item) for key, item in value.items()}
+    if torch.is_tensor(value) and value.untyped_storage().nbytes() > value.nbytes:
+        return value.clone()
+    return value
+
+
+def owned(value: Any) -> Any:
+    """A content with every tensor copied out of where it is, a file that is only mapped for example."""
+    return map_experts(value, Tensor.clone)
+
+
+def _parted(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    rest = copy.copy(tensors)  # with the attributes of a model's state
+    return rest, {key: rest.pop(key) for key in tensors if is_expert(key)}
+
+
+def _merged(rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]) -> dict[str, Tensor]:
+    """Both in one, in the order of `keys`, which averaging checkpoints relies on."""
+    merged = copy.copy(rest)
+    for key in keys:
+        if key in experts:
+            merged[key] = experts[key]
+        elif key in merged:
+            merged[key] = merged.pop(key)
+    return merged
+
+
+def _check_shapes(named: NamedState, shapes: Mapping[str, Any]) -> None:
+    for name, entry in named.items():
+        if not has_shape(entry, shapes[name]):
+            raise UserError(
+                "Experts in several processes must be trained by an `--optimizer` whose state has the shapes of the "
+                f"parameters, such as adam, but that of `{name}` has others."
+            )
+
+
+def _shape(entry: Mapping[str, Any]) -> torch.Size:
+    """The shape of the parameter that an entry belongs to; () also if the entry is empty."""
+    return next((value.shape for value in entry.values() if torch.is_tensor(value) and value.dim()), torch.Size())
