@@ -5,7 +5,7 @@ command line and in a configuration file alike: `lang_pairs: en-de,en-ro`, `samp
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
@@ -73,4 +73,5 @@ class TranslationHeatedConfig(FairseqDataclass):
     dataset_impl: Optional[str] = option(II("dataset.dataset_impl"), None)
     train_subset: str = option(II("dataset.train_subset"), None)
     max_epoch: int = option(II("optimization.max_epoch"), None)
+    update_freq: List[int] = field(default=II("optimization.update_freq"))
     save_dir: str = option(II("checkpoint.save_dir"), None)

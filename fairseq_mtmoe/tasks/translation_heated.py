@@ -9,7 +9,6 @@ import logging
 from argparse import Namespace
 from typing import Any, Dict, List, Optional
 
-from fairseq.data import iterators
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.logging import metrics
@@ -18,6 +17,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from fairseq.utils import split_paths
 from omegaconf import open_dict
 
+from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.multilingual import PairLoader, training_sizes
 from fairseq_mtmoe.data.multilingual_evaluation import EvaluationPairs
 from fairseq_mtmoe.data.multilingual_training import TrainingPairs
@@ -237,7 +237,7 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         skip_remainder_batch: bool = False,
         grouped_shuffling: bool = False,
         update_epoch_batch_itr: bool = False,
-    ) -> iterators.EpochBatchIterator:
+    ) -> SharedEpochIterator:
         def make_batches(dataset: TrainingPairs, epoch: int) -> List[Any]:
             dataset.set_epoch(epoch)
             order = dataset.order(max_positions)
@@ -245,7 +245,8 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
             self.filter_indices_by_size(order.too_long, dataset, max_positions, ignore_invalid_inputs)
             return dataset.batches(order, max_tokens, max_sentences, required_batch_size_multiple)
 
-        return iterators.EpochBatchIterator(
+        return SharedEpochIterator(
+            update_freq=self.args.update_freq,
             dataset=dataset,
             collate_fn=dataset.collater,
             batch_sampler=make_batches,

@@ -80,6 +80,7 @@ def digit_task(data: str | Path, **options: Any) -> TranslationHeatedTask:
         "dataset_impl": None,
         "train_subset": "train",
         "max_epoch": 0,
+        "update_freq": [1],
         "save_dir": str(data),
     }
     return TranslationHeatedTask.setup_task(TranslationHeatedConfig(data=str(data), **{**defaults, **options}))

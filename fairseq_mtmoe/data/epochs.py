@@ -1,0 +1,109 @@
+"""The place in an epoch, counted so that any number of processes can go on from it.
+
+fairseq saves how many batches one process has seen, which is another place in the data for any other number of
+processes. Here the batches of all processes are counted too, and what is left of the epoch is dealt out anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from fairseq.data import data_utils, iterators
+
+from fairseq_mtmoe.errors import UserError
+
+
+class SharedEpochIterator(iterators.EpochBatchIterator):
+    """fairseq's batches of an epoch, resumable with another number of processes and another `--update-freq`.
+
+    The state has what fairseq's has, and `batches_in_epoch`: the batches that all processes together have seen. A state
+    without it, from fairseq or from before, goes on with as many processes as it was made with.
+
+    Args:
+        update_freq: batches that a process takes for one update, for each epoch; the last number is for all later ones.
+        options: those of fairseq's `EpochBatchIterator`.
+    """
+
+    def __init__(self, *, update_freq: Sequence[int] = (1,), **options: Any) -> None:
+        super().__init__(**options)
+        self.update_freq = update_freq
+        self._begin_after(0, self.num_shards)
+
+    def _begin_after(self, batches: int, group: int) -> None:
+        """Have the next iterator leave these batches out; `group` batches stay together in grouped shuffling.
+
+        fairseq counts a process's updates as batches over `--update-freq`, rounded up at both ends. It loses the last
+        ones, and then repeats the epoch, if it begins to count in the middle of an update: hence `_first`.
+        """
+        self._batches_before, self._group = batches, group
+        own = batches // self.num_shards
+        freq = self.update_freq[min(self.epoch, len(self.update_freq)) - 1]
+        self._first = own - own % freq
+
+    @property
+    def iterations_in_epoch(self) -> int:
+        """The batches of the epoch that this process has seen, or would have, had there always been as many."""
+        return self._batches_before // self.num_shards + super().iterations_in_epoch - self._first
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the epoch, or the beginning of the next one."""
+        state = super().state_dict()
+        seen = self._batches_before + (super().iterations_in_epoch - self._first) * self.num_shards
+        state["batches_in_epoch"] = 0 if self.end_of_epoch() else seen
+        state["group_size"] = self._group
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go to the place of a state.
+
+        Raises:
+            UserError: the epoch has fewer batches than were seen: data or options have changed.
+        """
+        iterations = state_dict.get("iterations_in_epoch", 0)
+        seen = state_dict.get("batches_in_epoch", iterations * self.num_shards)
+        if self.epoch != state_dict["epoch"]:
+            self.epoch, self._frozen_batches = state_dict["epoch"], None
+        self._begin_after(seen, state_dict.get("group_size", self.num_shards) if seen else self.num_shards)
+        self._next_epoch_itr = None
+        if seen:
+            self._next_epoch_itr = self._get_iterator_for_epoch(self.epoch, state_dict.get("shuffle", True))
+
+    def next_epoch_itr(self, *args: Any, **kwargs: Any) -> iterators.CountingIterator:
+        """The batches of this process: the rest of a resumed epoch, or all of the next one."""
+        if self._next_epoch_itr is None:
+            self._begin_after(0, self.num_shards)
+        return super().next_epoch_itr(*args, **kwargs)
+
+    def _get_iterator_for_epoch(self, *args: Any, **kwargs: Any) -> iterators.CountingIterator:
+        rest = super()._get_iterator_for_epoch(*args, **kwargs)
+        rest.n += self._first
+        rest.total += self._first
+        return rest
+
+    def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
+        """This process's share of the batches that are left, in fairseq's order; the shares are padded to one length.
+
+        `fix_batches_to_gpus` is for data that is fetched ahead, which fairseq's multilingual data is not either.
+        """
+        batches = list(self.frozen_batches)
+        if shuffle:
+            batches = shuffled(batches, self.seed + epoch, self._group if self.grouped_shuffling else 1)
+        if batches and self._batches_before >= len(batches):
+            raise UserError(
+                f"The place of the checkpoint in epoch {epoch} must be before its {len(batches)} batches are over, but "
+                f"{self._batches_before} were seen: data or batch sizes have changed; begin anew with "
+                "`--reset-dataloader`."
+            )
+        rest = batches[self._batches_before :]
+        return list(iterators.ShardedIterator(rest, self.num_shards, self.shard_id, fill_value=[]))
+
+
+def shuffled(batches: list[Any], seed: int, group: int) -> list[Any]:
+    """fairseq's order of the batches: shuffled in groups, without the batches that fill no group."""
+    groups = [batches[start : start + group] for start in range(0, len(batches) - group + 1, group)]
+    with data_utils.numpy_seed(seed):
+        np.random.shuffle(groups)
+    return list(itertools.chain.from_iterable(groups))

@@ -1,0 +1,197 @@
+"""The place in an epoch: any number of processes goes on with exactly the batches that were not seen."""
+
+import itertools
+
+import numpy as np
+import pytest
+from fairseq.data import iterators
+from torch.utils.data import Dataset
+
+from fairseq_mtmoe.data.epochs import SharedEpochIterator
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.digits import digit_task
+
+BATCHES = 13
+COUNTS = (1, 2, 3, 4)
+
+
+class Sentences(Dataset):
+    """Sentence i is the number i; the batches of every epoch are others."""
+
+    def __getitem__(self, index):
+        return index
+
+    def batches(self, epoch, count=BATCHES):
+        return [[100 * epoch + number, -(100 * epoch + number)] for number in range(count)]
+
+
+def stock(rank, processes, make=iterators.EpochBatchIterator, epoch=1, count=BATCHES, **options):
+    return make(
+        dataset=Sentences(),
+        collate_fn=list,
+        batch_sampler=lambda dataset, epoch: dataset.batches(epoch, count),
+        seed=5,
+        num_shards=processes,
+        shard_id=rank,
+        epoch=epoch,
+        **options,
+    )
+
+
+def ours(rank, processes, **options):
+    return stock(rank, processes, SharedEpochIterator, **options)
+
+
+def in_global_order(shares):
+    """The batches of all processes in the order of the epoch; the dummies of those that ran out are at the end."""
+    assert len({len(share) for share in shares}) == 1
+    together = [batch for row in itertools.zip_longest(*shares) for batch in row]
+    seen = [batch for batch in together if batch]
+    assert together[: len(seen)] == seen and len(together) - len(seen) < len(shares)
+    return seen
+
+
+def consume(iterators_, rounds):
+    """Go some rounds into the next epoch with every process; returns the batches, and one state."""
+    shares = [list(itertools.islice(iterator.next_epoch_itr(), rounds)) for iterator in iterators_]
+    states = [iterator.state_dict() for iterator in iterators_]
+    assert all(state == states[0] for state in states)
+    return in_global_order(shares), states[0]
+
+
+def resume(state, processes, **options):
+    resumed = [ours(rank, processes, epoch=state["epoch"], **options) for rank in range(processes)]
+    for iterator in resumed:
+        iterator.load_state_dict(state)
+    return resumed
+
+
+def an_epoch(**options):
+    return consume([ours(0, 1, **options)], BATCHES)[0]
+
+
+@pytest.mark.parametrize("after", COUNTS)
+@pytest.mark.parametrize("before", COUNTS)
+def test_another_number_of_processes_goes_on_with_what_is_left(before, after):
+    whole = an_epoch()
+    for rounds in range(1, -(-BATCHES // before)):
+        first, state = consume([ours(rank, before) for rank in range(before)], rounds)
+        assert first == whole[: rounds * before] and state["batches_in_epoch"] == rounds * before
+        resumed = resume(state, after)
+        rest, end = consume(resumed, BATCHES)
+        assert rest == whole[len(first) :]
+        assert (end["epoch"], end["iterations_in_epoch"], end["batches_in_epoch"]) == (2, 0, 0)
+        assert consume(resumed, BATCHES)[0] == an_epoch(epoch=2)  # the same objects …
+        assert consume(resume(end, before), BATCHES)[0] == an_epoch(epoch=2)  # … and those of another start
+
+
+def test_numbers_of_processes_can_change_again_and_again():
+    whole, seen, state = an_epoch(), [], None
+    for processes in (3, 2, 4, 1):
+        workers = [ours(rank, processes) for rank in range(processes)]
+        for worker in workers if state else ():
+            worker.load_state_dict(state)
+        batches, state = consume(workers, 1)
+        seen += batches
+        assert state["batches_in_epoch"] == len(seen)
+    assert seen == whole[: 3 + 2 + 4 + 1]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"buffer_size": 2}, {"grouped_shuffling": True}, {"skip_remainder_batch": True}]
+)
+@pytest.mark.parametrize("processes", COUNTS)
+def test_as_many_processes_see_what_fairseqs_see(processes, options):
+    for rank in range(processes):
+        theirs, mine = stock(rank, processes, **options), ours(rank, processes, **options)
+        batches = list(theirs.next_epoch_itr())
+        assert list(mine.next_epoch_itr()) == batches
+        assert list(theirs.next_epoch_itr()) == list(mine.next_epoch_itr())  # the second epoch
+        for stop in range(1, len(batches)):
+            saved = []
+            for whole in (stock(rank, processes, **options), ours(rank, processes, **options)):
+                list(itertools.islice(whole.next_epoch_itr(), stop))
+                saved.append(whole.state_dict())
+            assert saved[1].items() >= saved[0].items()  # fairseq reads our states …
+            for state in saved:  # … and we read fairseq's
+                resumed = ours(rank, processes, **options)
+                resumed.load_state_dict(state)
+                rest = resumed.next_epoch_itr()
+                assert (rest.n, len(rest), resumed.iterations_in_epoch) == (stop, len(batches), stop)
+                assert list(rest) == batches[stop:]
+
+
+@pytest.mark.parametrize("after", COUNTS)
+def test_groups_that_are_shuffled_stay_those_of_the_start(after):
+    workers = [ours(rank, 2, grouped_shuffling=True) for rank in range(2)]
+    whole, _ = consume(workers, BATCHES)
+    _, state = consume([ours(rank, 2, grouped_shuffling=True) for rank in range(2)], 2)
+    rest, end = consume(resume(state, after, grouped_shuffling=True), BATCHES)
+    assert rest == whole[4:]
+    anew, _ = consume([ours(rank, after, grouped_shuffling=True, epoch=2) for rank in range(after)], BATCHES)
+    assert consume(resume(end, after, grouped_shuffling=True), BATCHES)[0] == anew
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("freq", [1, 2, 3, 5])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_updates_of_another_size_end_with_the_epoch(processes, freq, skip):
+    """fairseq's own iterator loses batches here, and then begins the epoch anew."""
+    _, state = consume([ours(rank, 2, update_freq=[2]) for rank in range(2)], 2)
+    shares = []
+    for worker in resume(state, processes, update_freq=[freq]):
+        updates = iterators.GroupedIterator(worker.next_epoch_itr(), freq, skip_remainder_batch=skip)
+        length, groups = len(updates) - updates.n, list(updates)
+        assert len(groups) == length and worker.end_of_epoch()
+        shares.append([batch for group in groups for batch in group])
+    left = an_epoch()[4:]
+    whole_updates = -(-len(left) // processes) // freq * freq * processes
+    assert in_global_order(shares) == (left[:whole_updates] if skip else left)
+
+
+def test_each_epochs_update_frequency_counts():
+    worker = ours(0, 1, epoch=2, update_freq=[1, 4, 3])
+    for epoch, first in ((1, 7), (2, 4), (3, 6), (9, 6)):
+        worker.load_state_dict({"epoch": epoch, "batches_in_epoch": 7})
+        assert worker.next_epoch_itr().n == first and worker.iterations_in_epoch == 7
+
+
+def test_a_state_can_be_of_another_epoch_than_the_iterator():
+    _, state = consume([ours(0, 1, epoch=3)], 4)
+    worker = ours(0, 1)
+    assert worker.first_batch == [100, -100]
+    worker.load_state_dict(state)
+    assert list(worker.next_epoch_itr()) == an_epoch(epoch=3)[4:]
+
+
+def test_an_unshuffled_epoch_goes_on_unshuffled():
+    worker = ours(0, 1)
+    list(itertools.islice(worker.next_epoch_itr(shuffle=False), 3))
+    (resumed,) = resume(worker.state_dict(), 1)
+    assert list(resumed.next_epoch_itr()) == Sentences().batches(1)[3:]
+
+
+def test_a_place_behind_the_end_is_refused():
+    _, state = consume([ours(0, 1)], 9)
+    with pytest.raises(UserError, match=r"in epoch 1 must be before its 9 batches are over, but 9 were seen"):
+        ours(0, 2, count=9).load_state_dict(state)
+
+
+def test_the_training_data_goes_on_with_other_processes(digits):
+    def workers(processes):
+        tasks = [digit_task(digits, sampling_method="temperature") for _ in range(processes)]
+        for rank, task in enumerate(tasks):
+            task.load_dataset("train")
+            yield task.get_batch_iterator(
+                task.dataset("train"), max_tokens=120, max_positions=(99, 99), num_shards=processes, shard_id=rank
+            )
+
+    def sentences(batches):
+        return [np.stack([batch["task_ids"], batch["id"]]).tolist() for batch in batches]
+
+    whole = sentences(consume(list(workers(1)), 1000)[0])
+    first, state = consume(list(workers(2)), 3)
+    resumed = list(workers(3))
+    for worker in resumed:
+        worker.load_state_dict(state)
+    assert sentences(first + consume(resumed, 1000)[0]) == whole
