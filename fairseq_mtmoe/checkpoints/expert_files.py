@@ -7,6 +7,7 @@ last: until the trunk has its name, the checkpoint before it is whole.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import secrets
@@ -79,22 +80,37 @@ def with_files(trunk: State, save_id: str, files: Iterable[FileEntry]) -> State:
 def load_trunk(path: str | Path) -> State:
     """A checkpoint's state but for experts that are in files of their own; of a whole checkpoint all of it.
 
-    The tensors of a whole checkpoint with experts are read when they are touched: a process that needs some of the
-    experts does not hold the others.
-
     Raises:
-        UserError: the file is missing or damaged, or names files that cannot be an own one's.
+        UserError: the file is missing or damaged, or its list of expert files is.
     """
-    path = str(path)
-    if count_experts((_peek(path) or {}).get("model", {})):
-        with file_io.readable(path):
-            seal.verify(path)
-        mapped: State = _mapped(path)
-        return mapped
-    state: State = file_io.load(path)
+    state: State = file_io.load(str(path))
     if is_trunk(state):
         check_trunk(path, state)
     return state
+
+
+def load_mapped(path: str | Path) -> State:
+    """As `load_trunk`, but every tensor is read when it is touched, and none is held.
+
+    Raises:
+        UserError: as `load_trunk`; also if torch before 1.6 wrote the file.
+    """
+    with file_io.readable(str(path)):
+        seal.verify(path)
+    state: State = _mapped(str(path))
+    if is_trunk(state):
+        check_trunk(path, state)
+    return state
+
+
+def load_local(path: str | Path, share: ExpertShare, parameters: Parameters, flat: bool) -> State:
+    """What a process needs of the checkpoint at `path`, see `localize`; it never holds other experts than its own."""
+    state = _peek(str(path)) or {}
+    if is_trunk(state) or count_experts(state.get("model", {})) <= share.count:
+        return localize(path, load_trunk(path), share, parameters, flat)
+    _check_number(path, count_experts(state["model"]), share)
+    trunk, content = _own_part(load_mapped(path), share, parameters)
+    return join(copy.deepcopy(trunk), content, parameters, flat)
 
 
 def check_trunk(path: str | Path, trunk: State) -> None:
@@ -192,18 +208,28 @@ def localize(path: str | Path, state: State, share: ExpertShare, parameters: Par
     Raises:
         UserError: experts are missing, or are others than the model's.
     """
-    num_experts = state["experts"]["num_experts"] if is_trunk(state) else count_experts(state["model"])
+    if is_trunk(state):
+        _check_number(path, state["experts"]["num_experts"], share)
+        return join(state, read_experts(path, state, share.first, share.count), parameters, flat)
+    num_experts = count_experts(state["model"])
     if not num_experts:
         return state
+    _check_number(path, num_experts, share)
+    return join(*_own_part(state, share, parameters), parameters, flat)
+
+
+def _check_number(path: str | Path, num_experts: int, share: ExpertShare) -> None:
     if num_experts != share.num_experts:
         raise UserError(
             f"`--num-experts` must be {num_experts} to go on from `{path}`, but is {share.num_experts} instead."
         )
-    if is_trunk(state):
-        return join(state, read_experts(path, state, share.first, share.count), parameters, flat)
-    everything = ExpertShare(num_experts, 0, num_experts)
-    trunk, content = split(state, everything, whole_shapes(parameters, num_experts))
-    return join(trunk, owned(narrow(content, share.first, share.count)), parameters, flat)
+
+
+def _own_part(state: State, share: ExpertShare, parameters: Parameters) -> tuple[State, Content]:
+    """A whole checkpoint's trunk, and a copy of one process's experts."""
+    everything = ExpertShare(share.num_experts, 0, share.num_experts)
+    trunk, content = split(state, everything, whole_shapes(parameters, share.num_experts))
+    return trunk, owned(narrow(content, share.first, share.count))
 
 
 def whole(path: str | Path, state: State, parts: Iterable[str] = PARTS) -> State:
