@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,16 +16,18 @@ from fairseq_mtmoe.errors import UserError
 def replacing(path: str | Path) -> Iterator[Path]:
     """Give a path to write to; once the block has ended well, that file becomes `path`.
 
-    The folder is made if it is missing. Whatever goes wrong inside, `path` is what it was before.
+    The folder is made if it is missing. Whatever goes wrong inside, `path` is what it was before. What a killed process
+    of this host left of an earlier try is removed first.
 
     Raises:
         UserError: the file cannot be written (a full disk, a folder without write permission).
     """
     target = Path(path)
     # The suffix stays the last one: matplotlib picks its format by it.
-    partial = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+    partial = target.with_name(f"{_partial_stem(target)}{os.getpid()}{target.suffix}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(target)
         yield partial
         _flush(partial)
         os.replace(partial, target)
@@ -33,12 +37,48 @@ def replacing(path: str | Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink()
+    # Some network file systems refuse to flush a folder. A whole file is there by then, be it the new or the old one.
+    with suppress(OSError):
+        _flush(target.parent)
+
+
+def _partial_stem(target: Path) -> str:
+    """How the partial files of `target` begin that this host writes; the number of the process follows.
+
+    The host is named because several can write into one network folder, and each knows only its own processes.
+    """
+    host = re.sub(r"[^\w-]", "-", socket.gethostname())
+    return f".{target.stem}.{host}."
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Delete the partial files of `target` whose process is gone from this host, as far as the system allows it."""
+    pattern = re.compile(f"{re.escape(_partial_stem(target))}([0-9]+){re.escape(target.suffix)}")
+    with suppress(OSError):
+        for name in os.listdir(target.parent):
+            found = pattern.fullmatch(name)
+            if found and not _is_running(int(found[1])):
+                target.with_name(name).unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    """Whether this host has a process of that number."""
+    try:
+        os.kill(process, 0)  # the signal 0 is not sent
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # it is another user's
+        return True
+    return True
 
 
 def _flush(path: Path) -> None:
-    """Wait until the disk has the file: moved earlier, it could be empty after a power cut."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    """Wait until the disk has the file, or a folder's names: without it a power cut can lose them."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -1,7 +1,14 @@
 """Result files are complete or absent."""
 
+import os
+import socket
+import stat
+import subprocess
+import sys
+
 import pytest
 
+from fairseq_mtmoe import files
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing, write_text
 
@@ -30,3 +37,118 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         write_text(tmp_path / "file" / "a.txt", "")
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_disk_that_is_full_or_read_only_at_the_end_keeps_the_old_file(tmp_path, monkeypatch, step):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def refuse(*arguments):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, step, refuse)
+    with pytest.raises(UserError, match=r"a\.txt` cannot be written: Read-only file system; what was there before is"):
+        write_text(path, "new")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_file_and_folder_reach_the_disk(tmp_path, monkeypatch):
+    path, log = tmp_path / "a.txt", []
+    flush, replace = os.fsync, os.replace
+
+    def note_flush(descriptor):
+        flush(descriptor)
+        log.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+
+    def note_replace(source, target):
+        replace(source, target)
+        log.append("rename")
+
+    monkeypatch.setattr(os, "fsync", note_flush)
+    monkeypatch.setattr(os, "replace", note_replace)
+    write_text(path, "new")
+    assert log == ["file", "rename", "folder"]
+
+
+def test_a_file_system_that_cannot_flush_folders_is_written_to(tmp_path, monkeypatch):
+    flush = os.fsync
+
+    def refuse_folders(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(22, "Invalid argument")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    write_text(tmp_path / "a.txt", "new")
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from fairseq_mtmoe.files import replacing
+with replacing(sys.argv[1]) as partial:
+    partial.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def kill_while_writing(path):
+    """The partial file that a killed process leaves."""
+    before = set(path.parent.iterdir())
+    result = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(path)])
+    assert result.returncode == -9
+    (left,) = set(path.parent.iterdir()) - before
+    return left
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
+    path, other = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_last2.pt"
+    path.write_text("old")
+    assert kill_while_writing(path).suffix == ".pt"
+    of_another_file = kill_while_writing(other)
+    assert path.read_text() == "old"
+    write_text(path, "new")
+    assert path.read_text() == "new" and set(tmp_path.iterdir()) == {path, of_another_file}
+
+
+def test_what_may_still_be_written_is_left_alone(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    dead = kill_while_writing(path)
+    number = dead.name.split(".")[-2]
+    running = dead.with_name(dead.name.replace(number, str(os.getppid())))
+    of_another_host = dead.with_name(dead.name.replace(dead.name.split(".")[-3], "elsewhere"))
+    not_ours = dead.with_name(dead.name + ".bak")
+    for file in (running, of_another_host, not_ours):
+        file.write_text("half")
+    write_text(path, "new")
+    assert set(tmp_path.iterdir()) == {path, running, of_another_host, not_ours}
+
+    def refuse(process, signal):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)  # a process of another user
+    write_text(path, "newer")
+    assert running.exists()
+    monkeypatch.undo()
+    assert files._is_running(os.getpid()) and not files._is_running(10**30)
+
+
+def test_a_host_with_dots_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "node.cluster/[1]*")
+    path = tmp_path / "a.txt"
+    with replacing(path) as partial:
+        assert partial.name == f".a.node-cluster--1--.{os.getpid()}.txt"
+        partial.write_text("new")
+    partial.with_name(f".a.node-cluster--1--.{10**30}.txt").write_text("half")
+    write_text(path, "newer")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_listed_is_written_to(tmp_path, monkeypatch):
+    def refuse(folder):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    write_text(tmp_path / "a.txt", "new")
+    assert (tmp_path / "a.txt").read_text() == "new"
