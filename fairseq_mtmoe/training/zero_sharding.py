@@ -1,0 +1,129 @@
+"""`--zero-sharding os` beside experts: the optimizer's state of what all processes share is spread over them.
+
+fairscale's OSS gives each parameter to one process, which updates it and sends it to all others. It must not do so with
+experts that other processes do not have: theirs stays where they are, which is spread over the processes anyway.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import fairseq.optim
+import torch
+from fairseq.optim.shard import shard_ as fairseq_shard
+from torch import Tensor
+
+Group = dict[str, Any]
+
+
+def install() -> None:
+    """Put `shard` where fairseq's trainer finds its own. Safe to call any number of times."""
+    fairseq.optim.shard_ = shard
+
+
+def shard(optimizer: Any, process_group: Any) -> None:
+    """Spread a fairseq optimizer's state over the processes, in place, but for experts that only some of them hold."""
+    plain = optimizer.optimizer
+    kinds = {is_exchanged(parameter) for group in plain.param_groups for parameter in group["params"]}
+    if kinds == {True}:
+        return  # nothing is shared
+    if kinds == {False}:
+        fairseq_shard(optimizer, process_group)
+        return
+    config = optimizer.optimizer_config
+    shared = SimpleNamespace(optimizer=plain, optimizer_config=config)
+    shared.optimizer = type(plain)(_select(plain.param_groups, lambda parameter: not is_exchanged(parameter)), **config)
+    fairseq_shard(shared, process_group)
+    experts = type(plain)(_select(plain.param_groups, is_exchanged), **config)
+    optimizer.optimizer = OptimizerBesideExperts(plain.param_groups, shared.optimizer, experts)
+
+
+def is_exchanged(parameter: Tensor) -> bool:
+    """Whether a parameter is of experts that other processes do not have."""
+    return hasattr(parameter, "expert")
+
+
+class OptimizerBesideExperts(torch.optim.Optimizer):
+    """An optimizer that spreads its state over the processes, and one of this process's experts, as one.
+
+    It has the parameters and the options of both, and its state looks as that of one optimizer of all of them.
+    """
+
+    def __init__(self, groups: list[Group], shared: Any, experts: torch.optim.Optimizer) -> None:
+        super().__init__(_select(groups, lambda parameter: True), {})
+        self.shared = shared
+        self.experts = experts
+        self._knows_shared_state = False
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        self._places = [
+            (shared, [place for place, parameter in enumerate(parameters) if not is_exchanged(parameter)]),
+            (experts, [place for place, parameter in enumerate(parameters) if is_exchanged(parameter)]),
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("supports"):  # fairseq's questions about the kind of optimizer
+            return getattr(self.experts, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def disable_mem_eff_fp16_loading_hack(self) -> bool:
+        """Read by fairseq, which else loads moments by itself to keep them in float32; `load_state_dict` does."""
+        return True
+
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        """One update of all parameters; returns the closure's loss, if there is one."""
+        self._pass_options_on()
+        loss = self.shared.step(closure, **options)
+        self.experts.step(**options)
+        return loss
+
+    def consolidate_state_dict(self, recipient_rank: int = 0) -> None:
+        """Collect the shared parameters' state in one process, or in all of them (-1). All must call it together."""
+        self._pass_options_on()
+        self.shared.consolidate_state_dict(recipient_rank)
+        self._knows_shared_state = recipient_rank in (-1, self.shared.rank)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state in the order of the parameters: the experts', and the rest where it was last collected."""
+        packed: dict[str, Any] = super().state_dict()
+        for child, places in self._places:
+            if child is self.experts or self._knows_shared_state:
+                packed["state"].update({places[index]: entry for index, entry in child.state_dict()["state"].items()})
+        packed["state"] = dict(sorted(packed["state"].items()))
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take from the state of all parameters, as one optimizer has it, what this process updates."""
+        state = state_dict["state"]
+        for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            own.update({option: value for option, value in saved.items() if option != "params"})
+        for child, places in self._places:
+            packed = torch.optim.Optimizer.state_dict(child)["param_groups"]
+            mine = {index: dict(state[place]) for index, place in enumerate(places) if place in state}
+            child.load_state_dict({"state": mine, "param_groups": packed})
+        self._keep_precision(state)
+        self._pass_options_on()
+
+    def broadcast_global_state_dict(self, state_dict: Any) -> Any:
+        """The first process's state, in every process: called by fairseq before it loads one."""
+        return self.shared.broadcast_global_state_dict(state_dict)
+
+    def _keep_precision(self, state: dict[int, dict[str, Any]]) -> None:
+        """Undo that torch rounds the moments of half-precision parameters to half precision when it loads them."""
+        parameters = [parameter for group in self.experts.param_groups for parameter in group["params"]]
+        for parameter, place in zip(parameters, self._places[1][1], strict=True):
+            loaded = self.experts.state[parameter]
+            for name, value in state.get(place, {}).items():
+                if torch.is_tensor(value) and value.dtype != loaded[name].dtype:
+                    loaded[name] = value.to(loaded[name].device)
+
+    def _pass_options_on(self) -> None:
+        """Schedulers and resumed runs set learning rates here; the two that do the work must see them."""
+        for child, _ in self._places:
+            for own, theirs in zip(self.param_groups, child.param_groups, strict=True):
+                theirs.update({option: value for option, value in own.items() if option != "params"})
+
+
+def _select(groups: list[Group], wanted: Callable[[Tensor], bool]) -> list[Group]:
+    """The groups with those of their parameters that are wanted."""
+    return [{**group, "params": [parameter for parameter in group["params"] if wanted(parameter)]} for group in groups]
