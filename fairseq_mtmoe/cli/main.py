@@ -10,7 +10,7 @@ import click
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.errors import UserError
 
-COMMANDS = ("prepare", "upcycle", "evaluate", "plot")
+COMMANDS = ("prepare", "upcycle", "reshard", "average", "evaluate", "plot")
 
 
 class _Commands(click.Group):

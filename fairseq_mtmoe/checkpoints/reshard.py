@@ -1,0 +1,108 @@
+"""A checkpoint with its experts in other files: so many in each, or all of them in the checkpoint's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.expert_files import (
+    ExpertReader,
+    companion,
+    load_mapped,
+    new_id,
+    tidy,
+    whole,
+    with_files,
+    write_experts,
+)
+from fairseq_mtmoe.checkpoints.expert_states import Content, State, count_experts, is_trunk, narrow, split
+from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters, has_shape
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.moe.share import ExpertShare
+
+Track = Callable[[Iterable[int]], Iterable[int]]
+_BUFFERS = (".version", "._float_tensor")  # a format's number, and a tensor that has the model's type
+_EMBEDDINGS = ("embed_tokens.weight", "output_projection.weight")  # what fairseq's options share
+
+
+def write_in_parts(source: Path, target: Path, experts_per_file: int, track: Track = iter) -> int:
+    """Write to `target` the checkpoint `source` with so many experts in each file; returns the number of files.
+
+    Holds the experts of one file at a time. `track` wraps the loop over the files, to show how far it is.
+
+    Raises:
+        UserError: `source` has no experts, or fewer, or is damaged.
+    """
+    state = load_mapped(source)
+    num_experts = _count(source, state)
+    if not 1 <= experts_per_file <= num_experts:
+        must_be("--experts-per-file", f"from 1 to the {num_experts} experts of `{source}`", experts_per_file)
+    trunk, read = _parts(source, state, num_experts)
+    save_id = new_id()
+    folder = companion(target) / save_id
+    files = []
+    for first in track(range(0, num_experts, experts_per_file)):
+        files.append(write_experts(folder, read(first, min(experts_per_file, num_experts - first))))
+    file_io.save(with_files(trunk, save_id, files), str(target))
+    tidy(target)
+    return len(files)
+
+
+def write_whole(source: Path, target: Path) -> None:
+    """Write to `target` the checkpoint `source` with all experts in that file. Holds all of it.
+
+    Raises:
+        UserError: `source` has no experts, or it or a file of its experts is damaged.
+    """
+    state = load_mapped(source)
+    _count(source, state)
+    file_io.save(whole(source, state), str(target))
+    if target.suffix == ".pt":
+        tidy(target)
+
+
+def trained_parameters(model: dict[str, Tensor]) -> Parameters:
+    """Names and shapes of the parameters of a model's whole state, in the order that fairseq gives them the optimizer.
+
+    The state has them in that order, with buffers, and with embeddings again where they are shared.
+    """
+    embeddings: list[Tensor] = []
+    parameters = []
+    for name, value in model.items():
+        if name.endswith(_BUFFERS):
+            continue
+        if name.endswith(_EMBEDDINGS):
+            if any(torch.equal(value, other) for other in embeddings):  # fairseq saves from a GPU without saying so
+                continue
+            embeddings.append(value)
+        parameters.append((name, value.shape))
+    return parameters
+
+
+def _count(source: Path, state: State) -> int:
+    num_experts: int = state["experts"]["num_experts"] if is_trunk(state) else count_experts(state["model"])
+    if not num_experts:
+        raise UserError(f"`{source}` must be of a model with experts, but is dense: there is nothing to reshard.")
+    return num_experts
+
+
+def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callable[[int, int], Content]]:
+    """The trunk, and how to read some of the experts."""
+    if is_trunk(state):
+        return state, ExpertReader(source, state).read
+    parameters = trained_parameters(state["model"])
+    try:
+        trunk, content = split(state, ExpertShare(num_experts, 0, num_experts), parameters)
+        moments = trunk.get("last_optimizer_state", {"state": {}})["state"]
+        if not all(has_shape(entry, parameters[index][1]) for index, entry in moments.items()):
+            raise UserError("Moments have other shapes than their parameters.")
+    except UserError as error:
+        raise UserError(
+            f"`{source}` must hold the optimizer's moments of all parameters of its model for its experts to be told "
+            "apart, but does not; go on from it in several processes, and their checkpoints will be in parts."
+        ) from error
+    return trunk, lambda first, count: narrow(content, first, count)
