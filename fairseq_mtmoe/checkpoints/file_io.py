@@ -1,9 +1,11 @@
 """Reading and writing checkpoints so that nothing is lost and nothing is executed.
 
-fairseq retries a failed write into the same file, copies `checkpoint_best.pt` over the last good one in place, and
-shows a stack trace for a damaged file. `install` puts these functions in the place of fairseq's:
+fairseq retries a failed write into the same file, copies `checkpoint_best.pt` over the last good one in place, loads
+flipped bits as weights, and shows a stack trace for a damaged file. `install` puts these functions in the place of
+fairseq's:
 
-- a file appears under its name only when it is complete and on the disk;
+- a file appears under its name only when it is complete, sealed (`seal.py`) and on the disk;
+- loading and copying read the whole file first, and refuse one that is not what was written;
 - loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (torch's `weights_only`);
 - what fails is said in one sentence.
 """
@@ -15,26 +17,28 @@ import errno
 import os
 import pickle
 import shutil
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from fairseq_mtmoe.checkpoints.seal import damaged, seal, verify
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
 
 
 @contextlib.contextmanager
-def complete_or_absent(path: str) -> Iterator[BinaryIO]:
-    """A file to write to, which gets its name `path` at the end, and leaves nothing behind when the body fails.
+def complete_or_absent(path: str) -> Iterator[Path]:
+    """A file to write, which gets its name `path` at the end, and leaves nothing behind when the body fails.
 
     Raises:
         UserError: the system cannot write it, because the disk is full for example.
     """
     with replacing(path) as partial:
         try:
-            with open(partial, "wb") as file:
-                yield file
+            yield partial
         except RuntimeError as error:
             system_error = _system_error(error)
             if system_error is None:
@@ -52,17 +56,27 @@ def _system_error(error: RuntimeError) -> OSError | None:
     return None
 
 
-def save(obj: Any, path: str, async_write: bool = False) -> None:
-    """Write a checkpoint, completely or not at all. Takes the place of fairseq's `torch_persistent_save`."""
-    with complete_or_absent(path) as file:
-        torch.save(obj, file)
+def save(obj: Any, path: str, async_write: bool = False) -> str:
+    """Write and seal a checkpoint, completely or not at all; returns the seal's digest.
+
+    Takes the place of fairseq's `torch_persistent_save`.
+    """
+    with complete_or_absent(path) as partial:
+        with open(partial, "wb") as file:
+            torch.save(obj, file)
+        return seal(partial)
 
 
 def copy(source: str, target: str, overwrite: bool = False) -> bool:
-    """Copy a checkpoint, completely or not at all. Takes the place of fairseq's `PathManager.copy` for local files."""
+    """Copy a checkpoint with its seal, completely or not at all, and a damaged one not at all.
+
+    Takes the place of fairseq's `PathManager.copy` for local files.
+    """
     if os.path.exists(target) and not overwrite:
         return False
-    with open(source, "rb") as original, complete_or_absent(target) as duplicate:
+    with readable(source):
+        verify(source)
+    with open(source, "rb") as original, complete_or_absent(target) as partial, open(partial, "wb") as duplicate:
         shutil.copyfileobj(original, duplicate, length=1 << 24)
     return True
 
@@ -74,7 +88,28 @@ def load(path: str) -> Any:
         UserError: the file is missing, damaged, or holds anything but tensors, plain containers and `Namespace`.
     """
     with readable(path):
+        verify(path)
         return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def load_ema(path: str) -> dict[str, Any]:
+    """A checkpoint with its weights' moving average (`--store-ema`) as the model.
+
+    Takes the place of fairseq's `load_ema_from_checkpoint`.
+
+    Raises:
+        UserError: as in `load`, or the checkpoint holds no moving average.
+    """
+    state: dict[str, Any] = load(path)
+    average = (state.get("extra_state") or {}).get("ema")
+    if not average:
+        raise UserError(f"`{path}` must hold a moving average of the weights (`--store-ema`), but holds none.")
+    state["model"] = OrderedDict(
+        # Copies, as in fairseq: some parameters can be one tensor.
+        (name, weight.float() if weight.dtype is torch.half else weight.clone())
+        for name, weight in average.items()
+    )
+    return state
 
 
 @contextlib.contextmanager
@@ -88,28 +123,49 @@ def readable(path: str) -> Iterator[None]:
                 f"`{path}` must hold tensors, plain containers and `argparse.Namespace` alone, but holds other Python "
                 "objects, which loading could execute; it was not loaded."
             ) from error
-        raise UserError(_damaged(path)) from error
+        raise damaged(path) from error
     except FileNotFoundError as error:
         raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
     except OSError as error:
         if error.errno != errno.EINVAL:  # torch's word for an archive that ends too early
             raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror}.") from error
-        raise UserError(_damaged(path)) from error
+        raise damaged(path) from error
     except (RuntimeError, EOFError, IndexError, KeyError, UnicodeDecodeError) as error:
-        raise UserError(_damaged(path)) from error
+        raise (_other_than_damaged(path, error) or damaged(path)) from error
 
 
-def _damaged(path: str) -> str:
-    return f"`{path}` must be a whole checkpoint, but is truncated or damaged; use an older one from the same folder."
+def _other_than_damaged(path: str, error: Exception) -> UserError | None:
+    """The sentence for a sealed file that is whole and yet cannot be loaded: an expert's, or one too big for memory."""
+    with contextlib.suppress(UserError, OSError):
+        if verify(path):
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            return UserError(f"`{path}` must be a checkpoint that can be loaded, and is whole, but: {reason}")
+    return None
 
 
-def _readable_load(original: Callable[..., Any]) -> Callable[..., Any]:
+def _verified_load(original: Callable[..., Any]) -> Callable[..., Any]:
+    from fairseq.file_io import PathManager
+
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
         with readable(path):
+            if not PathManager.path_requires_pathmanager(path):
+                verify(path)
             return original(path, *args, **kwargs)
 
     load_checkpoint_to_cpu.installed_by = __name__  # type: ignore[attr-defined]
     return load_checkpoint_to_cpu
+
+
+def _writable_or_one_sentence(original: Callable[[str], None]) -> Callable[[str], None]:
+    def verify_checkpoint_directory(save_dir: str) -> None:
+        try:
+            original(save_dir)
+        except OSError as error:
+            raise UserError(
+                f"`--save-dir` must be a folder in which files can be written, but is {save_dir!r}: {error.strerror}."
+            ) from error
+
+    return verify_checkpoint_directory
 
 
 def install() -> None:
@@ -119,6 +175,10 @@ def install() -> None:
 
     if hasattr(checkpoint_utils.load_checkpoint_to_cpu, "installed_by"):
         return
-    checkpoint_utils.load_checkpoint_to_cpu = _readable_load(checkpoint_utils.load_checkpoint_to_cpu)
+    checkpoint_utils.load_checkpoint_to_cpu = _verified_load(checkpoint_utils.load_checkpoint_to_cpu)
+    checkpoint_utils.load_ema_from_checkpoint = load_ema
+    checkpoint_utils.verify_checkpoint_directory = _writable_or_one_sentence(
+        checkpoint_utils.verify_checkpoint_directory
+    )
     checkpoint_utils.torch_persistent_save = save
     PathManager.copy = staticmethod(copy)

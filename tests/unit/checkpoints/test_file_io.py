@@ -11,6 +11,7 @@ from fairseq.file_io import PathManager
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.seal import verify
 from fairseq_mtmoe.errors import UserError
 
 
@@ -71,6 +72,90 @@ def test_loading_never_executes(tmp_path):
     assert not proof.exists()
 
 
+def flip_a_weight(path):
+    with open(path, "r+b") as file:
+        at = file.read().index(torch.arange(500.0, 502).numpy().tobytes())
+        file.seek(at)
+        file.write(b"\1")
+
+
+def fairseq_state():
+    ema = {"w": torch.ones(1000), "h": torch.ones(3, dtype=torch.half), "n": torch.arange(3)}
+    ema["tied"] = ema["w"]
+    history = [{"optimizer_name": "A", "lr_scheduler_state": {}}]
+    return {**state(), "optimizer_history": history, "extra_state": {"ema": ema}}
+
+
+LOADERS = {
+    "ours": file_io.load,
+    "fairseq's": lambda path: checkpoint_utils.load_checkpoint_to_cpu(path),
+    "fairseq's average": lambda path: checkpoint_utils.load_ema_from_checkpoint(path),
+}
+
+
+@pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize("save", [file_io.save, torch.save], ids=["sealed", "stock"])
+def test_every_way_to_load_refuses_a_flipped_weight_and_offers_an_older_file(tmp_path, save, load):
+    older, path = str(tmp_path / "checkpoint1.pt"), str(tmp_path / "checkpoint_last.pt")
+    save(fairseq_state(), older)
+    save(fairseq_state(), path)
+    assert load(path)["model"]["w"].shape == (1000,)
+    flip_a_weight(path)
+    with pytest.raises(UserError) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"`{path}` must be a whole checkpoint, but is truncated or damaged; use an older one: the newest good one "
+        f"beside it is `{older}`."
+    )
+
+
+def test_a_saved_file_is_sealed(tmp_path):
+    path = str(tmp_path / "checkpoint.pt")
+    assert file_io.save(state(), path) == verify(path)
+
+
+def test_a_file_from_before_archives_loads(tmp_path):
+    path = str(tmp_path / "checkpoint.pt")
+    torch.save(fairseq_state(), path, _use_new_zipfile_serialization=False)
+    for load in LOADERS.values():
+        assert load(path)["model"]["w"].shape == (1000,)
+
+
+def test_a_copy_is_sealed_and_a_damaged_one_is_not_made(tmp_path):
+    last, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
+    file_io.save(state(), str(last))
+    file_io.copy(str(last), str(best))
+    assert best.read_bytes() == last.read_bytes() and verify(best)
+    flip_a_weight(last)
+    with pytest.raises(UserError, match=r"`.*checkpoint_last\.pt` must be a whole .* beside it is `.*_best\.pt`"):
+        file_io.copy(str(last), str(best), overwrite=True)
+    assert verify(best) and len(os.listdir(tmp_path)) == 2
+    with pytest.raises(UserError, match="there is none"):
+        file_io.copy(str(tmp_path / "none.pt"), str(best), overwrite=True)
+
+
+def test_the_moving_average_becomes_the_model_as_in_fairseq(tmp_path):
+    path = str(tmp_path / "checkpoint.pt")
+    file_io.save(fairseq_state(), path)
+    loaded = checkpoint_utils.load_ema_from_checkpoint(path)["model"]
+    assert list(loaded) == ["w", "h", "n", "tied"] and loaded["w"].data_ptr() != loaded["tied"].data_ptr()
+    assert [weight.dtype for weight in loaded.values()] == [torch.float, torch.float, torch.long, torch.float]
+    assert torch.equal(loaded["w"], torch.ones(1000)) and torch.equal(loaded["h"], torch.ones(3))
+    for without in ({**fairseq_state(), "extra_state": {}}, state()):
+        file_io.save(without, path)
+        with pytest.raises(UserError, match=r"must hold a moving average of the weights \(`--store-ema`\)"):
+            checkpoint_utils.load_ema_from_checkpoint(path)
+
+
+def test_a_file_elsewhere_is_left_to_fairseqs_path_manager(tmp_path, monkeypatch):
+    path = str(tmp_path / "checkpoint.pt")
+    file_io.save(fairseq_state(), path)
+    monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda name: name == "s3://checkpoint.pt")
+    monkeypatch.setattr(PathManager, "get_local_path", lambda name: path)
+    monkeypatch.setattr(os, "remove", lambda name: None)
+    assert checkpoint_utils.load_checkpoint_to_cpu("s3://checkpoint.pt")["model"]["w"].shape == (1000,)
+
+
 @pytest.mark.parametrize("keep", [0, 10, 2000, -1])
 def test_truncated_file_is_one_sentence(tmp_path, keep):
     path = str(tmp_path / "checkpoint.pt")
@@ -88,6 +173,18 @@ def test_a_file_of_another_kind_is_no_whole_checkpoint(tmp_path):
     path.write_text("# A heading\n")
     with pytest.raises(UserError, match="must be a whole checkpoint"):
         file_io.load(str(path))
+
+
+def test_a_whole_file_that_is_no_checkpoint_is_not_called_damaged(tmp_path):
+    path = str(tmp_path / "0-3.pt")
+    file_io.save({"experts": {}}, path)
+    with pytest.raises(
+        UserError, match=r"0-3\.pt` must be a checkpoint that can be loaded, .* but: KeyError: 'best_loss'"
+    ):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
+    torch.save({"experts": {}}, path)  # it has no seal: no one knows
+    with pytest.raises(UserError, match="truncated or damaged"):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
 
 
 def test_missing_file_is_one_sentence(tmp_path):
@@ -119,9 +216,33 @@ def test_full_disk_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
 
 def test_an_interrupted_save_leaves_nothing_behind(tmp_path):
     path = str(tmp_path / "checkpoint_last.pt")
-    with pytest.raises(KeyboardInterrupt), file_io.complete_or_absent(path) as file:
-        file.write(b"half")
+    with pytest.raises(KeyboardInterrupt), file_io.complete_or_absent(path) as partial:
+        partial.write_bytes(b"half")
         raise KeyboardInterrupt
-    with pytest.raises(ZeroDivisionError), file_io.complete_or_absent(path) as file:
+    with pytest.raises(ZeroDivisionError), file_io.complete_or_absent(path):
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == []
+
+
+def test_a_save_into_no_folder_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"`.*/file/a\.pt` cannot be written: (File exists|Not a directory); what was"):
+        file_io.save(state(), str(tmp_path / "file" / "a.pt"))
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence_at_the_start(tmp_path, monkeypatch):
+    checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "new"))
+    assert os.listdir(tmp_path / "new") == []
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "new"):
+        with pytest.raises(UserError, match=rf"`--save-dir` must be a folder in which .* but is '{folder}': Not a dir"):
+            checkpoint_utils.verify_checkpoint_directory(str(folder))
+
+    def refuse(*arguments, **options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "makedirs", refuse)
+    monkeypatch.setattr(checkpoint_utils, "open", refuse, raising=False)
+    for folder in (tmp_path / "new", tmp_path / "newer"):
+        with pytest.raises(UserError, match=rf"but is '{folder}': Read-only file system\.$"):
+            checkpoint_utils.verify_checkpoint_directory(str(folder))

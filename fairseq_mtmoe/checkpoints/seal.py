@@ -1,0 +1,184 @@
+"""Checkpoint files that say whether they are whole: a sha256 of their bytes in the zip archive's comment.
+
+torch writes a zip archive and checks none of its checksums on reading: a flipped bit loads as another weight. The seal
+is `mtmoe sha256:<64 lower-case hex digits>` as the comment of the archive's last record (its end-of-central-directory
+record, EOCD), so that stock torch still reads the file. What is hashed is every byte before the comment, from the
+first of the file to the two of the comment's length, which is already its final 77. A file is then one of three:
+
+- sealed: it ends in an EOCD record with exactly our comment, and the digest is right;
+- unsealed (stock fairseq's, or of an older version of ours): it ends in an EOCD record without a comment, and the
+  checksum (CRC-32) that the archive keeps of each record is right;
+- damaged: anything else.
+
+Before torch 1.6 files were no archives and have no checksum: of those nothing can be checked.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fairseq_mtmoe.errors import UserError
+
+_PREFIX = b"mtmoe sha256:"
+_COMMENT_SIZE = len(_PREFIX) + 64
+_LENGTH = struct.Struct("<H")  # an EOCD record's last field: how long the comment is
+_EOCD = b"PK\x05\x06"
+_EOCD_SIZE = 22
+_FIRST_RECORD = b"PK\x03\x04"
+_LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # torch's magic number, pickled: files before 1.6 begin so
+_FOLDER = 0x10  # the attribute of a zip record that makes torch's reader skip its content
+
+
+class _Damaged(Exception):
+    """A file is not what was written."""
+
+
+class _Head(io.RawIOBase):
+    """The first `size` bytes of a file, to be read once."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        file.seek(0)
+        self._file, self._left = file, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(min(len(buffer), self._left))
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+
+def seal(path: str | Path) -> str:
+    """Seal a finished archive in place, before it gets its name; returns the digest's hex digits."""
+    with open(path, "r+b") as file:
+        assert _comment_length(file) == 0, "only a finished archive without a comment can be sealed"
+        file.seek(-_LENGTH.size, os.SEEK_END)
+        file.write(_LENGTH.pack(_COMMENT_SIZE))
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()  # leaves the file at its end
+        file.write(_PREFIX + digest.encode())
+    return digest
+
+
+def verify(path: str | Path) -> str | None:
+    """Read the whole file and compare it with its seal, or with its records' checksums where it has none.
+
+    Returns:
+        A sealed file's digest in hex; None for an unsealed one, and for one from before torch 1.6.
+
+    Raises:
+        UserError: the file is truncated or damaged.
+        OSError: the file cannot be read.
+    """
+    try:
+        return _inspect(path)
+    except _Damaged as error:
+        raise damaged(path) from error
+
+
+def damaged(path: str | Path) -> UserError:
+    """The sentence for a damaged file: it names the newest good one beside it, if there is one."""
+    other = newest_good(path)
+    offer = f": the newest good one beside it is `{other}`" if other else ", there is no good one beside it"
+    return UserError(f"`{path}` must be a whole checkpoint, but is truncated or damaged; use an older one{offer}.")
+
+
+def newest_good(path: str | Path) -> Path | None:
+    """The newest checkpoint in the same folder, other than `path`, that is whole; None where there is none.
+
+    The file of some experts, `X.experts/<id>/0-3.pt`, is a part of `X.pt`: what is beside that one counts.
+    """
+    given = Path(path)
+    if len(given.parents) > 2 and given.parents[1].suffix == ".experts":
+        given = given.parents[1].with_suffix(".pt")
+    others = [file for file in given.parent.glob("checkpoint*.pt") if file.name != given.name]
+    return next((file for file in sorted(others, key=_age) if _is_good(file)), None)
+
+
+def _age(path: Path) -> float:
+    """A key that sorts the newest file first, and last what is no longer there."""
+    try:
+        return -path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _is_good(path: Path) -> bool:
+    """Whether the file, and those of its experts in a folder of their own, are seen to be whole."""
+    try:
+        for file in (path, *path.with_suffix(".experts").glob("*/*.pt")):
+            with open(file, "rb") as opened:
+                if _is_legacy(opened):  # it may be whole, or not
+                    return False
+            _inspect(file)
+    except (_Damaged, OSError):
+        return False
+    return True
+
+
+def _inspect(path: str | Path) -> str | None:
+    """`verify`, raising `_Damaged`."""
+    with open(path, "rb") as file:
+        if _is_legacy(file):
+            return None
+        if _comment_length(file) == 0:
+            _check_records(file)
+            return None
+        size = os.fstat(file.fileno()).st_size
+        if _comment_length(file, before_end=_COMMENT_SIZE) != _COMMENT_SIZE:
+            raise _Damaged
+        digest = hashlib.file_digest(_Head(file, size - _COMMENT_SIZE), "sha256").hexdigest()
+        if file.read(_COMMENT_SIZE + 1) != _PREFIX + digest.encode():
+            raise _Damaged
+    return digest
+
+
+def _is_legacy(file: BinaryIO) -> bool:
+    """Whether the file is of the format that torch wrote before 1.6."""
+    file.seek(0)
+    return _LEGACY_MAGIC in file.read(32)
+
+
+def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
+    """The comment's length in the EOCD record that ends so many bytes before the file does; None if none ends there."""
+    start = os.fstat(file.fileno()).st_size - before_end - _EOCD_SIZE
+    if start < 0:
+        return None
+    file.seek(start)
+    record = file.read(_EOCD_SIZE)
+    return int(_LENGTH.unpack(record[-_LENGTH.size :])[0]) if record.startswith(_EOCD) else None
+
+
+def _check_records(file: BinaryIO) -> None:
+    """Compare every record of an unsealed archive with its checksum, and refuse what torch and Python read apart."""
+    file.seek(0)
+    if file.read(len(_FIRST_RECORD)) != _FIRST_RECORD:
+        raise _Damaged
+    try:
+        with zipfile.ZipFile(file) as archive:
+            records = archive.infolist()
+            names = {record.filename for record in records}
+            if len(names) < len(records) or not all(map(_is_plain, records)) or archive.testzip() is not None:
+                raise _Damaged
+    # A damaged directory sends Python's reader anywhere, even before the file's start (EINVAL).
+    except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, OverflowError, struct.error) as error:
+        raise _Damaged from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise _Damaged from error
+
+
+def _is_plain(record: zipfile.ZipInfo) -> bool:
+    """Whether a record is one that torch writes: its bytes as they are, not skipped as a folder."""
+    stored = record.compress_type == zipfile.ZIP_STORED and record.compress_size == record.file_size
+    return stored and not record.external_attr & _FOLDER

@@ -1,0 +1,193 @@
+"""A sealed file says whether it is whole, and torch reads it all the same."""
+
+import hashlib
+import os
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_mtmoe.checkpoints.seal import newest_good, seal, verify
+from fairseq_mtmoe.errors import UserError
+
+COMMENT = 77
+
+
+def unsealed(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"w": torch.arange(100.0), "n": 3}, path)
+    return path
+
+
+def sealed(path: Path) -> Path:
+    seal(unsealed(path))
+    return path
+
+
+def change(path: Path, offset: int, bits: int = 1) -> Path:
+    """Flip bits of one byte."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= bits
+    path.write_bytes(data)
+    return path
+
+
+def assert_damaged(path: Path) -> None:
+    with pytest.raises(UserError, match=r"truncated or damaged; use an older one.*\.$") as caught:
+        verify(path)
+    assert f"`{path}`" in str(caught.value) and str(caught.value).count(". ") == 0
+
+
+def test_the_comment_is_the_digest_of_all_before_it(tmp_path):
+    path = unsealed(tmp_path / "a.pt")
+    before = path.read_bytes()
+    digest = seal(path)
+    data = path.read_bytes()
+    assert data[:-COMMENT] == before[:-2] + struct.pack("<H", COMMENT)
+    assert data[-COMMENT:] == b"mtmoe sha256:" + hashlib.sha256(data[:-COMMENT]).hexdigest().encode()
+    assert verify(path) == verify(str(path)) == digest == data[-64:].decode()
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_stock_torch_and_zip_read_a_sealed_file(tmp_path, mmap):
+    path = sealed(tmp_path / "a.pt")
+    loaded = torch.load(path, mmap=mmap)
+    assert torch.equal(loaded["w"], torch.arange(100.0)) and loaded["n"] == 3
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None and archive.comment.startswith(b"mtmoe sha256:")
+
+
+def test_a_file_of_more_than_one_block_is_hashed_whole(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save({"w": torch.zeros(300_000)}, path)
+    seal(path)
+    assert verify(path)
+    size = path.stat().st_size
+    for offset in (0, 1 << 18, (1 << 18) - 1, 1 << 19, size // 2, size - COMMENT - 1):
+        assert_damaged(change(path, offset))
+        assert verify(change(path, offset))
+
+
+def test_what_is_not_exactly_sealed_is_damaged(tmp_path):
+    path = sealed(tmp_path / "a.pt")
+    data = path.read_bytes()
+    upper = data[-64:].upper()
+    assert upper != data[-64:]
+    for wrong in (
+        data[:-COMMENT],  # the comment is lost, and nothing else
+        data + b"\0",
+        data + data[-COMMENT:],
+        data[:-64] + upper,
+        data[:-64] + b"0" * 64,
+        data[:-COMMENT] + data[-COMMENT:].replace(b"mtmoe", b"other"),
+        b"\0" + data,
+        b"",
+        data[-COMMENT:],
+    ):
+        path.write_bytes(wrong)
+        assert_damaged(path)
+
+
+def test_only_a_finished_file_without_a_comment_is_sealed(tmp_path):
+    path = sealed(tmp_path / "a.pt")
+    for content in (path.read_bytes(), b"", b"PK\x03\x04 and so on, and on, and on"):
+        path.write_bytes(content)
+        with pytest.raises(AssertionError):
+            seal(path)
+        assert path.read_bytes() == content
+
+
+def test_torch_itself_does_not_see_a_flipped_weight(tmp_path):
+    path = unsealed(tmp_path / "a.pt")
+    assert verify(path) is None
+    weight = struct.pack("<f", 50.0)
+    change(path, path.read_bytes().index(weight) + 2)
+    assert torch.load(path)["w"][50] != 50
+    assert_damaged(path)
+
+
+def directory_entry(path: Path, name: str) -> int:
+    """Where the archive's directory describes a record."""
+    with zipfile.ZipFile(path) as archive:
+        start = archive.start_dir
+    data = path.read_bytes()
+    return data.rindex(b"PK\x01\x02", start, data.index(name.encode(), start))
+
+
+def test_an_unsealed_archive_that_two_readers_read_apart_is_damaged(tmp_path):
+    path = unsealed(tmp_path / "a.pt")
+    entry = directory_entry(path, "/data/0")
+    change(path, entry + 38, 0x10)  # a folder, for torch: it gives memory that nothing was read into
+    assert verify_by_python(path)
+    assert_damaged(path)
+    change(path, entry + 38, 0x10)
+    change(path, entry + 10, 8)  # compressed: stored bytes are then misread
+    assert_damaged(path)
+    change(path, entry + 10, 8)
+    assert verify(path) is None
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning):
+        archive.writestr(next(name for name in archive.namelist() if name.endswith("data.pkl")), b"other")
+    assert_damaged(path)
+
+
+def verify_by_python(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip() is None
+
+
+def test_files_from_before_archives_pass_unchecked(tmp_path):
+    for protocol in (2, 4):
+        torch.save({"n": 3}, tmp_path / "old.pt", _use_new_zipfile_serialization=False, pickle_protocol=protocol)
+        assert verify(tmp_path / "old.pt") is None
+
+
+def test_an_unreadable_file_is_the_systems_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        verify(tmp_path / "none.pt")
+    with pytest.raises(IsADirectoryError):
+        verify(tmp_path)
+
+
+def dated(path: Path, time: int) -> Path:
+    os.utime(path, (time, time))
+    return path
+
+
+def test_the_newest_good_one_is_offered(tmp_path):
+    last = change(dated(sealed(tmp_path / "checkpoint_last.pt"), 900), 100)
+    change(sealed(tmp_path / "checkpoint_best.pt"), 100)
+    torch.save({}, tmp_path / "checkpoint_from_2019.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "checkpoint_folder.pt").mkdir()
+    (tmp_path / "checkpoint_lost.pt").symlink_to("nowhere")
+    sealed(tmp_path / "model.pt")
+    assert newest_good(last) is None
+    with pytest.raises(UserError, match=r"use an older one, there is no good one beside it\.$"):
+        verify(last)
+    oldest = dated(sealed(tmp_path / "checkpoint_1_10.pt"), 300)
+    older = dated(unsealed(tmp_path / "checkpoint2.pt"), 600)
+    assert newest_good(last) == newest_good(tmp_path / "new.pt") == older
+    with pytest.raises(UserError, match=rf"use an older one: the newest good one beside it is `{older}`\.$"):
+        verify(str(last))
+    assert newest_good(older) == oldest
+
+
+def test_a_checkpoint_is_as_good_as_its_experts(tmp_path):
+    for name, time in (("last", 900), ("2", 600), ("1", 300)):
+        dated(sealed(tmp_path / f"checkpoint_{name}.pt"), time)
+        sealed(tmp_path / f"checkpoint_{name}.experts" / "id" / "0-3.pt")
+    damaged = change(tmp_path / "checkpoint_last.experts" / "id" / "0-3.pt", 100)
+    assert newest_good(damaged) == tmp_path / "checkpoint_2.pt"
+    change(tmp_path / "checkpoint_2.experts" / "id" / "0-3.pt", 100)
+    assert newest_good(damaged) == tmp_path / "checkpoint_1.pt"
+    damaged.unlink()
+    assert newest_good(damaged) == tmp_path / "checkpoint_1.pt"
+
+
+def test_paths_without_folders_are_looked_at(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sealed(Path("checkpoint1.pt"))
+    change(sealed(Path("checkpoint2.pt")), 100)
+    with pytest.raises(UserError, match=r"it is `checkpoint1\.pt`\.$"):
+        verify("checkpoint2.pt")
