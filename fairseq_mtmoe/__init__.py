@@ -28,13 +28,15 @@ def register() -> None:
 
     import torch
 
-    from fairseq_mtmoe.checkpoints import file_io
+    from fairseq_mtmoe import training
+    from fairseq_mtmoe.checkpoints import loading
     from fairseq_mtmoe.errors import install_excepthook
 
     # fairseq's checkpoints hold their options as a Namespace: a plain container, and safe to unpickle.
     torch.serialization.add_safe_globals([argparse.Namespace])
     install_excepthook()
-    file_io.install()
+    loading.install()
+    training.install()
     for name in ("optim", "tasks", "models.base_sparse"):
         importlib.import_module(f"{__name__}.{name}")
 

@@ -24,8 +24,6 @@ from fairseq_mtmoe.data.multilingual_training import TrainingPairs
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule
 from fairseq_mtmoe.data.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.models._common import expert_layers
-from fairseq_mtmoe.models._common.switch import maybe_sparsify
 from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, stop_counting
 from fairseq_mtmoe.tasks._memory import recall, relabel, remembered, warn_of_changes
@@ -299,15 +297,16 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         ignore_grad: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """As fairseq's; the model becomes sparse first when its dense updates are over."""
+        """As fairseq's; the clock of the run log runs."""
         if not self.stopwatch.is_running:
             stop_counting(model)
             self.stopwatch.start()
-        if maybe_sparsify(model, optimizer, update_num):
-            gates = [layer.gate.num_experts for layer in expert_layers(model).values()]
-            self.journal.write("sparsified", update=update_num, num_experts=max(gates, default=0))
         sample = self._for_model(sample, [model])
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
+
+    def sparsified(self, update: int, num_experts: int) -> None:
+        """Called by our trainer when the model got its experts."""
+        self.journal.write("sparsified", update=update, num_experts=num_experts)
 
     def get_checkpoint_dict(self) -> Dict[str, Any]:
         """Called by fairseq when it saves: the time spent so far."""

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "models/base_sparse": {"errors", "moe", "checkpoints", "models/_common"},
     "criterions": {"errors", "moe"},
     "optim": {"errors"},
+    "training": {"errors", "files", "moe", "checkpoints", "models/_common"},
     "data": {"errors", "data/sampling", "data/tiers"},
     "evaluation": {"errors", "data", "data/tiers"},
     "tasks": {"errors", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "models/_common"},

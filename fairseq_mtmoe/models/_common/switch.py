@@ -8,10 +8,9 @@ the one that dense training would have made, seen by each expert on its own toke
 import logging
 from typing import Any
 
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import expert_key
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models._common.expert_layers import expert_slots
 from fairseq_mtmoe.models._common.optimizer_state import (
     NamedState,
@@ -30,18 +29,15 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     To be called before each training step with the number of updates done so far. A resumed run comes here with the
     same number as an uninterrupted one, so both switch at the same place, from the same random state.
 
+    In several processes each of them calls it, and gets its own experts; a wrapper of the model for several processes
+    knows the dense parameters only, and must be made anew.
+
     Raises:
-        UserError: the model is wrapped for several processes, whose buckets of gradients know the dense model only.
+        UserError: the optimizer's state cannot be carried over; see `read_state`.
     """
     dense_updates = getattr(model, "dense_updates", 0)
     if not dense_updates or not model.is_dense:
         return False
-    model.switch_is_watched = True
-    if distributed.is_initialized() and distributed.get_world_size() > 1:
-        raise UserError(
-            "`--dense-updates` must be used in one process: train dense there, and go on in several from its "
-            "checkpoint made sparse by `mtmoe upcycle`."
-        )
     if update_num < dense_updates:
         if update_num <= 1:  # what cannot work is said at once, not after the dense updates
             read_state(optimizer, trained_parameters(model))
@@ -73,6 +69,29 @@ def sparsify_with_state(model: nn.Module, state: NamedState) -> NamedState:
             count = model.get_parameter(target).shape[0]
             sparse[target] = map_tensors(entry, shapes[name], lambda value, n=count: _stacked(value, n))
     return sparse
+
+
+def sparsify_average(average: Any, model: nn.Module) -> None:
+    """Sparsify fairseq's moving average of a model that became sparse: experts from its own weights, gates the model's.
+
+    Args:
+        average: fairseq's `EMA`, with float32 copies or without.
+        model: the model, already sparse.
+    """
+    copy = average.get_model()
+    slots, before = set(expert_slots(copy)), set(copy.state_dict())
+    copy.sparsify()
+    copy.requires_grad_(False)
+    experts = {target: key for key in before if (target := expert_key(key, slots)) is not None}
+    values, own = model.state_dict(), copy.state_dict()
+    for key in set(own) - before - set(experts):
+        own[key].copy_(values[key])
+    if average.fp32_params:
+        dense = dict(average.fp32_params)
+        average.fp32_params = {
+            key: _stacked(dense[experts[key]], len(value)) if key in experts else dense.get(key, value.float())
+            for key, value in own.items()
+        }
 
 
 def _stacked(value: Tensor, count: int) -> Tensor:

@@ -43,8 +43,6 @@ class BaseMoEModel(SparseTransformer):
 
     task_names: List[str]
     dense_updates: int
-    num_updates = 0
-    switch_is_watched = False  # by a task that calls `maybe_sparsify`; fairseq's own tasks do not
 
     @classmethod
     def build_model(cls, cfg: BaseMoEConfig, task: Any) -> "BaseMoEModel":
@@ -60,25 +58,6 @@ class BaseMoEModel(SparseTransformer):
         model.task_names = task_names
         model.dense_updates = cfg.dense_updates
         return model
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Called by fairseq's trainer."""
-        super().set_num_updates(num_updates)
-        self.num_updates = num_updates
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As `SparseTransformer.forward`.
-
-        Raises:
-            UserError: the model would train dense for ever, because its task never makes it sparse.
-        """
-        unwatched = self.training and self.num_updates > 0 and self.dense_updates > 0 and not self.switch_is_watched
-        if unwatched and self.is_dense:
-            raise UserError(
-                "`--dense-updates` must be used with `--task translation_heated`, which makes the model sparse when "
-                "they are over; with this task use `mtmoe upcycle`."
-            )
-        return super().forward(*args, **kwargs)
 
     @property
     def is_dense(self) -> bool:

@@ -5,6 +5,8 @@ import dataclasses
 
 import pytest
 import torch
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.models.ema.ema import EMA
 from fairseq.optim.adafactor import FairseqAdafactor
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from fairseq.optim.fp16_optimizer import FP16Optimizer
@@ -12,10 +14,10 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models._common.optimizer_state import read_state, trained_parameters
-from fairseq_mtmoe.models._common.switch import maybe_sparsify
+from fairseq_mtmoe.models._common.switch import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
 from fairseq_mtmoe.models.base_sparse.upcycle import upcycle
-from tests.helpers.models import SIZES, batch, dense_model, moe_model
+from tests.helpers.models import SIZES, batch, dense_model, moe_model, perturb
 
 ADAFACTOR = {
     "lr": [0.01], "adafactor_eps": "(1e-30, 1e-3)", "clip_threshold": 1.0, "decay_rate": -0.8, "beta1": None,
@@ -111,19 +113,30 @@ def test_the_switch_waits_for_its_update_and_happens_once():
     assert not maybe_sparsify(dense_model(), None, 4)
 
 
-def test_a_task_that_never_switches_is_found_out_at_the_second_update():
-    model = moe_model(dense_updates=3).train()
-    model(**batch())
-    model.set_num_updates(1)
-    with pytest.raises(UserError, match="must be used with `--task translation_heated`"):
-        model(**batch())
-    model.eval()(**batch())
-    maybe_sparsify(model, adam([p for _, p in trained_parameters(model)]), 1)
-    model.train()(**batch())
-    resumed = moe_model(dense_updates=3).train()
-    resumed.sparsify()
-    resumed.set_num_updates(5)
-    resumed(**batch())
+@pytest.mark.parametrize("fp32", [False, True])
+def test_a_moving_average_becomes_sparse_from_its_own_weights(fp32):
+    model = moe_model(dense_updates=3)
+    average = EMA(model, EMAConfig(store_ema=True, ema_fp32=fp32, ema_decay=0.5))
+    perturb(model)
+    average.step(model, 1)
+    held = average.fp32_params if fp32 else average.get_model().state_dict()
+    dense = {key: value.clone() for key, value in held.items()}
+    assert not torch.equal(dense[FC1], model.get_parameter(FC1))
+    model.sparsify()
+    sparsify_average(average, model)
+
+    sparse = average.get_model().state_dict()
+    assert all(torch.equal(expert, dense[FC1]) for expert in sparse[EXPERTS])
+    gate = "decoder.layers.1.moe.gate.weight"
+    assert torch.equal(sparse[gate], model.get_parameter(gate))
+    assert not any(parameter.requires_grad for parameter in average.get_model().parameters())
+    assert set(sparse) == set(model.state_dict())
+    if fp32:
+        assert set(average.fp32_params) == set(sparse)
+        assert all(torch.equal(expert, dense[FC1]) for expert in average.fp32_params[EXPERTS])
+    average.step(model, 2)
+    copy, own = average.get_model().get_parameter(EXPERTS), model.get_parameter(EXPERTS)
+    torch.testing.assert_close(copy, (own + dense[FC1]) / 2)
 
 
 def test_what_cannot_be_switched_is_said_at_the_first_update():

@@ -1,0 +1,113 @@
+"""What a process says, and that it ends, when another process of the run is lost or does not answer.
+
+gloo and NCCL raise in the middle of whatever they did, in words of their own, and a process that leaves through the
+interpreter's ordinary exit can wait there for the others for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import TracebackType
+
+from torch import distributed as dist
+from torch.distributed import distributed_c10d
+
+from fairseq_mtmoe.errors import UserError, find_user_error
+
+# What gloo, the store that processes meet at, and NCCL say when another process is gone or silent.
+_LOST = re.compile(
+    r"gloo/transport|Connection (closed|reset|refused)|Timed out waiting|Broken pipe|Socket Timeout|wait timeout after"
+    r"|TCPStore|Application timeout|NCCL (error|communicator)|ncclRemoteError|ncclSystemError"
+    r"|collective operation timeout"
+)
+_IN_SPAWNED = re.compile(r"^fairseq_mtmoe\.errors\.UserError: (.*)$", re.MULTILINE)
+
+_seconds: float | None = None  # what `set_timeout` set last
+
+
+def several_processes() -> bool:
+    """Whether this process is one of several that are joined."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def set_timeout(seconds: float) -> None:
+    """Let every exchange between processes, of every group there is, fail after `seconds` without an answer."""
+    global _seconds
+    if not several_processes():
+        return
+    _seconds = seconds
+    timeout = timedelta(seconds=seconds)
+    distributed_c10d._get_default_store().set_timeout(timeout)
+    for group in list(distributed_c10d._world.pg_map):
+        distributed_c10d._set_pg_timeout(timeout, group)
+
+
+@contextmanager
+def naming_lost_processes() -> Iterator[None]:
+    """Turn what the libraries raise when another process is lost into a sentence.
+
+    Raises:
+        UserError: another process is lost, or did not answer in time.
+    """
+    try:
+        yield
+    except Exception as error:
+        lost = lost_process(error)
+        if lost is None:
+            raise
+        raise lost from error
+
+
+def lost_process(error: BaseException) -> UserError | None:
+    """The sentence for an error that comes from losing another process; None for all other errors."""
+    if not several_processes() or find_user_error(error) is not None or not _is_loss(error):
+        return None
+    within = "in time" if _seconds is None else f"within {_seconds:g} seconds (`--distributed-timeout`)"
+    return UserError(
+        f"Process {dist.get_rank()} of {dist.get_world_size()} lost another process, which failed, was killed or did "
+        f"not answer {within}: see the first message of the others, and go on from checkpoint_last.pt."
+    )
+
+
+def _is_loss(error: BaseException) -> bool:
+    seen: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in seen:
+        if isinstance(link, RuntimeError) and (isinstance(link, dist.DistError) or _LOST.search(str(link))):
+            return True
+        seen.append(link)
+        link = link.__cause__ or link.__context__
+    return False
+
+
+def install() -> None:
+    """Make uncaught errors of a run in several processes end this process at once. Safe to call twice."""
+    previous = sys.excepthook
+    if getattr(previous, "ends_processes", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sentence = lost_process(error) or _raised_in_spawned(error)
+        if sentence is None:
+            previous(kind, error, trace)
+        else:
+            previous(UserError, sentence, None)
+        if several_processes():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)  # the others notice at once; leaving in order would wait for them
+
+    hook.ends_processes = True  # type: ignore[attr-defined]
+    hook.shows_user_errors = getattr(previous, "shows_user_errors", False)  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def _raised_in_spawned(error: BaseException) -> UserError | None:
+    """The `UserError` in the traceback that torch brings, as text, from a process that it started."""
+    match = _IN_SPAWNED.search(str(error)) if type(error).__name__ == "ProcessRaisedException" else None
+    return UserError(match[1]) if match else None

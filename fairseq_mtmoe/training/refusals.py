@@ -1,0 +1,67 @@
+"""What cannot work while experts are in several processes, said at the start in one sentence each.
+
+Processes that exchange tokens must make the same steps in the same order: whatever lets one of them skip a layer or go
+its own way for some updates would leave the others waiting.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import nn
+
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.models._common import expert_slots
+
+BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
+
+
+def will_exchange(model: nn.Module, world_size: int) -> bool:
+    """Whether experts are, or will be after the dense updates, in other processes than this one."""
+    return any(math.gcd(slot.plan.num_experts, world_size) > 1 for slot in expert_slots(model).values())
+
+
+def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
+    """Check fairseq's options against a model's experts.
+
+    Raises:
+        UserError: an option cannot work, in several processes or with `--dense-updates`.
+    """
+    distributed = cfg.distributed_training
+    if getattr(model, "dense_updates", 0):
+        if distributed.zero_sharding != "none":
+            must_be("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
+        if distributed.ddp_backend == "fully_sharded":
+            must_be("--ddp-backend", f"one of {', '.join(BACKENDS)} with `--dense-updates`", distributed.ddp_backend)
+    if will_exchange(model, distributed.distributed_world_size):
+        _refuse_back_ends(cfg)
+        _refuse_options(cfg)
+
+
+def _refuse_back_ends(cfg: Any) -> None:
+    distributed = cfg.distributed_training
+    if distributed.ddp_backend not in BACKENDS:
+        must_be(
+            "--ddp-backend", f"one of {', '.join(BACKENDS)} with experts in several processes", distributed.ddp_backend
+        )
+    if cfg.optimization.use_bmuf:
+        raise UserError("`--use-bmuf` must be off with experts in several processes, which make each update together.")
+    if cfg.common.model_parallel_size > 1:
+        must_be("--model-parallel-size", "1 with experts in several processes", cfg.common.model_parallel_size)
+    if cfg.common.tpu or distributed.pipeline_model_parallel:
+        name = "--tpu" if cfg.common.tpu else "--pipeline-model-parallel"
+        raise UserError(f"`{name}` must be off with experts in several processes.")
+
+
+def _refuse_options(cfg: Any) -> None:
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):
+        value = getattr(cfg.model, name, 0.0)
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            must_be(option, "0 with experts in several processes, which would wait for each other's layers", value)
+    if cfg.common.amp:
+        raise UserError(
+            "`--amp` must be off with experts in several processes, whose loss scales would differ; use `--fp16` or "
+            "`--bf16`."
+        )

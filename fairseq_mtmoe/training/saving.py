@@ -1,0 +1,173 @@
+"""Checkpoints of several processes that hold different experts: each writes and reads its own.
+
+fairseq saves in the first process alone. Where experts are exchanged, the others wait in `save_checkpoint` for what the
+first one decides to save, and write their experts when it does; the first one writes the rest last, which makes the
+checkpoint a whole. Whatever fails in one of them fails in all, with the same sentence, and leaves the checkpoints that
+there were.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils, utils
+from omegaconf import open_dict
+from torch import distributed as dist
+
+from fairseq_mtmoe.checkpoints import expert_files, loading
+from fairseq_mtmoe.checkpoints.expert_states import is_expert, is_trunk, split
+from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models._common import expert_layers, expert_slots
+from fairseq_mtmoe.moe.share import ExpertShare
+
+
+def install() -> None:
+    """Put the wait of the other processes around fairseq's `save_checkpoint`. Safe to call twice."""
+    original = checkpoint_utils.save_checkpoint
+    if not hasattr(original, "installed_by"):
+        checkpoint_utils.save_checkpoint = _together(original)
+
+
+def _together(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save_checkpoint(cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        share = share_of(trainer)
+        if share is None or not share.is_exchanged:
+            saved = original(cfg, trainer, *args, **kwargs)
+        elif trainer.is_data_parallel_master:
+            saved = _lead(lambda: original(cfg, trainer, *args, **kwargs))
+        else:
+            original(cfg, trainer, *args, **kwargs)  # saves nothing here, but remembers the best loss
+            saved = _follow(trainer)
+        if trainer.is_data_parallel_master and saved is not None:
+            expert_files.tidy(cfg.save_dir)
+        return saved
+
+    save_checkpoint.installed_by = __name__  # type: ignore[attr-defined]
+    return save_checkpoint
+
+
+def _lead(save: Callable[[], Any]) -> Any:
+    """Save what fairseq wants to be saved, then let the other processes go on."""
+    try:
+        saved = save()
+    except UserError as error:
+        _tell(("failed", str(error), ""))
+        raise
+    _tell(("done", "", ""))
+    return saved
+
+
+def _follow(trainer: Any) -> None:
+    """Take part in every save until the first process is done."""
+    while True:
+        what, value, save_id = _tell(None)
+        if what == "done":
+            return
+        if what == "failed":
+            raise UserError(value)
+        try:
+            write_share(trainer, value, save_id, {})
+        except UserError:
+            continue  # the first process failed too, and says so
+
+
+def _tell(message: tuple[str, str, str] | None) -> tuple[str, str, str]:
+    """Send a message from the first process to all others, which call this with None; returns it."""
+    box = [message]
+    dist.broadcast_object_list(box, src=0)
+    assert box[0] is not None
+    return box[0]
+
+
+def save_leading(trainer: Any, filename: str, extra_state: dict[str, Any]) -> str:
+    """The first process's part of a save that the others follow; returns the checkpoint's path.
+
+    Raises:
+        UserError: a process could not write its part; the checkpoint is then what it was before.
+    """
+    save_id = expert_files.new_id()
+    _tell(("save", filename, save_id))
+    path: str = write_share(trainer, filename, save_id, extra_state)
+    return path
+
+
+def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str, Any]) -> str:
+    """Write this process's experts, and in the first process, when all others have written theirs, the rest."""
+    share = share_of(trainer)
+    assert share is not None
+    state = utils.move_to_cpu(trainer.state_dict())
+    state["extra_state"].update(extra_state)
+    trunk, content = split(state, share, trained_shapes(trainer))
+    folder = expert_files.companion(filename) / save_id
+    written: dict[str, Any] | str | None = None
+    if share.replica == 0:
+        try:
+            written = expert_files.write_experts(folder, content)
+        except UserError as error:
+            written = str(error)
+    everything: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everything, written)
+    failed = [entry for entry in everything if isinstance(entry, str)]
+    if failed:
+        if trainer.is_data_parallel_master:
+            expert_files.tidy(filename)
+        raise UserError(failed[0])
+    if trainer.is_data_parallel_master:
+        entries = [entry for entry in everything if entry is not None]
+        checkpoint_utils.torch_persistent_save(expert_files.with_files(trunk, save_id, entries), filename)
+    return str(Path(filename).absolute())
+
+
+@contextmanager
+def reading_shares(trainer: Any) -> Iterator[None]:
+    """Inside, each process of a model with experts reads what it needs of a checkpoint itself, and no more."""
+    if trainer.data_parallel_world_size == 1 or not expert_slots(trainer.get_model()):
+        yield
+        return
+    options = trainer.cfg.checkpoint
+    before = options.load_checkpoint_on_all_dp_ranks
+    with open_dict(options):
+        options.load_checkpoint_on_all_dp_ranks = True
+        try:
+            with loading.reading_with(functools.partial(_read_share, trainer)):
+                yield
+        finally:
+            options.load_checkpoint_on_all_dp_ranks = before
+
+
+def _read_share(trainer: Any, path: str) -> dict[str, Any]:
+    """What this process needs of a checkpoint, whoever wrote it; the model becomes sparse first if that is."""
+    state = expert_files.load_mapped(path)
+    keys = state["experts"]["keys"] if is_trunk(state) else state["model"]
+    model = trainer.get_model()
+    if getattr(model, "is_dense", False) and any(is_expert(key) for key in keys):
+        model.sparsify()
+    share = share_of(trainer)
+    if share is None:  # dense still
+        return expert_files.load_trunk(path)
+    return expert_files.load_local(path, share, trained_shapes(trainer), is_flat(trainer))
+
+
+def share_of(trainer: Any) -> ExpertShare | None:
+    """Which experts this process trains; None while the model has none."""
+    layers = expert_layers(trainer.get_model()).values()
+    return next((layer.experts.share for layer in layers), None)
+
+
+def trained_shapes(trainer: Any) -> Parameters:
+    """Names and local shapes of the trained parameters, in the order of fairseq's optimizer."""
+    named = chain(trainer.get_model().named_parameters(), trainer.get_criterion().named_parameters(prefix="criterion"))
+    return [(name, parameter.shape) for name, parameter in named if parameter.requires_grad]
+
+
+def is_flat(trainer: Any) -> bool:
+    """Whether fairseq's optimizer keeps all parameters in one float32 vector."""
+    common = trainer.cfg.common
+    return bool(common.fp16 and not common.memory_efficient_fp16 and not common.fp16_no_flatten_grads)

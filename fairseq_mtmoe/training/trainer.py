@@ -1,0 +1,213 @@
+"""fairseq's trainer, with what models with experts need of it.
+
+It takes the place of fairseq's own. In one process, with a model without our options, it is fairseq's in all it does.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from typing import Any
+
+import torch
+from fairseq.logging import metrics
+from fairseq.trainer import Trainer
+from torch import Tensor
+
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.models._common import expert_slots
+from fairseq_mtmoe.models._common.switch import maybe_sparsify, sparsify_average
+from fairseq_mtmoe.moe import MoELayer
+from fairseq_mtmoe.training import connections, saving
+from fairseq_mtmoe.training.gradients import clip_all, local_experts
+from fairseq_mtmoe.training.nonfinite import NonfiniteUpdates, SkippedUpdate, forget_gradients, show_in_gradients
+from fairseq_mtmoe.training.refusals import refuse_what_cannot_work
+
+logger = logging.getLogger(__name__)
+
+
+class SparseTrainer(Trainer):
+    """Trains models whose experts are in several processes, and models that become sparse in the middle of a run.
+
+    Raises:
+        UserError: an option is out of its range, or cannot work with experts in several processes.
+    """
+
+    def __init__(self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None) -> None:
+        self._slots = list(expert_slots(model).values())
+        self._wrapped_dense = False
+        self._idle = False
+        super().__init__(cfg, task, model, criterion, quantizer)
+        refuse_what_cannot_work(self.cfg, model)
+        self._timeout = self._number("distributed_timeout", least=1)
+        self._limit_waiting()
+        limit = self._number("max_nonfinite", least=0) or 0
+        self._nonfinite = NonfiniteUpdates(limit, self.cfg.checkpoint.save_dir)
+        if self._skips_nonfinite:
+            self.get_criterion().register_forward_hook(show_in_gradients)
+
+    def _number(self, name: str, least: int) -> int | None:
+        value: int | None = getattr(self.cfg.model, name, None)
+        if value is not None and value < least:
+            must_be(f"--{name.replace('_', '-')}", f"at least {least}", value)
+        return value
+
+    def _limit_waiting(self) -> None:
+        if self._timeout is not None:
+            connections.set_timeout(self._timeout)
+
+    # ---- the model ----
+
+    @property
+    def _layers(self) -> list[MoELayer]:
+        return [slot.moe for slot in self._slots if slot.moe is not None]
+
+    @property
+    def _exchanges(self) -> bool:
+        """Whether the steps of this process are waited for by others, whatever happens in them."""
+        return any(layer.experts.share.is_exchanged for layer in self._layers)
+
+    @property
+    def model(self) -> Any:
+        """The model in its wrapper for several processes, which is made anew when the model became sparse."""
+        dense = bool(self._slots) and not self._layers
+        if self._wrapped_model is not None and self._wrapped_dense and not dense:
+            self._wrapped_model = None
+            gc.collect()  # the old wrapper's hooks on the parameters go with it
+        self._wrapped_dense = dense
+        return super().model
+
+    def _sparsify_when_due(self) -> None:
+        if not self._slots or self._layers:
+            return
+        model, update = self.get_model(), self.get_num_updates()
+        self._set_seed()  # the gates are drawn: alike in all processes, and in a resumed run
+        if not maybe_sparsify(model, self.optimizer, update):
+            return
+        if self._ema is not None:
+            sparsify_average(self._ema, model)
+        self._idle = False
+        self._limit_waiting()  # the exchange of tokens made new groups of processes
+        if hasattr(self.task, "sparsified"):
+            self.task.sparsified(update, max(layer.gate.num_experts for layer in self._layers))
+
+    def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
+        """As fairseq's; the expert layers learn whether the batch is another one's, which only keeps others company."""
+        prepared, is_dummy_batch = super()._prepare_sample(sample, is_dummy)
+        idle = is_dummy or is_dummy_batch
+        if idle or self._idle:
+            for layer in self._layers:
+                layer.idle = idle
+            self._idle = idle
+        return prepared, is_dummy_batch
+
+    # ---- steps ----
+
+    @metrics.aggregate("train")
+    def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
+        """As fairseq's; None where the update was left out.
+
+        Raises:
+            UserError: too many updates in a row were not finite, or another process is lost.
+        """
+        with connections.naming_lost_processes():
+            self._sparsify_when_due()
+            try:
+                # Not through fairseq's decorator, which does not count down when an error passes.
+                output = Trainer.train_step.__wrapped__(self, samples, raise_oom or self._exchanges)
+            except SkippedUpdate as skipped:
+                output = self._skip(skipped)
+            if output is not None:
+                self._nonfinite.passed()
+        self._nonfinite.log()
+        return output
+
+    def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
+        """As fairseq's.
+
+        Raises:
+            UserError: another process is lost.
+        """
+        with connections.naming_lost_processes():
+            return super().valid_step(sample, raise_oom or self._exchanges)
+
+    @property
+    def _skips_nonfinite(self) -> bool:
+        """False where fairseq deals with such updates itself, or where processes make updates of their own."""
+        cfg = self.cfg
+        own_way = cfg.common.amp or cfg.optimization.use_bmuf or cfg.distributed_training.ddp_backend == "slowmo"
+        return self._nonfinite.limit > 0 and not own_way and not self.tpu
+
+    def clip_grad_norm(self, clip_norm: float) -> Tensor:
+        """As fairseq's, over the experts of all processes.
+
+        Raises:
+            SkippedUpdate: the norm is not finite; the parameters must stay as they are.
+            UserError: the scale of half-precision gradients fell to its minimum.
+        """
+        try:
+            experts = local_experts(self._layers)
+            if experts is None:
+                norm: Tensor = super().clip_grad_norm(clip_norm)
+            else:
+                norm = clip_all(self.optimizer, experts, clip_norm)
+        except OverflowError as error:
+            if self.cuda:
+                raise
+            raise SkippedUpdate(error) from None  # fairseq goes on with a tensor on a GPU
+        except FloatingPointError as error:
+            if self._skips_nonfinite:
+                raise UserError(f"{error} The newest checkpoint is in `{self.cfg.checkpoint.save_dir}`.") from error
+            raise
+        if self._skips_nonfinite and not torch.isfinite(norm).all():
+            raise SkippedUpdate
+        return norm
+
+    def _skip(self, skipped: SkippedUpdate) -> None:
+        forget_gradients(self.optimizer)
+        metrics.log_stop_time("train_wall")
+        if skipped.overflow is None:
+            self._nonfinite.add(self.get_num_updates() + 1)
+            return
+        logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.overflow}")
+        metrics.log_scalar("loss_scale", self.optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
+
+    # ---- checkpoints ----
+
+    def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
+        """As fairseq's.
+
+        Raises:
+            UserError: another process is lost.
+        """
+        if os.path.basename(filename) == "crash.pt" and self._exchanges:
+            return None  # the others are not here to save their experts
+        with connections.naming_lost_processes():
+            if self._exchanges:
+                return saving.save_leading(self, filename, extra_state)
+            return super().save_checkpoint(filename, extra_state)
+
+    def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq's.
+
+        Raises:
+            UserError: another process is lost.
+        """
+        with connections.naming_lost_processes(), saving.reading_shares(self):
+            return super().load_checkpoint(filename, *args, **kwargs)
+
+
+def install() -> None:
+    """Let fairseq's commands train with `SparseTrainer`. Safe to call twice."""
+    connections.install()
+    saving.install()
+    Trainer.__new__ = _new
+
+
+def _new(cls: type[Trainer], cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    if cls is Trainer:
+        cls = SparseTrainer
+    elif not issubclass(cls, SparseTrainer) and hasattr(cfg, "distributed_training"):
+        refuse_what_cannot_work(cfg, model)  # fairseq's trainer of parallel models
+    return object.__new__(cls)
