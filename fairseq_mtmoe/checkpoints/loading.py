@@ -1,0 +1,87 @@
+"""What fairseq's own commands read: whole models, wherever their experts lie.
+
+`install` lets `fairseq-generate`, `fairseq-interactive`, `fairseq-validate` and our commands find the experts of a
+checkpoint in parts, and build models that hold all of them: each process of these commands has batches of its own, and
+nobody to exchange tokens with. A training process reads its own share instead, inside `reading_with`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from fairseq_mtmoe.checkpoints import expert_files, file_io
+from fairseq_mtmoe.moe.share import whole_models
+
+Read = Callable[[str], dict[str, Any]]
+
+_read: ContextVar[Read | None] = ContextVar("read_checkpoint", default=None)
+
+
+@contextmanager
+def reading_with(read: Read) -> Iterator[None]:
+    """Inside, fairseq gets from a checkpoint's path what `read` returns, with fairseq's upgrades of old ones."""
+    token = _read.set(read)
+    try:
+        yield
+    finally:
+        _read.reset(token)
+
+
+def install() -> None:
+    """Put these functions in the place of fairseq's, around those of `file_io`. Safe to call twice."""
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+
+    file_io.install()
+    if hasattr(checkpoint_utils.load_model_ensemble_and_task, "installed_by"):
+        return
+    checkpoint_utils.load_checkpoint_to_cpu = _with_experts(checkpoint_utils.load_checkpoint_to_cpu)
+    checkpoint_utils.load_model_ensemble_and_task = _whole(checkpoint_utils.load_model_ensemble_and_task)
+    PathManager.copy = staticmethod(copy)
+
+
+def copy(source: str, target: str, overwrite: bool = False) -> bool:
+    """Copy a checkpoint with its experts. Takes the place of fairseq's `PathManager.copy`."""
+    if os.path.exists(target) and not overwrite:
+        return False
+    expert_files.copy_with_experts(source, target)
+    return True
+
+
+def _with_experts(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> Any:
+        read = _read.get()
+        if read is not None:
+            return _upgraded(read(path), arg_overrides)
+        return expert_files.whole(path, original(path, arg_overrides, load_on_all_ranks))
+
+    return load_checkpoint_to_cpu
+
+
+def _upgraded(state: dict[str, Any], arg_overrides: Any) -> Any:
+    """A state that was read without fairseq, as fairseq's `load_checkpoint_to_cpu` hands it out."""
+    from fairseq import checkpoint_utils
+    from fairseq.dataclass.utils import overwrite_args_by_name
+    from omegaconf import OmegaConf
+
+    if state.get("cfg") is not None:
+        state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+        if arg_overrides is not None:
+            overwrite_args_by_name(state["cfg"], arg_overrides)
+    return checkpoint_utils._upgrade_state_dict(state)
+
+
+def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
+        with whole_models():
+            return original(*args, **kwargs)
+
+    load_model_ensemble_and_task.installed_by = __name__  # type: ignore[attr-defined]
+    return load_model_ensemble_and_task
