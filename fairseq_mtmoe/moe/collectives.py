@@ -6,6 +6,7 @@ called by all processes of a group in the same order, also by one that has no ro
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +22,8 @@ class CommRecord:
     """Time and bytes of one expert layer's exchanges, while `enabled` (not at first).
 
     Attributes:
-        num_bytes: bytes that left this process for another one, forward and backward.
-        exchanges: how many all-to-alls that were.
+        num_bytes: bytes that left this process for others, forward and backward: rows, and how many rows there are.
+        exchanges: how many collective operations that were.
     """
 
     def __init__(self) -> None:
@@ -46,15 +47,14 @@ class CommRecord:
         return self._seconds
 
     @contextmanager
-    def measure(self, sent: Tensor, parts: Sequence[int], place: int) -> Iterator[None]:
-        """Record an exchange of the rows `sent`, `parts[p]` of them to process p; `place` is this process."""
+    def measure(self, num_rows: int, rows: Tensor) -> Iterator[None]:
+        """Record an operation in which so many of the rows, or as many like them, leave this process."""
         if not self.enabled:
             yield
             return
-        rows = sum(parts) - parts[place]
-        self.num_bytes += rows * (sent[0].numel() * sent.element_size() if len(sent) else 0)
+        self.num_bytes += num_rows * math.prod(rows.shape[1:]) * rows.element_size()
         self.exchanges += 1
-        if sent.is_cuda:
+        if rows.is_cuda:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             yield
@@ -74,9 +74,26 @@ def all_to_all(
 ) -> Tensor:
     """Give `send[p]` of the rows, in order, to process p, and take `receive[p]` from it; without gradients."""
     arrived = rows.new_empty(sum(receive), *rows.shape[1:])
-    with record.measure(rows, send, dist.get_rank(group)):
+    with record.measure(sum(send) - send[dist.get_rank(group)], rows):
         dist.all_to_all_single(arrived, rows.contiguous(), list(receive), list(send), group=group)
     return arrived
+
+
+def all_to_all_alike(values: Tensor, group: dist.ProcessGroup, record: CommRecord) -> Tensor:
+    """Give each of P processes an equal part of the values (P·n,), and take as many from each."""
+    arrived = torch.empty_like(values)
+    with record.measure(len(values) - len(values) // dist.get_world_size(group), values):
+        dist.all_to_all_single(arrived, values, group=group)
+    return arrived
+
+
+def gather_numbers(number: int, device: torch.device, group: dist.ProcessGroup, record: CommRecord) -> list[int]:
+    """The number that each process gives, in their order."""
+    size = dist.get_world_size(group)
+    numbers = torch.empty(size, dtype=torch.long, device=device)
+    with record.measure(size - 1, numbers):
+        dist.all_gather_into_tensor(numbers, numbers.new_full((1,), number), group=group)
+    return numbers.tolist()
 
 
 def exchange(

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
-from fairseq_mtmoe.moe.collectives import CommRecord, exchange
+from fairseq_mtmoe.moe.collectives import CommRecord, all_to_all_alike, exchange
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.experts import ExpertBank
 
@@ -28,8 +27,7 @@ def remote_experts(experts: ExpertBank, rows_TH: Tensor, ends_N: Tensor, record:
     if torch.is_autocast_enabled(rows_TH.device.type):  # the experts would do it on arrival: travel light
         rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
     sent_N = ends_N.diff(prepend=ends_N.new_zeros(1))
-    received_PE = torch.empty_like(sent_N).view(size, count)
-    dist.all_to_all_single(received_PE.view(-1), sent_N, group=group)
+    received_PE = all_to_all_alike(sent_N, group, record).view(size, count)
     parts = torch.stack([sent_N.view(size, count).sum(1), received_PE.sum(1)]).tolist()
     send, receive = parts
     here_SH = exchange(rows_TH[: sum(send)], send, receive, group, record, gradient_scale=size)

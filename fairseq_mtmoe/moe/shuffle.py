@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from fairseq_mtmoe.moe.collectives import CommRecord, all_to_all
+from fairseq_mtmoe.moe.collectives import CommRecord, all_to_all, gather_numbers
 from fairseq_mtmoe.moe.share import ExpertShare
 
 Assign = Callable[[Tensor, Tensor | None], Tensor]
@@ -34,12 +34,10 @@ class TokenCounts:
         """A new batch begins."""
         self._counts = None
 
-    def among(self, group: dist.ProcessGroup, num_tokens: int, device: torch.device) -> list[int]:
-        """The counts of all processes in their order, given this one's."""
+    def among(self, group: dist.ProcessGroup, num_tokens: int, device: torch.device, record: CommRecord) -> list[int]:
+        """The counts of all processes in their order, given this one's; the layer that asks records what it cost."""
         if self._counts is None:
-            counts = torch.empty(dist.get_world_size(group), dtype=torch.long, device=device)
-            dist.all_gather_into_tensor(counts, counts.new_full((1,), num_tokens), group=group)
-            self._counts = counts.tolist()
+            self._counts = gather_numbers(num_tokens, device, group, record)
         return self._counts
 
 
@@ -64,7 +62,7 @@ class TokenShuffle:
         group = self.share.group
         assert group is not None
         num_tokens, num_experts = scores_TN.shape
-        counts = (self.counts or TokenCounts()).among(group, num_tokens, scores_TN.device)
+        counts = (self.counts or TokenCounts()).among(group, num_tokens, scores_TN.device, record)
         place, size = dist.get_rank(group), len(counts)
         send = parts_of(num_tokens, place, size)
         receive = [parts_of(count, source, size)[place] for source, count in enumerate(counts)]
