@@ -6,6 +6,7 @@ interpreter's ordinary exit can wait there for the others for ever.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -98,13 +99,18 @@ def install() -> None:
         else:
             previous(UserError, sentence, None)
         if several_processes():
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(1)  # the others notice at once; leaving in order would wait for them
+            atexit.register(_leave)  # when torch's hook, which is around this one, has printed what it collects
 
     hook.ends_processes = True  # type: ignore[attr-defined]
     hook.shows_user_errors = getattr(previous, "shows_user_errors", False)  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _leave() -> None:
+    """End this process, so that the others notice at once; leaving in order could wait for them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _raised_in_spawned(error: BaseException) -> UserError | None:
