@@ -12,6 +12,7 @@ import fairseq.optim
 import torch
 from fairseq.optim.shard import shard_ as fairseq_shard
 from torch import Tensor
+from torch import distributed as dist
 
 Group = dict[str, Any]
 
@@ -23,6 +24,8 @@ def install() -> None:
 
 def shard(optimizer: Any, process_group: Any) -> None:
     """Spread a fairseq optimizer's state over the processes, in place, but for experts that only some of them hold."""
+    if not dist.is_initialized() or dist.get_world_size(process_group) == 1:
+        return  # a run may go on in one process with the same options
     plain = optimizer.optimizer
     kinds = {is_exchanged(parameter) for group in plain.param_groups for parameter in group["params"]}
     if kinds == {True}:
