@@ -308,6 +308,10 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         """Called by our trainer when the model got its experts."""
         self.journal.write("sparsified", update=update, num_experts=num_experts)
 
+    def expert_comm(self, **fields: Any) -> None:
+        """Called by our trainer before a validation: what the expert layers sent to other processes since the last."""
+        self.journal.write("expert_comm", **fields)
+
     def get_checkpoint_dict(self) -> Dict[str, Any]:
         """Called by fairseq when it saves: the time spent so far."""
         return {type(self).__name__: {"training_seconds": self.stopwatch.seconds}}

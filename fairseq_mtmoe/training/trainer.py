@@ -20,6 +20,7 @@ from fairseq_mtmoe.models._common import expert_slots
 from fairseq_mtmoe.models._common.switch import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.moe import MoELayer
 from fairseq_mtmoe.training import connections, saving
+from fairseq_mtmoe.training.comm_log import ExpertCommLog
 from fairseq_mtmoe.training.gradients import clip_all, local_experts
 from fairseq_mtmoe.training.nonfinite import NonfiniteUpdates, SkippedUpdate, forget_gradients, show_in_gradients
 from fairseq_mtmoe.training.refusals import refuse_what_cannot_work
@@ -44,6 +45,7 @@ class SparseTrainer(Trainer):
         self._limit_waiting()
         limit = self._number("max_nonfinite", least=0) or 0
         self._nonfinite = NonfiniteUpdates(limit, self.cfg.checkpoint.save_dir)
+        self._comm_log = ExpertCommLog(expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False))
         if self._skips_nonfinite:
             self.get_criterion().register_forward_hook(show_in_gradients)
 
@@ -111,7 +113,7 @@ class SparseTrainer(Trainer):
         Raises:
             UserError: too many updates in a row were not finite, or another process is lost.
         """
-        with connections.naming_lost_processes():
+        with connections.naming_lost_processes(), self._comm_log.update():
             self._sparsify_when_due()
             try:
                 # Not through fairseq's decorator, which does not count down when an error passes.
@@ -122,6 +124,11 @@ class SparseTrainer(Trainer):
                 self._nonfinite.passed()
         self._nonfinite.log()
         return output
+
+    def begin_valid_epoch(self, epoch: int) -> None:
+        """As fairseq's."""
+        self._comm_log.report(self.task, self.get_num_updates())
+        super().begin_valid_epoch(epoch)
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
         """As fairseq's.

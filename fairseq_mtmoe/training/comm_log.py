@@ -1,0 +1,79 @@
+"""`--log-expert-comm`: what expert layers send to other processes and how long that takes, by update and by layer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fairseq.logging import metrics
+
+from fairseq_mtmoe.models._common import ExpertSlot
+from fairseq_mtmoe.moe import MoELayer
+
+logger = logging.getLogger(__name__)
+
+
+class ExpertCommLog:
+    """Sums up the expert layers' records over updates; validation does not count.
+
+    fairseq's metrics get `expert_comm_ms` and `expert_comm_mb` of each update, all layers together, and
+    `expert_comm_share`, of the update's wall time: this process's own, time in which it waits for others included.
+
+    Args:
+        slots: the blocks that have or will have experts, by dotted path.
+        enabled: does nothing otherwise.
+    """
+
+    def __init__(self, slots: Mapping[str, ExpertSlot], enabled: bool) -> None:
+        self.enabled = enabled
+        self._slots = slots
+        self._updates = 0
+        self._totals: dict[str, dict[str, float]] = {}
+
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """To be put around each update, inside of fairseq's aggregation of its metrics."""
+        layers = self._layers() if self.enabled else {}
+        for layer in layers.values():
+            layer.comm.reset()
+            layer.comm.enabled = True
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            for layer in layers.values():
+                layer.comm.enabled = False
+        if layers:
+            self._add(layers, begin)
+
+    def _layers(self) -> dict[str, MoELayer]:
+        """Those that exchange tokens; where there will never be any, the log says so and is off from now on."""
+        layers = {path: slot.moe for path, slot in self._slots.items() if slot.moe is not None}
+        exchanged = {path: layer for path, layer in layers.items() if layer.experts.share.is_exchanged}
+        if not exchanged and len(layers) == len(self._slots):
+            logger.info("`--log-expert-comm` logs nothing: no expert layer exchanges tokens with another process")
+            self.enabled = False
+        return exchanged
+
+    def _add(self, layers: Mapping[str, MoELayer], begin: float) -> None:
+        found = {path: (layer.comm.seconds, layer.comm.num_bytes) for path, layer in layers.items()}
+        wall = time.perf_counter() - begin  # a GPU's exchanges are over only now
+        seconds = sum(layer_seconds for layer_seconds, _ in found.values())
+        megabytes = sum(num_bytes for _, num_bytes in found.values()) / 1e6
+        metrics.log_scalar("expert_comm_ms", seconds * 1000, priority=820, round=1)
+        metrics.log_scalar("expert_comm_mb", megabytes, priority=821, round=3)
+        metrics.log_scalar("expert_comm_share", seconds / wall, priority=822, round=3)
+        self._updates += 1
+        for path, (layer_seconds, num_bytes) in found.items():
+            total = self._totals.setdefault(path, {"seconds": 0.0, "bytes": 0})
+            total["seconds"] += layer_seconds
+            total["bytes"] += num_bytes
+
+    def report(self, task: Any, update: int) -> None:
+        """Tell a task that keeps a run log, in its `expert_comm`, the sums per layer since the last report."""
+        if self._updates and hasattr(task, "expert_comm"):
+            task.expert_comm(update=update, updates=self._updates, layers=self._totals)
+        self._updates, self._totals = 0, {}
