@@ -117,30 +117,42 @@ def readable(path: str) -> Iterator[None]:
     """Turn what torch raises while it reads `path` into a `UserError` of one sentence."""
     try:
         yield
-    except pickle.UnpicklingError as error:
-        if "GLOBAL" in str(error) or "Unsupported class" in str(error):  # torch's words for what it would have to run
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
+    except Exception as error:  # whatever damaged bytes lead torch to
+        if isinstance(error, pickle.UnpicklingError) and _would_execute(error):
             raise UserError(
                 f"`{path}` must hold tensors, plain containers and `argparse.Namespace` alone, but holds other Python "
                 "objects, which loading could execute; it was not loaded."
             ) from error
-        raise damaged(path) from error
-    except FileNotFoundError as error:
-        raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # torch's word for an archive that ends too early
+        if (
+            isinstance(error, OSError) and error.errno != errno.EINVAL
+        ):  # torch's word for an archive that ends too early
             raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror}.") from error
-        raise damaged(path) from error
-    except (RuntimeError, EOFError, IndexError, KeyError, UnicodeDecodeError) as error:
-        raise (_other_than_damaged(path, error) or damaged(path)) from error
+        raise _unloadable(path, error) from error
 
 
-def _other_than_damaged(path: str, error: Exception) -> UserError | None:
-    """The sentence for a sealed file that is whole and yet cannot be loaded: an expert's, or one too big for memory."""
-    with contextlib.suppress(UserError, OSError):
-        if verify(path):
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            return UserError(f"`{path}` must be a checkpoint that can be loaded, and is whole, but: {reason}")
-    return None
+def _would_execute(error: pickle.UnpicklingError) -> bool:
+    """Whether torch refuses what it would have to run, and not what it cannot read."""
+    return "GLOBAL" in str(error) or "Unsupported class" in str(error)
+
+
+def _unloadable(path: str, error: Exception) -> UserError:
+    """The sentence for a file that torch or fairseq cannot load: damaged, or whole and something else."""
+    try:
+        state = "is whole" if verify(path) else "may be truncated or damaged"
+    except UserError as damage:
+        return damage
+    except OSError:
+        return damaged(path)
+    # torch's own advice for a pickle that it cannot read is to execute it.
+    hidden = isinstance(error, pickle.UnpicklingError) or not str(error)
+    reason = type(error).__name__ if hidden else f"{type(error).__name__}: {error}".splitlines()[0]
+    return UserError(
+        f"`{path}` must be a checkpoint that can be loaded; it {state}, but loading it ends in {reason!r}."
+    )
 
 
 def _verified_load(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -179,12 +179,22 @@ def test_a_whole_file_that_is_no_checkpoint_is_not_called_damaged(tmp_path):
     path = str(tmp_path / "0-3.pt")
     file_io.save({"experts": {}}, path)
     with pytest.raises(
-        UserError, match=r"0-3\.pt` must be a checkpoint that can be loaded, .* but: KeyError: 'best_loss'"
+        UserError, match=r"0-3\.pt` must be .* it is whole, but loading it ends in .*KeyError: 'best_loss'"
     ):
         checkpoint_utils.load_checkpoint_to_cpu(path)
-    torch.save({"experts": {}}, path)  # it has no seal: no one knows
-    with pytest.raises(UserError, match="truncated or damaged"):
+    torch.save({"experts": {}}, path)  # it has no seal
+    with pytest.raises(
+        UserError, match=r"it may be truncated or damaged, but loading it ends in .*KeyError: 'best_loss'"
+    ):
         checkpoint_utils.load_checkpoint_to_cpu(path)
+    with pytest.raises(UserError, match="none is good"), file_io.readable(path):
+        raise UserError("none is good")
+    with open(path, "wb") as file:
+        torch.save({"n": 3}, file, _use_new_zipfile_serialization=False)
+        file.seek(40)
+        file.write(b"\0" * 20)
+    with pytest.raises(UserError, match="it may be truncated or damaged, but loading it ends in 'UnpicklingError'"):
+        file_io.load(path)
 
 
 def test_missing_file_is_one_sentence(tmp_path):

@@ -137,6 +137,14 @@ def verify_by_python(path: Path) -> bool:
         return archive.testzip() is None
 
 
+def test_an_unsealed_archive_behind_or_before_something_else_is_damaged(tmp_path):
+    path = unsealed(tmp_path / "a.pt")
+    data = path.read_bytes()
+    for wrong in (b"\0" + data, data + b"\0", data[-22:]):
+        path.write_bytes(wrong)
+        assert_damaged(path)
+
+
 def test_files_from_before_archives_pass_unchecked(tmp_path):
     for protocol in (2, 4):
         torch.save({"n": 3}, tmp_path / "old.pt", _use_new_zipfile_serialization=False, pickle_protocol=protocol)
