@@ -247,14 +247,16 @@ def whole(path: str | Path, state: State, parts: Iterable[str] = PARTS) -> State
 def copy_with_experts(source: str | Path, target: str | Path) -> None:
     """Copy a checkpoint of either kind over `target`, completely or not at all; expert files become hard links."""
     state = _peek(str(source)) or {}
-    if is_trunk(state):
-        check_trunk(source, state)
-        save_id = state["experts"]["id"]
-        for entry in state["experts"]["files"]:
-            _link(companion(source) / save_id / entry["name"], companion(target) / save_id / entry["name"])
-    file_io.copy(str(source), str(target), overwrite=True)
-    if Path(target).suffix == ".pt":
-        tidy(target)
+    try:
+        if is_trunk(state):
+            check_trunk(source, state)
+            save_id = state["experts"]["id"]
+            for entry in state["experts"]["files"]:
+                _link(companion(source) / save_id / entry["name"], companion(target) / save_id / entry["name"])
+        file_io.copy(str(source), str(target), overwrite=True)
+    finally:
+        if Path(target).suffix == ".pt":
+            tidy(target)
 
 
 def tidy(place: str | Path) -> None:

@@ -1,0 +1,128 @@
+"""Checkpoints of tiny sparse models after a few updates, and what processes with some of the experts would save."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.models.ema.ema import EMA
+from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
+from fairseq.optim.fp16_optimizer import FP16Optimizer
+from omegaconf import OmegaConf
+
+from fairseq_mtmoe.checkpoints import expert_files, file_io
+from fairseq_mtmoe.checkpoints.expert_states import split
+from fairseq_mtmoe.moe.share import ExpertShare
+from tests.helpers.models import batch, moe_model
+
+EXPERT = ".moe.experts."
+
+
+def trained(num_experts: int = 4, flat: bool = False, seed: int = 1, **options: Any) -> tuple[dict, list]:
+    """What fairseq's trainer would save after two updates, and names and shapes of the trained parameters.
+
+    With `flat` in bfloat16, with one vector of moments for all parameters, as with `--fp16`.
+    """
+    model = moe_model(seed, num_experts=num_experts, **options).train()
+    model = model.bfloat16() if flat else model
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    optimizer = _optimizer([parameter for _, parameter in named], flat)
+    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=True))
+    for _ in range(2):
+        optimizer.zero_grad()
+        optimizer.backward(model(**batch())[0].float().square().mean())
+        optimizer.step()
+        average.step(model)
+    moments = optimizer.state_dict()
+    state = {
+        "args": None,
+        "cfg": {"model": {"_name": "base_moe"}},
+        "model": model.state_dict(),
+        "optimizer_history": [{"num_updates": 2}],
+        "task_state": {},
+        "extra_state": {"ema": average.get_model().state_dict(), "ema_fp32_params": average.fp32_params, "epoch": 3},
+        "last_optimizer_state": {**moments, "loss_scale": 128.0} if flat else moments,
+    }
+    return copy.deepcopy(state), [(name, parameter.shape) for name, parameter in named]
+
+
+def _optimizer(parameters: list, flat: bool) -> Any:
+    config = OmegaConf.structured(FairseqAdamConfig(adam_betas=(0.9, 0.98), lr=[0.01], tpu=False))
+    if not flat:
+        return FairseqAdam(config, parameters)
+    # fairseq asks CUDA for its device even on a CPU; "no index" is a CPU tensor's.
+    with mock.patch.object(torch.cuda, "current_device", lambda: None):
+        masters = FP16Optimizer.build_fp32_params(None, parameters)
+    cfg = {
+        "common": {"bf16": True, "fp16_scale_window": 1, "model_parallel_size": 1},
+        "optimization": {"update_freq": [1]},
+        "distributed_training": {"distributed_world_size": 1},
+        "optimizer": {},
+    }
+    return FP16Optimizer(OmegaConf.create(cfg), parameters, FairseqAdam(config, list(masters.values())), masters)
+
+
+def shares(num_experts: int, processes: int) -> list[ExpertShare]:
+    """The shares of one exchange group."""
+    count = num_experts // processes
+    return [ExpertShare(num_experts, first, count) for first in range(0, num_experts, count)]
+
+
+def local_parameters(parameters: list, share: ExpertShare) -> list:
+    """Names and shapes of a process with these experts alone."""
+    return [(name, torch.Size((share.count, *shape[1:])) if EXPERT in name else shape) for name, shape in parameters]
+
+
+def local_state(state: dict, parameters: list, share: ExpertShare) -> dict:
+    """What a process with these experts alone would save: written down plainly, to compare with."""
+
+    def cut(name: str, value: Any) -> Any:
+        if EXPERT not in name or not torch.is_tensor(value):
+            return value
+        return value[share.first : share.first + share.count].clone()
+
+    local = copy.deepcopy(state)
+    for tensors in (local["model"], local["extra_state"]["ema"], local["extra_state"]["ema_fp32_params"]):
+        for name in tensors:
+            tensors[name] = cut(name, tensors[name])
+    moments = local["last_optimizer_state"]["state"]
+    if set(moments) == {0}:
+        for key in ("exp_avg", "exp_avg_sq"):
+            pieces = moments[0][key].split([shape.numel() for _, shape in parameters])
+            pieces = [cut(name, piece.view(shape)) for (name, shape), piece in zip(parameters, pieces, strict=True)]
+            moments[0][key] = torch.cat([piece.reshape(-1) for piece in pieces])
+    else:
+        for index, (name, _) in enumerate(parameters):
+            if index in moments:
+                moments[index] = {key: cut(name, value) for key, value in moments[index].items()}
+    return local
+
+
+def write_in_parts(path: Path, state: dict, parameters: list, processes: int) -> dict:
+    """Save as so many processes do, one after the other; returns the trunk."""
+    first, *_ = parts = shares(len(next(v for k, v in state["model"].items() if EXPERT in k)), processes)
+    save_id, files = expert_files.new_id(), []
+    for share in reversed(parts):
+        trunk, content = split(local_state(state, parameters, share), share, local_parameters(parameters, share))
+        files.append(expert_files.write_experts(expert_files.companion(path) / save_id, content))
+    assert share is first
+    trunk = expert_files.with_files(trunk, save_id, files)
+    file_io.save(trunk, str(path))
+    return trunk
+
+
+def assert_same(one: Any, other: Any, where: str = "state") -> None:
+    """Both hold the same, bit for bit and type for type, in models in the same order."""
+    assert type(one) is type(other), where
+    if isinstance(one, dict):
+        assert list(one) == list(other) if where.endswith(("model", "ema")) else set(one) == set(other), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}.{key}")
+    elif torch.is_tensor(one):
+        assert one.dtype == other.dtype and torch.equal(one, other), where
+    else:
+        assert one == other, where

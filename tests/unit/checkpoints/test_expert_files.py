@@ -1,0 +1,280 @@
+"""Experts in files of their own: written by some processes, read by others, and nothing else touched."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+from fairseq_mtmoe.checkpoints import expert_files, file_io
+from fairseq_mtmoe.checkpoints.expert_files import (
+    ExpertReader,
+    companion,
+    copy_with_experts,
+    load_local,
+    load_mapped,
+    load_trunk,
+    localize,
+    read_experts,
+    tidy,
+    whole,
+)
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.share import ExpertShare
+from tests.helpers.states import (
+    EXPERT,
+    assert_same,
+    local_parameters,
+    local_state,
+    shares,
+    trained,
+    write_in_parts,
+)
+
+FC1 = "decoder.layers.1.moe.experts.fc1_weight"
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    """The state of 4 experts and its parameters; not to be changed."""
+    return trained(4)
+
+
+@pytest.fixture
+def parts(checkpoint, tmp_path):
+    """`checkpoint` as two processes save it."""
+    path = tmp_path / "checkpoint_last.pt"
+    write_in_parts(path, *checkpoint, processes=2)
+    return path
+
+
+def files_of(path):
+    return sorted(companion(path).glob("*/*"))
+
+
+@pytest.mark.parametrize(("num_experts", "writers"), [(4, 1), (4, 2), (4, 4), (8, 2), (8, 4)])
+@pytest.mark.parametrize("flat", [False, True])
+def test_what_some_processes_wrote_any_others_read(tmp_path, num_experts, writers, flat):
+    state, parameters = trained(num_experts, flat)
+    path = tmp_path / "checkpoint_last.pt"
+    write_in_parts(path, state, parameters, writers)
+    assert len(files_of(path)) == writers
+    for readers in (1, 2, 4):
+        for share in shares(num_experts, readers):
+            expected = local_state(state, parameters, share)
+            local = localize(path, load_trunk(path), share, local_parameters(parameters, share), flat)
+            assert_same(local, expected)
+            assert_same(load_local(path, share, local_parameters(parameters, share), flat), expected)
+    assert_same(whole(path, load_trunk(path)), state)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_whole_checkpoint_gives_every_process_its_share(tmp_path, flat):
+    state, parameters = trained(4, flat)
+    path = str(tmp_path / "checkpoint_last.pt")
+    torch.save(state, path)  # as stock fairseq, and this project before it had parts
+    for share in (*shares(4, 2), *shares(4, 1)):
+        expected = local_state(state, parameters, share)
+        local = local_parameters(parameters, share)
+        assert_same(localize(path, load_trunk(path), share, local, flat), expected)
+        assert_same(load_local(path, share, local, flat), expected)
+    assert_same(whole(path, load_trunk(path)), state)
+
+
+def test_a_run_goes_on_in_the_other_precision(tmp_path):
+    """From float32 with a moment per parameter to fp16 with one vector, in other processes."""
+    state, parameters = trained(4)
+    write_in_parts(tmp_path / "a.pt", state, parameters, 4)
+    share = shares(4, 2)[1]
+    local = local_parameters(parameters, share)
+    moments = load_local(tmp_path / "a.pt", share, local, flat=True)["last_optimizer_state"]
+    vector = moments["state"][0]["exp_avg"]
+    assert len(vector) == sum(shape.numel() for _, shape in local) and moments["state"][0]["step"] == 2
+    pieces = dict(zip((name for name, _ in local), vector.split([s.numel() for _, s in local]), strict=True))
+    expected = local_state(state, parameters, share)["last_optimizer_state"]["state"]
+    index = [name for name, _ in local].index(FC1)
+    assert torch.equal(pieces[FC1].view(local[index][1]), expected[index]["exp_avg"])
+
+
+def test_reading_takes_what_overlaps_from_each_file_and_verifies_each_once(checkpoint, parts, monkeypatch):
+    trunk, verified = load_trunk(parts), []
+    verify = expert_files.seal.verify
+    monkeypatch.setattr(expert_files.seal, "verify", lambda path: verified.append(path.name) or verify(path))
+    content = read_experts(parts, trunk, 1, 2)
+    assert torch.equal(content["model"][FC1], checkpoint[0]["model"][FC1][1:3]) and len(verified) == 2
+    assert {tuple(v.shape[:1]) for v in content["optimizer"][FC1].values() if torch.is_tensor(v)} == {(2,)}
+    verified.clear()
+    reader = ExpertReader(parts, trunk)
+    assert set(reader.read(2, 1, ["model"])) == {"first", "count", "model"} and reader.read(3, 1)["first"] == 3
+    assert verified == ["2-3.pt"]
+
+
+def test_what_is_read_does_not_depend_on_the_files_any_more(parts):
+    content = read_experts(parts, load_trunk(parts), 0, 4)
+    before = content["model"][FC1].clone()
+    for file in files_of(parts):
+        file.write_bytes(bytes(file.stat().st_size))
+    assert torch.equal(content["model"][FC1], before)
+
+
+def test_a_missing_file_is_named_with_the_folder_to_copy(parts):
+    trunk = load_trunk(parts)
+    files_of(parts)[1].unlink()
+    with pytest.raises(UserError, match=r"2-3\.pt` must be there.*checkpoint_last\.experts` must lie beside"):
+        read_experts(parts, trunk, 0, 4)
+    read_experts(parts, trunk, 0, 2)  # nobody else needs it
+    shutil.rmtree(companion(parts))
+    with pytest.raises(UserError, match=r"0-1\.pt` must be there"):
+        whole(parts, trunk)
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9, 0.999])
+def test_a_flipped_bit_is_found(parts, place):
+    file = files_of(parts)[0]
+    content = bytearray(file.read_bytes())
+    content[int(len(content) * place)] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"0-1\.pt"):
+        read_experts(parts, load_trunk(parts), 0, 1)
+
+
+def test_the_file_of_another_save_is_refused(checkpoint, parts, tmp_path):
+    state, parameters = trained(4, seed=2)
+    write_in_parts(tmp_path / "other.pt", state, parameters, 2)
+    mine, others = files_of(parts)[0], files_of(tmp_path / "other.pt")[0]
+    shutil.copy(others, mine)
+    with pytest.raises(UserError, match=r"0-1\.pt` must be the file that was saved with `.*checkpoint_last\.pt`"):
+        read_experts(parts, load_trunk(parts), 0, 1)
+
+
+def damage_list(experts):
+    yield {**experts, "id": "../../elsewhere"}
+    yield {**experts, "num_experts": 5}
+    yield {**experts, "files": experts["files"][1:]}
+    yield {**experts, "files": [{**experts["files"][0], "name": "../0-1.pt"}, experts["files"][1]]}
+    yield {**experts, "files": [{**experts["files"][0], "count": "2"}, experts["files"][1]]}
+    yield {key: value for key, value in experts.items() if key != "keys"}
+    yield None
+
+
+def test_a_trunk_leads_nowhere_else(parts):
+    trunk = load_trunk(parts)
+    for experts in damage_list(trunk["experts"]):
+        file_io.save({**trunk, "experts": experts}, str(parts))
+        for load in (load_trunk, load_mapped):
+            with pytest.raises(UserError, match="but its list of them is damaged"):
+                load(parts)
+    file_io.save({**trunk, "experts": {"version": 2, "places": []}}, str(parts))
+    with pytest.raises(UserError, match="newer version"):
+        load_trunk(parts)
+
+
+def test_another_number_of_experts_is_refused(checkpoint, parts, tmp_path):
+    state, parameters = checkpoint
+    torch.save(state, tmp_path / "whole.pt")
+    for path in (parts, tmp_path / "whole.pt"):
+        for share in (ExpertShare(8, 0, 2), ExpertShare(2, 0, 2)):
+            with pytest.raises(UserError, match="`--num-experts` must be 4 to go on from"):
+                load_local(path, share, local_parameters(parameters, share), False)
+
+
+def test_a_dense_checkpoint_is_taken_as_it_is(tmp_path):
+    state = {"model": {"encoder.fc1.weight": torch.ones(2)}, "last_optimizer_state": {"state": {}}}
+    torch.save(state, tmp_path / "dense.pt")
+    assert_same(load_local(tmp_path / "dense.pt", ExpertShare(4, 0, 2), [], True), state)
+    assert_same(whole(tmp_path / "dense.pt", state), state)
+    assert "last_optimizer_state" not in whole(tmp_path / "dense.pt", state, ["model"])
+
+
+def test_a_missing_checkpoint_is_one_sentence(tmp_path):
+    for load in (load_trunk, load_mapped, lambda path: load_local(path, ExpertShare(4, 0, 2), [], False)):
+        with pytest.raises(UserError, match="there is none"):
+            load(tmp_path / "none.pt")
+    with pytest.raises(UserError, match=r"must end in `\.pt`"):
+        companion(tmp_path / "checkpoint")
+
+
+def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tmp_path):
+    target = tmp_path / "elsewhere" / "checkpoint_best.pt"
+    write_in_parts(target, *trained(4, seed=2), processes=4)
+    copy_with_experts(parts, target)
+    assert [file.name for file in files_of(target)] == ["0-1.pt", "2-3.pt"]  # those of before are gone
+    assert all(map(os.path.samefile, files_of(parts), files_of(target)))
+    copy_with_experts(parts, target)
+    shutil.rmtree(companion(parts))
+    parts.unlink()
+    assert_same(whole(target, load_trunk(target)), checkpoint[0])
+
+
+def test_a_copy_to_another_disk_is_a_copy(checkpoint, parts, tmp_path, monkeypatch):
+    def no_link(source, target):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_link)
+    copy_with_experts(parts, tmp_path / "copy.pt")
+    assert not any(map(os.path.samefile, files_of(parts), files_of(tmp_path / "copy.pt")))
+    assert_same(whole(tmp_path / "copy.pt", load_trunk(tmp_path / "copy.pt")), checkpoint[0])
+
+
+def test_a_copy_of_a_whole_checkpoint_takes_the_place_of_one_in_parts(checkpoint, parts, tmp_path):
+    file_io.save(checkpoint[0], str(tmp_path / "whole.pt"))
+    copy_with_experts(tmp_path / "whole.pt", parts)
+    assert not companion(parts).exists()
+    assert_same(load_trunk(parts), checkpoint[0])
+
+
+def test_a_copy_that_lacks_a_file_changes_nothing(checkpoint, parts, tmp_path):
+    target = tmp_path / "checkpoint_best.pt"
+    state, parameters = trained(4, seed=2)
+    write_in_parts(target, state, parameters, 2)
+    files_of(parts)[1].unlink()
+    with pytest.raises(UserError, match=r"2-3\.pt` must be there"):
+        copy_with_experts(parts, target)
+    assert len(files_of(target)) == 2
+    assert_same(whole(target, load_trunk(target)), state)
+
+
+def test_tidying_removes_what_no_trunk_names_and_nothing_else(checkpoint, parts, tmp_path):
+    kept = files_of(parts)
+    stale = companion(parts) / "00112233445566aa"
+    foreign = [
+        companion(parts) / "notes.txt",
+        companion(parts) / "other" / "0-1.pt",
+        companion(parts) / "bbbbbbbbbbbbbbbb" / "notes.txt",
+        tmp_path / "my.experts" / "0-1.pt",
+        tmp_path / "folder" / "0123456789abcdef" / "0-1.pt",
+    ]
+    gone = [stale / "0-3.pt", stale / ".0-3.99.pt", tmp_path / "checkpoint_1_2.experts" / "0123456789abcdef" / "0-7.pt"]
+    for file in (*foreign, *gone):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    tidy(tmp_path)
+    assert all(file.exists() for file in (*kept, *foreign)) and not any(file.exists() for file in gone)
+    assert not stale.exists() and not (tmp_path / "checkpoint_1_2.experts").exists()
+
+
+def test_tidying_one_checkpoint_leaves_the_others(parts, tmp_path):
+    other = tmp_path / "checkpoint_7.experts" / "0123456789abcdef" / "0-7.pt"
+    stale = companion(parts) / "00112233445566aa" / "0-3.pt"
+    for file in (other, stale):
+        file.parent.mkdir(parents=True)
+        file.write_text("x")
+    tidy(parts)
+    assert other.exists() and not stale.exists() and len(files_of(parts)) == 2
+
+
+def test_tidying_keeps_all_beside_a_trunk_that_cannot_be_read(parts):
+    stale = companion(parts) / "00112233445566aa" / "0-3.pt"
+    stale.parent.mkdir()
+    stale.write_text("x")
+    parts.write_bytes(parts.read_bytes()[:-3000])
+    tidy(parts)
+    assert stale.exists() and len(files_of(parts)) == 3
+
+
+def test_names_of_saves_differ():
+    assert len({expert_files.new_id() for _ in range(100)}) == 100
+
+
+def test_keys_of_the_helpers_are_those_of_the_model(checkpoint):
+    assert sum(EXPERT in key for key in checkpoint[0]["model"]) == 8

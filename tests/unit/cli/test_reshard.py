@@ -1,0 +1,75 @@
+"""`mtmoe reshard` writes a checkpoint's experts into other files."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fairseq_mtmoe.checkpoints.expert_files import companion, load_trunk, whole
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.states import assert_same, trained, write_in_parts
+
+
+def reshard(*arguments):
+    return CliRunner().invoke(commands, ["reshard", *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The path of a checkpoint in two parts, and its state."""
+    path = tmp_path_factory.mktemp("run") / "checkpoint_last.pt"
+    state, parameters = trained(4)
+    write_in_parts(path, state, parameters, 2)
+    return path, state
+
+
+def test_there_and_back(checkpoint, tmp_path):
+    source, state = checkpoint
+    one, parts = tmp_path / "one.pt", tmp_path / "parts.pt"
+    assert reshard(source, one, "--single-file").output == f"{one}: all experts in one file\n"
+    assert_same(load_trunk(one), state)
+    output = reshard(one, parts, "--experts-per-file", 3).output
+    assert output == f"{parts}: experts in 2 files in {tmp_path / 'parts.experts'}\n"
+    assert_same(whole(parts, load_trunk(parts)), state)
+    assert "in 1 file in" in reshard(source, parts, "--experts-per-file", 4, "--overwrite").output
+    assert [file.name for file in companion(parts).glob("*/*")] == ["0-3.pt"]
+    reshard(source, parts, "--single-file", "--overwrite")
+    assert not companion(parts).exists()
+    assert_same(load_trunk(parts), state)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "Exactly one of"),
+        (["--single-file", "--experts-per-file", 2], "Exactly one of"),
+        (["--experts-per-file", 0], "`--experts-per-file` must be from 1 to the 4 experts"),
+        (["--experts-per-file", 5], "`--experts-per-file` must be from 1 to the 4 experts"),
+    ],
+)
+def test_wrong_options_are_one_sentence(checkpoint, tmp_path, options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        reshard(checkpoint[0], tmp_path / "out.pt", *options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_checkpoint_is_lost(checkpoint, tmp_path):
+    source, state = checkpoint
+    (tmp_path / "link.pt").symlink_to(source)
+    for same in (source, source.parent / "." / source.name, tmp_path / "link.pt"):
+        with pytest.raises(UserError, match="`OUT` must be another file than IN"):
+            reshard(source, same, "--single-file", "--overwrite")
+    (tmp_path / "out.pt").write_text("mine")
+    with pytest.raises(UserError, match="`OUT` must be a file that does not exist yet, or be given with `--overwrite`"):
+        reshard(source, tmp_path / "out.pt", "--single-file")
+    assert (tmp_path / "out.pt").read_text() == "mine"
+    assert_same(whole(source, load_trunk(source)), state)
+
+
+def test_other_checkpoints_are_one_sentence(tmp_path):
+    torch.save({"model": {"encoder.layers.1.fc1.weight": torch.ones(2, 2)}}, tmp_path / "dense.pt")
+    for options in (["--single-file"], ["--experts-per-file", 1]):
+        with pytest.raises(UserError, match="is dense: there is nothing to reshard"):
+            reshard(tmp_path / "dense.pt", tmp_path / "out.pt", *options)
+        with pytest.raises(UserError, match="there is none"):
+            reshard(tmp_path / "none.pt", tmp_path / "out.pt", *options)
