@@ -1,0 +1,225 @@
+"""What it costs to exchange tokens with experts in other processes, and behind which computation that can hide.
+
+Bytes are exact, given how many rows leave each process, and tests compare them with what is sent. Times are a model:
+each operation waits, then bytes flow at a link's speed. `docs/communication.md` derives all of it. Everything is per
+process and per update, seconds and bytes; letters are those of `fairseq_mtmoe/moe/README.md`, and P is the number of
+processes that hold all N experts between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NUMBER_BYTES = 8  # numbers of rows are int64
+SCORE_BYTES = 4  # scores are float32, and the answer, an expert's number, is int32
+
+
+def row_bytes(sent: float, arrived: float, width: int, element_size: int, backward: bool = True) -> float:
+    """Rows (H numbers) that leave for their experts, and those that came and go back; gradients go the same ways."""
+    return (2 if backward else 1) * (sent + arrived) * width * element_size
+
+
+def count_bytes(num_experts: int, group_size: int) -> int:
+    """Each process tells each other one how many rows each of its N/P experts gets."""
+    return (num_experts - num_experts // group_size) * NUMBER_BYTES
+
+
+def shuffle_bytes(sent: float, arrived: float, num_experts: int) -> float:
+    """Scores of tokens, padding included, that others assign, and answers for theirs; forward alone."""
+    return (sent * (num_experts + 1) + arrived) * SCORE_BYTES
+
+
+def gather_bytes(group_size: int) -> int:
+    """Each process tells the others how many tokens it has: once for a stack that shuffles."""
+    return (group_size - 1) * NUMBER_BYTES
+
+
+def num_operations(shuffles: bool, backward: bool = True) -> int:
+    """Collective operations of one expert layer, without the stack's one gathering."""
+    return 3 + (2 if backward else 0) + (2 if shuffles else 0)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Processes of which `node_size` share a machine, and what each can do.
+
+    Attributes:
+        flops: floating-point operations per second that products of matrices reach.
+        inside, between: bytes per second from one process into its own machine, and out of it, that an all-to-all
+            reaches: a link's nominal speed times an efficiency.
+        latency: seconds of an operation without bytes.
+        peer_latency: seconds more for each other process.
+    """
+
+    flops: float
+    node_size: int
+    inside: float
+    between: float
+    latency: float
+    peer_latency: float = 0.0
+
+    def all_to_all_seconds(self, num_bytes: float, group_size: int, operations: int = 1) -> float:
+        """Time of operations in which equal parts of `num_bytes`, all operations together, go to P - 1 processes.
+
+        The two kinds of links work at the same time.
+        """
+        if group_size == 1:
+            return 0.0
+        outside = max(0, group_size - self.node_size) / (group_size - 1)
+        flow = max(num_bytes * (1 - outside) / self.inside, num_bytes * outside / self.between)
+        return operations * (self.latency + (group_size - 1) * self.peer_latency) + flow
+
+    def all_reduce_seconds(self, num_bytes: float, group_size: int, operations: int, same_node: bool) -> float:
+        """Time of averaging tensors of so many bytes in all in a ring: nearly each byte leaves each process twice."""
+        if group_size == 1:
+            return 0.0
+        flow = 2 * num_bytes * (group_size - 1) / group_size / (self.inside if same_node else self.between)
+        return operations * (self.latency + (group_size - 1) * self.peer_latency) + flow
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """An encoder-decoder model with experts in some blocks; F is that of experts and dense blocks alike.
+
+    Attributes:
+        layers: blocks of either stack.
+        expert_layers: how many of both stacks' blocks have experts.
+        length: words of a sentence.
+    """
+
+    width: int
+    inner: int
+    layers: int
+    expert_layers: int
+    num_experts: int
+    vocabulary: int
+    length: int = 30
+
+    def expert_flops(self, tokens: float) -> float:
+        """One expert layer, forward and backward: two products with H·F weights per token, thrice."""
+        return 3 * tokens * 4 * self.width * self.inner
+
+    def flops(self, tokens: float) -> float:
+        """The whole model, forward and backward, for as many source as target tokens (`tokens` of either)."""
+        width = self.width
+        attention = 8 * width * width + 4 * self.length * width
+        encoder = attention + 4 * width * self.inner
+        decoder = 2 * attention + 4 * width * self.inner
+        return 3 * tokens * (self.layers * (encoder + decoder) + 2 * width * self.vocabulary)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One update of one process.
+
+    Attributes:
+        group_size: P.
+        num_bytes: what leaves the process in exchanges.
+        exchange: seconds of exchanges, of which `waits` do not depend on how many tokens there are.
+        averaging: seconds of averaging the experts' gradients over those who hold the same ones.
+        experts: seconds in which the expert layers compute.
+        compute: seconds in which the whole model computes.
+    """
+
+    group_size: int
+    num_bytes: float
+    exchange: float
+    waits: float
+    averaging: float
+    experts: float
+    compute: float
+
+    @property
+    def share(self) -> float:
+        """The exchange's share of an update in which nothing is done at the same time."""
+        return self.exchange / (self.exchange + self.averaging + self.compute)
+
+    @property
+    def hides(self) -> bool:
+        """Whether the exchange could be over when the experts are, if both worked at the same time."""
+        return self.exchange <= self.experts
+
+
+def predict(
+    model: Transformer, machine: Machine, world_size: int, tokens: int, element_size: int = 2, shuffles: bool = True
+) -> Prediction:
+    """An update with `tokens` source and as many target tokens in each of W processes, evenly routed, no padding."""
+    size = math.gcd(model.num_experts, world_size)
+    elsewhere = tokens * (1 - 1 / size)
+    num_bytes, waits = 0.0, 0.0
+    if size > 1:
+        layer = row_bytes(elsewhere, elsewhere, model.width, element_size) + count_bytes(model.num_experts, size)
+        if shuffles:
+            layer += shuffle_bytes(elsewhere, elsewhere, model.num_experts)
+        stacks = 2 if shuffles else 0
+        num_bytes = model.expert_layers * layer + stacks * gather_bytes(size)
+        operations = model.expert_layers * num_operations(shuffles) + stacks
+        waits = machine.all_to_all_seconds(0, size, operations)
+    return Prediction(
+        size,
+        num_bytes,
+        waits + machine.all_to_all_seconds(num_bytes, size, 0),
+        waits,
+        _averaging_seconds(model, machine, world_size, size, element_size),
+        model.expert_layers * model.expert_flops(tokens) / machine.flops,
+        model.flops(tokens) / machine.flops,
+    )
+
+
+def _averaging_seconds(model: Transformer, machine: Machine, world_size: int, size: int, element_size: int) -> float:
+    if size == 1:
+        return 0.0  # experts that every process holds are averaged with all other parameters
+    numbers = 2 * model.width * model.inner + model.inner + model.width  # two matrices, two biases
+    num_bytes = model.expert_layers * (model.num_experts // size) * numbers * element_size
+    operations, same_node = 4 * model.expert_layers, world_size <= machine.node_size
+    return machine.all_reduce_seconds(num_bytes, world_size // size, operations, same_node)
+
+
+def bandwidth_to_hide(inner: int, flops: float, group_size: int, element_size: int = 2, extra: float = 0.0) -> float:
+    """Bytes per second from which on rows travel no longer than their experts compute, whatever T and H.
+
+    `extra` is what else travels, as a share of the rows' bytes (`shuffle_share`).
+    """
+    return element_size * flops * (1 - 1 / group_size) * (1 + extra) / (3 * inner)
+
+
+def shuffle_share(num_experts: int, width: int, element_size: int = 2) -> float:
+    """Bytes of shuffling as a share of the rows' bytes: what grows with N."""
+    return shuffle_bytes(1, 1, num_experts) / row_bytes(1, 1, width, element_size)
+
+
+def tokens_to_hide_waits(model: Transformer, machine: Machine, world_size: int, shuffles: bool = True) -> float:
+    """Tokens per process from which on experts compute longer than operations wait, bytes aside."""
+    waits = predict(model, machine, world_size, 0, shuffles=shuffles).waits
+    return waits * machine.flops / (model.expert_layers * model.expert_flops(1))
+
+
+def bandwidth_for_share(
+    model: Transformer,
+    machine: Machine,
+    world_size: int,
+    tokens: int,
+    share: float = 0.1,
+    element_size: int = 2,
+) -> float:
+    """Bytes per second out of each process, on every link, at which the exchange is this share of an update.
+
+    Infinite where the waits alone are more. Averaging over replicas is left out.
+    """
+    found = predict(model, machine, world_size, tokens, element_size)
+    left = share / (1 - share) * found.compute - found.waits
+    return found.num_bytes / left if left > 0 else math.inf
+
+
+def fit_link(num_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Latency (seconds) and speed (bytes per second) of the line nearest to measured times, by relative error."""
+    weights = [1 / second**2 for second in seconds]
+    total = sum(weights)
+    mean_bytes = sum(w * x for w, x in zip(weights, num_bytes, strict=True)) / total
+    mean_seconds = sum(w * y for w, y in zip(weights, seconds, strict=True)) / total
+    pairs = list(zip(weights, num_bytes, seconds, strict=True))
+    covariance = sum(w * (x - mean_bytes) * (y - mean_seconds) for w, x, y in pairs)
+    slope = covariance / sum(w * (x - mean_bytes) ** 2 for w, x, _ in pairs)
+    return max(0.0, mean_seconds - slope * mean_bytes), (1 / slope if slope > 0 else math.inf)

@@ -1,0 +1,207 @@
+"""What leaves a process: exactly the operations and the bytes that the documented formulas say, and nothing else."""
+
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from fairseq_mtmoe.analysis.exchange_model import count_bytes, gather_bytes, num_operations, row_bytes, shuffle_bytes
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+from fairseq_mtmoe.moe.share import share_experts
+from fairseq_mtmoe.moe.shuffle import TokenShuffle, parts_of
+from tests.helpers.models import batch, moe_model
+from tests.helpers.processes import run_processes
+
+H, F, TASKS = 8, 12, 3
+TOKENS = {2: (7, 12), 4: (5, 1, 0, 10)}
+COLLECTIVES = (
+    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast", "broadcast_object_list",
+    "reduce", "reduce_scatter", "reduce_scatter_tensor", "gather", "scatter", "all_to_all", "all_to_all_single", "send",
+    "recv", "isend", "irecv", "barrier",
+)  # fmt: skip
+
+
+class Call(NamedTuple):
+    """One operation: its name, its numbers' type, and the bytes that left this process."""
+
+    name: str
+    dtype: str
+    num_bytes: int
+
+
+@contextmanager
+def watching():
+    """Every operation between processes that starts inside."""
+    calls, originals = [], {name: getattr(dist, name) for name in COLLECTIVES}
+
+    def watched(name):
+        def call(*args, **kwargs):
+            calls.append(describe(name, *args, **kwargs))
+            return originals[name](*args, **kwargs)
+
+        return call
+
+    for name in COLLECTIVES:
+        setattr(dist, name, watched(name))
+    try:
+        yield calls
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+
+def describe(name, output=None, sent=None, receive=None, send=None, group=None, **_):
+    if name == "all_gather_into_tensor":
+        return Call(name, str(sent.dtype), sent.numel() * sent.element_size() * (dist.get_world_size(group) - 1))
+    if name != "all_to_all_single":
+        return Call(name, "", 0)
+    size, place = dist.get_world_size(group), dist.get_rank(group)
+    send = send or [len(sent) // size] * size
+    away = sent[: len(sent) - send[place]]  # as much as that, whichever rows
+    return Call(name, str(sent.dtype), away.numel() * away.element_size())
+
+
+# ---- one layer ----
+
+# Gate, shuffled, the type that experts compute in, training.
+KINDS = [
+    ("base", True, "float32", True),
+    ("base", False, "float32", True),
+    ("task", False, "float32", True),
+    ("base", True, "bfloat16", True),
+    ("task", False, "autocast", True),
+    ("base", True, "float32", False),
+]
+# More experts than processes, as many, and fewer, which are replicated.
+CASES = [(*sizes, *kind) for sizes in [(2, 4), (4, 8), (4, 4), (4, 2)] for kind in KINDS]
+
+
+def run_cases(rank, cases):
+    return [run_case(rank, *case) for case in cases]
+
+
+def run_case(rank, num_experts, kind, shuffles, compute, training):
+    torch.manual_seed(3)
+    share = share_experts(num_experts)
+    layer = MoELayer(build_gate(kind, num_experts, H, TASKS), ExpertBank(num_experts, H, F, share=share))
+    if shuffles:
+        layer.gate.shuffle = TokenShuffle(share)
+    layer.to(torch.bfloat16 if compute == "bfloat16" else torch.float32).train(training)
+    layer.comm.enabled = True
+    routings = []
+    layer.gate.register_forward_hook(lambda gate, inputs, routing: routings.append(routing.expert_T))
+    size = TOKENS[dist.get_world_size()][rank]
+    hidden = torch.randn(size, H, dtype=layer.experts.fc1_weight.dtype).requires_grad_(training)
+    padding, tasks = torch.arange(size) % 4 == 3, torch.arange(size) % TASKS
+    autocast = torch.autocast("cpu", torch.bfloat16) if compute == "autocast" else nullcontext()
+    with watching() as calls, torch.set_grad_enabled(training):
+        with autocast:
+            output = layer(hidden, hidden, padding, tasks)
+        if training:
+            output.float().sum().backward()
+    rows = [int((routings[0] // share.count == place).sum()) for place in range(share.group_size)]  # padding: P
+    seconds, recorded = layer.comm.seconds, (layer.comm.num_bytes, layer.comm.exchanges)
+    return [tuple(call) for call in calls], recorded, rows, seconds
+
+
+@pytest.fixture(scope="module")
+def several():
+    found = {}
+    for world_size in TOKENS:
+        cases = [case[1:] for case in CASES if case[0] == world_size]
+        results = run_processes(run_cases, world_size, cases)
+        found.update(
+            {(world_size, *case): list(one) for case, one in zip(cases, zip(*results, strict=True), strict=True)}
+        )
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_layer_sends_what_the_formula_says_and_nothing_else(several, case):
+    world_size, num_experts, _, shuffles, compute, training = case
+    size = min(num_experts, world_size)
+    rows_of = [rows for _, _, rows, _ in several[case]]
+    row_type = "torch.float32" if compute == "float32" else "torch.bfloat16"
+    for rank, (calls, recorded, rows, seconds) in enumerate(several[case]):
+        calls, place, first = [Call(*call) for call in calls], rank % size, rank - rank % size
+        others = [process for process in range(size) if process != place]
+        sent = sum(rows[process] for process in others)
+        arrived = sum(rows_of[first + process][place] for process in others)
+        right = row_bytes(sent, arrived, H, 4 if compute == "float32" else 2, training)
+        right += count_bytes(num_experts, size)
+        steps = ["torch.int64"] + (4 if training else 2) * [row_type]
+        if shuffles and training:
+            tokens = [TOKENS[world_size][first + process] for process in range(size)]
+            scores = tokens[place] - parts_of(tokens[place], place, size)[place]
+            answers = sum(parts_of(tokens[process], process, size)[place] for process in others)
+            right += shuffle_bytes(scores, answers, num_experts) + gather_bytes(size)
+            steps = ["torch.int64", "torch.float32", "torch.int32", *steps]
+            assert calls[0].name == "all_gather_into_tensor"
+            del calls[0]
+            assert num_operations(True) == len(calls)
+        else:
+            assert num_operations(False, training) == len(calls)
+        assert {call.name for call in calls} == {"all_to_all_single"}
+        assert [call.dtype for call in calls] == steps[len(steps) - len(calls) :]
+        assert recorded == (right, len(steps))
+        assert sum(Call(*call).num_bytes for call in several[case][rank][0]) == right
+        assert seconds > 0
+
+
+def test_half_precision_sends_half_of_the_rows_bytes(several):
+    # Task gates choose the same experts in all types that the rows may have.
+    for (full, *_), (half, *_) in zip(
+        several[4, 8, "task", False, "float32", True], several[4, 8, "task", False, "autocast", True], strict=True
+    ):
+        rows = {
+            dtype: sum(num_bytes for _, found, num_bytes in calls if found == dtype)
+            for calls, dtype in ((full, "torch.float32"), (half, "torch.bfloat16"))
+        }
+        assert rows["torch.bfloat16"] == rows["torch.float32"] / 2
+    assert rows["torch.float32"] > 0
+
+
+def disabled(rank):
+    share = share_experts(2)
+    layer = MoELayer(build_gate("base", 2, H), ExpertBank(2, H, F, share=share))
+    layer(torch.randn(6, H), torch.randn(6, H)).sum().backward()
+    return layer.comm.num_bytes, layer.comm.exchanges, layer.comm.seconds
+
+
+def test_a_record_that_is_off_records_nothing():
+    assert run_processes(disabled, 2) == [(0, 0, 0.0)] * 2
+
+
+# ---- a model ----
+
+
+def pass_model(rank, options):
+    model = moe_model(encoder_layers=4, decoder_layers=4, **options).train()
+    net_input = batch()
+    with watching() as calls:
+        features, _ = model(**net_input)
+        num_forward = len(calls)
+        features.sum().backward()
+    return [(call.name, call.dtype) for call in calls], num_forward
+
+
+@pytest.mark.parametrize(
+    ("options", "gathers", "each_forward"),
+    [
+        (dict(expert_gates="base"), 2, 5),
+        (dict(expert_gates="base", no_token_shuffle=True), 0, 3),
+        (dict(expert_gates="task"), 0, 3),
+    ],
+    ids=["shuffled", "not shuffled", "task gates"],
+)
+def test_a_model_exchanges_row_counts_once_a_layer_and_token_counts_once_a_stack(options, gathers, each_forward):
+    layers = 4
+    for calls, num_forward in run_processes(pass_model, 2, options):
+        assert sum(name == "all_gather_into_tensor" for name, _ in calls) == gathers
+        exchanges = [dtype for name, dtype in calls if name == "all_to_all_single"]
+        assert len(exchanges) + gathers == len(calls)  # no operation of another kind
+        assert exchanges.count("torch.int64") == layers
+        assert num_forward == gathers + layers * each_forward
+        assert len(calls) == num_forward + layers * 2
