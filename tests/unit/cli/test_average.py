@@ -1,0 +1,85 @@
+"""`mtmoe average` writes the mean of checkpoints as one file that fairseq's commands read."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.checkpoints import reshard
+from fairseq_mtmoe.checkpoints.expert_files import companion, load_trunk
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.errors import UserError
+from tests.helpers import untrained
+from tests.helpers.commands import generate
+from tests.helpers.states import trained, write_in_parts
+
+
+def average(*arguments):
+    return CliRunner().invoke(commands, ["average", *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder with three checkpoints of epochs, the first in one file and the others in parts."""
+    torch.save(trained(4, seed=1)[0], tmp_path / "checkpoint1.pt")
+    for number, processes in ((2, 2), (3, 4)):
+        write_in_parts(tmp_path / f"checkpoint{number}.pt", *trained(4, seed=number), processes)
+    return tmp_path
+
+
+def mean_of(*numbers):
+    models = [trained(4, seed=number)[0]["model"] for number in numbers]
+    return {key: sum(model[key] for model in models) / len(models) for key in models[0]}
+
+
+def assert_mean(path, *numbers):
+    state = load_trunk(path)
+    assert "last_optimizer_state" not in state and not companion(path).exists()
+    for key, value in mean_of(*numbers).items():
+        torch.testing.assert_close(state["model"][key], value)
+
+
+def test_named_checkpoints_and_the_newest_of_a_folder(run):
+    """With the spelling of fairseq's script: all inputs after one `--inputs`."""
+    output = run / "average.pt"
+    names = [run / "checkpoint3.pt", run / "checkpoint1.pt"]
+    shown = average("--inputs", *names, "--output", output).output
+    assert shown == f"{output}: the mean of {names[0]}, {names[1]}; one file, without an optimizer's state\n"
+    assert_mean(output, 3, 1)
+    average("--output", output, "--num-epoch-checkpoints", 2, "--inputs", run)
+    assert_mean(output, 3, 2)
+    average("--inputs", run, "--num-epoch-checkpoints", 2, "--checkpoint-upper-bound", 2, "--output", output)
+    assert_mean(output, 2, 1)
+    average("--inputs", run, "--num-epoch-checkpoints", 3, "--output", run / "checkpoint3.pt")  # its own input
+    assert_mean(run / "checkpoint3.pt", 3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--num-epoch-checkpoints", 1, "--num-update-checkpoints", 1], "Only one of"),
+        (["--checkpoint-upper-bound", 1], "`--checkpoint-upper-bound` must be given with"),
+        (["--num-update-checkpoints", 1], "`--num-update-checkpoints` must be from 1 to the 0 such"),
+        (["--num-epoch-checkpoints", 1, "more"], "`--inputs` must be one folder"),
+        (["none.pt"], "must be a readable checkpoint file"),
+    ],
+)
+def test_wrong_options_are_one_sentence(tmp_path, options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        average("--inputs", tmp_path, "--output", tmp_path / "out.pt", *options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_generate_reads_the_mean(tmp_path):
+    """Of a checkpoint and itself: the same model."""
+    register()
+    data = untrained.make_data(tmp_path / "data")
+    untrained.save_model(data, tmp_path / "one.pt", *untrained.SPARSE)
+    reshard.write_in_parts(tmp_path / "one.pt", tmp_path / "parts.pt", 3)
+    average("--inputs", tmp_path / "parts.pt", tmp_path / "one.pt", "--output", tmp_path / "mean.pt")
+    before, mean = (load_trunk(tmp_path / name)["model"] for name in ("one.pt", "mean.pt"))
+    assert list(before) == list(mean) and all(torch.equal(before[key], mean[key]) for key in before)
+    text = generate(
+        data, tmp_path / "mean.pt", "bb", "--lang-pairs", "en-aa,en-bb,en-cc", "--max-len-b", 5, "--beam", 1
+    )
+    assert sum(line.startswith("H-") for line in text.splitlines()) == untrained.TEST_SIZES["en-bb"]
