@@ -29,9 +29,14 @@ def run(command: str, *args: object, stdin: str | None = None, check: bool = Tru
 
 def train(data: object, save_dir: object, *args: object, check: bool = True) -> subprocess.CompletedProcess:
     """`fairseq-train` of a tiny multilingual model on the digits corpus; `args` come last and win."""
+    return run("fairseq-train", *training_arguments(data, save_dir, *args), check=check)
+
+
+def training_arguments(data: object, save_dir: object, *args: object) -> tuple[object, ...]:
+    """The arguments of `fairseq-train` for that."""
     experts = () if "base_dense_tiny" in args else ("--expert-interval", 1)
-    return run(
-        "fairseq-train", data, *PLUGIN, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc",
+    return (
+        data, *PLUGIN, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc",
         "--encoder-langtok", "tgt", "--decoder-langtok", "--save-dir", save_dir, "--cpu", "--seed", 1,
         "--arch", "base_moe_tiny", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1,
         "--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--lr", 0.005, "--lr-scheduler", "polynomial_decay",
@@ -39,7 +44,6 @@ def train(data: object, save_dir: object, *args: object, check: bool = True) -> 
         "--decoder-normalize-before", *experts, "--dropout", 0.0, "--max-tokens", 1000,
         "--sampling-method", "temperature", "--sampling-temperature", 1.5, "--log-format", "simple",
         "--log-interval", 50, "--no-epoch-checkpoints", "--num-workers", 0, "--no-progress-bar", *args,
-        check=check,
     )  # fmt: skip
 
 

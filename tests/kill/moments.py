@@ -1,0 +1,143 @@
+"""Where the kill test kills: a table of the phases of a run, and moments in them drawn by a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+DENSE_UPDATES = 32  # the model becomes sparse at a save, in the middle of the second epoch
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A call of a function in a run.
+
+    Args:
+        function: module and name, as in `os:replace`.
+        argument: only calls with this text among their arguments count.
+        when: `before` the call, `after` it, or `inside`: in the middle of the file that it writes.
+        call: which of these calls, from 1; 0 is any.
+    """
+
+    function: str
+    argument: str = ""
+    when: str = "before"
+    call: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.place}|{self.when}|{self.call}"
+
+    @classmethod
+    def parse(cls, text: str) -> Moment:
+        """The inverse of `str`."""
+        function, argument, when, call = text.split("|")
+        return cls(function, argument, when, int(call))
+
+    @property
+    def place(self) -> str:
+        """The moment without the number of the call."""
+        return f"{self.function}|{self.argument}"
+
+    def in_words(self) -> str:
+        """The moment as the report shows it."""
+        name = self.function.split(":")[1].split(".")[-1]
+        argument = f" of `{self.argument}`" if self.argument else ""
+        return f"{self.when} `{name}`{argument}, call {self.call}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run that is killed once or several times, each time started again, and at last left to end.
+
+    Args:
+        moments: one for each start that is killed.
+        processes: how many processes the killed starts have.
+        resumed_by: how many have the starts after the first.
+        victim: the rank of the process that is killed.
+    """
+
+    phase: str
+    moments: tuple[Moment, ...]
+    processes: int = 1
+    resumed_by: int = 1
+    victim: int = 0
+
+
+_TASK = "fairseq_mtmoe.tasks.translation_heated:TranslationHeatedTask."
+_SWITCH = "fairseq_mtmoe.models._common.switch:"
+
+WRITE = Moment("torch:save", when="inside")
+FLUSH = Moment("os:fsync")
+RENAME = Moment("os:replace", "checkpoint_")
+RENAMED = replace(RENAME, when="after")
+COPY_BEST = Moment("shutil:copyfileobj", "checkpoint_best", "inside")
+RENAME_BEST = Moment("os:replace", "checkpoint_best")
+UPDATE = Moment(f"{_TASK}train_step")
+BACKWARD = Moment("fairseq.optim.fairseq_optimizer:FairseqOptimizer.backward", when="after")
+ADAM = Moment("fairseq_mtmoe.optim.fused_adam:FusedAdam.step", when="after")
+VALIDATE = Moment(f"{_TASK}valid_step")
+BEGIN_EPOCH = Moment(f"{_TASK}begin_epoch", call=2)
+NEXT_BATCHES = Moment(f"{_TASK}_training_iterator", when="after", call=2)
+SAVE_DENSE = Moment("os:replace", f"_{DENSE_UPDATES}.pt", call=1)
+SPARSIFY = Moment(f"{_SWITCH}sparsify_with_optimizer", call=1)
+SPARSE_MODEL = Moment(f"{_SWITCH}write_state", call=1)  # the model is sparse, its optimizer still the dense one's
+SPARSE = Moment(f"{_SWITCH}sparsify_with_optimizer", when="after", call=1)
+SPARSE_UPDATE = replace(ADAM, call=DENSE_UPDATES + 1)
+READ = Moment("torch:load", call=1)
+HAVE_READ = replace(READ, when="after")
+LOADED = Moment("fairseq.checkpoint_utils:load_checkpoint", when="after", call=1)
+START = Moment(f"{_TASK}build_model", call=1)
+
+ONE_PROCESS = (
+    Case("a save", (WRITE,)),
+    Case("a save", (WRITE,)),
+    Case("a save", (FLUSH,)),
+    Case("a save", (RENAME,)),
+    Case("a save", (RENAME,)),
+    Case("a save", (RENAMED,)),
+    Case("the copy to checkpoint_best", (COPY_BEST,)),
+    Case("the copy to checkpoint_best", (RENAME_BEST,)),
+    Case("an epoch", (UPDATE,)),
+    Case("an epoch", (BACKWARD,)),
+    Case("an epoch", (ADAM,)),
+    Case("an epoch, twice", (UPDATE, replace(BACKWARD, call=3))),
+    Case("a validation", (VALIDATE,)),
+    Case("a validation", (VALIDATE,)),
+    Case("the switch", (SAVE_DENSE,)),
+    Case("the switch", (SPARSIFY,)),
+    Case("the switch", (SPARSE_MODEL,)),
+    Case("the switch, twice", (SPARSE, replace(ADAM, call=1))),
+    Case("between epochs", (BEGIN_EPOCH,)),
+    Case("between epochs", (NEXT_BATCHES,)),
+    Case("start-up", (START, RENAMED)),
+    Case("loading, after a save", (replace(WRITE, call=5), READ, HAVE_READ, LOADED)),
+)
+TWO_PROCESSES = (
+    Case("a save", (WRITE,), 2, 2),
+    Case("a save", (RENAME,), 2, 1),
+    Case("an epoch", (BACKWARD,), 2, 2, victim=1),
+    Case("an epoch", (UPDATE,), 2, 1, victim=1),
+    Case("a validation", (VALIDATE,), 2, 2, victim=1),
+    Case("the switch", (SPARSIFY,), 2, 2, victim=1),
+    Case("the switch", (SPARSE_UPDATE,), 2, 1),
+    Case("loading, after an epoch", (ADAM, LOADED), 2, 2, victim=1),
+)
+PLACES = sorted({moment.place for case in (*ONE_PROCESS, *TWO_PROCESSES) for moment in case.moments})
+
+
+def drawn(cases: Iterable[Case], seed: int, calls: Callable[[Case], Mapping[str, int]]) -> list[Case]:
+    """The cases, with a call drawn for each moment that leaves it open.
+
+    Args:
+        calls: how often an uninterrupted run like this case comes to each place.
+    """
+    random = np.random.default_rng(seed)
+    return [
+        replace(case, moments=tuple(_drawn(moment, calls(case), random) for moment in case.moments)) for case in cases
+    ]
+
+
+def _drawn(moment: Moment, calls: Mapping[str, int], random: np.random.Generator) -> Moment:
+    return moment if moment.call else replace(moment, call=int(random.integers(1, calls[moment.place] + 1)))

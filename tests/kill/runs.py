@@ -1,0 +1,198 @@
+"""Starting, killing and resuming a small real training run, and comparing what is left with an uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_mtmoe.checkpoints import expert_files
+from tests.helpers.commands import ENVIRONMENT, REPOSITORY, training_arguments
+from tests.kill.moments import DENSE_UPDATES, Case, Moment
+from tests.kill.victim import COUNTS
+
+TOLERANCE = 1e-6  # of several processes, whose sums are made in another order when their number changes
+SECONDS = 150  # for one start, which takes about 10 on an idle machine
+TIMEOUT = 60  # after which the others of a killed process must have ended
+# Three epochs and a few saves in each.
+OPTIONS = (
+    "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32, "--encoder-layers", 2, "--decoder-layers", 2,
+    "--num-experts", 2, "--dense-updates", DENSE_UPDATES, "--dropout", 0.1, "--max-update", 60,
+    "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam", "--save-interval-updates", 8,
+)  # fmt: skip
+# Dropout and BASE's balanced groups of tokens are other ones in another number of processes.
+ALIKE_IN_ANY_NUMBER = ("--dropout", 0.0, "--expert-gates", "task")
+BATCH = 400  # tokens of all processes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a killed and resumed run ended with, beside an uninterrupted one.
+
+    Args:
+        difference: the largest of all parameters and moments, NaN when they are not those of one model.
+        leftovers: files that should not be there, and with a minus files that are missing.
+    """
+
+    difference: float
+    leftovers: tuple[str, ...]
+
+
+def is_equal(case: Case, outcome: Outcome) -> bool:
+    """Whether nothing was lost: bit for bit in one process."""
+    limit = TOLERANCE if case.processes > 1 else 0.0
+    return outcome.difference <= limit and not outcome.leftovers
+
+
+def uninterrupted(data: Path, save_dir: Path, case: Case) -> dict[str, int]:
+    """Train to the end as a case does without kills; returns how often its victim came to each place."""
+    counts = save_dir.with_suffix(".json")
+    _start(data, save_dir, case, case.processes, None, counts)
+    calls: dict[str, int] = json.loads(counts.read_text(encoding="utf-8"))
+    return calls
+
+
+def killed(data: Path, save_dir: Path, reference: Path, case: Case) -> Outcome:
+    """Train with the kills of a case, each time started again, until the run ends by itself."""
+    processes = case.processes
+    for moment in case.moments:
+        _start(data, save_dir, case, processes, moment)
+        processes = case.resumed_by
+    _start(data, save_dir, case, processes, None)
+    return compare(reference, save_dir)
+
+
+def _start(
+    data: Path, save_dir: Path, case: Case, processes: int, moment: Moment | None, counts: Path | None = None
+) -> None:
+    """One start of the command in some processes: all must end well or, with a moment, by the signal and after it."""
+    address, logs, workers = _free_address(), [], []
+    try:
+        for rank in range(processes):
+            chosen = rank == case.victim
+            environment = {**ENVIRONMENT, **({COUNTS: str(counts)} if counts and chosen else {})}
+            logs.append(save_dir.with_suffix(f".{rank}.log"))
+            arguments = [str(moment or "") if chosen else "", *_arguments(data, save_dir, case, processes)]
+            if processes > 1:
+                arguments += _joined(processes, rank, address)
+            with open(logs[-1], "wb") as log:
+                command = [sys.executable, "-m", "tests.kill.victim", *arguments]
+                workers.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=REPOSITORY, env=environment))
+        ends = _ends(workers)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    good = (
+        [end == 0 for end in ends]
+        if moment is None
+        else [end == -signal.SIGKILL if rank == case.victim else end not in (None, 0) for rank, end in enumerate(ends)]
+    )
+    if not all(good):
+        shown = "".join(f"\n-- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+        raise AssertionError(f"{case.phase}, {moment}: the processes ended with {ends}{shown}")
+
+
+def _ends(workers: list[subprocess.Popen[bytes]]) -> list[int | None]:
+    """How the processes ended; None for one that did not end by itself."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline and any(worker.poll() is None for worker in workers):
+        time.sleep(0.05)
+    return [worker.poll() for worker in workers]
+
+
+def _arguments(data: Path, save_dir: Path, case: Case, processes: int) -> list[str]:
+    batch = ("--max-tokens", BATCH // case.processes, "--update-freq", case.processes // processes)
+    alike = ALIKE_IN_ANY_NUMBER if case.resumed_by != case.processes else ()
+    return [str(argument) for argument in training_arguments(data, save_dir, *OPTIONS, *batch, *alike)]
+
+
+def _joined(processes: int, rank: int, address: str) -> list[str]:
+    return [
+        "--distributed-world-size", str(processes), "--distributed-rank", str(rank), "--distributed-no-spawn",
+        "--distributed-backend", "gloo", "--distributed-init-method", address, "--distributed-timeout", str(TIMEOUT),
+    ]  # fmt: skip
+
+
+def _free_address() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def compare(reference: Path, resumed: Path) -> Outcome:
+    """Compare every checkpoint of two runs, and the names of their files."""
+    expected, found = _checkpoints(reference), _checkpoints(resumed)
+    differences = [difference(_load(reference / name), _load(resumed / name)) for name in expected & found]
+    worst = math.nan if not differences or any(map(math.isnan, differences)) else max(differences)
+    named = {f"{path.relative_to(resumed)}" for name in found for path in _files(resumed / name)}
+    there = {f"{path.relative_to(resumed)}" for path in resumed.rglob("*") if path.is_file()}
+    extra = there - named - {path.name for path in reference.iterdir()} | (found - expected)
+    return Outcome(worst, (*sorted(extra), *(f"-{name}" for name in sorted(expected - found))))
+
+
+def _checkpoints(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("[!.]*.pt")}
+
+
+def _files(checkpoint: Path) -> Iterator[Path]:
+    """The files of a checkpoint: its own, and those of its experts."""
+    yield checkpoint
+    experts = expert_files.load_trunk(checkpoint).get("experts")
+    for entry in experts["files"] if experts else ():
+        yield expert_files.companion(checkpoint) / experts["id"] / entry["name"]
+
+
+def _load(checkpoint: Path) -> dict[str, Any]:
+    return expert_files.whole(checkpoint, expert_files.load_trunk(checkpoint))
+
+
+def difference(first: dict[str, Any], second: dict[str, Any]) -> float:
+    """The largest difference of two checkpoints' parameters, moments, and places in the training; NaN if of others."""
+    one, other = dict(_state(first)), dict(_state(second))
+    if one.keys() != other.keys():
+        return math.nan
+    differences = [_difference(value, other[name]) for name, value in one.items()]
+    return math.nan if any(map(math.isnan, differences)) else max(differences)
+
+
+def _difference(one: Any, other: Any) -> float:
+    """Of two tensors or numbers; what is neither is the same or of another run."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other)
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return 0.0 if one == other else math.nan
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return math.nan
+    return (one.double() - other.double()).abs().max().item() if one.numel() else 0.0
+
+
+def _state(checkpoint: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """All that must be equal, with its names: not the times, and not the averages that are only shown."""
+    extra = checkpoint["extra_state"]
+    place = {name: extra["train_iterator"][name] for name in ("epoch", "batches_in_epoch", "shuffle")}
+    last = checkpoint["optimizer_history"][-1]  # fairseq adds an entry at each start
+    updates = {name: last[name] for name in ("num_updates", "optimizer_name")}
+    scores = {name: extra.get(name) for name in ("val_loss", "best")}
+    yield from _leaves("", [checkpoint["model"], checkpoint["last_optimizer_state"], place, scores, updates])
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    entries = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else None
+    )
+    if entries is None:
+        yield name, value
+    else:
+        for key, entry in entries:
+            yield from _leaves(f"{name}/{key}", entry)

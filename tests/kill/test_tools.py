@@ -1,0 +1,129 @@
+"""The kill test's own tools: they see what they are there to see."""
+
+import copy
+import math
+import os
+
+import pytest
+import torch
+
+from fairseq_mtmoe.checkpoints import file_io
+from tests.kill.moments import ONE_PROCESS, PLACES, TWO_PROCESSES, Case, Moment, drawn
+from tests.kill.runs import Outcome, compare, difference, is_equal
+from tests.kill.victim import HalfWritten, arm
+
+
+def checkpoint():
+    place = {"epoch": 2, "iterations_in_epoch": 3, "batches_in_epoch": 6, "shuffle": True}
+    return {
+        "model": {"weight": torch.arange(4.0)},
+        "last_optimizer_state": {"state": {0: {"exp_avg": torch.ones(2), "step": 5}}, "param_groups": [{"lr": 0.5}]},
+        "extra_state": {"train_iterator": place, "val_loss": 1.5, "best": 1.25, "wall": 7.0},
+        "optimizer_history": [{"num_updates": 5, "optimizer_name": "FairseqAdam"}],
+    }
+
+
+@pytest.fixture
+def runs(tmp_path):
+    folders = tmp_path / "uninterrupted", tmp_path / "resumed"
+    for folder in folders:
+        for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+            file_io.save(checkpoint(), str(folder / name))
+    return folders
+
+
+def test_equal_runs_are_equal(runs):
+    assert compare(*runs) == Outcome(0.0, ())
+
+
+def test_every_difference_is_seen():
+    def changed(change):
+        other = copy.deepcopy(checkpoint())
+        change(other)
+        return difference(checkpoint(), other)
+
+    assert changed(lambda c: c["model"]["weight"].add_(1e-3)) == pytest.approx(1e-3, rel=1e-3)
+    assert changed(lambda c: c["last_optimizer_state"]["state"][0]["exp_avg"].add_(0.5)) == 0.5
+    assert changed(lambda c: c["extra_state"].update(best=1.5)) == 0.25
+    for other_run in (
+        lambda c: c["model"].update(more=torch.ones(1)),
+        lambda c: c["model"].update(weight=torch.ones(1)),
+        lambda c: c["model"]["weight"].mul_(math.nan),
+        lambda c: c["extra_state"]["train_iterator"].update(batches_in_epoch=7),
+        lambda c: c["last_optimizer_state"]["state"][0].update(step=4),
+        lambda c: c["optimizer_history"][-1].update(num_updates=6),
+    ):
+        assert math.isnan(changed(other_run))
+    assert changed(lambda c: c["extra_state"].update(wall=9.0)) == 0
+    assert changed(lambda c: c["optimizer_history"].insert(0, {})) == 0
+
+
+def test_a_difference_in_any_checkpoint_counts(runs):
+    other = checkpoint()
+    other["model"]["weight"][0] = 3.0
+    file_io.save(other, str(runs[1] / "checkpoint_best.pt"))
+    assert compare(*runs).difference == 3.0
+
+
+def test_files_too_many_and_too_few_are_seen(runs):
+    (runs[1] / ".checkpoint_last.5.pt").touch()
+    (runs[1] / "checkpoint_last.experts" / "1").mkdir(parents=True)
+    (runs[1] / "checkpoint_last.experts" / "1" / "0-1.pt").touch()
+    (runs[1] / "checkpoint_best.pt").rename(runs[1] / "checkpoint_1_8.pt")
+    expected = (".checkpoint_last.5.pt", "checkpoint_1_8.pt", "checkpoint_last.experts/1/0-1.pt", "-checkpoint_best.pt")
+    assert compare(*runs).leftovers == expected
+
+
+def test_one_process_must_be_equal_bit_for_bit():
+    one, two = Case("an epoch", ()), Case("an epoch", (), processes=2, resumed_by=2)
+    assert is_equal(one, Outcome(0.0, ())) and not is_equal(one, Outcome(1e-9, ()))
+    assert is_equal(two, Outcome(1e-7, ())) and not is_equal(two, Outcome(1e-5, ()))
+    for case in (one, two):
+        assert not is_equal(case, Outcome(math.nan, ())) and not is_equal(case, Outcome(0.0, ("x",)))
+
+
+def test_a_seed_draws_thirty_cases():
+    cases = drawn((*ONE_PROCESS, *TWO_PROCESSES), 1, lambda case: dict.fromkeys(PLACES, 9))
+    moments = [moment for case in cases for moment in case.moments]
+    assert len(cases) == 30 and len(TWO_PROCESSES) == 8
+    assert all(1 <= moment.call <= 9 or moment.call in (32, 33) for moment in moments)
+    assert all(Moment.parse(str(moment)) == moment and moment.place in PLACES for moment in moments)
+    assert cases == drawn((*ONE_PROCESS, *TWO_PROCESSES), 1, lambda case: dict.fromkeys(PLACES, 9))
+    assert cases != drawn((*ONE_PROCESS, *TWO_PROCESSES), 2, lambda case: dict.fromkeys(PLACES, 9))
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def mortal(monkeypatch):
+    def kill():
+        raise Killed
+
+    monkeypatch.setattr("tests.kill.victim.kill", kill)
+
+
+@pytest.mark.parametrize(("when", "there"), [("before", False), ("after", True)])
+def test_the_chosen_call_kills(when, there, mortal, monkeypatch, tmp_path):
+    monkeypatch.setattr("os.replace", os.replace)  # put back at the end
+    calls = arm(["os:replace|wanted"], Moment("os:replace", "wanted", when, 2))
+    files = [tmp_path / name for name in ("other", "wanted1", "wanted2")]
+    for file in files:
+        file.touch()
+    for file in files[:2]:
+        file.rename(file.with_suffix(".new"))
+        os.replace(file.with_suffix(".new"), file)
+    assert calls["os:replace|wanted"] == 1
+    with pytest.raises(Killed):
+        os.replace(files[2], tmp_path / "new")
+    assert (tmp_path / "new").exists() == there
+
+
+def test_a_file_is_left_half_written(mortal, tmp_path):
+    with open(tmp_path / "file", "wb") as file:
+        half = HalfWritten(file, 5)
+        assert half.write(b"abc") == 3
+        with pytest.raises(Killed):
+            half.write(b"defgh")
+        assert (tmp_path / "file").read_bytes() == b"abcde"
