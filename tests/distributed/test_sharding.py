@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
+from fairseq_mtmoe.errors import UserError
 from tests.helpers.processes import run_processes
 
 
@@ -112,6 +113,36 @@ def test_processes_keep_their_own_experts():
     one, other = (results[True, True][1] for results in run_processes(train_and_resume, 2, "adam", 4, SPREADS[3:]))
     for name, value in one.items():
         assert (value == other[name]) != (".moe.experts." in name), name
+
+
+@pytest.mark.parametrize(
+    ("exchanged", "has_cuda", "place"),
+    [(True, True, "with experts in several processes"), (False, False, "on a machine without CUDA")],
+)
+def test_full_sharding_is_refused_where_it_cannot_work(exchanged, has_cuda, place, monkeypatch):
+    from fairseq.dataclass.configs import DistributedTrainingConfig
+    from fairseq.distributed import fsdp_enable_wrap, fsdp_wrap
+
+    from fairseq_mtmoe import register
+
+    register()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    module = torch.nn.Linear(2, 2)
+    if exchanged:
+        module.weight.expert = True
+    cfg = DistributedTrainingConfig(ddp_backend="fully_sharded", distributed_world_size=1)
+    cfg.memory_efficient_fp16 = cfg.fp16 = False
+    with fsdp_enable_wrap(cfg), pytest.raises(UserError, match=f"`--ddp-backend` must be .* {place}, .*fully_sharded"):
+        fsdp_wrap(module)
+
+
+def test_one_process_keeps_the_whole_state():
+    from fairseq.optim import shard_
+
+    _, optimizer = build("adam", False, 4)
+    plain = optimizer.optimizer
+    shard_(optimizer, None)
+    assert optimizer.optimizer is plain
 
 
 def assert_close(found, expected):

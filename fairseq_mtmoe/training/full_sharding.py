@@ -1,0 +1,36 @@
+"""`--ddp-backend fully_sharded`: what fairscale's wrapper cannot do is said when it gets a model, before it touches it.
+
+It spreads each parameter over all processes, which take it to be the same in all of them, and it computes with CUDA's
+streams even where there is no GPU.
+"""
+
+from typing import Any
+
+import torch
+from fairseq.distributed import fully_sharded_data_parallel as fairseq_sharding
+from torch import nn
+
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.training.refusals import BACKENDS
+from fairseq_mtmoe.training.zero_sharding import is_exchanged
+
+
+class CheckedFullSharding(fairseq_sharding.FullyShardedDataParallel):
+    """fairseq's wrapper.
+
+    Raises:
+        UserError: the module has experts that other processes do not have, or there is no GPU.
+    """
+
+    def __init__(self, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        if any(is_exchanged(parameter) for parameter in module.parameters()):
+            rule = f"one of {', '.join(BACKENDS)} with experts in several processes"
+            must_be("--ddp-backend", rule, "fully_sharded")
+        if not torch.cuda.is_available():
+            must_be("--ddp-backend", f"one of {', '.join(BACKENDS)} on a machine without CUDA", "fully_sharded")
+        super().__init__(module, *args, **kwargs)
+
+
+def install() -> None:
+    """Put `CheckedFullSharding` where fairseq looks for its wrapper. Safe to call any number of times."""
+    fairseq_sharding.FullyShardedDataParallel = CheckedFullSharding
