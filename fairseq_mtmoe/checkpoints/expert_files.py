@@ -36,13 +36,14 @@ from fairseq_mtmoe.checkpoints.expert_states import (
 )
 from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import replacing
 from fairseq_mtmoe.moe.share import ExpertShare
 
 FileEntry = dict[str, Any]  # {"name": "0-3.pt", "first": 0, "count": 4, "sha256": "…"}
 
 _ID = re.compile(r"[0-9a-f]{16}")
 _NAME = re.compile(r"(\d+)-(\d+)\.pt")
-_PARTIAL_NAME = re.compile(r"\.\d+-\d+\.\d+\.pt")  # what `files.replacing` leaves of a killed process
+_PARTIAL_NAME = re.compile(r"\.\d+-\d+\.[\w-]+\.\d+\.pt")  # what `files.replacing` leaves of a killed process
 
 
 def new_id() -> str:
@@ -110,6 +111,12 @@ def load_local(path: str | Path, share: ExpertShare, parameters: Parameters, fla
     _check_number(path, count_experts(state["model"]), share)
     trunk, content = _own_part(load_mapped(path), share, parameters)
     return join(copy.deepcopy(trunk), content, parameters, flat)
+
+
+def has_experts(path: str | Path) -> bool:
+    """Whether the checkpoint at `path` is of a model with experts; False also if it cannot be read."""
+    state = _peek(str(path)) or {}
+    return is_trunk(state) or count_experts(state.get("model", {})) > 0
 
 
 def check_trunk(path: str | Path, trunk: State) -> None:
@@ -277,14 +284,14 @@ def tidy(place: str | Path) -> None:
 
 
 def _remove_ids(folder: Path, keep: str | None) -> None:
-    for saved in folder.iterdir():
+    for saved in [*folder.iterdir()]:
         if saved.name != keep and _ID.fullmatch(saved.name) and saved.is_dir() and not saved.is_symlink():
-            for file in saved.iterdir():
-                if _NAME.fullmatch(file.name) or _PARTIAL_NAME.fullmatch(file.name):
-                    file.unlink(missing_ok=True)
-            with suppress(OSError):  # something else is in it
+            with suppress(OSError):  # what is left does no harm but for its size
+                for file in [*saved.iterdir()]:
+                    if _NAME.fullmatch(file.name) or _PARTIAL_NAME.fullmatch(file.name):
+                        file.unlink()
                 saved.rmdir()
-    with suppress(OSError):
+    with suppress(OSError):  # something is in it
         folder.rmdir()
 
 
@@ -331,15 +338,8 @@ def _name(entry: FileEntry) -> str:
 
 def _link(source: Path, target: Path) -> None:
     """Give a file a second name, or copy it where that cannot be done."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists() and os.path.samefile(source, target):
-        return
-    partial = target.with_name(f".{target.stem}.{os.getpid()}.pt")
-    partial.unlink(missing_ok=True)
     try:
-        os.link(source, partial)
-        os.replace(partial, target)
-    except FileNotFoundError as error:
-        raise UserError(f"`{source}` must be there, but is missing.") from error
-    except OSError:
+        with replacing(target) as partial:
+            os.link(source, partial)
+    except UserError:
         file_io.copy(str(source), str(target), overwrite=True)

@@ -11,6 +11,7 @@ from fairseq_mtmoe.checkpoints.expert_files import (
     ExpertReader,
     companion,
     copy_with_experts,
+    has_experts,
     load_local,
     load_mapped,
     load_trunk,
@@ -20,6 +21,7 @@ from fairseq_mtmoe.checkpoints.expert_files import (
     whole,
 )
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import replacing
 from fairseq_mtmoe.moe.share import ExpertShare
 from tests.helpers.states import (
     EXPERT,
@@ -186,6 +188,13 @@ def test_a_dense_checkpoint_is_taken_as_it_is(tmp_path):
     assert "last_optimizer_state" not in whole(tmp_path / "dense.pt", state, ["model"])
 
 
+def test_experts_are_seen_without_reading(checkpoint, parts, tmp_path):
+    file_io.save(checkpoint[0], str(tmp_path / "whole.pt"))
+    file_io.save({"model": {"encoder.fc1.weight": torch.ones(2)}}, str(tmp_path / "dense.pt"))
+    found = {name: has_experts(tmp_path / f"{name}.pt") for name in ("checkpoint_last", "whole", "dense", "none")}
+    assert found == {"checkpoint_last": True, "whole": True, "dense": False, "none": False}
+
+
 def test_a_missing_checkpoint_is_one_sentence(tmp_path):
     for load in (load_trunk, load_mapped, lambda path: load_local(path, ExpertShare(4, 0, 2), [], False)):
         with pytest.raises(UserError, match="there is none"):
@@ -228,7 +237,7 @@ def test_a_copy_that_lacks_a_file_changes_nothing(checkpoint, parts, tmp_path):
     state, parameters = trained(4, seed=2)
     write_in_parts(target, state, parameters, 2)
     files_of(parts)[1].unlink()
-    with pytest.raises(UserError, match=r"2-3\.pt` must be there"):
+    with pytest.raises(UserError, match=r"2-3\.pt` must be a checkpoint file, but there is none"):
         copy_with_experts(parts, target)
     assert len(files_of(target)) == 2
     assert_same(whole(target, load_trunk(target)), state)
@@ -244,7 +253,9 @@ def test_tidying_removes_what_no_trunk_names_and_nothing_else(checkpoint, parts,
         tmp_path / "my.experts" / "0-1.pt",
         tmp_path / "folder" / "0123456789abcdef" / "0-1.pt",
     ]
-    gone = [stale / "0-3.pt", stale / ".0-3.99.pt", tmp_path / "checkpoint_1_2.experts" / "0123456789abcdef" / "0-7.pt"]
+    with pytest.raises(KeyboardInterrupt), replacing(stale / "4-7.pt") as partial:
+        raise KeyboardInterrupt
+    gone = [stale / "0-3.pt", partial, tmp_path / "checkpoint_1_2.experts" / "0123456789abcdef" / "0-7.pt"]
     for file in (*foreign, *gone):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
