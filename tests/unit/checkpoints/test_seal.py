@@ -74,6 +74,7 @@ def test_what_is_not_exactly_sealed_is_damaged(tmp_path):
     path = sealed(tmp_path / "a.pt")
     data = path.read_bytes()
     upper = data[-64:].upper()
+    short = data[: -COMMENT - 2] + struct.pack("<H", COMMENT - 1)
     assert upper != data[-64:]
     for wrong in (
         data[:-COMMENT],  # the comment is lost, and nothing else
@@ -82,6 +83,7 @@ def test_what_is_not_exactly_sealed_is_damaged(tmp_path):
         data[:-64] + upper,
         data[:-64] + b"0" * 64,
         data[:-COMMENT] + data[-COMMENT:].replace(b"mtmoe", b"other"),
+        short + b"mtmoe sha256:" + hashlib.sha256(short).hexdigest().encode(),
         b"\0" + data,
         b"",
         data[-COMMENT:],
@@ -126,6 +128,8 @@ def test_an_unsealed_archive_that_two_readers_read_apart_is_damaged(tmp_path):
     change(path, entry + 10, 8)  # compressed: stored bytes are then misread
     assert_damaged(path)
     change(path, entry + 10, 8)
+    assert_damaged(change(path, path.stat().st_size - 50))  # Python looks for records before the file's start
+    change(path, path.stat().st_size - 50)
     assert verify(path) is None
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning):
         archive.writestr(next(name for name in archive.namelist() if name.endswith("data.pkl")), b"other")
