@@ -1,0 +1,86 @@
+"""fairseq's training command inside a test's process, alone or as one of several, with what its updates computed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+from torch import distributed as dist
+
+from tests.helpers.commands import training_arguments
+
+
+def train_here(data: object, save_dir: object, *options: object) -> dict[str, Any]:
+    """Run `fairseq-train` on a digit corpus as the process of this rank, if processes are joined.
+
+    Returns:
+        `norms` and `losses` of each update, and the final `parameters` of this process, by name, as numpy arrays;
+        `validations`: the losses of the validations.
+    """
+    from fairseq import options as fairseq_options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.logging import metrics
+
+    from fairseq_mtmoe import register
+
+    register()
+    from fairseq_cli import train
+
+    arguments = [str(option) for option in training_arguments(data, save_dir, *options)]
+    parser = fairseq_options.get_training_parser()
+    cfg = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, arguments))
+    if dist.is_initialized():
+        cfg.distributed_training.distributed_world_size = dist.get_world_size()
+        cfg.distributed_training.distributed_rank = dist.get_rank()
+    logging.disable(logging.INFO)
+    result: dict[str, Any] = {"norms": [], "losses": [], "validations": []}
+    metrics.reset()
+    with _watched(result):
+        train.main(cfg)
+    return result
+
+
+class _watched:
+    """Notes what the trainer's steps return, and its model at the end."""
+
+    def __init__(self, result: dict[str, Any]) -> None:
+        self.result = result
+
+    def __enter__(self) -> None:
+        from fairseq_cli import train
+
+        from fairseq_mtmoe.training import SparseTrainer
+
+        self.saved = (SparseTrainer.train_step, SparseTrainer.clip_grad_norm, train.validate)
+        result, (train_step, clip_grad_norm, validate) = self.result, self.saved
+
+        def watched_step(trainer: Any, samples: Any, *args: Any, **kwargs: Any) -> Any:
+            output = train_step(trainer, samples, *args, **kwargs)
+            if output is not None:
+                result["losses"].append(float(output["loss"]))
+            result["parameters"] = {
+                name: parameter.detach().numpy().astype(np.float32).copy()
+                for name, parameter in trainer.get_model().named_parameters()
+            }
+            return output
+
+        def watched_norm(trainer: Any, clip_norm: float) -> Any:
+            norm = clip_grad_norm(trainer, clip_norm)
+            result["norms"].append(float(norm))
+            return norm
+
+        def watched_validation(*args: Any, **kwargs: Any) -> Any:
+            losses = validate(*args, **kwargs)
+            result["validations"].append(losses)
+            return losses
+
+        SparseTrainer.train_step, SparseTrainer.clip_grad_norm = watched_step, watched_norm
+        train.validate = watched_validation
+
+    def __exit__(self, *_: object) -> None:
+        from fairseq_cli import train
+
+        from fairseq_mtmoe.training import SparseTrainer
+
+        SparseTrainer.train_step, SparseTrainer.clip_grad_norm, train.validate = self.saved
