@@ -11,6 +11,7 @@ import copy
 import os
 import re
 import secrets
+import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -90,13 +91,11 @@ def load_trunk(path: str | Path) -> State:
 
 
 def load_mapped(path: str | Path) -> State:
-    """As `load_trunk`, but every tensor is read when it is touched, and none is held.
-
-    Raises:
-        UserError: as `load_trunk`; also if torch before 1.6 wrote the file.
-    """
+    """As `load_trunk`, but every tensor is read when it is touched, and none is held."""
     with file_io.readable(str(path)):
         seal.verify(path)
+    if not zipfile.is_zipfile(path):  # torch before 1.6 wrote it
+        return load_trunk(path)
     state: State = _mapped(str(path))
     if is_trunk(state):
         check_trunk(path, state)

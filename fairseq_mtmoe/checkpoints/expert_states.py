@@ -135,7 +135,9 @@ def map_experts(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A part of a content, with `change` applied to every tensor that has experts in its first dimension."""
     if isinstance(value, dict):
         return {key: map_experts(item, change) for key, item in value.items()}
-    return change(value) if torch.is_tensor(value) and value.dim() else value
+    if torch.is_tensor(value):
+        return change(value) if value.dim() else value.clone()
+    return value
 
 
 def compact(value: Any) -> Any:

@@ -45,10 +45,12 @@ def write_in_parts(source: Path, target: Path, experts_per_file: int, track: Tra
     save_id = new_id()
     folder = companion(target) / save_id
     files = []
-    for first in track(range(0, num_experts, experts_per_file)):
-        files.append(write_experts(folder, read(first, min(experts_per_file, num_experts - first))))
-    file_io.save(with_files(trunk, save_id, files), str(target))
-    tidy(target)
+    try:
+        for first in track(range(0, num_experts, experts_per_file)):
+            files.append(write_experts(folder, read(first, min(experts_per_file, num_experts - first))))
+        file_io.save(with_files(trunk, save_id, files), str(target))
+    finally:
+        tidy(target)
     return len(files)
 
 

@@ -67,3 +67,25 @@ def test_moments_that_cannot_be_told_apart_are_refused(tmp_path):
     torch.save(frozen, tmp_path / "in.pt")
     reshard.write_in_parts(tmp_path / "in.pt", tmp_path / "out.pt", 2)
     assert_same(whole(tmp_path / "out.pt", load_trunk(tmp_path / "out.pt")), frozen)
+
+
+def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
+    state, parameters = trained(4)
+    source, target = tmp_path / "in.pt", tmp_path / "out.pt"
+    write_in_parts(source, state, parameters, 2)
+    write_in_parts(target, state, parameters, 1)
+    save = reshard.file_io.save
+
+    def save_on_a_full_disk(content, path):
+        if path == str(target) or path.endswith("1-1.pt"):
+            raise UserError("No space left on device")
+        return save(content, path)
+
+    monkeypatch.setattr(reshard.file_io, "save", save_on_a_full_disk)
+    for size in (1, 2):
+        with pytest.raises(UserError, match="No space left"):
+            reshard.write_in_parts(source, target, size)
+        with pytest.raises(UserError, match="No space left"):
+            reshard.write_in_parts(source, tmp_path / "other.pt", 1)
+    assert names_of(target) == ["0-3.pt"] and not companion(tmp_path / "other.pt").exists()
+    assert_same(whole(target, load_trunk(target)), state)
