@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Train 8 BASE experts in as many processes as torchrun, SLURM or the environment say. A second run goes on, in any number.
+set -euo pipefail
+DATA=${RUNS:-runs}/distributed/data
+exec fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/distributed/model" \
+    --task translation_heated --lang-pairs "$DATA/lang_pairs.txt" --encoder-langtok tgt --decoder-langtok \
+    --sampling-method temperature --sampling-temperature 1.5 --virtual-epoch-size 8000 \
+    --arch base_moe_tiny --encoder-embed-dim 128 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 \
+    --num-experts 8 --expert-gates base --dropout 0.1 --log-expert-comm --distributed-timeout 60 \
+    --criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1 \
+    --optimizer fused_adam --adam-betas '(0.9,0.98)' --clip-norm 1.0 \
+    --lr 0.003 --lr-scheduler inverse_sqrt --warmup-updates 200 --max-tokens 2000 --num-workers 0 --seed 1 \
+    --log-format simple --log-interval 25 --validate-interval 1000 --validate-interval-updates 100 \
+    --save-interval-updates 50 --keep-interval-updates 1 --no-epoch-checkpoints "$@"
