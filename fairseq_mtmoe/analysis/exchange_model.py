@@ -204,7 +204,7 @@ def bandwidth_for_share(
     share: float = 0.1,
     element_size: int = 2,
 ) -> float:
-    """Bytes per second out of each process, on every link, at which the exchange is this share of an update.
+    """Bytes per second out of each process, wherever they go, at which the exchange is this share of an update.
 
     Infinite where the waits alone are more. Averaging over replicas is left out.
     """
