@@ -1,0 +1,95 @@
+"""A process that fails, is killed or falls silent ends the others soon, with a sentence."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.helpers.commands import ENVIRONMENT, REPOSITORY, training_arguments
+from tests.helpers.digits import make_digit_corpus
+
+TIMEOUT = 5  # seconds of `--distributed-timeout`
+PATIENCE = 10  # seconds that an end may take beyond it
+
+# fairseq-train in one of two processes. In the second one something happens at the third call of a method of the
+# trainer: the place is a method's name, the happening a statement.
+COMMAND = """
+import os, signal, sys, time
+sys.path.insert(0, os.getcwd())
+import fairseq_mtmoe
+fairseq_mtmoe.register()
+from fairseq_mtmoe.training import SparseTrainer
+from fairseq_cli import train
+
+rank, place, happening, folder = int(sys.argv[1]), *sys.argv[2:5]
+original, calls = getattr(SparseTrainer, place), []
+
+def method(*args, **kwargs):
+    calls.append(1)
+    if rank == 1 and len(calls) == 3:
+        open(folder + "/happened", "w").write(str(time.time()))
+        exec(happening)
+    return original(*args, **kwargs)
+
+setattr(SparseTrainer, place, method)
+sys.argv[1:] = sys.argv[5:]
+train.cli_main()
+"""
+HAPPENINGS = {
+    "raises": "raise ValueError('a bug')",
+    "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "is silent": "time.sleep(1000)",
+}
+PLACES = {
+    "in a step": ("train_step", ()),
+    "in a validation": ("valid_step", ("--validate-interval-updates", 1)),
+    "before the switch": ("train_step", ("--dense-updates", 2)),
+}
+CASES = [("raises", "in a step"), ("is killed", "in a validation"), ("is silent", "before the switch")]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=40, test=4)
+
+
+@pytest.mark.parametrize(("happening", "place"), CASES)
+def test_the_other_process_ends_soon_and_says_why(happening, place, corpus, tmp_path):
+    method, options = PLACES[place]
+    options = ("--num-experts", 4, "--max-tokens", 120, "--distributed-timeout", TIMEOUT, *options)
+    processes = [start(rank, method, happening, corpus, tmp_path, *options) for rank in range(2)]
+    try:
+        _, message = processes[0].communicate(timeout=45)
+        took = time.time() - float((tmp_path / "happened").read_text())
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    assert processes[0].returncode == 1, message[-2000:]
+    assert took < TIMEOUT + PATIENCE
+    last = message.strip().splitlines()[-1]
+    assert "error: Process 0 of 2 lost another process" in last and "go on from checkpoint_last.pt" in last
+    assert f"within {TIMEOUT} seconds" in last
+    assert "Traceback" not in message
+
+
+def start(rank, method, happening, corpus, folder, *options):
+    """One of two processes of `fairseq-train`, in a process group of its own."""
+    joined = (
+        "--distributed-backend", "gloo", "--distributed-world-size", 2, "--distributed-no-spawn",
+        "--distributed-init-method", f"file://{folder}/meeting", "--distributed-rank", rank,
+    )  # fmt: skip
+    arguments = training_arguments(corpus, folder, *options, *joined)
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(rank), method, HAPPENINGS[happening], str(folder), *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )

@@ -1,0 +1,217 @@
+"""Our trainer in one process: updates that are left out, options that cannot work, and whose place it takes."""
+
+import copy
+
+import pytest
+import torch
+from fairseq.logging import metrics
+from fairseq.trainer import Trainer
+from omegaconf import OmegaConf, open_dict
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training import SparseTrainer, install
+from fairseq_mtmoe.training.refusals import refuse_what_cannot_work
+from tests.helpers.digits import make_digit_corpus
+from tests.helpers.trainers import WAYS, groups_of, spoil, state_of, trainer_here
+
+SMALL = ("--max-tokens", 120, "--num-experts", 2)
+HALF = dict(common__fp16=True, common__fp16_no_flatten_grads=True)
+PRECISIONS = {"float32": {}, "bfloat16": dict(common__bf16=True)}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=4, test=4)
+
+
+def take(trainer, groups, spoiled=(), way=None):
+    """Train on each group of batches; `spoiled` are the numbers of those that go wrong in their last batch."""
+    outputs = []
+    for number, samples in enumerate(groups):
+        if number in spoiled:
+            spoil(trainer, way, call=len(samples) - 1)
+        outputs.append(trainer.train_step(copy.deepcopy(samples)))
+    return outputs
+
+
+def assert_equal(found, right):
+    assert set(found) == set(right)
+    assert [name for name in right if not torch.equal(found[name], right[name])] == []
+
+
+# ---- its place ----
+
+
+def test_it_takes_the_place_of_fairseqs_trainer_and_of_no_other(corpus, tmp_path):
+    install()
+    ours = trainer_here(corpus, tmp_path, *SMALL)
+    assert type(ours) is SparseTrainer
+    arguments = (ours.cfg, ours.task, ours.get_model(), ours.get_criterion())
+    others = type("Others", (Trainer,), {})
+    assert type(others(*arguments)) is others and type(Trainer(*arguments)) is SparseTrainer
+
+
+def test_a_model_without_our_options_is_trained_as_fairseq_does(corpus, tmp_path):
+    """Our steps are fairseq's to the last bit, and what is not finite stops the run as it does there."""
+    runs = []
+    for kind in (type("Stock", (Trainer,), {}), Trainer):
+        dense = trainer_here(corpus, tmp_path, "--arch", "base_dense_tiny", "--max-tokens", 120)
+        with open_dict(dense.cfg.model):
+            for option in ("max_nonfinite", "distributed_timeout"):
+                dense.cfg.model.pop(option)
+        trainer = kind(dense.cfg, dense.task, dense.get_model(), dense.task.build_criterion(dense.cfg.criterion))
+        take(trainer, groups_of(trainer, 3))
+        runs.append(state_of(trainer))
+    assert_equal(*runs)
+    assert_stops_as_fairseq_does(trainer)
+
+
+def assert_stops_as_fairseq_does(trainer):
+    """Its search for the layer fails on models that return dictionaries, while it handles its own error."""
+    with pytest.raises((FloatingPointError, TypeError, StopIteration)) as raised:
+        take(trainer, groups_of(trainer, 1), {0}, "a loss that is no number")
+    assert isinstance(raised.value, FloatingPointError) or isinstance(raised.value.__context__, FloatingPointError)
+
+
+# ---- updates that are left out ----
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_bad_updates_are_as_if_their_batches_were_not_there(precision, way, corpus, tmp_path):
+    options = (*SMALL, "--update-freq", 2, "--store-ema", "--ema-decay", 0.5, "--dropout", 0.1)
+    spoiled = trainer_here(corpus, tmp_path, *options, **PRECISIONS[precision])
+    groups = groups_of(spoiled, 6)
+    outputs = take(spoiled, groups, {1, 2, 4}, way)
+    assert [output is None for output in outputs] == [False, True, True, False, True, False]
+    without = trainer_here(corpus, tmp_path, *options, **PRECISIONS[precision])
+    assert all(take(without, [groups[index] for index in (0, 3, 5)]))
+    assert spoiled.get_num_updates() == without.get_num_updates() == 3
+    assert_equal(state_of(spoiled), state_of(without))
+
+
+def test_bad_updates_are_counted(corpus, tmp_path):
+    trainer = trainer_here(corpus, tmp_path, *SMALL)
+    groups = groups_of(trainer, 4)
+    take(trainer, groups[:1])
+    assert "nonfinite_updates" not in metrics.get_smoothed_values("train")
+    take(trainer, groups, {0, 2}, "a loss that is no number")
+    assert metrics.get_smoothed_values("train")["nonfinite_updates"] == 2
+    assert metrics.get_active_aggregators() == [metrics.get_meters("default")]
+
+
+def test_too_many_in_a_row_end_the_run(corpus, tmp_path):
+    trainer = trainer_here(corpus, tmp_path, *SMALL, "--max-nonfinite", 2)
+    groups = groups_of(trainer, 5)
+    take(trainer, groups, {0, 2, 4}, "a loss that is no number")
+    with pytest.raises(UserError, match=r"2 times in a row in the place of update 3 .*start again; nothing was saved"):
+        take(trainer, groups[:1], {0}, "a loss that is no number")
+    (tmp_path / "checkpoint_last.pt").touch()
+    with pytest.raises(UserError, match=r"go on from `.*checkpoint_last\.pt`, saved before them\.$"):
+        take(trainer, groups[:1], {0}, "a loss that is no number")
+
+
+def test_with_a_limit_of_0_fairseq_deals_with_them(corpus, tmp_path):
+    trainer = trainer_here(corpus, tmp_path, *SMALL, "--max-nonfinite", 0)
+    assert_stops_as_fairseq_does(trainer)
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+def test_an_overflow_of_half_precision_lowers_the_scale_and_is_not_counted(memory_efficient, corpus, tmp_path):
+    options = HALF | dict(common__memory_efficient_fp16=memory_efficient, common__fp16_init_scale=8)
+    trainer = trainer_here(corpus, tmp_path, *SMALL, "--max-nonfinite", 1, **options)
+    groups = groups_of(trainer, 2)
+    before = state_of(trainer)
+    assert take(trainer, groups[:1], {0}, "infinite gradients of a finite loss") == [None]
+    assert_equal(state_of(trainer), before)
+    assert trainer.optimizer.scaler.loss_scale == 4 and trainer.get_num_updates() == 0
+    assert take(trainer, groups[1:])[0]["loss"] > 0 and trainer.get_num_updates() == 1
+    assert "nonfinite_updates" not in metrics.get_smoothed_values("train")
+
+
+def test_a_scale_that_cannot_fall_further_ends_the_run(corpus, tmp_path):
+    options = HALF | dict(common__fp16_init_scale=2, common__min_loss_scale=1.5)
+    trainer = trainer_here(corpus, tmp_path, *SMALL, **options)
+    with pytest.raises(UserError, match="Minimum loss scale reached"):
+        take(trainer, groups_of(trainer, 1), {0}, "infinite gradients of a finite loss")
+
+
+# ---- the switch ----
+
+
+def test_any_task_is_told_of_the_switch_and_its_average_becomes_sparse_too(corpus, tmp_path):
+    trainer = trainer_here(corpus, tmp_path, *SMALL, "--dense-updates", 2, "--store-ema", "--ema-decay", 0.5)
+    told = []
+    trainer.task.sparsified = lambda *place: told.append(place)
+    groups = groups_of(trainer, 4)
+    take(trainer, groups[:2])
+    assert not told and trainer.get_model().is_dense and trainer.ema.get_model().is_dense
+    take(trainer, groups[2:])
+    assert told == [(2, 2)] and not trainer.get_model().is_dense
+    experts = [
+        {key for key in m.state_dict() if ".moe." in key} for m in (trainer.get_model(), trainer.ema.get_model())
+    ]
+    assert experts[0] and experts[0] == experts[1]
+
+
+# ---- dummy batches ----
+
+
+def test_expert_layers_are_idle_for_dummy_batches_alone(corpus, tmp_path):
+    trainer = trainer_here(corpus, tmp_path, *SMALL)
+    (real,), _ = groups_of(trainer, 2)
+    layers = [slot.moe for slot in trainer._slots]
+    assert layers
+    for sample, idle in ((real, False), (None, True), (None, True), (real, False), ({}, True), (real, False)):
+        assert trainer._prepare_sample(sample)[1] == idle
+        assert {layer.idle for layer in layers} == {idle}
+
+
+# ---- what cannot work ----
+
+
+WRONG = {
+    "encoder layers at random": (dict(model__encoder_layerdrop=0.1), "`--encoder-layerdrop` must be 0 with experts"),
+    "decoder layers at random": (dict(model__decoder_layerdrop=0.1), "`--decoder-layerdrop` must be 0 with experts"),
+    "another back end": (
+        dict(distributed_training__ddp_backend="slowmo"),
+        "`--ddp-backend` must be one of pytorch_ddp",
+    ),
+    "blocks of updates": (dict(optimization__use_bmuf=True), "`--use-bmuf` must be off"),
+    "automatic precision": (dict(common__amp=True), "`--amp` must be off"),
+    "parts of a model": (dict(common__model_parallel_size=2), "`--model-parallel-size` must be 1"),
+    "a pipeline": (dict(distributed_training__pipeline_model_parallel=True), "`--pipeline-model-parallel` must be off"),
+    "a switch of a spread optimizer": (
+        dict(model__dense_updates=2, distributed_training__zero_sharding="os"),
+        "`--zero-sharding` must be none with `--dense-updates`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "sentence"), WRONG.values(), ids=WRONG.keys())
+def test_what_cannot_work_is_refused(changes, sentence, corpus, tmp_path):
+    model = trainer_here(
+        corpus, tmp_path, *SMALL, "--dense-updates", changes.get("model__dense_updates", 0)
+    ).get_model()
+    cfg = OmegaConf.create(
+        {
+            "model": {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "dense_updates": 0},
+            "common": {"amp": False, "tpu": False, "model_parallel_size": 1},
+            "optimization": {"use_bmuf": False},
+            "distributed_training": {
+                "ddp_backend": "pytorch_ddp", "zero_sharding": "none", "pipeline_model_parallel": False,
+                "distributed_world_size": 4,
+            },
+        }
+    )  # fmt: skip
+    refuse_what_cannot_work(cfg, model)
+    for name, value in changes.items():
+        OmegaConf.update(cfg, name.replace("__", "."), value)
+    with pytest.raises(UserError, match=sentence):
+        refuse_what_cannot_work(cfg, model)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--max-nonfinite", -1), ("--distributed-timeout", 0)])
+def test_numbers_out_of_range_are_named(option, value, corpus, tmp_path):
+    with pytest.raises(UserError, match=f"`{option}` must be at least"):
+        trainer_here(corpus, tmp_path, *SMALL, option, value)
