@@ -5,14 +5,13 @@ fairseq's optimizers come in layers: Adam over the model's own parameters, or ov
 name to its tensors (`exp_avg`, `exp_avg_sq`, `master`, …, each of the parameter's shape) and numbers (`step`).
 """
 
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_mtmoe.checkpoints.optimizer_entries import NamedState, cut_flat, has_shape, join_flat
 from fairseq_mtmoe.errors import UserError
-
-NamedState = Dict[str, Dict[str, Any]]
 
 
 def trained_parameters(model: nn.Module) -> List[Tuple[str, nn.Parameter]]:
@@ -73,19 +72,6 @@ def write_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]], stat
             inner.state[master] = moments
 
 
-def has_shape(entry: Dict[str, Any], shape: torch.Size) -> bool:
-    """Whether all that an optimizer knows of a parameter are numbers and tensors of its shape; not so in Adafactor."""
-    return all(value.shape in (shape, torch.Size()) for value in entry.values() if torch.is_tensor(value))
-
-
-def map_tensors(entry: Dict[str, Any], shape: torch.Size, change: Callable[[Tensor], Tensor]) -> Dict[str, Any]:
-    """`entry` with `change` applied to the tensors that have the parameter's shape; numbers stay as they are."""
-    return {
-        key: change(value) if torch.is_tensor(value) and value.shape == shape else value
-        for key, value in entry.items()
-    }
-
-
 def _set_parameters(inner: torch.optim.Optimizer, parameters: List[nn.Parameter]) -> None:
     inner.param_groups[0]["params"] = list(parameters)
 
@@ -97,15 +83,8 @@ def _expect_same(held: List[Tensor], parameters: List[Tuple[str, nn.Parameter]])
 
 def _read_flat(inner: Any, masters: Dict[Any, Tensor], parameters: List[Tuple[str, nn.Parameter]]) -> NamedState:
     (vector,) = masters.values()
-    whole = {"master": vector.data, **inner.state.get(vector, {})}
-    state: NamedState = {}
-    offset = 0
-    for name, parameter in parameters:
-        end = offset + parameter.numel()
-        state[name] = map_tensors(whole, vector.shape, lambda v, o=offset, e=end, p=parameter: v[o:e].view_as(p))
-        offset = end
-    assert offset == vector.numel()
-    return state
+    assert vector.numel() == sum(parameter.numel() for _, parameter in parameters)
+    return cut_flat({"master": vector.data, **inner.state.get(vector, {})}, _shapes(parameters))
 
 
 def _write_flat(
@@ -113,18 +92,12 @@ def _write_flat(
 ) -> None:
     (vector,) = masters.values()
     _set_parameters(inner, [vector])
-    moments: Dict[str, Any] = {}
-    offset = 0
-    for name, parameter in parameters:
-        end = offset + parameter.numel()
-        for key, value in state.get(name, {}).items():
-            if not torch.is_tensor(value) or value.shape != parameter.shape:
-                moments.setdefault(key, value)
-            elif key == "master":
-                vector.data[offset:end].copy_(value.reshape(-1))
-            else:
-                target = moments.setdefault(key, torch.zeros_like(vector.data, dtype=value.dtype))
-                target[offset:end].copy_(value.reshape(-1))
-        offset = end
-    if moments:
-        inner.state[vector] = moments
+    fresh = cut_flat({"master": vector.data}, _shapes(parameters))
+    joined = join_flat({name: {**fresh[name], **state.get(name, {})} for name in fresh}, _shapes(parameters))
+    vector.data.copy_(joined.pop("master"))
+    if joined:
+        inner.state[vector] = joined
+
+
+def _shapes(parameters: List[Tuple[str, nn.Parameter]]) -> List[Tuple[str, torch.Size]]:
+    return [(name, parameter.shape) for name, parameter in parameters]

@@ -6,14 +6,15 @@ The dense checkpoint may come from this plugin's twins or from stock fairseq's `
 import dataclasses
 from argparse import Namespace
 from types import SimpleNamespace
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_mtmoe.checkpoints.optimizer_entries import NamedState, has_shape, saved_state
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._common.optimizer_state import NamedState, has_shape, trained_parameters
+from fairseq_mtmoe.models._common.optimizer_state import trained_parameters
 from fairseq_mtmoe.models._common.switch import sparsify_with_state
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
 from fairseq_mtmoe.models.base_sparse.model import BaseMoEModel
@@ -49,7 +50,9 @@ def upcycle(checkpoint: Dict[str, Any], options: Dict[str, Any], seed: int = 1) 
     if state is None:
         sparse.pop("last_optimizer_state", None)
     else:
-        sparse["last_optimizer_state"] = _indexed(sparse_state, model, checkpoint["last_optimizer_state"])
+        parameters = [(name, parameter.shape) for name, parameter in trained_parameters(model)]
+        saved = checkpoint["last_optimizer_state"]
+        sparse["last_optimizer_state"] = saved_state(sparse_state, saved, parameters, flat=False)
     return sparse
 
 
@@ -99,10 +102,3 @@ def _named_optimizer_state(saved: Optional[Dict[str, Any]], model: BaseMoEModel)
         return None
     state = {name: entries[index] for index, (name, _) in enumerate(parameters)}
     return state if all(has_shape(state[name], parameter.shape) for name, parameter in parameters) else None
-
-
-def _indexed(state: NamedState, model: BaseMoEModel, saved: Dict[str, Any]) -> Dict[str, Any]:
-    names: List[str] = [name for name, _ in trained_parameters(model)]
-    group = {**saved["param_groups"][0], "params": list(range(len(names)))}
-    entries = {index: state[name] for index, name in enumerate(names) if name in state}
-    return {**saved, "state": entries, "param_groups": [group]}
