@@ -90,10 +90,12 @@ def all_to_all_alike(values: Tensor, group: dist.ProcessGroup, record: CommRecor
 def gather_numbers(number: int, device: torch.device, group: dist.ProcessGroup, record: CommRecord) -> list[int]:
     """The number that each process gives, in their order."""
     size = dist.get_world_size(group)
-    numbers = torch.empty(size, dtype=torch.long, device=device)
-    with record.measure(size - 1, numbers):
-        dist.all_gather_into_tensor(numbers, numbers.new_full((1,), number), group=group)
-    return numbers.tolist()
+    own = torch.full((1,), number, device=device)
+    numbers = [torch.empty_like(own) for _ in range(size)]
+    with record.measure(size - 1, own):
+        dist.all_gather(numbers, own, group=group)
+    gathered: list[int] = torch.cat(numbers).tolist()
+    return gathered
 
 
 def exchange(

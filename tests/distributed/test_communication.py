@@ -17,7 +17,7 @@ from tests.helpers.processes import run_processes
 H, F, TASKS = 8, 12, 3
 TOKENS = {2: (7, 12), 4: (5, 1, 0, 10)}
 COLLECTIVES = (
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast", "broadcast_object_list",
+    "all_reduce", "all_gather_into_tensor", "all_gather", "all_gather_object", "broadcast", "broadcast_object_list",
     "reduce", "reduce_scatter", "reduce_scatter_tensor", "gather", "scatter", "all_to_all", "all_to_all_single", "send",
     "recv", "isend", "irecv", "barrier",
 )  # fmt: skip
@@ -53,7 +53,7 @@ def watching():
 
 
 def describe(name, output=None, sent=None, receive=None, send=None, group=None, **_):
-    if name == "all_gather_into_tensor":
+    if name == "all_gather":
         return Call(name, str(sent.dtype), sent.numel() * sent.element_size() * (dist.get_world_size(group) - 1))
     if name != "all_to_all_single":
         return Call(name, "", 0)
@@ -138,7 +138,7 @@ def test_a_layer_sends_what_the_formula_says_and_nothing_else(several, case):
             answers = sum(parts_of(tokens[process], process, size)[place] for process in others)
             right += shuffle_bytes(scores, answers, num_experts) + gather_bytes(size)
             steps = ["torch.int64", "torch.float32", "torch.int32", *steps]
-            assert calls[0].name == "all_gather_into_tensor"
+            assert calls[0].name == "all_gather"
             del calls[0]
             assert num_operations(True) == len(calls)
         else:
@@ -199,7 +199,7 @@ def pass_model(rank, options):
 def test_a_model_exchanges_row_counts_once_a_layer_and_token_counts_once_a_stack(options, gathers, each_forward):
     layers = 4
     for calls, num_forward in run_processes(pass_model, 2, options):
-        assert sum(name == "all_gather_into_tensor" for name, _ in calls) == gathers
+        assert sum(name == "all_gather" for name, _ in calls) == gathers
         exchanges = [dtype for name, dtype in calls if name == "all_to_all_single"]
         assert len(exchanges) + gathers == len(calls)  # no operation of another kind
         assert exchanges.count("torch.int64") == layers
