@@ -11,7 +11,7 @@ BENCHMARKS := layer assignment step decode epoch
 KERNELS := $(wildcard fairseq_mtmoe/moe/kernels/*.cpp fairseq_mtmoe/moe/kernels/*.h)
 RUNS ?= runs
 
-.PHONY: help install demo test lint coverage bench bench-check clean
+.PHONY: help install demo demo-distributed test test-kill lint coverage bench bench-check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,9 @@ $(INSTALLED): setup.py constraints.txt $(KERNELS)
 demo: $(INSTALLED)  ## train, sparsify and evaluate a sparse multilingual translator on real text
 	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/translation/catalogs/demo.sh
 
+demo-distributed: $(INSTALLED)  ## train in 2 CPU processes, kill one, go on in 1, evaluate: under 5 minutes
+	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/translation/distributed/demo.sh
+
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -43,6 +46,9 @@ lint: $(INSTALLED)  ## style and types
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
 test: lint  ## every test (under 15 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-kill: $(INSTALLED)  ## kill small runs at 30 moments and resume them: a table in benchmarks/results/kills.md
+	PYTHONPATH=benchmarks OMP_NUM_THREADS=1 $(BIN)/python -m tests.kill.report --write
 
 coverage: $(INSTALLED)  ## the tests again, with the branches that they reach
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term-missing:skip-covered
@@ -62,4 +68,4 @@ bench-check: $(BENCH_INSTALLED)  ## small sizes: fails if a figure misses its fl
 		test -z "$$failed" || { echo "Missed or failed:$$failed" >&2; exit 1; }
 
 clean:  ## remove the set-up and the demo's runs
-	rm -rf $(VENV) $(RUNS)/catalogs build fairseq_mtmoe/moe/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(RUNS)/catalogs $(RUNS)/distributed build fairseq_mtmoe/moe/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
