@@ -19,7 +19,7 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common import expert_slots
 from fairseq_mtmoe.models._common.switch import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.moe import MoELayer
-from fairseq_mtmoe.training import connections, cpu_processes, full_sharding, saving, zero_sharding
+from fairseq_mtmoe.training import bfloat16, connections, cpu_processes, full_sharding, saving, zero_sharding
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
 from fairseq_mtmoe.training.gradients import clip_all, local_experts
 from fairseq_mtmoe.training.nonfinite import NonfiniteUpdates, SkippedUpdate, forget_gradients, show_in_gradients
@@ -207,6 +207,7 @@ class SparseTrainer(Trainer):
 
 def install() -> None:
     """Let fairseq's commands train with `SparseTrainer`. Safe to call twice."""
+    bfloat16.install()
     connections.install()
     saving.install()
     cpu_processes.install()

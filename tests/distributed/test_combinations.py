@@ -22,6 +22,7 @@ COMBINATIONS = {
     "plain": {},
     "half precision": HALF,
     "memory-efficient half precision": HALF | {"common.memory_efficient_fp16": True},
+    "bfloat16": {"common.bf16": True},
     "checkpointed activations": CHECKPOINTED,
     "averaged parameters": AVERAGED,
     "averaged in float32": AVERAGED | HALF | {"ema.ema_fp32": True},
@@ -32,11 +33,12 @@ COMBINATIONS = {
     "spread state in half precision": SPREAD | HALF,
     "all together": CHECKPOINTED | AVERAGED | ACCUMULATED | CLIPPED | SPREAD,
 }
+TOLERANCES = {"common.fp16": 5e-3, "common.bf16": 1e-2}  # their numbers have 11 and 8 bits
 BACKENDS = ("pytorch_ddp", "legacy_ddp")
 
 
-def run_options(data, save_dir):
-    """fairseq's configuration of a run, as plain containers."""
+def run_options(data, save_dir, *more):
+    """fairseq's configuration of a run with these options, as plain containers."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from omegaconf import OmegaConf
@@ -53,7 +55,7 @@ def run_options(data, save_dir):
         "--num-experts", 4, "--no-token-shuffle", "--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam",
         # The gradients of some biases are rounding errors alone, which a small epsilon would make large updates of.
         "--adam-eps", 0.01, "--lr", 0.01, "--lr-scheduler", "fixed", "--dropout", 0.0, "--max-tokens", 80,
-        "--sampling-method", "temperature", "--sampling-temperature", 1.5, "--num-workers", 0,
+        "--sampling-method", "temperature", "--sampling-temperature", 1.5, "--num-workers", 0, *more,
     ]  # fmt: skip
     cfg = options.parse_args_and_arch(options.get_training_parser(), list(map(str, arguments)))
     return OmegaConf.to_container(convert_namespace_to_omegaconf(cfg))
@@ -141,7 +143,7 @@ def two_processes(request, run):
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_two_processes_train_as_one(name, one_process, two_processes):
     expected = one_process[name]
-    tolerance = 5e-3 if "common.fp16" in COMBINATIONS[name] else 1e-5
+    tolerance = next((value for option, value in TOLERANCES.items() if option in COMBINATIONS[name]), 1e-5)
     assert len(expected["norms"]) == UPDATES and len(set(expected["losses"])) == UPDATES
     for rank, results in enumerate(two_processes):
         found = results[name]
@@ -157,3 +159,13 @@ def test_two_processes_train_as_one(name, one_process, two_processes):
                 torch.testing.assert_close(
                     torch.tensor(found[kind][key]), right, rtol=tolerance, atol=tolerance, msg=f"{kind} {key}"
                 )
+
+
+def test_bfloat16_needs_no_tpu(tmp_path):
+    from fairseq.distributed import utils
+    from omegaconf import OmegaConf
+
+    cfg = OmegaConf.create(run_options(tmp_path, tmp_path, "--bf16"))
+    assert cfg.common.tpu, "fairseq was corrected: training/bfloat16.py can go"
+    utils.call_main(cfg, lambda cfg: None)
+    assert cfg.common.bf16 and not [name for name, options in cfg.items() if options and options.get("tpu")]
