@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -35,7 +36,7 @@ WEAK, STRONG = "same batch per process", "same global batch"
 STOCK, SPARSE, ALIGNED = "stock fairseq transformer", "base_moe_wmt15", "base_moe_wmt15, exchanges begun together"
 WARMUPS = 2
 PING_BYTES = tuple(2**power for power in range(10, 23, 2))
-PINGS = 30
+PINGS = 25
 PATIENCE = timedelta(minutes=5)
 
 
@@ -84,6 +85,7 @@ def measure_processes(world_size: int, plan: Plan) -> list[Found]:
 
 def _measure(rank: int, world_size: int, address: str, plan: Plan) -> Found:
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # once per process is too often
     logging.disable(logging.INFO)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size, timeout=PATIENCE)
     found = Found()
@@ -180,13 +182,12 @@ def _ping(num_bytes: int, group: Any, size: int) -> list[float]:
 
     A process that computes may have to wait for its core; one that has only slept comes first.
     """
-    matrix = torch.randn(512, 512)
+    matrix = torch.randn(640, 640)
     rows = torch.zeros(num_bytes // 4 // (size - 1) * size)
     found = []
     for _ in range(PINGS):
         arrived = torch.empty_like(rows)
-        for _ in range(20):
-            matrix @ matrix
+        matrix @ matrix
         dist.barrier(group)
         start = time.perf_counter()
         dist.all_to_all_single(arrived, rows, group=group)
