@@ -22,7 +22,7 @@ from fairseq_mtmoe.errors import UserError, find_user_error
 
 # What gloo, the store that processes meet at, and NCCL say when another process is gone or silent.
 _LOST = re.compile(
-    r"gloo/transport|Connection (closed|reset|refused)|Timed out waiting|Broken pipe|Socket Timeout|wait timeout after"
+    r"gloo/transport|Connection (closed|reset|refused)|Timed out waiting|Broken pipe|Socket Timeout|[Ww]ait timeout"
     r"|TCPStore|Application timeout|NCCL (error|communicator)|ncclRemoteError|ncclSystemError"
     r"|collective operation timeout"
 )

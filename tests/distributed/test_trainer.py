@@ -1,0 +1,108 @@
+"""Our trainer in two processes: bad updates are left out by both, the switch gives each its experts."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.digits import make_digit_corpus
+from tests.helpers.processes import run_processes
+from tests.helpers.trainers import groups_of, spoil, state_of, trainer_here
+
+SMALL = ("--max-tokens", 100, "--num-experts", 4, "--expert-gates", "task", "--adam-eps", 1e-3)
+WAY = "infinite gradients of a finite loss"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=4, test=4)
+
+
+def joined(states, name):
+    """A parameter of all processes: the experts of both, one after the other."""
+    values = [state[name] for state in states]
+    return np.concatenate(values) if ".moe.experts." in name else values[0]
+
+
+# ---- bad updates ----
+
+
+def skip_in_one(rank, data, folder):
+    """What two bad updates, both of the second process, leave behind; None where parameters changed in them."""
+    logging.disable(logging.INFO)
+    trainer = trainer_here(data, folder, *SMALL, "--update-freq", 2)
+    outputs = []
+    for number, samples in enumerate(groups_of(trainer, 5)):
+        before = state_of(trainer)
+        if number in (1, 2) and rank == 1:
+            spoil(trainer, WAY, call=number - 1)
+        outputs.append(trainer.train_step(samples) is None)
+        after = state_of(trainer)
+        assert outputs[-1] == (set(before) == set(after) and all(torch.equal(before[key], after[key]) for key in after))
+    return outputs, trainer.get_num_updates(), trainer._nonfinite.total
+
+
+def test_a_bad_batch_of_one_process_is_left_out_by_both(corpus, tmp_path):
+    for result in run_processes(skip_in_one, 2, corpus, tmp_path):
+        assert result == ([False, True, True, False, False], 3, 2)
+
+
+# ---- the switch ----
+
+
+def switch(rank, data, folder, world_size, backend):
+    logging.disable(logging.INFO)
+    options = ("--dense-updates", 2, "--update-freq", 2 // world_size, "--ddp-backend", backend)
+    trainer = trainer_here(data, folder, *SMALL, *options, "--store-ema", "--ema-decay", 0.5)
+    for samples in groups_of(trainer, 5):
+        trainer.train_step(samples)
+    models = {"": trainer.get_model(), "ema.": trainer.ema.get_model()}
+    states = {kind: model.state_dict() for kind, model in models.items()}
+    return {f"{kind}{name}": value.numpy() for kind, state in states.items() for name, value in state.items()}
+
+
+@pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
+def test_the_switch_in_two_processes_is_that_of_one(backend, corpus, tmp_path):
+    (alone,) = run_processes(switch, 1, corpus, tmp_path, 1, backend)
+    both = run_processes(switch, 2, corpus, tmp_path, 2, backend)
+    assert sum(".moe.experts." in name for name in alone) >= 8
+    for name, right in alone.items():
+        np.testing.assert_allclose(joined(both, name), right, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+# ---- norms ----
+
+PRECISIONS = {
+    "float32": {},
+    "bfloat16": dict(common__bf16=True),
+    "flat half precision": dict(common__fp16=True, common__fp16_init_scale=4),
+}
+
+
+def norms(rank, data, folder, world_size):
+    """The first norm of the gradients in each precision."""
+    logging.disable(logging.INFO)
+    # fairseq asks CUDA for its device even on a CPU; "no index" is a CPU tensor's.
+    torch.cuda.current_device = lambda: None
+    found = []
+    for changes in PRECISIONS.values():
+        options = (*SMALL, "--num-experts", 2, "--update-freq", 4 // world_size)
+        trainer = trainer_here(data, folder, *options, **changes)
+        clip = trainer.clip_grad_norm
+        trainer.clip_grad_norm = lambda clip_norm, clip=clip: found.append(clip(clip_norm)) or found[-1]
+        trainer.train_step(groups_of(trainer, 1)[0])
+    return [float(norm) for norm in found]
+
+
+@pytest.fixture(scope="module")
+def norms_alone(corpus, tmp_path_factory):
+    return run_processes(norms, 1, corpus, tmp_path_factory.mktemp("alone"), 1)[0]
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_norms_are_of_all_parameters_in_every_precision(world_size, norms_alone, corpus, tmp_path):
+    """In four processes with two experts there are two replicas of each."""
+    for several in run_processes(norms, world_size, corpus, tmp_path, world_size):
+        np.testing.assert_allclose(several[0], norms_alone[0], rtol=1e-5)
+        np.testing.assert_allclose(several, norms_alone, rtol=5e-3)
