@@ -1,7 +1,8 @@
 """`--ddp-backend fully_sharded`: what fairscale's wrapper cannot do is said when it gets a model, before it touches it.
 
 It spreads each parameter over all processes, which take it to be the same in all of them, and it computes with CUDA's
-streams even where there is no GPU.
+streams even where there is no GPU. Experts in wrappers of their own would train all right, but a checkpoint needs their
+parameters and moments by name, and the wrapper keeps both as shards of one nameless vector.
 """
 
 from typing import Any
