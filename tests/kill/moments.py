@@ -112,7 +112,7 @@ ONE_PROCESS = (
     Case("between epochs", (BEGIN_EPOCH,)),
     Case("between epochs", (NEXT_BATCHES,)),
     Case("start-up", (START, RENAMED)),
-    Case("loading, after a save", (replace(WRITE, call=5), READ, HAVE_READ, LOADED)),
+    Case("loading, after a save", (replace(WRITE, call=3), READ, HAVE_READ, LOADED)),
 )
 TWO_PROCESSES = (
     Case("a save", (WRITE,), 2, 2),

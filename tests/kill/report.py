@@ -6,6 +6,7 @@ python -m tests.kill.report [--seed 1] [--only PHASE] [--write]
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import tempfile
@@ -26,10 +27,15 @@ TEXT = """# Runs that were killed with signal 9
 
 {surroundings}
 
-A small real run of `fairseq-train` (60 updates in 3 epochs, dense for 32 of them, 10 saves and validations) is killed
+A small real run of `fairseq-train` (60 updates in 3 epochs, dense for 32 of them, 6 saves and validations) is killed
 at a moment, started again with the same command, and left to end; then all its checkpoints are compared with those of a
 run that nobody killed: parameters, the optimizer's moments, the place in the data, the losses. One process must end bit
 for bit equal, several within 1e-6. The moments of each phase are drawn by a seed ({seed}).
+
+Of two processes one is killed, and the other must end by itself with an error; all experts are exchanged between them
+after the switch. Where two are resumed by one process, it makes updates of two batches each, the model has task gates and
+no dropout, which are the same in any number of processes, and Adam's epsilon is 1e-3: with 1e-8 it turns the rounding of
+gradients that are zero, those of the keys' biases, into steps of 1e-5 to 1e-4.
 
 **{equal} of {count} resumed equal.** {seconds:.0f} seconds.
 
@@ -51,32 +57,36 @@ class References:
 
     def __init__(self, folder: Path, data: Path) -> None:
         self.folder, self.data = folder, data
-        self._calls: dict[tuple[int, int, int], dict[str, int]] = {}
+        self._calls: dict[tuple[int, int], list[dict[str, int]]] = {}
 
     def place(self, case: Case) -> Path:
         """Where the run is that a case's must end like."""
-        return self.folder / f"uninterrupted{case.processes}{case.resumed_by}{case.victim}"
+        return self.folder / f"uninterrupted{case.processes}{case.resumed_by}"
 
     def calls(self, case: Case) -> dict[str, int]:
         """How often a case's victim would come to each place."""
-        kind = (case.processes, case.resumed_by, case.victim)
+        kind = (case.processes, case.resumed_by)
         if kind not in self._calls:
             self._calls[kind] = uninterrupted(self.data, self.place(case), case)
-        return self._calls[kind]
+        return self._calls[kind][case.victim]
 
 
 def kill_all(folder: Path, seed: int, only: str) -> tuple[list[tuple[str, ...]], int]:
     """The rows of the table, and how many cases ended equal."""
-    references = References(folder, make_digit_corpus(folder / "data", train=600, valid=20, test=5))
+    references = References(folder, make_digit_corpus(folder / "data", train=600, valid=16, test=5))
     chosen = [case for case in (*ONE_PROCESS, *TWO_PROCESSES) if only in f"{case.phase}, {case.processes}"]
     cases = drawn(chosen, seed, references.calls)
 
     def outcome(number: int) -> Outcome:
         case = cases[number]
-        return killed(references.data, folder / f"run{number}", references.place(case), case)
+        try:
+            return killed(references.data, folder / f"run{number}", references.place(case), case)
+        except AssertionError as error:
+            print(error, file=sys.stderr)
+            return Outcome(math.nan, ("did not resume",))
 
     rows, equal = [], 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:  # a save waits for the disk
         for case, found in zip(cases, pool.map(outcome, range(len(cases))), strict=True):
             equal += is_equal(case, found)
             rows.append(row(case, found))

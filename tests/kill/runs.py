@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,28 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import expert_files
-from tests.helpers.commands import ENVIRONMENT, REPOSITORY, training_arguments
+from tests.helpers.commands import training_arguments
 from tests.kill.moments import DENSE_UPDATES, Case, Moment
-from tests.kill.victim import COUNTS
+from tests.kill.victim import train
 
 TOLERANCE = 1e-6  # of several processes, whose sums are made in another order when their number changes
-SECONDS = 150  # for one start, which takes about 10 on an idle machine
+SECONDS = 400  # for one start, which takes about 10 on an idle machine
 TIMEOUT = 60  # after which the others of a killed process must have ended
 # Three epochs and a few saves in each.
 OPTIONS = (
     "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32, "--encoder-layers", 2, "--decoder-layers", 2,
     "--num-experts", 2, "--dense-updates", DENSE_UPDATES, "--dropout", 0.1, "--max-update", 60,
-    "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam", "--save-interval-updates", 8,
+    "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam", "--save-interval-updates", 16,
 )  # fmt: skip
-# Dropout and BASE's balanced groups of tokens are other ones in another number of processes.
-ALIKE_IN_ANY_NUMBER = ("--dropout", 0.0, "--expert-gates", "task")
+# Dropout and BASE's balanced groups of tokens are other ones in another number of processes. So is rounding, which is all
+# of the gradient of the keys' biases (softmax takes no notice of them): Adam's usual epsilon would make steps of it.
+ALIKE_IN_ANY_NUMBER = ("--dropout", 0.0, "--expert-gates", "task", "--adam-eps", 1e-3)
 BATCH = 400  # tokens of all processes
+
+
+# Half of a start's time is the import of fairseq and torch: one process does that, and all starts are its forks.
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload(["tests.kill.victim"])
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,11 @@ def is_equal(case: Case, outcome: Outcome) -> bool:
     return outcome.difference <= limit and not outcome.leftovers
 
 
-def uninterrupted(data: Path, save_dir: Path, case: Case) -> dict[str, int]:
-    """Train to the end as a case does without kills; returns how often its victim came to each place."""
-    counts = save_dir.with_suffix(".json")
+def uninterrupted(data: Path, save_dir: Path, case: Case) -> list[dict[str, int]]:
+    """Train to the end as a case does without kills; returns how often each process came to each place."""
+    counts = [save_dir.with_suffix(f".{rank}.json") for rank in range(case.processes)]
     _start(data, save_dir, case, case.processes, None, counts)
-    calls: dict[str, int] = json.loads(counts.read_text(encoding="utf-8"))
-    return calls
+    return [json.loads(file.read_text(encoding="utf-8")) for file in counts]
 
 
 def killed(data: Path, save_dir: Path, reference: Path, case: Case) -> Outcome:
@@ -73,42 +77,43 @@ def killed(data: Path, save_dir: Path, reference: Path, case: Case) -> Outcome:
 
 
 def _start(
-    data: Path, save_dir: Path, case: Case, processes: int, moment: Moment | None, counts: Path | None = None
+    data: Path, save_dir: Path, case: Case, processes: int, moment: Moment | None, counts: Sequence[Path] = ()
 ) -> None:
     """One start of the command in some processes: all must end well or, with a moment, by the signal and after it."""
-    address, logs, workers = _free_address(), [], []
-    try:
-        for rank in range(processes):
-            chosen = rank == case.victim
-            environment = {**ENVIRONMENT, **({COUNTS: str(counts)} if counts and chosen else {})}
-            logs.append(save_dir.with_suffix(f".{rank}.log"))
-            arguments = [str(moment or "") if chosen else "", *_arguments(data, save_dir, case, processes)]
-            if processes > 1:
-                arguments += _joined(processes, rank, address)
-            with open(logs[-1], "wb") as log:
-                command = [sys.executable, "-m", "tests.kill.victim", *arguments]
-                workers.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=REPOSITORY, env=environment))
-        ends = _ends(workers)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    good = (
-        [end == 0 for end in ends]
-        if moment is None
-        else [end == -signal.SIGKILL if rank == case.victim else end not in (None, 0) for rank, end in enumerate(ends)]
-    )
+    address, workers, logs = _free_address(), [], []
+    for rank in range(processes):
+        arguments = _arguments(data, save_dir, case, processes)
+        if processes > 1:
+            arguments += _joined(processes, rank, address)
+        logs.append(save_dir.with_suffix(f".{rank}.log"))
+        chosen = moment if rank == case.victim else None
+        options = (arguments, chosen, logs[-1], counts[rank] if counts else None)
+        workers.append(_FORKED.Process(target=train, args=options))
+    ends = _ends(workers)
+    good = [end == 0 for end in ends] if moment is None else _ended_by_the_kill(ends, case.victim)
     if not all(good):
         shown = "".join(f"\n-- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
         raise AssertionError(f"{case.phase}, {moment}: the processes ended with {ends}{shown}")
 
 
-def _ends(workers: list[subprocess.Popen[bytes]]) -> list[int | None]:
-    """How the processes ended; None for one that did not end by itself."""
+def _ends(workers: list[Any]) -> list[int | None]:
+    """Start processes and wait; returns how they ended, None for one that did not end by itself."""
     deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline and any(worker.poll() is None for worker in workers):
-        time.sleep(0.05)
-    return [worker.poll() for worker in workers]
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+        return [worker.exitcode for worker in workers]
+    finally:
+        for worker in workers:
+            if worker.pid is not None:
+                worker.kill()
+
+
+def _ended_by_the_kill(ends: list[int | None], victim: int) -> list[bool]:
+    """For each process whether it was killed or, if it is another's companion, ended with an error by itself."""
+    return [end == -signal.SIGKILL if rank == victim else end not in (None, 0) for rank, end in enumerate(ends)]
 
 
 def _arguments(data: Path, save_dir: Path, case: Case, processes: int) -> list[str]:

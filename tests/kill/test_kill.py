@@ -6,7 +6,7 @@ from tests.helpers.digits import make_digit_corpus
 from tests.kill.moments import SPARSE, UPDATE, WRITE, Case, replace
 from tests.kill.runs import Outcome, killed, uninterrupted
 
-SAVE = Case("a save", (replace(WRITE, call=5),))
+SAVE = Case("a save", (replace(WRITE, call=3),))
 EPOCH = Case("an epoch", (replace(UPDATE, call=27),))
 SWITCH = Case("the switch", (SPARSE,))
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("kill")  # they share the run that nobody k
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("kill") / "data", train=600, valid=20, test=5)
+    return make_digit_corpus(tmp_path_factory.mktemp("kill") / "data", train=600, valid=16, test=5)
 
 
 @pytest.fixture(scope="module")

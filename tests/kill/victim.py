@@ -1,9 +1,6 @@
-"""`fairseq-train` that kills itself with signal 9 at a chosen call of a chosen function.
+"""`fairseq-train` in a process that kills itself with signal 9 at a chosen call of a chosen function.
 
-    python -m tests.kill.victim 'os:replace|checkpoint_best|before|2' DATA --arch … the arguments of fairseq-train
-
-kills at the second call of `os.replace` that has "checkpoint_best" among its arguments, before anything is done.
-Without a moment (''), or when there are fewer calls, training goes on to its end. Nothing else is changed.
+Nothing else is changed: the command is fairseq's own, with a user's arguments.
 """
 
 from __future__ import annotations
@@ -14,11 +11,13 @@ import os
 import signal
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from tests.kill.moments import PLACES, Moment
+from fairseq_cli.train import cli_main
 
-COUNTS = "KILL_TEST_COUNTS"  # the environment variable that names a file for the numbers of calls
+import fairseq_mtmoe  # noqa: F401  (what `--user-dir` imports; a process that is forked from here has it already)
+from tests.kill.moments import PLACES, Moment
 
 
 class HalfWritten:
@@ -79,18 +78,22 @@ def _counted(original: Any, place: str, argument: str, calls: Counter[str], mome
     return function
 
 
-def main() -> None:
-    """Train, and perhaps die."""
-    text, sys.argv[1:] = sys.argv[1], sys.argv[2:]
-    import fairseq.models  # noqa: F401  (so that the plugin registers itself when it is imported)
-    from fairseq_cli.train import cli_main
+def train(arguments: list[str], moment: Moment | None, log: Path, counts: Path | None) -> None:
+    """Train, and perhaps die.
 
-    calls = arm(PLACES, Moment.parse(text) if text else None)
-    cli_main()
-    if COUNTS in os.environ:
-        with open(os.environ[COUNTS], "w", encoding="utf-8") as file:
-            json.dump(calls, file)
-
-
-if __name__ == "__main__":
-    main()
+    Args:
+        log: where the command's output goes.
+        counts: a file for the numbers of calls at every place, written at the end.
+    """
+    with open(log, "wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv[1:] = arguments
+    calls = arm(PLACES, moment)
+    try:
+        cli_main()
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # as at the end of a program: ours shows a sentence, and waits for nobody
+        raise
+    if counts is not None:
+        counts.write_text(json.dumps(calls), encoding="utf-8")
