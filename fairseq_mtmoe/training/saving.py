@@ -44,7 +44,8 @@ def _together(original: Callable[..., Any]) -> Callable[..., Any]:
             saved = _lead(lambda: original(cfg, trainer, *args, **kwargs))
         else:
             original(cfg, trainer, *args, **kwargs)  # saves nothing here, but remembers the best loss
-            saved = _follow(trainer)
+            saved = None
+            _follow(trainer)
         if trainer.is_data_parallel_master and saved is not None:
             expert_files.tidy(cfg.save_dir)
         return saved

@@ -35,6 +35,8 @@ class SparseTrainer(Trainer):
         UserError: an option is out of its range, or cannot work with experts in several processes.
     """
 
+    _wrapped_model: Any
+
     def __init__(self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None) -> None:
         self._slots = list(expert_slots(model).values())
         self._wrapped_dense = False
@@ -119,7 +121,8 @@ class SparseTrainer(Trainer):
                 # Not through fairseq's decorator, which does not count down when an error passes.
                 output = Trainer.train_step.__wrapped__(self, samples, raise_oom or self._exchanges)
             except SkippedUpdate as skipped:
-                output = self._skip(skipped)
+                output = None
+                self._skip(skipped)
             if output is not None:
                 self._nonfinite.passed()
         self._nonfinite.log()
