@@ -7,12 +7,15 @@ import pytest
 import torch
 from torch import distributed as dist
 
+from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.exchange_model import count_bytes, gather_bytes, num_operations, row_bytes, shuffle_bytes
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.share import share_experts
 from fairseq_mtmoe.moe.shuffle import TokenShuffle, parts_of
+from tests.helpers.digits import make_digit_corpus
 from tests.helpers.models import batch, moe_model
 from tests.helpers.processes import run_processes
+from tests.helpers.training import train_here
 
 H, F, TASKS = 8, 12, 3
 TOKENS = {2: (7, 12), 4: (5, 1, 0, 10)}
@@ -205,3 +208,40 @@ def test_a_model_exchanges_row_counts_once_a_layer_and_token_counts_once_a_stack
         assert exchanges.count("torch.int64") == layers
         assert num_forward == gathers + layers * each_forward
         assert len(calls) == num_forward + layers * 2
+
+
+# ---- a run ----
+
+
+def train_logging(rank, data, folder):
+    from fairseq.logging import metrics
+
+    logged, log_scalar = [], metrics.log_scalar
+
+    def noted(key, value, *args, **kwargs):
+        if key.startswith("expert_comm"):
+            logged.append((key, value))
+        return log_scalar(key, value, *args, **kwargs)
+
+    metrics.log_scalar = noted
+    options = ("--max-update", 6, "--validate-interval-updates", 3, "--max-tokens", 250, "--no-save")
+    train_here(data, folder, "--log-expert-comm", *options)
+    return logged
+
+
+def test_a_run_logs_each_update_and_sums_by_layer_before_each_validation(tmp_path):
+    data = make_digit_corpus(tmp_path / "data", train=600)
+    logged, *_ = run_processes(train_logging, 2, data, tmp_path / "run")
+    names = [f"expert_comm_{name}" for name in ("ms", "mb", "share")]
+    values = {name: [value for key, value in logged if key == name] for name in names}
+    assert all(len(found) == 6 and min(found) > 0 for found in values.values())
+    assert max(values["expert_comm_share"]) < 1
+    events = [event for event in run_log.read(tmp_path / "run") if event["event"] == "expert_comm"]
+    assert [(event["update"], event["updates"]) for event in events] == [(3, 3), (6, 3)]
+    for event, first in zip(events, (0, 3), strict=True):
+        assert set(event["layers"]) == {
+            f"{stack}.layers.{index}" for stack in ("encoder", "decoder") for index in (0, 1)
+        }
+        for name, unit, field in (("expert_comm_mb", 1e6, "bytes"), ("expert_comm_ms", 1e-3, "seconds")):
+            total = sum(layer[field] for layer in event["layers"].values())
+            assert sum(values[name][first : first + 3]) == pytest.approx(total / unit)

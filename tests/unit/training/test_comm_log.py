@@ -58,6 +58,7 @@ def test_validation_does_not_count():
     with log.update():
         exchange(block, 10)
     exchange(block, 1000)
+    assert block.moe.comm.num_bytes == 10
     with log.update():
         exchange(block, 10)
     log.report(task, 2)
