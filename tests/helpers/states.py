@@ -81,7 +81,7 @@ def local_state(state: dict, parameters: list, share: ExpertShare) -> dict:
     """What a process with these experts alone would save: written down plainly, to compare with."""
 
     def cut(name: str, value: Any) -> Any:
-        if EXPERT not in name or not torch.is_tensor(value):
+        if EXPERT not in name or not torch.is_tensor(value) or not value.dim():
             return value
         return value[share.first : share.first + share.count].clone()
 

@@ -98,6 +98,15 @@ def test_a_run_goes_on_in_the_other_precision(tmp_path):
     assert torch.equal(pieces[FC1].view(local[index][1]), expected[index]["exp_avg"])
 
 
+def test_counts_of_updates_in_tensors_travel(tmp_path):
+    """As torch's own Adam has them, unlike fairseq's."""
+    state, parameters = trained(4)
+    for entry in state["last_optimizer_state"]["state"].values():
+        entry["step"] = torch.tensor(float(entry["step"]))
+    write_in_parts(tmp_path / "a.pt", state, parameters, 2)
+    assert_same(whole(tmp_path / "a.pt", load_trunk(tmp_path / "a.pt")), state)
+
+
 def test_reading_takes_what_overlaps_from_each_file_and_verifies_each_once(checkpoint, parts, monkeypatch):
     trunk, verified = load_trunk(parts), []
     verify = expert_files.seal.verify
