@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -134,10 +134,14 @@ def drawn(cases: Iterable[Case], seed: int, calls: Callable[[Case], Mapping[str,
         calls: how often an uninterrupted run like this case comes to each place.
     """
     random = np.random.default_rng(seed)
-    return [
-        replace(case, moments=tuple(_drawn(moment, calls(case), random) for moment in case.moments)) for case in cases
-    ]
+    orders: dict[tuple[Case, str], Iterator[int]] = {}
 
+    def closed(moment: Moment, case: Case) -> Moment:
+        if moment.call:
+            return moment
+        kind = replace(case, phase="", moments=()), moment.place
+        if kind not in orders:
+            orders[kind] = iter(random.permutation(calls(case)[moment.place]) + 1)  # none of them twice
+        return replace(moment, call=int(next(orders[kind])))
 
-def _drawn(moment: Moment, calls: Mapping[str, int], random: np.random.Generator) -> Moment:
-    return moment if moment.call else replace(moment, call=int(random.integers(1, calls[moment.place] + 1)))
+    return [replace(case, moments=tuple(closed(moment, case) for moment in case.moments)) for case in cases]

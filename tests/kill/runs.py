@@ -29,8 +29,8 @@ OPTIONS = (
     "--num-experts", 2, "--dense-updates", DENSE_UPDATES, "--dropout", 0.1, "--max-update", 60,
     "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam", "--save-interval-updates", 16,
 )  # fmt: skip
-# Dropout and BASE's balanced groups of tokens are other ones in another number of processes. So is rounding, which is all
-# of the gradient of the keys' biases (softmax takes no notice of them): Adam's usual epsilon would make steps of it.
+# Dropout and BASE's balanced groups of tokens are other ones in another number of processes. So is rounding, which is
+# all of the gradient of the keys' biases (softmax takes no notice of them): Adam's usual epsilon makes steps of it.
 ALIKE_IN_ANY_NUMBER = ("--dropout", 0.0, "--expert-gates", "task", "--adam-eps", 1e-3)
 BATCH = 400  # tokens of all processes
 

@@ -85,7 +85,8 @@ def test_one_process_must_be_equal_bit_for_bit():
 def test_a_seed_draws_thirty_cases():
     cases = drawn((*ONE_PROCESS, *TWO_PROCESSES), 1, lambda case: dict.fromkeys(PLACES, 9))
     moments = [moment for case in cases for moment in case.moments]
-    assert len(cases) == 30 and len(TWO_PROCESSES) == 8
+    assert len(cases) == len(set(cases)) == 30 and len(TWO_PROCESSES) == 8
+    assert len({(case.processes, case.moments) for case in cases}) == 30
     assert all(1 <= moment.call <= 9 or moment.call in (32, 33) for moment in moments)
     assert all(Moment.parse(str(moment)) == moment and moment.place in PLACES for moment in moments)
     assert cases == drawn((*ONE_PROCESS, *TWO_PROCESSES), 1, lambda case: dict.fromkeys(PLACES, 9))
