@@ -15,7 +15,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from fairseq_mtmoe.checkpoints import expert_files, file_io
-from fairseq_mtmoe.moe.share import whole_models
+from fairseq_mtmoe.checkpoints.expert_states import AVERAGES, PARTS
+from fairseq_mtmoe.moe.share import are_whole, whole_models
 
 Read = Callable[[str], dict[str, Any]]
 
@@ -59,7 +60,8 @@ def _with_experts(original: Callable[..., Any]) -> Callable[..., Any]:
         read = _read.get()
         if read is not None:
             return _upgraded(read(path), arg_overrides)
-        return expert_files.whole(path, original(path, arg_overrides, load_on_all_ranks))
+        parts = ("model", *AVERAGES) if are_whole() else PARTS  # moments are for training
+        return expert_files.whole(path, original(path, arg_overrides, load_on_all_ranks), parts)
 
     return load_checkpoint_to_cpu
 

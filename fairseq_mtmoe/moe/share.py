@@ -66,7 +66,7 @@ def share_experts(num_experts: int, timeout: float | None = None) -> ExpertShare
         num_experts: N.
         timeout: seconds after which an exchange with a silent process fails; torch's default if None.
     """
-    if _whole.get() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if are_whole() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return ExpertShare(num_experts, 0, num_experts)
     world = dist.group.WORLD
     key = (num_experts, world)
@@ -112,6 +112,11 @@ def whole_models() -> Iterator[None]:
         yield
     finally:
         _whole.reset(token)
+
+
+def are_whole() -> bool:
+    """Whether this is inside `whole_models()`."""
+    return _whole.get()
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from omegaconf import open_dict
 from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import expert_files, loading
-from fairseq_mtmoe.checkpoints.expert_states import is_expert, is_trunk, split
+from fairseq_mtmoe.checkpoints.expert_states import split
 from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models._common import expert_layers, expert_slots
@@ -145,10 +145,8 @@ def reading_shares(trainer: Any) -> Iterator[None]:
 
 def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     """What this process needs of a checkpoint, whoever wrote it; the model becomes sparse first if that is."""
-    state = expert_files.load_mapped(path)
-    keys = state["experts"]["keys"] if is_trunk(state) else state["model"]
     model = trainer.get_model()
-    if getattr(model, "is_dense", False) and any(is_expert(key) for key in keys):
+    if getattr(model, "is_dense", False) and expert_files.has_experts(path):
         model.sparsify()
     share = share_of(trainer)
     if share is None:  # dense still

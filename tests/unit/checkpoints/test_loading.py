@@ -1,0 +1,73 @@
+"""fairseq's commands find the experts of a checkpoint in parts, and build whole models."""
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.checkpoints import expert_files, file_io
+from fairseq_mtmoe.checkpoints.expert_states import split
+from fairseq_mtmoe.checkpoints.loading import reading_with
+from fairseq_mtmoe.moe.share import ExpertShare, are_whole
+from tests.helpers.states import trained
+
+register()
+
+
+def save_in_parts(path):
+    state, parameters = trained()
+    del state["extra_state"]["epoch"]  # fairseq takes a state with it for one of years ago
+    state["extra_state"]["train_iterator"] = {"epoch": 3}
+    state["cfg"]["task"] = {"_name": "translation"}
+    state["optimizer_history"][0] |= {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": None}}
+    trunk, content = split(state, ExpertShare(4, 0, 4), parameters)
+    save_id = expert_files.new_id()
+    entry = expert_files.write_experts(expert_files.companion(path) / save_id, content)
+    file_io.save(expert_files.with_files(trunk, save_id, [entry]), str(path))
+    return state
+
+
+def test_fairseq_reads_all_experts_and_moments_of_a_checkpoint_in_parts(tmp_path):
+    path = tmp_path / "checkpoint_last.pt"
+    state = save_in_parts(path)
+    found = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    assert list(found["model"]) == list(state["model"])
+    assert all(torch.equal(found["model"][key], value) for key, value in state["model"].items())
+    assert len(found["last_optimizer_state"]["state"]) == len(state["last_optimizer_state"]["state"])
+
+
+def test_models_for_generation_are_whole_and_read_no_moments(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint_last.pt"
+    save_in_parts(path)
+    seen = {}
+
+    def build(*args, **kwargs):
+        seen["whole"] = are_whole()
+        seen["state"] = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+        raise InterruptedError
+
+    monkeypatch.setattr("fairseq.tasks.setup_task", build)
+    with pytest.raises(InterruptedError):
+        checkpoint_utils.load_model_ensemble_and_task([str(path)])
+    assert seen["whole"] and not are_whole()
+    assert "last_optimizer_state" not in seen["state"] and any(".moe.experts." in key for key in seen["state"]["model"])
+
+
+def test_inside_reading_with_fairseq_gets_what_the_function_returns(tmp_path):
+    path = tmp_path / "checkpoint_last.pt"
+    save_in_parts(path)
+    with reading_with(lambda asked: {**expert_files.load_trunk(asked), "asked": asked}):
+        found = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    assert found["asked"] == str(path) and not any(".moe.experts." in key for key in found["model"])
+    assert found["cfg"].model._name == "base_moe"  # fairseq's upgrade of a dict
+
+
+def test_a_copy_brings_its_experts_and_keeps_what_is_there_unless_told(tmp_path):
+    path, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
+    state = save_in_parts(path)
+    assert PathManager.copy(str(path), str(best), overwrite=True)
+    path.unlink()
+    whole = expert_files.whole(best, expert_files.load_trunk(best))
+    assert all(torch.equal(whole["model"][key], value) for key, value in state["model"].items())
+    assert not PathManager.copy(str(best), str(best))
