@@ -52,6 +52,14 @@ class SlotStack:
         self.channel.task_ids = task_ids
         self.token_counts.reset()
 
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
+        """As fairseq's, which takes a state without a version for one of years ago and drops the last norm.
+
+        Its moving averages (`--store-ema`) have none.
+        """
+        state_dict.setdefault(f"{name}.version", self.version)
+        return super().upgrade_state_dict_named(state_dict, name)
+
     def _next_plan(self) -> Optional[SlotPlan]:
         index, self._built_blocks = self._built_blocks, self._built_blocks + 1
         return self.slot_plans.get(index)
