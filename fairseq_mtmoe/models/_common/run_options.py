@@ -1,6 +1,7 @@
 """Options of a training run with experts in several processes. They stand with the model's, whose runs they are of."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -29,3 +30,8 @@ class RunOptions:
         default=600,
         metadata={"help": "seconds that a process waits for another that does not answer, before the run ends"},
     )
+
+
+def run_option(cfg: Any, name: str) -> Any:
+    """One of these options of a model's configuration, which may have been saved before there was this option."""
+    return getattr(cfg, name, getattr(RunOptions, name))

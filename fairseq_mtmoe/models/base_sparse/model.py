@@ -12,6 +12,7 @@ from torch import Tensor
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common import SlotPlan, expert_layers, expert_slots
 from fairseq_mtmoe.models._common.flat_options import nested_options
+from fairseq_mtmoe.models._common.run_options import run_option
 from fairseq_mtmoe.models._common.transformer import SparseTransformer
 from fairseq_mtmoe.models.base_sparse.architectures import register_sizes
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
@@ -152,8 +153,8 @@ def plan_slots(cfg: BaseMoEConfig, num_tasks: int) -> Dict[int, SlotPlan]:
             combine=cfg.expert_combine,
             num_tasks=num_tasks,
             starts_dense=cfg.dense_updates > 0,
-            shuffles_tokens=not cfg.no_token_shuffle,
-            timeout=cfg.distributed_timeout,
+            shuffles_tokens=not run_option(cfg, "no_token_shuffle"),
+            timeout=run_option(cfg, "distributed_timeout"),
         )
         for order, index in enumerate(indices)
     }
