@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+UPDATES = 60
 DENSE_UPDATES = 32  # the model becomes sparse at a save, in the middle of the second epoch
 
 
@@ -72,6 +73,7 @@ WRITE = Moment("torch:save", when="inside")
 FLUSH = Moment("os:fsync")
 RENAME = Moment("os:replace", "checkpoint_")
 RENAMED = replace(RENAME, when="after")
+COPY_LAST = Moment("shutil:copyfileobj", "checkpoint_last", "inside")
 COPY_BEST = Moment("shutil:copyfileobj", "checkpoint_best", "inside")
 RENAME_BEST = Moment("os:replace", "checkpoint_best")
 UPDATE = Moment(f"{_TASK}train_step")
@@ -88,6 +90,7 @@ SPARSE_UPDATE = replace(ADAM, call=DENSE_UPDATES + 1)
 READ = Moment("torch:load", call=1)
 HAVE_READ = replace(READ, when="after")
 LOADED = Moment("fairseq.checkpoint_utils:load_checkpoint", when="after", call=1)
+FINISHED = Moment("fairseq_cli.train:validate_and_save", when="after", call=UPDATES)  # all is saved, nothing left to do
 START = Moment(f"{_TASK}build_model", call=1)
 
 ONE_PROCESS = (
@@ -95,8 +98,8 @@ ONE_PROCESS = (
     Case("a save", (WRITE,)),
     Case("a save", (FLUSH,)),
     Case("a save", (RENAME,)),
-    Case("a save", (RENAME,)),
     Case("a save", (RENAMED,)),
+    Case("the copy to checkpoint_last", (COPY_LAST,)),
     Case("the copy to checkpoint_best", (COPY_BEST,)),
     Case("the copy to checkpoint_best", (RENAME_BEST,)),
     Case("an epoch", (UPDATE,)),
@@ -111,7 +114,7 @@ ONE_PROCESS = (
     Case("the switch, twice", (SPARSE, replace(ADAM, call=1))),
     Case("between epochs", (BEGIN_EPOCH,)),
     Case("between epochs", (NEXT_BATCHES,)),
-    Case("start-up", (START, RENAMED)),
+    Case("start-up, and the end", (START, FINISHED)),
     Case("loading, after a save", (replace(WRITE, call=3), READ, HAVE_READ, LOADED)),
 )
 TWO_PROCESSES = (

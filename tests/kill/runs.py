@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import expert_files
 from tests.helpers.commands import training_arguments
-from tests.kill.moments import DENSE_UPDATES, Case, Moment
+from tests.kill.moments import DENSE_UPDATES, UPDATES, Case, Moment
 from tests.kill.victim import train
 
 TOLERANCE = 1e-6  # of several processes, whose sums are made in another order when their number changes
@@ -26,7 +26,7 @@ TIMEOUT = 60  # after which the others of a killed process must have ended
 # Three epochs and a few saves in each.
 OPTIONS = (
     "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32, "--encoder-layers", 2, "--decoder-layers", 2,
-    "--num-experts", 2, "--dense-updates", DENSE_UPDATES, "--dropout", 0.1, "--max-update", 60,
+    "--num-experts", 2, "--dense-updates", DENSE_UPDATES, "--dropout", 0.1, "--max-update", UPDATES,
     "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam", "--save-interval-updates", 16,
 )  # fmt: skip
 # Dropout and BASE's balanced groups of tokens are other ones in another number of processes. So is rounding, which is

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.helpers.digits import make_digit_corpus
-from tests.kill.moments import SPARSE, UPDATE, WRITE, Case, replace
+from tests.kill.moments import COPY_LAST, SPARSE, UPDATE, Case, replace
 from tests.kill.runs import Outcome, killed, uninterrupted
 
-SAVE = Case("a save", (replace(WRITE, call=3),))
+SAVE = Case("a save", (replace(COPY_LAST, call=2),))
 EPOCH = Case("an epoch", (replace(UPDATE, call=27),))
 SWITCH = Case("the switch", (SPARSE,))
 
