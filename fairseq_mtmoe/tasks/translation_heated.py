@@ -4,7 +4,6 @@ fairseq's `translation_multi_simple_epoch` with its options, and "Tricks for Tra
 heated sampling; what it lacked: right ids in mixed batches, a loss for each language pair, exact resumption.
 """
 
-import inspect
 import logging
 from argparse import Namespace
 from typing import Any, Dict, List, Optional
@@ -24,6 +23,7 @@ from fairseq_mtmoe.data.multilingual_training import TrainingPairs
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule
 from fairseq_mtmoe.data.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.models._common.task_channel import takes
 from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, stop_counting
 from fairseq_mtmoe.tasks._memory import recall, relabel, remembered, warn_of_changes
@@ -330,6 +330,8 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
 
     def valid_step(self, sample: Dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """As fairseq's, with the sums of the batch's language pair in the logging output."""
+        if not sample:  # `fairseq-validate` in several processes, when one of them is out of batches
+            return 0.0, 0, {}
         sample = self._for_model(sample, [model])
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if "pair" in sample:
@@ -391,10 +393,3 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
             task_ids = tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))
             sample = {**sample, "task_ids": task_ids}
         return super().inference_step(generator, models, self._for_model(sample, models), prefix_tokens, constraints)
-
-
-def takes(model: Any, name: str) -> bool:
-    """Whether a model, inside whatever wraps it for several processes, has an input of this name."""
-    while hasattr(model, "module"):
-        model = model.module
-    return name in inspect.signature(model.forward).parameters

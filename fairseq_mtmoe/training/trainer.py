@@ -108,6 +108,14 @@ class SparseTrainer(Trainer):
 
     # ---- steps ----
 
+    def begin_epoch(self, epoch: int) -> None:
+        """As fairseq's, which asks only after an update whether there were enough: a complete run ends here."""
+        limit = self.cfg.optimization.max_update
+        if limit and self.get_num_updates() >= limit:
+            logger.info(f"the run has made its {self.get_num_updates()} updates (--max-update {limit})")
+            raise SystemExit(0)
+        super().begin_epoch(epoch)
+
     @metrics.aggregate("train")
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
         """As fairseq's; None where the update was left out.

@@ -5,6 +5,7 @@ beams. From there a hook hands them to each block as a keyword argument: fairseq
 activation checkpointing saves the ids with the block's other arguments.
 """
 
+import inspect
 from typing import Any, Dict, Optional, Tuple
 
 from torch import LongTensor, nn
@@ -22,3 +23,10 @@ class TaskChannel:
 
     def _hand_over(self, block: nn.Module, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tuple, Dict[str, Any]]:
         return args, {**kwargs, "task_ids": self.task_ids}
+
+
+def takes(model: Any, name: str) -> bool:
+    """Whether a model, inside whatever wraps it for several processes, has an input of this name."""
+    while hasattr(model, "module"):
+        model = model.module
+    return name in inspect.signature(model.forward).parameters
