@@ -43,6 +43,7 @@ from fairseq_mtmoe.moe.share import ExpertShare
 FileEntry = dict[str, Any]  # {"name": "0-3.pt", "first": 0, "count": 4, "sha256": "…"}
 
 _ID = re.compile(r"[0-9a-f]{16}")
+_DELETED = re.compile(r"checkpoint(\d+|_\d+_\d+|\.best_.*)\.pt")  # what `--keep-…` has fairseq delete
 _NAME = re.compile(r"(\d+)-(\d+)\.pt")
 _PARTIAL_NAME = re.compile(r"\.\d+-\d+\.[\w-]+\.\d+\.pt")  # what `files.replacing` leaves of a killed process
 
@@ -116,6 +117,11 @@ def has_experts(path: str | Path) -> bool:
     """Whether the checkpoint at `path` is of a model with experts; False also if it cannot be read."""
     state = _peek(str(path)) or {}
     return is_trunk(state) or count_experts(state.get("model", {})) > 0
+
+
+def is_in_parts(path: str | Path) -> bool:
+    """Whether the experts of the checkpoint at `path` are in files of their own; False also if it cannot be read."""
+    return is_trunk(_peek(str(path)) or {})
 
 
 def check_trunk(path: str | Path, trunk: State) -> None:
@@ -266,19 +272,26 @@ def copy_with_experts(source: str | Path, target: str | Path) -> None:
 
 
 def tidy(place: str | Path) -> None:
-    """Remove expert files that no trunk names: of the trunk `place`, or of all checkpoints in the folder `place`.
+    """Remove expert files that no trunk names: of the trunk `place`, or of a run's checkpoints in the folder `place`.
 
-    What this package did not write stays, and so does everything beside a trunk that cannot be read.
+    What this package did not write stays, and so does everything beside a trunk that cannot be read. In a folder, what
+    lies there without a trunk is removed only if its name is of a kind that a run itself makes and deletes: another
+    trunk may be on its way. What cannot be removed stays.
     """
     place = Path(place)
-    folders = place.glob("*.experts") if place.is_dir() else [companion(place)]
-    for folder in folders:
-        trunk = folder.with_suffix(".pt")
-        if not folder.is_dir() or folder.is_symlink():
-            continue
-        state = _peek(str(trunk)) if trunk.exists() else {}
-        if state is not None:
-            experts = state.get("experts")
+    with suppress(OSError):
+        for folder in [*place.glob("*.experts")] if place.is_dir() else [companion(place)]:
+            trunk = folder.with_suffix(".pt")
+            expected = trunk.exists() or not place.is_dir() or _DELETED.fullmatch(trunk.name)
+            if folder.is_dir() and not folder.is_symlink() and expected:
+                _tidy_folder(folder, trunk)
+
+
+def _tidy_folder(folder: Path, trunk: Path) -> None:
+    state = _peek(str(trunk)) if trunk.exists() else {}
+    if state is not None:
+        experts = state.get("experts")
+        with suppress(OSError):
             _remove_ids(folder, keep=experts.get("id") if isinstance(experts, dict) else None)
 
 

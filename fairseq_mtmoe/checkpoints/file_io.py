@@ -92,15 +92,12 @@ def load(path: str) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def load_ema(path: str) -> dict[str, Any]:
-    """A checkpoint with its weights' moving average (`--store-ema`) as the model.
-
-    Takes the place of fairseq's `load_ema_from_checkpoint`.
+def average_as_model(path: str, state: dict[str, Any]) -> dict[str, Any]:
+    """The state of the checkpoint at `path` with its weights' moving average (`--store-ema`) as the model.
 
     Raises:
-        UserError: as in `load`, or the checkpoint holds no moving average.
+        UserError: the checkpoint holds no moving average.
     """
-    state: dict[str, Any] = load(path)
     average = (state.get("extra_state") or {}).get("ema")
     if not average:
         raise UserError(f"`{path}` must hold a moving average of the weights (`--store-ema`), but holds none.")
@@ -188,7 +185,6 @@ def install() -> None:
     if hasattr(checkpoint_utils.load_checkpoint_to_cpu, "installed_by"):
         return
     checkpoint_utils.load_checkpoint_to_cpu = _verified_load(checkpoint_utils.load_checkpoint_to_cpu)
-    checkpoint_utils.load_ema_from_checkpoint = load_ema
     checkpoint_utils.verify_checkpoint_directory = _writable_or_one_sentence(
         checkpoint_utils.verify_checkpoint_directory
     )

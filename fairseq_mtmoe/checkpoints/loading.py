@@ -16,6 +16,7 @@ from typing import Any
 
 from fairseq_mtmoe.checkpoints import expert_files, file_io
 from fairseq_mtmoe.checkpoints.expert_states import AVERAGES, PARTS
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.share import are_whole, whole_models
 
 Read = Callable[[str], dict[str, Any]]
@@ -43,6 +44,7 @@ def install() -> None:
         return
     checkpoint_utils.load_checkpoint_to_cpu = _with_experts(checkpoint_utils.load_checkpoint_to_cpu)
     checkpoint_utils.load_model_ensemble_and_task = _whole(checkpoint_utils.load_model_ensemble_and_task)
+    checkpoint_utils.load_ema_from_checkpoint = load_ema
     PathManager.copy = staticmethod(copy)
 
 
@@ -61,9 +63,27 @@ def _with_experts(original: Callable[..., Any]) -> Callable[..., Any]:
         if read is not None:
             return _upgraded(read(path), arg_overrides)
         parts = ("model", *AVERAGES) if are_whole() else PARTS  # moments are for training
-        return expert_files.whole(path, original(path, arg_overrides, load_on_all_ranks), parts)
+        return _whole_state(path, lambda: original(path, arg_overrides, load_on_all_ranks), parts)
 
     return load_checkpoint_to_cpu
+
+
+def load_ema(path: str) -> dict[str, Any]:
+    """A checkpoint with its moving average as the model. Takes the place of fairseq's `load_ema_from_checkpoint`."""
+    parts = ("model", *AVERAGES)
+    return file_io.average_as_model(path, _whole_state(path, lambda: file_io.load(path), parts))
+
+
+def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> Any:
+    """A checkpoint with all experts; read once more if a run has replaced it meanwhile, experts first."""
+    state = load()
+    try:
+        return expert_files.whole(path, state, parts)
+    except UserError:
+        again = load()
+        if again.get("experts", {}).get("id") == state["experts"]["id"]:
+            raise
+        return expert_files.whole(path, again, parts)
 
 
 def _upgraded(state: dict[str, Any], arg_overrides: Any) -> Any:

@@ -66,24 +66,26 @@ def naming_lost_processes() -> Iterator[None]:
 
 def lost_process(error: BaseException) -> UserError | None:
     """The sentence for an error that comes from losing another process; None for all other errors."""
-    if not several_processes() or find_user_error(error) is not None or not _is_loss(error):
+    words = _words_of_loss(error)
+    if words is None or not several_processes() or find_user_error(error) is not None:
         return None
     within = "in time" if _seconds is None else f"within {_seconds:g} seconds (`--distributed-timeout`)"
     return UserError(
         f"Process {dist.get_rank()} of {dist.get_world_size()} lost another process, which failed, was killed or did "
-        f"not answer {within}: see the first message of the others, and go on from checkpoint_last.pt."
+        f"not answer {within}: see the first message of the others, and go on from checkpoint_last.pt. ({words})"
     )
 
 
-def _is_loss(error: BaseException) -> bool:
+def _words_of_loss(error: BaseException) -> str | None:
+    """The first line of what a library says of losing another process, in a chain of errors; None for all else."""
     seen: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in seen:
-        if isinstance(link, RuntimeError) and (isinstance(link, dist.DistError) or _LOST.search(str(link))):
-            return True
+        if isinstance(link, RuntimeError) and (isinstance(link, dist.DistNetworkError) or _LOST.search(str(link))):
+            return str(link).strip().partition("\n")[0]
         seen.append(link)
         link = link.__cause__ or link.__context__
-    return False
+    return None
 
 
 def install() -> None:

@@ -60,6 +60,11 @@ def _refuse_options(cfg: Any) -> None:
         if value:
             option = f"--{name.replace('_', '-')}"
             must_be(option, "0 with experts in several processes, which would wait for each other's layers", value)
+    if getattr(cfg.task, "eval_bleu", False):
+        raise UserError(
+            "`--eval-bleu` must be off with experts in several processes, each of which would write sentences of other "
+            "lengths and wait for the others; `mtmoe evaluate` scores the checkpoints."
+        )
     if cfg.common.amp:
         raise UserError(
             "`--amp` must be off with experts in several processes, whose loss scales would differ; use `--fp16` or "

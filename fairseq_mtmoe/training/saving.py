@@ -9,6 +9,7 @@ there were.
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -22,7 +23,7 @@ from torch import distributed as dist
 from fairseq_mtmoe.checkpoints import expert_files, loading
 from fairseq_mtmoe.checkpoints.expert_states import split
 from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common import expert_layers, expert_slots
 from fairseq_mtmoe.moe.share import ExpertShare
 
@@ -58,8 +59,9 @@ def _lead(save: Callable[[], Any]) -> Any:
     """Save what fairseq wants to be saved, then let the other processes go on."""
     try:
         saved = save()
-    except UserError as error:
-        _tell(("failed", str(error), ""))
+    except Exception as error:  # whatever it is, the others must not wait for more
+        first_line = str(error).partition("\n")[0]
+        _tell(("failed", first_line or type(error).__name__, ""))
         raise
     _tell(("done", "", ""))
     return saved
@@ -122,8 +124,17 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
         raise UserError(failed[0])
     if trainer.is_data_parallel_master:
         entries = [entry for entry in everything if entry is not None]
+        _expect_files(folder, entries, trainer.cfg.checkpoint.save_dir)
         checkpoint_utils.torch_persistent_save(expert_files.with_files(trunk, save_id, entries), filename)
     return str(Path(filename).absolute())
+
+
+def _expect_files(folder: Path, entries: list[dict[str, Any]], save_dir: str) -> None:
+    """Raise a `UserError` if the first process does not see what the others wrote."""
+    for entry in entries:
+        if not (folder / entry["name"]).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            must_be("--save-dir", "one folder that all machines of the run share", save_dir)
 
 
 @contextmanager
@@ -149,7 +160,7 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     if getattr(model, "is_dense", False) and expert_files.has_experts(path):
         model.sparsify()
     share = share_of(trainer)
-    if share is None:  # dense still
+    if share is None or not (share.is_exchanged or expert_files.is_in_parts(path)):
         return expert_files.load_trunk(path)
     return expert_files.load_local(path, share, trained_shapes(trainer), is_flat(trainer))
 

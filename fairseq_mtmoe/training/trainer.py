@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common import expert_slots
 from fairseq_mtmoe.models._common.switch import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.moe import MoELayer
-from fairseq_mtmoe.training import bfloat16, connections, cpu_processes, full_sharding, saving, zero_sharding
+from fairseq_mtmoe.training import bfloat16, connections, cpu_processes, full_sharding, places, saving, zero_sharding
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
 from fairseq_mtmoe.training.gradients import clip_all, local_experts
 from fairseq_mtmoe.training.nonfinite import NonfiniteUpdates, SkippedUpdate, forget_gradients, show_in_gradients
@@ -41,6 +42,7 @@ class SparseTrainer(Trainer):
         self._slots = list(expert_slots(model).values())
         self._wrapped_dense = False
         self._idle = False
+        self._dummies: list[bool] = []  # of the batches of the step under way
         super().__init__(cfg, task, model, criterion, quantizer)
         refuse_what_cannot_work(self.cfg, model)
         self._timeout = self._number("distributed_timeout", least=1)
@@ -99,6 +101,8 @@ class SparseTrainer(Trainer):
     def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
         """As fairseq's; the expert layers learn whether the batch is another one's, which only keeps others company."""
         prepared, is_dummy_batch = super()._prepare_sample(sample, is_dummy)
+        if not is_dummy:  # fairseq calls this again for the batch that it takes instead
+            self._dummies.append(is_dummy_batch)
         idle = is_dummy or is_dummy_batch
         if idle or self._idle:
             for layer in self._layers:
@@ -108,14 +112,6 @@ class SparseTrainer(Trainer):
 
     # ---- steps ----
 
-    def begin_epoch(self, epoch: int) -> None:
-        """As fairseq's, which asks only after an update whether there were enough: a complete run ends here."""
-        limit = self.cfg.optimization.max_update
-        if limit and self.get_num_updates() >= limit:
-            logger.info(f"the run has made its {self.get_num_updates()} updates (--max-update {limit})")
-            raise SystemExit(0)
-        super().begin_epoch(epoch)
-
     @metrics.aggregate("train")
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
         """As fairseq's; None where the update was left out.
@@ -124,6 +120,7 @@ class SparseTrainer(Trainer):
             UserError: too many updates in a row were not finite, or another process is lost.
         """
         with connections.naming_lost_processes(), self._comm_log.update():
+            self._dummies.clear()
             self._sparsify_when_due()
             try:
                 # Not through fairseq's decorator, which does not count down when an error passes.
@@ -148,7 +145,16 @@ class SparseTrainer(Trainer):
             UserError: another process is lost.
         """
         with connections.naming_lost_processes():
+            self._dummies.clear()
             return super().valid_step(sample, raise_oom or self._exchanges)
+
+    def _aggregate_logging_outputs(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
+        """As fairseq's, which with `--update-freq` forgets the batches before a dummy, but not their gradients."""
+        real = [log for log, dummy in zip(logging_outputs, self._dummies, strict=False) if not dummy]
+        if self._slots and ignore and real and all("sample_size" in log for log in real):
+            sample_size = float(sum(log["sample_size"] for log in real))
+            return super()._aggregate_logging_outputs(real, sample_size, *sums[1:], ignore=False)
+        return super()._aggregate_logging_outputs(logging_outputs, *sums, ignore=ignore)
 
     @property
     def _skips_nonfinite(self) -> bool:
@@ -201,19 +207,30 @@ class SparseTrainer(Trainer):
         """
         if os.path.basename(filename) == "crash.pt" and self._exchanges:
             return None  # the others are not here to save their experts
+        extra_state = places.counted(extra_state, self.data_parallel_world_size)
         with connections.naming_lost_processes():
             if self._exchanges:
                 return saving.save_leading(self, filename, extra_state)
             return super().save_checkpoint(filename, extra_state)
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
-        """As fairseq's.
+        """As fairseq's, which asks only after an update whether there were enough: a complete run makes no other.
 
         Raises:
             UserError: another process is lost.
         """
         with connections.naming_lost_processes(), saving.reading_shares(self):
-            return super().load_checkpoint(filename, *args, **kwargs)
+            extra_state = super().load_checkpoint(filename, *args, **kwargs)
+        limit = self.cfg.optimization.max_update
+        if limit and self.get_num_updates() >= limit:
+            logger.info(f"the run has made its {self.get_num_updates()} updates (--max-update {limit})")
+            self.cfg.optimization.max_epoch = -1  # no epoch is begun
+        return places.adapted(extra_state, self.data_parallel_world_size)
+
+    def consolidate_optimizer(self) -> None:
+        """As fairseq's; but not for an error's sake: the other processes, who would have to help, do not know of it."""
+        if sys.exc_info()[0] is None or not self._exchanges:
+            super().consolidate_optimizer()
 
 
 def install() -> None:

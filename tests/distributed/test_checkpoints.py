@@ -53,7 +53,7 @@ def validate(path, data, world_size):
         port = free.getsockname()[1]
     command = (
         BIN / "fairseq-validate", data, *PLUGIN, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc",
-        "--encoder-langtok", "tgt", "--decoder-langtok", "--path", path, "--cpu", "--max-tokens", 250,
+        "--encoder-langtok", "tgt", "--decoder-langtok", "--path", path, "--cpu", "--batch-size", 24,
         "--valid-subset", "valid", "--log-format", "simple", "--num-workers", 0,
     )  # fmt: skip
     places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
@@ -72,7 +72,7 @@ def validate(path, data, world_size):
 
 
 def test_validation_is_the_same_in_any_number_of_processes(saved, corpus):
-    """The sentences of the last round do not suffice for all processes."""
+    """Three pairs of three batches each: the last of them leaves one process without."""
     folder, in_training = saved
     found = [validate(folder / "checkpoint_last.pt", corpus, world_size) for world_size in (1, 2)]
     assert found == pytest.approx([in_training] * 2, abs=2e-3)

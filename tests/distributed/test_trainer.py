@@ -1,5 +1,6 @@
 """Our trainer in two processes: bad updates are left out by both, the switch gives each its experts."""
 
+import itertools
 import logging
 
 import numpy as np
@@ -46,6 +47,35 @@ def skip_in_one(rank, data, folder):
 def test_a_bad_batch_of_one_process_is_left_out_by_both(corpus, tmp_path):
     for result in run_processes(skip_in_one, 2, corpus, tmp_path):
         assert result == ([False, True, True, False, False], 3, 2)
+
+
+# ---- the end of an epoch ----
+
+
+def end_of_epoch(rank, data, folder, world_size):
+    """An update of three batches, of which the second process has one."""
+    logging.disable(logging.INFO)
+    trainer = trainer_here(data, folder, *SMALL, "--update-freq", 3 if world_size == 1 else 2)
+    batches = trainer.get_train_iterator(epoch=1, shard_batch_itr=False).next_epoch_itr()
+    trainer.begin_epoch(1)
+    first, second, third = itertools.islice(batches, 3)
+    samples = [first, second, third] if world_size == 1 else [[first, third], [second, {}]][rank]
+    norms = []
+    clip = trainer.clip_grad_norm
+    trainer.clip_grad_norm = lambda value: norms.append(clip(value)) or norms[-1]
+    output = trainer.train_step(samples)
+    state = {name: value.numpy() for name, value in trainer.get_model().state_dict().items()}
+    return float(norms[0]), float(output["loss"]), float(output["sample_size"]), state
+
+
+def test_a_batch_before_a_dummy_counts(corpus, tmp_path):
+    """fairseq's trainer keeps its gradients, and forgets its sentences."""
+    (alone,) = run_processes(end_of_epoch, 1, corpus, tmp_path, 1)
+    both = run_processes(end_of_epoch, 2, corpus, tmp_path, 2)
+    for found in both:
+        assert found[:3] == pytest.approx(alone[:3], rel=1e-5)
+    for name, right in alone[3].items():
+        np.testing.assert_allclose(joined([state for *_, state in both], name), right, rtol=1e-5, atol=1e-5)
 
 
 # ---- the switch ----

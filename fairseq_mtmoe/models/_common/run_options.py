@@ -28,7 +28,10 @@ class RunOptions:
     )
     distributed_timeout: int = field(
         default=600,
-        metadata={"help": "seconds that a process waits for another that does not answer, before the run ends"},
+        metadata={
+            "help": "seconds that a process waits for another that does not answer, before the run ends; more than the "
+            "slowest save takes"
+        },
     )
 
 

@@ -260,6 +260,7 @@ def test_tidying_removes_what_no_trunk_names_and_nothing_else(checkpoint, parts,
         companion(parts) / "other" / "0-1.pt",
         companion(parts) / "bbbbbbbbbbbbbbbb" / "notes.txt",
         tmp_path / "my.experts" / "0-1.pt",
+        tmp_path / "out.experts" / "0123456789abcdef" / "0-1.pt",  # whose trunk another command is going to write
         tmp_path / "folder" / "0123456789abcdef" / "0-1.pt",
     ]
     with pytest.raises(KeyboardInterrupt), replacing(stale / "4-7.pt") as partial:

@@ -1,5 +1,6 @@
 """Which errors come from losing another process, and how a run ends."""
 
+import re
 import subprocess
 import sys
 
@@ -29,13 +30,18 @@ def joined(monkeypatch):
 
 @pytest.mark.parametrize("words", LOST)
 def test_a_lost_process_is_named(words, joined):
-    sentence = r"^Process 0 of 2 lost another process.*checkpoint_last\.pt\.$"
+    sentence = r"^Process 0 of 2 lost another process.*checkpoint_last\.pt\. \(" + re.escape(words) + r"\)$"
     with pytest.raises(UserError, match=sentence), connections.naming_lost_processes():
         raise Exception("Cannot load model parameters") from RuntimeError(words)
 
 
-def test_every_error_of_torchs_own_kind_is_a_loss(joined):
-    assert connections.lost_process(dist.DistBackendError("anything"))
+def test_what_the_library_said_is_said_on(joined):
+    lost = connections.lost_process(dist.DistNetworkError("The host is down.\nat line 7"))
+    assert str(lost).endswith("(The host is down.)")
+
+
+def test_a_fault_of_this_process_alone_is_no_loss(joined):
+    assert connections.lost_process(dist.DistBackendError("Duplicate GPU detected : rank 0 and rank 1")) is None
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=str)

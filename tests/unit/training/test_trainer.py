@@ -179,6 +179,7 @@ WRONG = {
     ),
     "blocks of updates": (dict(optimization__use_bmuf=True), "`--use-bmuf` must be off"),
     "automatic precision": (dict(common__amp=True), "`--amp` must be off"),
+    "translations in validation": (dict(task__eval_bleu=True), "`--eval-bleu` must be off with experts"),
     "parts of a model": (dict(common__model_parallel_size=2), "`--model-parallel-size` must be 1"),
     "a pipeline": (dict(distributed_training__pipeline_model_parallel=True), "`--pipeline-model-parallel` must be off"),
     "a switch of a spread optimizer": (
@@ -198,6 +199,7 @@ def test_what_cannot_work_is_refused(changes, sentence, corpus, tmp_path):
             "model": {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "dense_updates": 0},
             "common": {"amp": False, "tpu": False, "model_parallel_size": 1},
             "optimization": {"use_bmuf": False},
+            "task": {"eval_bleu": False},
             "distributed_training": {
                 "ddp_backend": "pytorch_ddp", "zero_sharding": "none", "pipeline_model_parallel": False,
                 "distributed_world_size": 4,

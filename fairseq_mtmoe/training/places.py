@@ -1,0 +1,37 @@
+"""The place in an epoch of fairseq's own tasks, for another number of processes.
+
+fairseq saves how many batches one process has seen. Tasks whose iterator counts those of all processes, such as
+`translation_heated`, go on exactly; for all others the place is converted as well as it can be.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+SEEN = "iterations_in_epoch"
+PROCESSES = "num_processes"
+EXACT = "batches_in_epoch"  # in the state of an iterator that needs no conversion
+
+
+def counted(extra_state: dict[str, Any], num_processes: int) -> dict[str, Any]:
+    """What fairseq saves beside a model, and how many processes its place in the epoch is of."""
+    place = extra_state.get("train_iterator")
+    if place is None or EXACT in place:
+        return extra_state
+    return {**extra_state, "train_iterator": {**place, PROCESSES: num_processes}}
+
+
+def adapted(extra_state: dict[str, Any] | None, num_processes: int) -> dict[str, Any] | None:
+    """What was saved, with the place in the epoch of so many processes; where it falls between two, the earlier one."""
+    place = (extra_state or {}).get("train_iterator", {})
+    before = place.get(PROCESSES, num_processes)
+    if extra_state is None or EXACT in place or before == num_processes:
+        return extra_state
+    batches = place[SEEN] * before
+    again = batches % num_processes
+    if again:
+        logger.warning(f"{again} batches of this epoch are seen twice: {batches} were, by {before} processes")
+    return {**extra_state, "train_iterator": {**place, SEEN: batches // num_processes}}
