@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import expert_files
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.commands import BIN, ENVIRONMENT, PLUGIN, REPOSITORY, generate, run
@@ -81,25 +82,56 @@ def test_validation_is_the_same_in_any_number_of_processes(saved, corpus):
 # ---- what cannot be written ----
 
 
-def fail_in_second(rank, data, folder):
-    """Goes on, and cannot write its experts in the second process; returns the sentence that ends it."""
+def a_full_disk_in_the_second(rank):
     if rank == 1:
 
         def refuse(path, content):
             raise UserError(f"`{path}` cannot be written: No space left on device.")
 
         expert_files.write_experts = refuse
+
+
+def a_fault_in_the_first(rank):
+    if rank == 0:
+        from fairseq import checkpoint_utils
+
+        def fail(*args, **kwargs):
+            raise ValueError("Nobody foresaw this.\nAnd more.")
+
+        checkpoint_utils.torch_persistent_save = fail
+
+
+def a_folder_of_its_own_in_the_second(rank):
+    if rank == 1:
+        write = expert_files.write_experts
+        expert_files.write_experts = lambda folder, content: write(f"{folder}/elsewhere", content)
+
+
+def go_on(rank, data, folder, fail):
+    """The sentence that ends a run which cannot save any more."""
+    register()
+    fail(rank)
     try:
         train_two(rank, data, folder, 6)
-    except UserError as error:
+    except (UserError, ValueError) as error:
         return str(error)
     return None
 
 
-def test_all_processes_end_with_the_sentence_of_the_one_that_cannot_write(corpus, tmp_path):
+@pytest.mark.parametrize(
+    ("fail", "words"),
+    [
+        (a_full_disk_in_the_second, "No space left on device"),
+        (a_fault_in_the_first, "Nobody foresaw this."),
+        (a_folder_of_its_own_in_the_second, "`--save-dir` must be one folder that all machines of the run share"),
+    ],
+)
+def test_a_save_that_fails_in_one_process_ends_all_and_costs_nothing(fail, words, corpus, tmp_path):
     run_processes(train_two, 2, corpus, tmp_path, 3)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.pt")}
+    before = {path: path.read_bytes() for path in tmp_path.glob("checkpoint*/**/*.pt")}
+    before |= {path: path.read_bytes() for path in tmp_path.glob("*.pt")}
     assert len(before) == 3 * 3  # last, best and the interval's, in three files each
-    sentences = run_processes(fail_in_second, 2, corpus, tmp_path)
-    assert sentences[0] == sentences[1] and "No space left on device" in sentences[0]
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*.pt")} == before
+    for sentence in run_processes(go_on, 2, corpus, tmp_path, fail):
+        assert words in sentence
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert {path.name for path in tmp_path.glob("*.pt")} == {path.name for path in before if path.parent == tmp_path}
