@@ -28,6 +28,7 @@ OPTIONS = (
     "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32, "--encoder-layers", 2, "--decoder-layers", 2,
     "--num-experts", 2, "--dense-updates", DENSE_UPDATES, "--dropout", 0.1, "--max-update", UPDATES,
     "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam", "--save-interval-updates", 16,
+    "--store-ema", "--ema-decay", 0.9,
 )  # fmt: skip
 # Dropout and BASE's balanced groups of tokens are other ones in another number of processes. So is rounding, which is
 # all of the gradient of the keys' biases (softmax takes no notice of them): Adam's usual epsilon makes steps of it.
@@ -189,7 +190,8 @@ def _state(checkpoint: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     last = checkpoint["optimizer_history"][-1]  # fairseq adds an entry at each start
     updates = {name: last[name] for name in ("num_updates", "optimizer_name")}
     scores = {name: extra.get(name) for name in ("val_loss", "best")}
-    yield from _leaves("", [checkpoint["model"], checkpoint["last_optimizer_state"], place, scores, updates])
+    tensors = [checkpoint["model"], extra.get("ema"), checkpoint["last_optimizer_state"]]
+    yield from _leaves("", [*tensors, place, scores, updates])
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
