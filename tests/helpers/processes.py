@@ -28,7 +28,7 @@ def run_processes(
     """
     # A server that has imported everything once forks each process: starting takes a moment, and tests are many.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "fairseq_mtmoe.moe", "fairseq.trainer"])
+    context.set_forkserver_preload(["fairseq.trainer", "fairseq_mtmoe.moe"])  # in this order the plugin is registered
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         address = f"file://{folder}/meeting"
