@@ -17,10 +17,12 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
     LabelSmoothedCrossEntropyCriterionConfig,
 )
+from fairseq.distributed import LegacyDistributedDataParallel, ModuleProxyWrapper
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerDecoderBase, TransformerModelBase
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_mtmoe.criterions.projected_loss import ProjectedLoss, projected_loss
 from fairseq_mtmoe.errors import UserError, must_be
@@ -113,9 +115,9 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
 def output_weight(model: Any) -> Optional[Tensor]:
     """The matrix (V, H) that makes logits of the decoder's features, or None unless that is all that makes them.
 
-    None also in half precision with a scaled loss, whose gradients must be scaled before they are rounded; and for a
-    model that is wrapped for several processes, whose wrapper must see what its parameters are used for.
+    None also in half precision with a scaled loss, whose gradients must be scaled before they are rounded.
     """
+    model = _unwrapped(model)
     if not isinstance(model, TransformerModelBase):
         return None
     own = (type(model).get_normalized_probs, type(model).get_targets, type(model.decoder).output_layer)
@@ -128,6 +130,15 @@ def output_weight(model: Any) -> Optional[Tensor]:
     weight_VH = projection.weight
     scaled = weight_VH.dtype == torch.float16 or torch.is_autocast_enabled(weight_VH.device.type)
     return None if scaled or model.decoder.adaptive_softmax is not None else weight_VH
+
+
+def _unwrapped(model: Any) -> Any:
+    """The model in its wrapper for several processes, or a wrapper that must see what parameters are used for."""
+    while isinstance(model, (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)):
+        if getattr(model, "find_unused_parameters", False):
+            return model
+        model = model.module
+    return model
 
 
 def _takes(model: Any) -> bool:

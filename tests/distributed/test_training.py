@@ -52,6 +52,33 @@ def test_twenty_updates_are_those_of_one_process(world_size, backend, alone, cor
         np.testing.assert_allclose(whole, right, atol=1e-5, rtol=1e-5, err_msg=name)
 
 
+def train_by_features(rank, data, folder, *options):
+    """With the criterion that needs no logits, how often it went that way, too."""
+    from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy as criterion
+
+    ways = []
+    original = criterion.output_weight
+    criterion.output_weight = lambda model: ways.append(original(model)) or ways[-1]
+    result = train_here(data, folder, *OPTIONS, "--criterion", "moe_label_smoothed_cross_entropy", *options)
+    return result, sum(weight is not None for weight in ways) / len(ways)
+
+
+@pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
+def test_the_loss_from_features_is_that_of_one_process(backend, corpus, tmp_path):
+    ((one, share),) = run_processes(train_by_features, 1, corpus, tmp_path, "--update-freq", 2)
+    several = run_processes(train_by_features, 2, corpus, tmp_path, "--ddp-backend", backend)
+    assert share == 1 and all(share == 1 for _, share in several)
+    for result, _ in several:
+        for name in ("losses", "norms", "validations"):
+            np.testing.assert_allclose(result[name], one[name], rtol=1e-5, err_msg=name)
+
+
+def test_a_wrapper_that_looks_for_unused_parameters_sees_them_used(corpus, tmp_path):
+    options = ("--max-update", 2, "--find-unused-parameters", "--ddp-backend", "pytorch_ddp")
+    several = run_processes(train_by_features, 2, corpus, tmp_path, *options)
+    assert all(share < 1 and len(result["norms"]) == 2 for result, share in several)
+
+
 # ---- checkpoints ----
 
 SAVING = (*ADAM, "--no-token-shuffle", "--num-experts", 4, "--max-tokens", 250, "--save-interval-updates", 3,
