@@ -25,6 +25,21 @@ if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.translator import Translation
 
 
+@contextmanager
+def _quiet_fairseq() -> Iterator[None]:
+    """It and torch repeat the same remarks for every pair."""
+    logger = logging.getLogger("fairseq")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            warnings.filterwarnings("ignore", message=".*pin_memory")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
 @click.command("evaluate")
 @click.argument("data")
 @click.option("--path", "checkpoints", required=True, metavar="FILE[:FILE…]", help="Checkpoint; several: an ensemble.")
@@ -44,6 +59,7 @@ if TYPE_CHECKING:
               help="How subwords join: sentencepiece, subword_nmt, none; by default found out from DATA.")  # fmt: skip
 @click.option("--fp16", is_flag=True, help="Half precision.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
+@_quiet_fairseq()
 def command(
     data: str,
     checkpoints: str,
@@ -60,20 +76,6 @@ def command(
     table, and writes scores.json, scores.md and the texts that were compared, en-de.hyp and en-de.ref, to the output
     folder. BLEU equals that of fairseq-generate --scoring sacrebleu.
     """
-    with _quiet_fairseq():
-        _evaluate(data, checkpoints, subset, lang_pairs, out, langs, post_process, decoding)
-
-
-def _evaluate(
-    data: str,
-    checkpoints: str,
-    subset: str,
-    lang_pairs: tuple[str, ...],
-    out: Path | None,
-    langs: tuple[str, ...],
-    post_process: str | None,
-    decoding: dict[str, float | bool | None],
-) -> None:
     from fairseq_mtmoe import __version__, register
 
     register()
@@ -143,21 +145,6 @@ def show(results: Sequence[PairScore], folder: Path) -> None:
         console.print(f"{signature}{which}", soft_wrap=True, highlight=False, markup=False)
     for name in ("scores.json", "scores.md"):
         console.print(str(folder / name), soft_wrap=True, highlight=False, markup=False)
-
-
-@contextmanager
-def _quiet_fairseq() -> Iterator[None]:
-    """It and torch repeat the same remarks for every pair."""
-    logger = logging.getLogger("fairseq")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning)
-            warnings.filterwarnings("ignore", message=".*pin_memory")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _line(score: PairScore, too_long: int, seconds: float) -> str:
