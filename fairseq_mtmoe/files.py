@@ -26,7 +26,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     # The suffix stays the last one: matplotlib picks its format by it.
     partial = target.with_name(f"{_partial_stem(target)}{os.getpid()}{target.suffix}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         _remove_leftovers(target)
         yield partial
         _flush(partial)
@@ -40,6 +40,15 @@ def replacing(path: str | Path) -> Iterator[Path]:
     # Some network file systems refuse to flush a folder. A whole file is there by then, be it the new or the old one.
     with suppress(OSError):
         _flush(target.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder with those above it, and wait until the disk has their names: its files would go with them."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in made:
+        with suppress(OSError):
+            _flush(place.parent)
 
 
 def _partial_stem(target: Path) -> str:

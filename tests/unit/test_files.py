@@ -152,3 +152,13 @@ def test_a_folder_that_cannot_be_listed_is_written_to(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "listdir", refuse)
     write_text(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").read_text() == "new"
+
+
+def test_the_disk_has_new_folders_before_their_file(tmp_path, monkeypatch):
+    flushed = []
+    flush = files._flush
+    monkeypatch.setattr(files, "_flush", lambda path: flushed.append(path) or flush(path))
+    target = tmp_path / "new" / "newer" / "file.txt"
+    files.write_text(target, "x")
+    assert set(flushed[:2]) == {tmp_path, tmp_path / "new"}
+    assert flushed[2].parent == target.parent and flushed[3:] == [target.parent]
