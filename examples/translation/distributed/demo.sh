@@ -5,7 +5,7 @@ set -euo pipefail
 HERE=$(dirname "$0")
 RUN=${RUNS:-runs}/distributed
 MODEL=$RUN/model
-UPDATES=${UPDATES:-300}
+UPDATES=${UPDATES:-600}
 
 mtmoe prepare catalogs "$RUN/data" --langs fr,de,es,cs --vocab-size 4000
 
