@@ -177,7 +177,7 @@ class ExpertReader:
         if not path.is_file():
             raise UserError(
                 f"`{path}` must be there, but is missing: the folder `{companion(self._path).name}` must lie beside "
-                f"`{self._path}`, whose experts it holds; copy both."
+                f"`{self._path}`, whose experts it holds; copy both, or use an older one{seal.offer(self._path)}."
             )
         if entry["name"] not in self._verified:
             with file_io.readable(str(path)):

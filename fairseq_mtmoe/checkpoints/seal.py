@@ -24,6 +24,8 @@ import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
+
 from fairseq_mtmoe.errors import UserError
 
 _PREFIX = b"mtmoe sha256:"
@@ -87,9 +89,15 @@ def verify(path: str | Path) -> str | None:
 
 def damaged(path: str | Path) -> UserError:
     """The sentence for a damaged file: it names the newest good one beside it, if there is one."""
+    return UserError(
+        f"`{path}` must be a whole checkpoint, but is truncated or damaged; use an older one{offer(path)}."
+    )
+
+
+def offer(path: str | Path) -> str:
+    """The end of a sentence that tells somebody to use another checkpoint than `path`."""
     other = newest_good(path)
-    offer = f": the newest good one beside it is `{other}`" if other else ", there is no good one beside it"
-    return UserError(f"`{path}` must be a whole checkpoint, but is truncated or damaged; use an older one{offer}.")
+    return f": the newest good one beside it is `{other}`" if other else ", there is no good one beside it"
 
 
 def newest_good(path: str | Path) -> Path | None:
@@ -113,16 +121,17 @@ def _age(path: Path) -> float:
 
 
 def _is_good(path: Path) -> bool:
-    """Whether the file, and those of its experts in a folder of their own, are seen to be whole."""
+    """Whether the file, and all those of its experts that it names, are seen to be whole and belong together."""
     try:
-        for file in (path, *path.with_suffix(".experts").glob("*/*.pt")):
-            with open(file, "rb") as opened:
-                if _is_legacy(opened):  # it may be whole, or not
-                    return False
-            _inspect(file)
-    except (_Damaged, OSError):
+        with open(path, "rb") as opened:
+            if _is_legacy(opened):  # it may be whole, or not
+                return False
+        _inspect(path)
+        experts = torch.load(path, map_location="cpu", weights_only=True, mmap=True).get("experts", {})
+        folder = path.with_suffix(".experts") / str(experts.get("id"))
+        return all(_inspect(folder / entry["name"]) == entry["sha256"] for entry in experts.get("files", ()))
+    except Exception:  # whatever is wrong with it, it is nothing to go on from
         return False
-    return True
 
 
 def _inspect(path: str | Path) -> str | None:

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints import expert_files, file_io
+from fairseq_mtmoe.checkpoints import expert_files, file_io, seal
 from fairseq_mtmoe.checkpoints.expert_files import (
     ExpertReader,
     companion,
@@ -137,6 +137,25 @@ def test_a_missing_file_is_named_with_the_folder_to_copy(parts):
     shutil.rmtree(companion(parts))
     with pytest.raises(UserError, match=r"0-1\.pt` must be there"):
         whole(parts, trunk)
+
+
+def test_an_older_checkpoint_is_offered_only_with_all_its_experts(parts, tmp_path):
+    """A missing and a damaged expert file, a foreign one, and a checkpoint that is whole."""
+    whole_one, missing, damaged, foreign = (tmp_path / f"checkpoint_{number}.pt" for number in range(1, 5))
+    for number, path in enumerate((whole_one, missing, damaged, foreign)):
+        copy_with_experts(parts, path)
+        os.utime(path, (1000 + number, 1000 + number))  # the whole one is the oldest
+    files_of(missing)[0].unlink()
+    for path, content in ((damaged, b"x"), (foreign, None)):
+        file = files_of(path)[0]
+        file.unlink()  # its other names keep the content
+        file.write_bytes(content or files_of(path)[0].read_bytes())
+    assert seal.newest_good(parts) == whole_one
+    files_of(parts)[1].unlink()
+    with pytest.raises(
+        UserError, match=f"copy both, or use an older one: the newest good one beside it is `{whole_one}`"
+    ):
+        whole(parts, load_trunk(parts))
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9, 0.999])
