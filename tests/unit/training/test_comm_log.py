@@ -111,9 +111,11 @@ def test_experts_that_come_later_are_logged_then(caplog):
     assert task.events[0]["updates"] == 1 and not caplog.records
 
 
-def test_a_task_without_a_run_log_is_left_alone():
+def test_what_a_task_without_a_run_log_was_to_be_told_is_forgotten():
     block = slot()
-    log = ExpertCommLog({"layer": block}, enabled=True)
+    log, task = ExpertCommLog({"layer": block}, enabled=True), Task()
     with log.update():
         exchange(block, 10)
     log.report(SimpleNamespace(), 1)
+    log.report(task, 1)
+    assert not task.events
