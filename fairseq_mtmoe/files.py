@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fairseq_mtmoe.errors import UserError
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def regular_file(path: str | Path, what: str = "a file") -> Path:
+    """`path`, which exists and can be read to an end: opening a pipe would wait for a writer, a device may never end.
+
+    Args:
+        path: the file, or a link to it.
+        what: what the file must be, for the sentence.
+
+    Raises:
+        UserError: there is none, or it is a folder, pipe, socket or device, or a link that leads nowhere.
+    """
+    path = Path(path)
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+    except OSError as error:
+        raise UserError(f"`{path}` must be {what}, but {_why_absent(path, error)}.") from error
+    except ValueError as error:  # a NUL in the name
+        raise UserError(f"`{path!s}` must be {what}, but is no file name: {error}.") from error
+    if kind != stat.S_IFREG:
+        raise UserError(f"`{path}` must be {what}, but is {_KINDS.get(kind, 'of another kind')} instead.")
+    return path
+
+
+def _why_absent(path: Path, error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "is a link that leads in a circle"
+    if isinstance(error, FileNotFoundError):
+        return "is a link that leads nowhere" if path.is_symlink() else "there is none"
+    return f"cannot be read: {error.strerror}"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_mtmoe import files
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import replacing, write_text
+from fairseq_mtmoe.files import regular_file, replacing, write_text
 
 
 def test_text_is_written_as_utf8_into_a_new_folder(tmp_path):
@@ -162,3 +162,44 @@ def test_the_disk_has_new_folders_before_their_file(tmp_path, monkeypatch):
     files.write_text(target, "x")
     assert set(flushed[:2]) == {tmp_path, tmp_path / "new"}
     assert flushed[2].parent == target.parent and flushed[3:] == [target.parent]
+
+
+def _make(kind, place):
+    if kind == "folder":
+        place.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "circle":
+        place.symlink_to(place)
+    elif kind == "dangling":
+        place.symlink_to(place.with_name("gone"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("folder", "but is a folder instead"),
+        ("pipe", "but is a pipe instead"),
+        ("circle", "but is a link that leads in a circle"),
+        ("dangling", "but is a link that leads nowhere"),
+        ("nothing", "but there is none"),
+    ],
+)
+def test_what_is_no_file_is_said_before_it_is_opened(tmp_path, kind, words):
+    place = tmp_path / "model.pt"
+    _make(kind, place)
+    with pytest.raises(UserError, match=rf"model\.pt` must be a checkpoint, {words}\."):
+        regular_file(place, "a checkpoint")
+
+
+def test_devices_and_impossible_names_are_refused():
+    with pytest.raises(UserError, match="must be a file, but is a device instead"):
+        regular_file("/dev/zero")
+    with pytest.raises(UserError, match="is no file name"):
+        regular_file("a\0b")
+
+
+def test_a_link_to_a_file_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("file")
+    assert regular_file(tmp_path / "link") == tmp_path / "link"
