@@ -1,8 +1,11 @@
-"""Files that are complete or absent: written beside their place under another name, then moved there."""
+"""Files that are complete or absent, written beside their place under another name, then moved there; and files that
+are read only if they are files, and hold what they must.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import socket
@@ -10,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fairseq_mtmoe.errors import UserError
 
@@ -51,6 +55,46 @@ def _why_absent(path: Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return "is a link that leads nowhere" if path.is_symlink() else "there is none"
     return f"cannot be read: {error.strerror}"
+
+
+def read_bytes(path: str | Path, what: str = "a file") -> bytes:
+    """The content of a file, which must be `what`.
+
+    Raises:
+        UserError: it is no file (see `regular_file`), or cannot be read.
+    """
+    try:
+        return regular_file(path, what).read_bytes()
+    except OSError as error:
+        raise UserError(f"`{path}` must be {what}, but cannot be read: {error.strerror or error}.") from error
+
+
+def read_text(path: str | Path, what: str = "a text file") -> str:
+    """The content of a file in UTF-8, with its line ends as they are.
+
+    Raises:
+        UserError: it cannot be read (see `read_bytes`), or is in another encoding.
+    """
+    try:
+        return read_bytes(path, what).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"`{path}` must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
+
+
+def read_json(path: str | Path, what: str = "a JSON file") -> Any:
+    """The value in a JSON file.
+
+    Raises:
+        UserError: it cannot be read (see `read_text`), or holds something else.
+    """
+    text = read_text(path, what)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ValueError as error:
+        reason = str(error)
+    raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {reason}.")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_mtmoe import files
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import regular_file, replacing, write_text
+from fairseq_mtmoe.files import read_bytes, read_json, read_text, regular_file, replacing, write_text
 
 
 def test_text_is_written_as_utf8_into_a_new_folder(tmp_path):
@@ -203,3 +203,33 @@ def test_a_link_to_a_file_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("file")
     assert regular_file(tmp_path / "link") == tmp_path / "link"
+
+
+def test_what_is_read_must_be_a_file_in_utf8(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_bytes("größer\r\n".encode())
+    assert read_text(path) == "größer\r\n" and read_bytes(path) == "größer\r\n".encode()
+    path.write_bytes(b"gr\xf6\xdfer")
+    with pytest.raises(UserError, match=r"a\.txt` must be UTF-8 text, but is not at byte 2; convert it\.$"):
+        read_text(path)
+    os.mkfifo(tmp_path / "pipe")
+    for read in (read_bytes, read_text, read_json):
+        with pytest.raises(UserError, match="pipe` must be a list, but is a pipe instead"):
+            read(tmp_path / "pipe", "a list")
+
+    def refuse(*arguments):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files.Path, "read_bytes", refuse)
+    with pytest.raises(UserError, match=r"a\.txt` must be a list, but cannot be read: Input/output error\.$"):
+        read_bytes(path, "a list")
+
+
+@pytest.mark.parametrize("text", ["{", "", "[" * 100_000, "\ufeff1", "1" * 5000], ids=range(5))
+def test_json_that_is_none_is_one_sentence(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_text('{"a": [1]}')
+    assert read_json(path) == {"a": [1]}
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"a\.json` must be a JSON file, but cannot be read as one: .+\.$"):
+        read_json(path)
