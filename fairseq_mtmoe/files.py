@@ -17,7 +17,6 @@ from typing import Any
 
 from fairseq_mtmoe.errors import UserError
 
-
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",

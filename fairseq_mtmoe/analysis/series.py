@@ -35,6 +35,7 @@ class ExpertSeries:
     tasks: list[str]  # languages, or pairs, in the model's order; only those that had tokens
     layers: list[str]  # dotted paths, encoder first; only those that know the tasks of their tokens
     shares: dict[str, dict[str, list[list[float]]]]  # by layer, by task: one list over experts for each update
+    subset: str = ""  # of the validation data, whose tokens were counted
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,8 @@ def expert_series(events: Iterable[Event]) -> ExpertSeries:
     shares = {layer: {task: [_shares(event, layer, task) for event in chosen] for task in tasks} for layer in layers}
     seen = [task for task in tasks if any(any(shares[layer][task]) for layer in layers)]
     known = [layer for layer in layers if any(any(over_time) for over_time in shares[layer].values())]
-    return ExpertSeries([int(event["update"]) for event in chosen], seen, known, shares)
+    subset = str(chosen[0].get("subset", "")) if chosen else ""
+    return ExpertSeries([int(event["update"]) for event in chosen], seen, known, shares, subset)
 
 
 def nearest(values: Sequence[float], wanted: float) -> int:

@@ -52,6 +52,7 @@ def command(
     and late), perplexity (on the validation set, per tier).
     """
     known = read_runs(runs, labels)
+    _check_choices(known, langs, layers)
     folder = out if out is not None else runs[0] / "plots" if runs[0].is_dir() else runs[0].parent / "plots"
     moments = [_whole_number(update) for update in updates]
     drawn = 0
@@ -95,8 +96,6 @@ def _pictures(
         chosen = [run for run in runs if run.experts.layers]
         if not chosen:
             return "because the model has no expert layers yet (a dense run, or before its switch)"
-        _check_choice("--langs", langs, chosen[0].experts.tasks)
-        _check_choice("--layers", layers, chosen[0].experts.layers)
         return plots.experts_figure(chosen, langs, layers, updates)
 
     def perplexity() -> Figure | str:
@@ -106,10 +105,14 @@ def _pictures(
     return {"sampling": sampling, "experts": experts, "perplexity": perplexity}
 
 
-def _check_choice(option: str, chosen: Sequence[str], known: Sequence[str]) -> None:
-    for name in chosen:
-        if name not in known:
-            must_be(option, f"some of {', '.join(known)}", name)
+def _check_choices(runs: Sequence[Run], langs: Sequence[str], layers: Sequence[str]) -> None:
+    """Before anything is drawn: the first run with expert layers, whose rows and columns are drawn, has them."""
+    experts = next((run.experts for run in runs if run.experts.layers), None)
+    if experts is not None:
+        for option, chosen, known in (("--langs", langs, experts.tasks), ("--layers", layers, experts.layers)):
+            for name in chosen:
+                if name not in known:
+                    must_be(option, f"some of {', '.join(known)}", name)
 
 
 def _whole_number(text: str) -> int:

@@ -35,9 +35,11 @@ def experts_figure(
     columns = [(run, layer) for run in runs for layer in (layers or default_layers(run, len(runs)))]
     entries = 1 + len(moments(runs[0].experts.updates, updates))
     top = 0.75 if len(runs) == 1 else 1.05
-    sheet = Sheet(len(columns), 2.7, [1.45] * len(rows), gap_x=0.25, gap_y=0.25, top=top, legend_entries=entries)
+    sheet = Sheet(len(columns), 2.7, [1.45] * len(rows), gap_x=0.25, gap_y=0.25, top=top, legend_entries=entries,
+                  notes=_notes(runs[0].experts.subset, entries > 2))  # fmt: skip
     with matplotlib.rc_context(STYLE):
         sheet.title("Which experts a language's tokens go to")
+        sheet.notes()
         grid = [[sheet.axes(row, column) for column in range(len(columns))] for row in range(len(rows))]
         for column, (run, layer) in enumerate(columns):
             shown = moments(run.experts.updates, updates)
@@ -52,6 +54,20 @@ def experts_figure(
         _share_y(grid)
         _legend(sheet, runs, updates)
     return sheet.figure
+
+
+def _notes(subset: str, can_move: bool) -> list[str]:
+    """Which tokens are counted, and what a panel's "moved" means."""
+    of_subset = f" ({subset})" if subset else ""
+    counted = (
+        f"Counted: the tokens of the language's validation sentences{of_subset} without padding, of the source in "
+        "encoder layers and of the target in decoder layers."
+    )
+    moved = (
+        "Moved: the least share of these tokens that changed their expert from the first to the last update shown "
+        "(total variation distance)."
+    )
+    return [counted, moved] if can_move else [counted]
 
 
 def default_tasks(run: Run) -> list[str]:

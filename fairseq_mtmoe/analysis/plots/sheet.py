@@ -6,6 +6,7 @@ Sizes are in inches. A sheet places its axes itself, so that where a label goes 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,8 @@ LOOKS = (
 class Sheet:
     """A figure with a grid of axes: columns of one width, rows of given heights."""
 
+    left = 0.85
+
     def __init__(
         self,
         columns: int,
@@ -76,15 +79,18 @@ class Sheet:
         gap_x: float = 0.3,
         gap_y: float = 0.3,
         legend_entries: int = 0,
+        notes: Sequence[str] = (),
     ) -> None:
         self.width, self.heights, self.gap_x, self.gap_y = width, list(heights), gap_x, gap_y
-        self.left, bottom = 0.85, 0.55
         total_width = max(5.0, self.left + columns * width + (columns - 1) * gap_x + right)
+        lines = [line for note in notes for line in textwrap.wrap(note, int(total_width * 16))]
+        bottom = 0.55 + 0.15 * len(lines)
         self.legend_columns = max(1, int(total_width / 1.6))
         self.top = top + 0.18 * -(-legend_entries // self.legend_columns)
         self.size = (total_width, self.top + sum(heights) + (len(heights) - 1) * gap_y + bottom)
         self.figure = Figure(figsize=self.size, dpi=DPI)
         FigureCanvasAgg(self.figure)
+        self._notes = "\n".join(lines)
 
     def axes(self, row: int, column: int) -> Axes:
         """New axes in that place of the grid."""
@@ -96,6 +102,11 @@ class Sheet:
     def title(self, text: str) -> None:
         """What the picture shows, in its upper left corner."""
         self.figure.text(0.12 / self.size[0], 1 - 0.12 / self.size[1], text, fontsize=11, fontweight="bold", va="top")
+
+    def notes(self) -> None:
+        """Write the notes that the sheet was made for, in its lower left corner."""
+        corner = (0.12 / self.size[0], 0.06 / self.size[1])
+        self.figure.text(*corner, self._notes, fontsize=7, color="0.25", va="bottom")
 
     def legend(self, handles: Sequence[Artist]) -> None:
         """Entries under the title, as many as the sheet was made for."""

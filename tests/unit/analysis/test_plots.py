@@ -1,5 +1,6 @@
 """The pictures show the log's numbers, and can be read without colours."""
 
+import dataclasses
 import itertools
 import math
 
@@ -110,6 +111,19 @@ def test_title_and_legend_fit_on_the_sheet(arguments):
     legend = figure.legends[0].get_window_extent()
     assert legend.x1 <= figure.bbox.x1 and figure.texts[0].get_window_extent().x1 <= figure.bbox.x1
     assert legend.y0 >= max(axes.get_window_extent().y1 for axes in figure.axes)
+    notes = figure.texts[1].get_window_extent()
+    assert notes.x1 <= figure.bbox.x1 and notes.y0 >= 0
+    assert notes.y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)
+
+
+def test_experts_says_which_tokens_it_counts_and_what_moved_means():
+    run = make_run(epochs=3)
+    run = dataclasses.replace(run, experts=dataclasses.replace(run.experts, subset="valid1"))
+    counted = "the language's validation sentences (valid1) without padding, of the source in encoder layers and"
+    text = " ".join(plots.experts_figure([run]).texts[1].get_text().split())
+    assert counted in text and "Moved: the least share of these tokens that changed their expert from the first" in text
+    text = " ".join(plots.experts_figure([run], updates=[100]).texts[1].get_text().split())
+    assert counted in text and "Moved" not in text
 
 
 def test_experts_draws_more_than_three_moments_light_to_dark():

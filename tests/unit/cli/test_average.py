@@ -59,7 +59,14 @@ def test_named_checkpoints_and_the_newest_of_a_folder(run):
     [
         (["--num-epoch-checkpoints", 1, "--num-update-checkpoints", 1], "Only one of"),
         (["--checkpoint-upper-bound", 1], "`--checkpoint-upper-bound` must be given with"),
-        (["--num-update-checkpoints", 1], "`--num-update-checkpoints` must be from 1 to the 0 such"),
+        (
+            ["--num-update-checkpoints", 1],
+            r"` must hold checkpoints such as checkpoint_2_500\.pt for `--num-update-checkpoints`, but has none\.$",
+        ),
+        (
+            ["--num-epoch-checkpoints", 1, "--checkpoint-upper-bound", 3],
+            r"` must hold checkpoints such as checkpoint3\.pt up to 3 for `--num-epoch-checkpoints`, but has none\.$",
+        ),
         (["--num-epoch-checkpoints", 1, "more"], "`--inputs` must be one folder"),
         (["none.pt"], "must be a readable checkpoint file"),
     ],

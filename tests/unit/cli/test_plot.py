@@ -54,6 +54,14 @@ def test_languages_layers_and_updates_can_be_chosen(tmp_path):
         plot(run, "--updates", "last")
 
 
+def test_a_wrong_choice_is_said_before_anything_is_drawn(tmp_path):
+    run = write_log(tmp_path / "run")
+    for option in ("--langs", "--layers"):
+        with pytest.raises(UserError, match=f"`{option}` must be some of"):
+            plot(write_log(tmp_path / "dense", sparse=False), run, option, "xx")
+    assert not list(tmp_path.rglob("*.png"))
+
+
 def test_a_dense_run_has_no_experts_to_draw(tmp_path):
     result = plot(write_log(tmp_path / "run", sparse=False))
     assert result.exit_code == 0
