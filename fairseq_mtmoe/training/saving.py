@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -139,16 +139,21 @@ def _expect_files(folder: Path, entries: list[dict[str, Any]], save_dir: str) ->
 
 @contextmanager
 def reading_shares(trainer: Any) -> Iterator[None]:
-    """Inside, each process of a model with experts reads what it needs of a checkpoint itself, and no more."""
-    if trainer.data_parallel_world_size == 1 or not expert_slots(trainer.get_model()):
+    """Inside, each process reads a checkpoint itself: of a model with experts what it needs, and no more.
+
+    fairseq's way for other models is to send what the first process read, as a pickle of its options' own classes,
+    which safe loading refuses.
+    """
+    if trainer.data_parallel_world_size == 1:
         yield
         return
+    reading = functools.partial(loading.reading_with, functools.partial(_read_share, trainer))
     options = trainer.cfg.checkpoint
     before = options.load_checkpoint_on_all_dp_ranks
     with open_dict(options):
         options.load_checkpoint_on_all_dp_ranks = True
         try:
-            with loading.reading_with(functools.partial(_read_share, trainer)):
+            with reading() if expert_slots(trainer.get_model()) else nullcontext():
                 yield
         finally:
             options.load_checkpoint_on_all_dp_ranks = before

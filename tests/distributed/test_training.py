@@ -81,9 +81,13 @@ def test_a_wrapper_that_looks_for_unused_parameters_sees_them_used(corpus, tmp_p
 
 # ---- checkpoints ----
 
-SAVING = (*ADAM, "--no-token-shuffle", "--num-experts", 4, "--max-tokens", 250, "--save-interval-updates", 3,
-          "--log-interval", 1, "--expert-gates", "base,task", "--keep-interval-updates", 1, "--store-ema",
-          "--ema-decay", 0.9)  # fmt: skip
+SAVING = (*ADAM, "--max-tokens", 250, "--save-interval-updates", 3, "--log-interval", 1, "--keep-interval-updates", 1,
+          "--store-ema", "--ema-decay", 0.9)  # fmt: skip
+SPARSE = ("--no-token-shuffle", "--num-experts", 4, "--expert-gates", "base,task")
+DENSE = {  # of ours and of fairseq
+    "ours": ("--arch", "base_dense_tiny", "--zero-sharding", "os"),
+    "stock": ("--arch", "transformer_tiny", "--task", "translation_multi_simple_epoch"),
+}
 
 
 def train_until(rank, data, folder, world_size, updates, *options):
@@ -94,7 +98,7 @@ def train_until(rank, data, folder, world_size, updates, *options):
 @pytest.fixture(scope="module")
 def uninterrupted(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
-    (result,) = run_processes(train_until, 1, corpus, folder, 1, 12)
+    (result,) = run_processes(train_until, 1, corpus, folder, 1, 12, *SPARSE)
     return result, folder
 
 
@@ -102,7 +106,7 @@ def uninterrupted(corpus, tmp_path_factory):
 def test_a_run_goes_on_in_another_number_of_processes(chain, corpus, uninterrupted, tmp_path):
     """In the middle of an epoch, and across its end; optimizer and moving average travel."""
     for world_size, updates in zip(chain, (3, 6, 12), strict=True):
-        results = run_processes(train_until, world_size, corpus, tmp_path, world_size, updates)
+        results = run_processes(train_until, world_size, corpus, tmp_path, world_size, updates, *SPARSE)
         assert len(results[0]["losses"]) == {3: 3, 6: 3, 12: 6}[updates]
     right, folder = uninterrupted
     for name, value in right["parameters"].items():
@@ -115,6 +119,18 @@ def test_a_run_goes_on_in_another_number_of_processes(chain, corpus, uninterrupt
     trunks = {path.stem for path in tmp_path.glob("*.pt")}
     assert {"checkpoint_best", "checkpoint_last"} < trunks
     assert {path.stem for path in tmp_path.glob("*.experts")} == (trunks if chain[-1] > 1 else set())
+
+
+@pytest.mark.parametrize(("kind", "chain"), [("ours", (2, 4, 1)), ("stock", (1, 2, 2))])
+def test_a_dense_run_goes_on_too(kind, chain, corpus, tmp_path):
+    """fairseq would send the checkpoint from process to process, in a form that is not loaded safely."""
+    (right,) = run_processes(train_until, 1, corpus, tmp_path / "uninterrupted", 1, 9, *DENSE[kind])
+    for world_size, updates in zip(chain, (3, 6, 9), strict=True):
+        results = run_processes(train_until, world_size, corpus, tmp_path, world_size, updates, *DENSE[kind])
+        assert all(len(result["losses"]) == 3 for result in results)
+    for result in results:
+        for name, value in right["parameters"].items():
+            np.testing.assert_allclose(result["parameters"][name], value, atol=1e-5, rtol=1e-5, err_msg=name)
 
 
 def whole_checkpoint(folder):

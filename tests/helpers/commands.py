@@ -33,8 +33,8 @@ def train(data: object, save_dir: object, *args: object, check: bool = True) -> 
 
 
 def training_arguments(data: object, save_dir: object, *args: object) -> tuple[object, ...]:
-    """The arguments of `fairseq-train` for that."""
-    experts = () if "base_dense_tiny" in args else ("--expert-interval", 1)
+    """The arguments of `fairseq-train` for that; another `--arch` among `args` gets no options of experts."""
+    experts = () if "--arch" in args else ("--expert-interval", 1)
     return (
         data, *PLUGIN, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc",
         "--encoder-langtok", "tgt", "--decoder-langtok", "--save-dir", save_dir, "--cpu", "--seed", 1,
