@@ -1,5 +1,6 @@
 """Packaging of fairseq_mtmoe. Tools are configured in pyproject.toml, tested versions are in constraints.txt."""
 
+import platform
 from pathlib import Path
 
 from setuptools import Extension, find_namespace_packages, setup
@@ -13,6 +14,14 @@ for line in (HERE / "fairseq_mtmoe" / "__init__.py").read_text(encoding="utf-8")
         exec(line, VERSION)
 
 KERNELS = "fairseq_mtmoe/moe/kernels"
+# One library for each length of vectors, so that one build runs at full speed on every node of a cluster. The flags are
+# what torch looks for when it says that a processor has AVX2 or AVX512, which is how kernels/__init__.py chooses.
+INSTRUCTION_SETS = {
+    "_assignment": [],
+    "_assignment_avx2": ["-mavx2", "-mfma"],
+    "_assignment_avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"],
+}
+IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
 class BuildKernels(build_ext):
@@ -37,13 +46,15 @@ setup(
     package_data={"fairseq_mtmoe": ["**/*.md"]},
     ext_modules=[
         Extension(  # a plain library, loaded by ctypes: it includes no headers of Python or torch
-            "fairseq_mtmoe.moe.kernels._assignment",
+            f"fairseq_mtmoe.moe.kernels.{name}",
             sources=[f"{KERNELS}/assignment.cpp"],
             depends=[f"{KERNELS}/{name}.h" for name in ("exchange", "lanes", "market", "scores")],
             language="c++",
-            extra_compile_args=["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-Wno-psabi"],
+            extra_compile_args=["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-Wno-psabi", *flags],
             optional=True,
         )
+        for name, flags in INSTRUCTION_SETS.items()
+        if IS_X86 or not flags
     ],
     cmdclass={"build_ext": BuildKernels},
     install_requires=[

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 import click
@@ -29,6 +30,8 @@ BATCHES = 3  # score matrices of each kind and size
 LIMIT = 60  # seconds for libbase
 ROUNDING = 1e-9  # of a gap
 CUDA_SIZE = (65_536, 64)
+BUILD_SIZES = ((4096, 16), (4096, 64))
+BUILD_COLUMNS = ("size", "build", "ms", "time / the first")
 COLUMNS = ("scores", "ours (ms)", "libbase (ms)", "time / libbase", "gap, ours (%)", "gap, libbase (%)")
 EXACT_COLUMNS = ("scores", "ours, exact (ms)", "scipy (ms)", "time / scipy", "gap to scipy")
 NOTE = ("Medians and quartiles; the time ratio is taken turn by turn. The gap to the optimum is the largest of three "
@@ -49,8 +52,13 @@ def main(device: str, repetitions: int, small: bool, check: bool, write: bool) -
         on_card(repetitions).finish(write, check)
         return
     report = Report(report_name("assignment", small), "Balanced assignment")
-    compiled = kernels.assign(torch.randn(4, 2)) is not None
-    report.text("Ours is the compiled kernel." if compiled else "Ours is torch's: there is no compiled kernel here.")
+    builds = ", ".join(kernels.BUILDS)
+    report.text(
+        f"Ours is the compiled kernel; this machine runs the builds for {builds}, and takes the first."
+        if builds
+        else "Ours is torch's: there is no compiled kernel here."
+    )
+    compare_builds(report, repetitions)
     sizes = (SMALL_TOKENS, SMALL_EXPERTS) if small else (TOKENS, EXPERTS)
     compare(report, sizes, repetitions, small)
     report.finish(write, check)
@@ -88,6 +96,29 @@ def compare(report: Report, sizes: tuple[tuple[int, ...], tuple[int, ...]], repe
     report.figure("score matrices on which libbase's gap is smaller", found.worse, Floor(0))
     report.figure("exact: time / scipy, largest", max(found.exact_ratios), Floor(0.05))
     report.figure("exact: gap to scipy, largest", max(found.exact_gaps), Floor(1e-6))
+
+
+def compare_builds(report: Report, repetitions: int) -> None:
+    """The compiled kernel's builds for other instruction sets beside the one that is taken."""
+    if len(kernels.BUILDS) < 2:
+        return
+    rows = []
+    for num_tokens, num_experts in BUILD_SIZES:
+        scores = [random_scores("isotropic", num_tokens, num_experts) for _ in range(BATCHES)]
+        works = {name: Turns(scores, partial(assign_with, build)) for name, build in kernels.BUILDS.items()}
+        seconds = interleaved(works, repetitions, prepare={name: work.prepare for name, work in works.items()})
+        size = f"{num_tokens} × {num_experts}"
+        report.raw(f"builds: {size}", seconds)
+        best = next(iter(seconds.values()))
+        rows += [[size, name, 1000 * median(own), Ratio.of(own, best)] for name, own in seconds.items()]
+    report.table("Builds of the kernel", BUILD_COLUMNS, rows, "Isotropic scores; all builds find the same optimum.")
+
+
+def assign_with(build: kernels.Assign, scores_TN: Tensor) -> Tensor:
+    """The assignment by one build."""
+    expert_T = kernels.assign(scores_TN, build)
+    assert expert_T is not None
+    return expert_T
 
 
 def is_for_scipy(case: Case, small: bool) -> bool:

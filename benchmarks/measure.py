@@ -272,7 +272,7 @@ def _machine() -> str:
         processor = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor)
     cores = f"{processor}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
     cards = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{cores}{cards}, {platform.system()}"
+    return f"{cores}, {torch.backends.cpu.get_cpu_capability()}{cards}, {platform.system()}"
 
 
 def _commit() -> str:

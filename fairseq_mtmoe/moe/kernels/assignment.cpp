@@ -9,7 +9,7 @@
 // Every loop has a bound.
 //
 // It runs in the caller's thread and keeps nothing between calls, so that calls may run side by side. Scratch memory:
-// T·N floats, as many again where all tokens are nearly indifferent (rows padded to a multiple of 16), 36·N² floats for
+// T·N floats, as many again where all tokens are nearly indifferent (rows padded to whole vectors), 36·N² floats for
 // sample and graph, and five numbers per token. The same scores give the same answer; on a processor with other vector
 // units, sums are rounded otherwise, and tokens may change places that are equally good but for rounding.
 

@@ -19,7 +19,7 @@ constexpr float WIDENING = 8.f;     // of the bound on what is loose, where it w
 constexpr float WIDEST = 100.f;     // mean spreads: beyond it, all tokens are loose
 
 // Every token's favourite at these prices, and by how much it is ahead of the second.
-HOT void choose(const Scores& scores, float unit, const float* prices, int32_t* expert, float* lead) {
+void choose(const Scores& scores, float unit, const float* prices, int32_t* expert, float* lead) {
   const Floats* value = scores.values();
   for (int64_t b = 0; b < scores.blocks(); ++b, value += scores.experts()) {
     Floats best = value[0] * unit - prices[0], second = Floats{} - INFINITE;
@@ -41,7 +41,7 @@ HOT void choose(const Scores& scores, float unit, const float* prices, int32_t* 
 }
 
 // costs[b] becomes the least of own score - score b over some tokens. Rows are `width` vectors long.
-HOT void lower_costs(const Floats* rows, int width, const std::vector<int32_t>& tokens, int own, Floats* costs) {
+void lower_costs(const Floats* rows, int width, const std::vector<int32_t>& tokens, int own, Floats* costs) {
   for (int32_t token : tokens) {
     const Floats* row = rows + static_cast<int64_t>(token) * width;
     const float here = at(row, own);
@@ -60,7 +60,7 @@ struct Paths {
 };
 
 // Which nodes are nearer by way of `node`? Reduced costs below 0 are rounding or tolerance, and count as 0.
-HOT void relax(const Floats* costs, const Floats* prices, int node, Paths& paths) {
+void relax(const Floats* costs, const Floats* prices, int node, Paths& paths) {
   const float distance = at(paths.distance.begin(), node);
   const float price = at(prices, node);
   for (size_t v = 0; v < paths.open.size(); ++v) {
@@ -74,7 +74,7 @@ HOT void relax(const Floats* costs, const Floats* prices, int node, Paths& paths
 }
 
 // The nearest open node, or -1.
-HOT int nearest(const Paths& paths) {
+int nearest(const Paths& paths) {
   Floats best = paths.open[0];
   Ints where = {};
   for (size_t v = 1; v < paths.open.size(); ++v) {

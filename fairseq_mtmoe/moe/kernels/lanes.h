@@ -1,4 +1,4 @@
-// Vectors of a fixed length, arrays of them, and functions compiled for several processors. See assignment.cpp.
+// Vectors as long as the processor's, and arrays of them. See assignment.cpp.
 #pragma once
 
 #include <algorithm>
@@ -8,20 +8,21 @@
 #include <new>
 #include <utility>
 
-// Functions marked HOT are compiled for several generations of x86, and the right one is chosen when the library loads:
-// one build runs on every node of a cluster. This needs ifunc, which glibc has, and a compiler that knows the names.
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(MTMOE_PLAIN) && \
-    ((defined(__clang__) && __clang_major__ >= 17) || (!defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 12))
-#define HOT __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define HOT
-#endif
 #define INLINE inline __attribute__((always_inline))
 
 namespace {
 
-// 16 numbers, which gcc and clang map onto the vectors that the processor has.
+// As many numbers as one vector register of the processor that this is compiled for holds: of longer vectors gcc keeps
+// parts in memory, which takes four times as long.
+#if defined(MTMOE_LANES)
+constexpr int LANES = MTMOE_LANES;  // for tests
+#elif defined(__AVX512F__)
 constexpr int LANES = 16;
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 

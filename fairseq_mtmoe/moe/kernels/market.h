@@ -79,7 +79,7 @@ INLINE void add_slope(Demand& demand, int lane, int experts, float weight) {
 }
 
 // Each token's shares are the softmax over experts of (values · unit - prices), to the base of 2.
-HOT void add_up(const Scores& scores, float unit, const float* prices, Demand& demand) {
+void add_up(const Scores& scores, float unit, const float* prices, Demand& demand) {
   const int experts = scores.experts();
   const int64_t slope_tokens = std::max(SLOPE_TOKENS, SLOPE_PER_EXPERT * experts);
   const int64_t stride = std::max<int64_t>(1, std::min<int64_t>(SLOPE_STRIDE, scores.tokens() / slope_tokens));
@@ -125,7 +125,7 @@ HOT void add_up(const Scores& scores, float unit, const float* prices, Demand& d
   }
 }
 
-HOT float dot(const Floats* a, const Floats* b, int width) {
+float dot(const Floats* a, const Floats* b, int width) {
   Floats products = {};
   for (int v = 0; v < width; ++v) products += a[v] * b[v];
   float sum = 0;

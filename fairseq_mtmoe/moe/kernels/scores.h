@@ -10,7 +10,8 @@ namespace {
 constexpr float LARGEST_SCORE = 1e30f;     // sums and products of larger ones could overflow
 constexpr double SMALLEST_SPREAD = 1e-30;  // and the reciprocal of a smaller spread could
 
-// Scores less their token's highest, 16 tokens side by side: vector e of block b holds expert e of tokens 16·b and on.
+// Scores less their token's highest, as many tokens side by side as a vector has lanes: vector e of block b holds
+// expert e of tokens LANES·b and on.
 class Scores {
  public:
   // Takes every `stride`-th token, round and round, `tokens` in all.
@@ -42,16 +43,17 @@ class Scores {
 };
 
 // Returns the sum of highest - lowest score; NaN where a score is not finite or too large.
-HOT double Scores::pack(const float* rows, int64_t all_tokens, int experts, int64_t tokens, int64_t stride,
+double Scores::pack(const float* rows, int64_t all_tokens, int experts, int64_t tokens, int64_t stride,
                         Floats* values) {
   double spread = 0;
   int64_t token = 0;
   Floats odd = {};  // NaN where a score is infinite or NaN
   for (int64_t b = 0; b * LANES < tokens; ++b, values += experts) {
     const int lanes = lanes_of(b, tokens);
+    const float* const first = rows + token * experts;
     const float* row[LANES];  // in the last block, lanes without a token repeat the first
     for (int l = 0; l < LANES; ++l) {
-      row[l] = l < lanes ? rows + token * experts : row[0];
+      row[l] = l < lanes ? rows + token * experts : first;
       if (l < lanes) token += stride;
       if (token >= all_tokens) token -= all_tokens;
     }

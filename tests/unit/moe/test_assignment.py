@@ -21,7 +21,7 @@ def implementation(request):
     """Every test here is about both: the compiled kernel, and what runs where there is none."""
     with pytest.MonkeyPatch.context() as context:
         if request.param == "stepwise":
-            context.setattr(kernels, "_assignment", None)
+            context.setattr(kernels, "BUILDS", {})
         yield request.param
 
 
@@ -242,7 +242,7 @@ def test_no_token_and_one_expert():
 
 def test_chains_take_over_where_moving_the_surplus_loses_too_much(monkeypatch):
     """Without the bound on the loss the same scores would get a worse assignment."""
-    monkeypatch.setattr(kernels, "_assignment", None)
+    monkeypatch.setattr(kernels, "BUILDS", {})
     worst = 0.0
     for seed in range(10):
         scores = make(tied, 256, 8, seed)
@@ -258,7 +258,7 @@ def test_the_fast_way_is_taken_where_it_is_good_enough(monkeypatch):
     def refuse(*args):
         raise AssertionError("chains are for hard cases")
 
-    monkeypatch.setattr(kernels, "_assignment", None)
+    monkeypatch.setattr(kernels, "BUILDS", {})
     monkeypatch.setattr(module, "even_out", refuse)
     for seed in range(5):
         assert_fair(balanced_assignment(make(random_scores, 2000, 16, seed)), 2000, 16)

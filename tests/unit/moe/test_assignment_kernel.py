@@ -1,10 +1,6 @@
 """The compiled assignment against scipy and the torch version: shares, optimum, odd scores, and that it always ends."""
 
-import os
-import shutil
-import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,14 +23,17 @@ from tests.unit.moe.test_assignment import (
 )
 
 EXACT_GAP = 1e-6
-COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 
 
-def test_it_is_built_where_there_is_a_compiler():
-    assert kernels.LIBRARY.exists() or COMPILER is None, f"`{kernels.LIBRARY}` is missing: `pip install -e .` builds it"
+needs_library = pytest.mark.skipif(not kernels.BUILDS, reason="the library is not built")
 
 
-needs_library = pytest.mark.skipif(not kernels.LIBRARY.exists(), reason="the library is not built")
+@pytest.fixture(scope="module", params=[*kernels.BUILDS] or ["none"], autouse=True)
+def build(request):
+    """Every test here is about every build that this machine can run."""
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(kernels, "BUILDS", {k: v for k, v in kernels.BUILDS.items() if k == request.param})
+        yield
 
 
 def gap_to(reference, scores, expert):
@@ -119,18 +118,6 @@ def test_what_else_is_left_to_torch():
     assert kernels.assign(1e-38 * scores) is None
 
 
-def test_without_a_library_torch_has_to_do_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(kernels, "LIBRARY", tmp_path / "missing.so")
-    monkeypatch.setattr(kernels, "_assignment", kernels._load())
-    assert kernels.assign(make(random_scores, 100, 8)) is None
-
-
-def test_a_library_for_another_machine_counts_as_none(monkeypatch, tmp_path):
-    (tmp_path / "foreign.so").write_bytes(b"\x7fELF of another machine")
-    monkeypatch.setattr(kernels, "LIBRARY", tmp_path / "foreign.so")
-    assert kernels._load() is None
-
-
 @needs_library
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_other_types_and_layouts_give_what_float32_gives(dtype):
@@ -193,19 +180,3 @@ def test_places_for_one_token_more_go_where_they_are_worth_most():
     for seed in range(20):
         scores = make(tied, 23, 9, seed)
         assert total(scores, kernels.assign(scores)) == pytest.approx(optimum(scores))
-
-
-@pytest.mark.skipif(COMPILER is None or os.name != "posix", reason="needs a compiler")
-def test_the_plain_build_agrees(tmp_path, monkeypatch):
-    """As on processors for which nothing special is compiled: the compiler's default vectors, and its warnings."""
-    source = Path(kernels.__file__).with_name("assignment.cpp")
-    library = tmp_path / "plain.so"
-    flags = ["-std=c++17", "-O1", "-DMTMOE_PLAIN", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-shared", "-fPIC"]
-    subprocess.run([COMPILER, *flags, "-o", str(library), str(source)], check=True)
-    monkeypatch.setattr(kernels, "LIBRARY", library)
-    monkeypatch.setattr(kernels, "_assignment", kernels._load())
-    for kind in KINDS:
-        scores = make(kind, 500, 16)
-        expert = kernels.assign(scores)
-        assert_fair(expert, 500, 16)
-        assert gap(scores, expert) <= EXACT_GAP

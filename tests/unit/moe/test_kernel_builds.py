@@ -1,0 +1,73 @@
+"""Which build of the compiled assignment is taken, and that every build is right, also those for other machines."""
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_mtmoe.moe import kernels
+from tests.unit.moe.test_assignment import KINDS, assert_fair, gap, make, random_scores
+
+COMPILER = shutil.which(os.environ.get("CXX", "c++"))
+IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+EXACT_GAP = 1e-6
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a compiler")
+def test_the_fastest_build_that_the_machine_can_run_is_there():
+    assert kernels.BUILDS, "there is no compiled assignment: `pip install -e .` builds it"
+    if IS_X86 and CAPABILITY in kernels.LIBRARIES:
+        assert next(iter(kernels.BUILDS)) == CAPABILITY
+
+
+@pytest.mark.parametrize(
+    ("capability", "names"),
+    [
+        ("AVX512", ["AVX512", "AVX2", "DEFAULT"]),
+        ("AVX2", ["AVX2", "DEFAULT"]),
+        ("DEFAULT", ["DEFAULT"]),
+        ("SVE256", ["DEFAULT"]),
+    ],
+)
+def test_a_processor_gets_what_it_can_run(monkeypatch, tmp_path, capability, names):
+    monkeypatch.setattr(kernels, "load", lambda path: path.name)
+    assert list(kernels.load_builds(tmp_path, capability)) == names
+
+
+def test_without_a_library_torch_has_to_do_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels, "BUILDS", kernels.load_builds(tmp_path, CAPABILITY))
+    assert kernels.assign(make(random_scores, 100, 8)) is None
+
+
+def test_a_library_for_another_machine_counts_as_none(tmp_path):
+    (tmp_path / "foreign.so").write_bytes(b"\x7fELF of another machine")
+    assert kernels.load(tmp_path / "foreign.so") is None
+
+
+# Vectors of other lengths than the machine's are slow there, and right: so those of AVX512 are tested without it.
+@pytest.mark.skipif(COMPILER is None or os.name != "posix", reason="needs a compiler")
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_vectors_of_every_length_give_the_optimum(tmp_path, lanes):
+    """Compiled with the compiler's warnings."""
+    source = Path(kernels.__file__).with_name("assignment.cpp")
+    library = tmp_path / f"{lanes}.so"
+    flags = ["-std=c++17", "-O1", f"-DMTMOE_LANES={lanes}", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
+    subprocess.run([COMPILER, *flags, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    build = kernels.load(library)
+    assert build is not None
+    for kind in KINDS:
+        scores = make(kind, 500, 16)
+        expert = kernels.assign(scores, build)
+        assert_fair(expert, 500, 16)
+        assert gap(scores, expert) <= EXACT_GAP
+
+
+def test_benchmarks_can_choose_a_build():
+    scores = make(random_scores, 300, 8)
+    for build in kernels.BUILDS.values():
+        assert gap(scores, kernels.assign(scores, build)) <= EXACT_GAP
