@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
+from fairseq_mtmoe.analysis.event_fields import is_count, what_is_wrong
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import read_bytes, regular_file
 
 FILE_NAME = "mtmoe.jsonl"
 
@@ -31,15 +34,17 @@ class RunLog:
         JSON has no spelling for them.
 
         Raises:
-            UserError: the file cannot be written (a full disk, a folder without write permission).
+            UserError: the file cannot be written (a full disk, a folder without write permission), or is none.
         """
+        if self.path.exists():
+            regular_file(self.path, "a run log")
         line = json.dumps(_plain({"event": event, **fields}), ensure_ascii=False, allow_nan=False)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered, and a single write: what an interruption leaves is at most one incomplete last line.
             with open(self.path, "ab", buffering=0) as file:
                 start = b"" if _ends_with_newline(self.path) else b"\n"
-                file.write(start + line.encode("utf-8") + b"\n")
+                file.write(start + line.encode("utf-8", "replace") + b"\n")
         except OSError as error:
             raise UserError(f"The run log {self.path} cannot be written: {error.strerror or error}.") from error
 
@@ -50,25 +55,26 @@ def read(path: str | Path) -> list[Event]:
     A run that is interrupted and resumed repeats the events since its last checkpoint. So an event takes back
     earlier lines of its kind (and validation subset) about the same or a later update; an event without
     `update` is ordered by its `epoch`, and one with neither replaces the earlier one. Lines that an interruption
-    cut off are skipped.
+    cut off are skipped. What `event_fields` lists is as it says there.
 
     Args:
         path: the log, or the run's folder with the log in it.
 
     Raises:
-        UserError: there is no such log, or the file holds no event at all.
+        UserError: there is no such log, the file holds no event at all, or an event's field is not what it must be.
     """
-    file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
-    try:
-        lines = file.read_bytes().splitlines()
-    except OSError as error:
-        raise UserError(
-            f"There is no run log {file}: give the --save-dir of a run of the task translation_heated."
-        ) from error
-    events = [event for event in map(_parse, lines) if event is not None]
-    if lines and not events:
+    file = Path(path) / FILE_NAME if os.path.isdir(path) else Path(path)
+    if not os.path.lexists(file):
+        raise UserError(f"There is no run log {file}: give the --save-dir of a run of the task translation_heated.")
+    content = read_bytes(file, "a run log")
+    lines = {number: event for number, line in enumerate(content.split(b"\n"), start=1) if (event := _parse(line))}
+    if content and not lines:
         raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
-    return _without_taken_back(events)
+    for number, event in lines.items():
+        wrong = what_is_wrong(event)
+        if wrong is not None:
+            raise UserError(f"Line {number} of the run log `{file}` {wrong}; remove the line to read the others.")
+    return _without_taken_back(list(lines.values()))
 
 
 def _without_taken_back(events: list[Event]) -> list[Event]:
@@ -85,13 +91,14 @@ def _without_taken_back(events: list[Event]) -> list[Event]:
 
 def _moment(event: Event) -> float:
     moment: Any = event["update"] if "update" in event else event.get("epoch", 0)
-    return float(moment)
+    return float(moment) if is_count(moment) else 0.0  # of a kind that we do not know
 
 
 def _parse(line: bytes) -> Event | None:
     try:
-        event = json.loads(line)
-    except ValueError:  # also a line that was cut inside a UTF-8 character
+        # Other writers spell numbers that are not finite, which JSON has not.
+        event = json.loads(line.decode("utf-8"), parse_constant=lambda constant: None)
+    except (ValueError, RecursionError):  # also a line that was cut inside a UTF-8 character
         return None
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
 

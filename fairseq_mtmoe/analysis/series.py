@@ -7,6 +7,7 @@ perplexity (figure 2) of "Tricks for Training Sparse Translation Models". Nothin
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
+from fairseq_mtmoe.errors import UserError
 
 Event = run_log.Event
 
@@ -63,12 +65,12 @@ def read_run(path: str | Path, name: str | None = None) -> Run:
     """The series of the run in the folder `path`, or of a run log.
 
     Raises:
-        UserError: there is no run log, or it holds nothing.
+        UserError: there is no run log, or it holds nothing, or what no run logs.
     """
     events = run_log.read(path)
     switches = [int(event["update"]) for event in _of_kind(events, "sparsified")]
     return Run(
-        name=name if name is not None else Path(path).resolve().name,
+        name=name if name is not None else Path(os.path.realpath(path)).name,
         sampling=sampling_series(events),
         experts=expert_series(events),
         perplexity=perplexity_series(events),
@@ -83,23 +85,25 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
     A task is what the run's `task_ids` say: a target language (also if they say nothing), a source language or a pair.
     """
     run: Event = next((event for event in _of_kind(events, "run") if event.get("sizes")), {"sizes": {}})
+    total = max(1, sum(run["sizes"].values()))
     shares: dict[str, float] = {}
     for pair, size in run["sizes"].items():
         source, _, target = pair.partition("-")
         task = {"source": source, "pair": pair}.get(run.get("task_ids", "target"), target)
-        shares[task] = shares.get(task, 0.0) + size / max(1, sum(run["sizes"].values()))
+        shares[task] = shares.get(task, 0.0) + size / total
     return shares
 
 
 def sampling_series(events: Iterable[Event]) -> SamplingSeries:
     """Probabilities per pair and the temperature, by epoch (virtual epochs count as epochs)."""
     chosen = _of_kind(events, "sampling")
-    pairs = {pair: probability for event in reversed(chosen) for pair, probability in event["probabilities"].items()}
+    drawn = [event.get("probabilities", {}) for event in chosen]
+    pairs = {pair: probability for probabilities in reversed(drawn) for pair, probability in probabilities.items()}
     return SamplingSeries(
         epochs=[int(event["epoch"]) for event in chosen],
         temperatures=[_number(event.get("temperature")) for event in chosen],
         probabilities={
-            pair: [_number(event["probabilities"].get(pair)) for event in chosen]
+            pair: [_number(probabilities.get(pair)) for probabilities in drawn]
             for pair in sorted(pairs, key=lambda pair: (-_number(pairs[pair]), pair))
         },
     )
@@ -123,11 +127,14 @@ def expert_series(events: Iterable[Event]) -> ExpertSeries:
     """Shares of the experts by layer, task and update; what was not logged at an update is an empty list.
 
     Counted on the first validation subset that the log speaks of.
+
+    Raises:
+        UserError: a layer has another number of experts at one update than at another.
     """
     chosen = _of_first_subset(events, "experts")
-    tasks = list(dict.fromkeys(task for event in chosen for task in event["task_names"]))
-    layers = list(dict.fromkeys(layer for event in chosen for layer in event["layers"]))
-    shares = {layer: {task: [_shares(event, layer, task) for event in chosen] for task in tasks} for layer in layers}
+    tasks = list(dict.fromkeys(task for event in chosen for task in event.get("task_names", ())))
+    layers = list(dict.fromkeys(layer for event in chosen for layer in event.get("layers", ())))
+    shares = {layer: _over_time(chosen, layer, tasks) for layer in layers}
     seen = [task for task in tasks if any(any(shares[layer][task]) for layer in layers)]
     known = [layer for layer in layers if any(any(over_time) for over_time in shares[layer].values())]
     subset = str(chosen[0].get("subset", "")) if chosen else ""
@@ -149,7 +156,7 @@ def moments(updates: Sequence[int], wanted: Sequence[int] = ()) -> list[int]:
 
 def by_resource(tasks: Sequence[str], data: Mapping[str, float]) -> list[str]:
     """The tasks with the most training data first; tasks of which nothing is known keep their order, last."""
-    return sorted(tasks, key=lambda task: (-data.get(task, 0.0), tasks.index(task)))
+    return sorted(tasks, key=lambda task: -data.get(task, 0.0))
 
 
 def shift(before: Sequence[float], after: Sequence[float]) -> float:
@@ -157,15 +164,29 @@ def shift(before: Sequence[float], after: Sequence[float]) -> float:
     return sum(abs(x - y) for x, y in zip(before, after, strict=True)) / 2
 
 
-def _shares(event: Event, layer: str, task: str) -> list[float]:
-    rows: Sequence[Sequence[float]] = event["layers"].get(layer, [])
-    names: Sequence[str] = event["task_names"]
+def _over_time(events: Sequence[Event], layer: str, tasks: Sequence[str]) -> dict[str, list[list[float]]]:
+    """By task, a layer's shares at every event."""
+    at_events = [_shares(event, layer) for event in events]
+    if len({len(row) for shares in at_events for row in shares.values() if row}) > 1:
+        raise UserError(
+            f"The run log must have the same number of experts in {layer} at all updates, but has not: it is of "
+            "several runs, and each needs a folder of its own."
+        )
+    return {task: [shares.get(task, []) for shares in at_events] for task in tasks}
+
+
+def _shares(event: Event, layer: str) -> dict[str, list[float]]:
+    """By task, each expert's share of its tokens; an empty list for a task without tokens."""
+    rows: Sequence[Sequence[float]] = event.get("layers", {}).get(layer, [])
+    names: Sequence[str] = event.get("task_names", [])
     # A layer that is not told tasks counts in a single row.
-    if len(rows) != len(names) or task not in names:
-        return []
-    counts = rows[names.index(task)]
-    total = sum(counts)
-    return [count / total for count in counts] if total else []
+    if len(rows) != len(names):
+        return {}
+    totals = [sum(row) for row in rows]
+    return {
+        name: [count / total for count in row] if total else []
+        for name, row, total in zip(names, rows, totals, strict=True)
+    }
 
 
 def _of_kind(events: Iterable[Event], kind: str) -> list[Event]:
@@ -183,7 +204,7 @@ def _number(value: Any) -> float:
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
     """A short name for each run: its folder's, with as many parents as it takes to tell the runs apart."""
-    parts = [Path(path).resolve().parts for path in paths]
+    parts = [Path(os.path.realpath(path)).parts for path in paths]
     for depth in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-depth:]) for part in parts]
         if len(set(names)) == len(names):

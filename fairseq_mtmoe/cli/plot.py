@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,8 +100,12 @@ def _pictures(
         return plots.experts_figure(chosen, langs, layers, updates)
 
     def perplexity() -> Figure | str:
-        chosen = [run for run in runs if run.perplexity.updates]
-        return plots.perplexity_figure(chosen, over) if chosen else "because the log has no validation yet"
+        chosen = [run for run in runs if run.perplexity.groups]
+        if not chosen:
+            return "because the log has no validation yet"
+        if over == "minutes":
+            chosen = [run for run in chosen if not all(map(math.isnan, run.perplexity.minutes))]
+        return plots.perplexity_figure(chosen, over) if chosen else "because the log has no minutes"
 
     return {"sampling": sampling, "experts": experts, "perplexity": perplexity}
 

@@ -35,7 +35,7 @@ def perplexity_figure(runs: Sequence[Run], over: str = "updates") -> Figure:
     """Perplexity of every tier and of all pairs: in one panel for one run, in a panel per tier for several runs.
 
     Args:
-        runs: runs with validation results.
+        runs: runs with validation results, at known places of the x axis.
         over: the x axis, "updates" or "minutes".
     """
     groups = [name for name in (*TIERS, ALL) if any(name in run.perplexity.groups for run in runs)]
@@ -80,7 +80,8 @@ def _prepare(axes: Axes, runs: Sequence[Run], groups: Sequence[str], over: str) 
     span = [x for run in runs for x in _positions(run, over)]
     # The first perplexities are hundreds of times the last ones: of long lines they may leave the panel at its top.
     long = max(len(run.perplexity.updates) for run in runs) > FEW
-    start = min(span) + STEEP * (max(span) - min(span)) * long
+    known = [x for x in span if not math.isnan(x)]
+    start = min(known) + STEEP * (max(known) - min(known)) * long
     lines = [(_positions(run, over), run.perplexity.groups.get(name, [])) for run in runs for name in groups]
     values = [y for xs, ys in lines for x, y in zip(xs, ys, strict=False) if x >= start]
     log_axis(axes, values, lambda value: f"{value:,g}")
@@ -105,6 +106,8 @@ def _mark_switch(axes: Axes, run: Run, over: str, color: str) -> None:
     if run.sparsified_at is None:
         return
     where = float(np.interp(run.sparsified_at, run.perplexity.updates, _positions(run, over)))
+    if math.isnan(where):
+        return
     axes.axvline(where, color=color, linewidth=0.9, linestyle=(0, (2, 2)), gid="sparsified")
     top = ("data", "axes fraction")
     axes.annotate(" sparse from here", (where, 1.0), xycoords=top, va="top", fontsize=7, color="0.25")

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
 
 STYLE: dict[Any, Any] = {
@@ -35,10 +36,13 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.7,
     "lines.markersize": 4.5,
     "legend.frameon": False,
+    "text.parse_math": False,  # names of runs and languages are text, dollar signs and all
 }
 DPI = 150
 LABEL_SIZE = 7.5  # points, of labels beside lines
 GREY = "0.45"
+SMALLEST = 1e-30  # on a logarithmic axis: nothing that is measured is below it
+LARGEST = 400  # inches; matplotlib draws no larger picture at this resolution
 FEW = 12  # up to so many points of a line are marked one by one
 
 
@@ -64,7 +68,11 @@ LOOKS = (
 
 
 class Sheet:
-    """A figure with a grid of axes: columns of one width, rows of given heights."""
+    """A figure with a grid of axes: columns of one width, rows of given heights.
+
+    Raises:
+        UserError: there is too much to draw.
+    """
 
     left = 0.85
 
@@ -88,6 +96,11 @@ class Sheet:
         self.legend_columns = max(1, int(total_width / 1.6))
         self.top = top + 0.18 * -(-legend_entries // self.legend_columns)
         self.size = (total_width, self.top + sum(heights) + (len(heights) - 1) * gap_y + bottom)
+        if max(self.size) > LARGEST:
+            raise UserError(
+                f"A picture must be at most {LARGEST} inches wide and high, but this one would be "
+                f"{max(self.size):.0f}: draw fewer runs, languages or layers, or give shorter `--labels`."
+            )
         self.figure = Figure(figsize=self.size, dpi=DPI)
         FigureCanvasAgg(self.figure)
         self._notes = "\n".join(lines)
@@ -125,7 +138,7 @@ def save(figure: Figure, path: str | Path) -> None:
 
 def log_axis(axes: Axes, values: Sequence[float], text: Callable[[float], str]) -> None:
     """A logarithmic y axis that holds all (positive) values, with round numbers as ticks."""
-    known = [value for value in values if value > 0 and math.isfinite(value)]
+    known = [value for value in values if value > SMALLEST and math.isfinite(value)]
     axes.grid(axis="y")
     if not known:
         return
@@ -152,6 +165,7 @@ def round_numbers(low: float, high: float) -> list[float]:
 def count_axis(axes: Axes, values: Sequence[float], name: str) -> None:
     """An x axis of whole numbers (epochs, updates, minutes)."""
     axes.set_xlabel(name)
+    values = [value for value in values if not math.isnan(value)]
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     if values:
         text = thousands if max(values) >= 10_000 else "{:,g}".format
@@ -187,9 +201,9 @@ def label_ends(axes: Axes, lines: Sequence[Line2D], texts: Sequence[str]) -> Non
 
 
 def last_point(line: Line2D) -> tuple[float, float] | None:
-    """The last point of a line that is not NaN."""
+    """The last point of a line that has no NaN."""
     points = zip(np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float), strict=True)
-    known = [(float(x), float(y)) for x, y in points if not math.isnan(y)]
+    known = [(float(x), float(y)) for x, y in points if not math.isnan(x + y)]
     return known[-1] if known else None
 
 

@@ -1,0 +1,95 @@
+"""What the fields of a run log's events must be, so that whoever reads the log can rely on them.
+
+Only the fields that the pictures use are looked at; others, and other kinds of events, may hold anything.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+LARGEST_COUNT = 2**53  # a float holds every whole number up to it
+LARGEST_AMOUNT = 1e30
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a field must be, in words and as a test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+    required: bool = False
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number from 0, not too large to be drawn; `10.0` is one."""
+    return _is_number(value) and 0 <= value <= LARGEST_COUNT and value == int(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_amount(value: Any) -> bool:
+    """Whether it is a number from 0, not too large to be drawn, or None for one that was not finite."""
+    return value is None or (_is_number(value) and 0 <= value <= LARGEST_AMOUNT)
+
+
+def _is_name(value: Any) -> bool:
+    """Whether it is text without halves of characters, which JSON can spell and nobody can write."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _is_list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(holds, value))
+
+
+def _is_dictionary_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(_is_name, value)) and all(map(holds, value.values()))
+
+
+def _has_perplexity(value: Any) -> bool:
+    return isinstance(value, dict) and _is_amount(value.get("ppl"))
+
+
+_COUNT = "a whole number from 0"
+_AMOUNT = f"null or a number from 0 to {LARGEST_AMOUNT:g}"
+_UPDATE = Rule(_COUNT, is_count, required=True)
+_NAME = Rule("text", _is_name)
+
+FIELDS: dict[str, dict[str, Rule]] = {
+    "run": {"sizes": Rule(f"names with {_COUNT} each", _is_dictionary_of(is_count)), "task_ids": _NAME},
+    "sampling": {
+        "epoch": _UPDATE,
+        "temperature": Rule(_AMOUNT, _is_amount),
+        "probabilities": Rule(f"names with {_AMOUNT} each", _is_dictionary_of(_is_amount)),
+    },
+    "valid": {
+        "update": _UPDATE,
+        "minutes": Rule(_AMOUNT, _is_amount),
+        "subset": _NAME,
+        "tiers": Rule(f"names with `ppl`, {_AMOUNT}, each", _is_dictionary_of(_has_perplexity)),
+        "all": Rule(f"a dictionary with `ppl`, {_AMOUNT}", _has_perplexity),
+    },
+    "experts": {
+        "update": _UPDATE,
+        "subset": _NAME,
+        "task_names": Rule("a list of names", _is_list_of(_is_name)),
+        "layers": Rule(
+            "names with rows of whole numbers from 0 each", _is_dictionary_of(_is_list_of(_is_list_of(is_count)))
+        ),
+    },
+    "sparsified": {"update": _UPDATE},
+}
+
+
+def what_is_wrong(event: dict[str, Any]) -> str | None:
+    """Which field of an event is not what it must be, as the second half of a sentence; None if all are."""
+    for name, rule in FIELDS.get(event["event"], {}).items():
+        if name in event and not rule.holds(event[name]):
+            return f"must have {rule.words} as `{name}`, but has {reprlib.repr(event[name])}"
+        if rule.required and name not in event:
+            return f"must have {rule.words} as `{name}`, but has none"
+    return None

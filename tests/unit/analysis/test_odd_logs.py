@@ -1,0 +1,138 @@
+"""A run log with whatever in it: pictures, or one sentence."""
+
+import json
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairseq_mtmoe.analysis import plots
+from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog, read
+from fairseq_mtmoe.analysis.series import read_run
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.damage import damaged, value_or_sentence
+
+EVENTS = [
+    {"event": "run", "sizes": {"en-de": 70, "en-lv": 30}, "task_ids": "target", "task_names": ["de", "lv"]},
+    {"event": "sampling", "epoch": 1, "temperature": None, "probabilities": {"en-de": 0.7, "en-lv": 0.3}},
+    {"event": "valid", "epoch": 1, "update": 10, "minutes": 0.5, "subset": "valid", "all": {"ppl": 12.0},
+     "tiers": {"high": {"ppl": 9.0}, "low": {"ppl": 20.0}}},
+    {"event": "experts", "epoch": 1, "update": 10, "subset": "valid", "task_names": ["de", "lv"],
+     "layers": {"enc.1": [[3, 1], [1, 3]]}},
+    {"event": "sparsified", "update": 10, "num_experts": 2},
+    {"event": "sampling", "epoch": 2, "temperature": 1.5, "probabilities": {"en-de": 0.6, "en-lv": 0.4}},
+    {"event": "valid", "epoch": 2, "update": 20, "minutes": 1.0, "subset": "valid", "all": {"ppl": 6.0}},
+    {"event": "experts", "epoch": 2, "update": 20, "subset": "valid", "task_names": ["de", "lv"],
+     "layers": {"enc.1": [[2, 2], [0, 3]]}},
+]  # fmt: skip
+LINES = [json.dumps(event).encode() for event in EVENTS]
+LOG = b"\n".join(LINES) + b"\n"
+
+FIELDS = [
+    ("run", "sizes"), ("run", "task_ids"), ("sampling", "epoch"), ("sampling", "temperature"),
+    ("sampling", "probabilities"), ("valid", "update"), ("valid", "minutes"), ("valid", "subset"), ("valid", "tiers"),
+    ("valid", "all"), ("experts", "update"), ("experts", "task_names"), ("experts", "layers"), ("sparsified", "update"),
+]  # fmt: skip
+WRONG = [
+    "x", "\ud800", True, -1, 0.5, 10**400, [], [1], [[1]], {}, {"en-de": "x"}, {"en-de": -1}, {"en-de": 10**400},
+    {"en-de": {}}, {"high": {"ppl": "x"}}, {"high": {"ppl": [1]}}, {"ppl": -3}, {"enc.1": [[1, "x"]]},
+    {"enc.1": [[-1, 2], [3, 4]]}, {"enc.1": [1, 2]}, {"enc.1": {}}, {"\ud800": 1}, ["de", 3], None,
+]  # fmt: skip
+
+
+def write(folder, content: bytes):
+    (folder / FILE_NAME).write_bytes(content)
+    return folder
+
+
+def draw(run):
+    """All pictures that a run has, down to the last glyph."""
+    figures = [plots.sampling_figure([run])] if run.sampling.epochs else []
+    figures += [plots.experts_figure([run])] if run.experts.layers else []
+    figures += [plots.perplexity_figure([run])] if run.perplexity.groups else []
+    for figure in figures:
+        figure.canvas.draw()
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_field_with_another_value_is_a_sentence_or_is_drawn(tmp_path, kind, field):
+    refused = 0
+    for value in WRONG:
+        events = [{**event, field: value} if event["event"] == kind else event for event in EVENTS]
+        run = value_or_sentence(lambda: read_run(write(tmp_path, "\n".join(map(json.dumps, events)).encode())))  # noqa: B023
+        refused += run is None
+        if run is not None and value in (None, "x", [], {}):
+            draw(run)
+    assert refused >= 12
+
+
+def test_the_sentence_says_where_and_what(tmp_path):
+    wrong = {**EVENTS[2], "update": "many"}
+    write(tmp_path, b"\n".join([*LINES, json.dumps(wrong).encode()]))
+    with pytest.raises(UserError) as error:
+        read(tmp_path)
+    assert str(error.value) == (
+        f"Line 9 of the run log `{tmp_path / FILE_NAME}` must have a whole number from 0 as `update`, but has 'many'; "
+        "remove the line to read the others."
+    )
+    del wrong["update"]
+    write(tmp_path, json.dumps(wrong).encode())
+    with pytest.raises(UserError, match=r"Line 1 .* must have a whole number from 0 as `update`, but has none; remove"):
+        read(tmp_path)
+
+
+def test_numbers_that_are_not_finite_are_missing_and_other_kinds_are_left_alone(tmp_path):
+    other = b'{"event": "expert_comm", "update": "never", "epoch": [1]}\n{"event": "new", "a": [NaN]}\n'
+    run = read_run(write(tmp_path, other + LOG.replace(b"12.0", b"NaN").replace(b"0.5", b"Infinity")))
+    assert str(run.perplexity.groups["all"]) == "[nan, 6.0]" and str(run.perplexity.minutes) == "[nan, 1.0]"
+    for over in ("updates", "minutes"):
+        plots.perplexity_figure([run], over).canvas.draw()
+
+
+def test_another_number_of_experts_at_a_later_update_is_one_sentence(tmp_path):
+    write(tmp_path, LOG.replace(b"[[2, 2], [0, 3]]", b"[[2, 2, 1], [0, 3, 1]]"))
+    with pytest.raises(UserError, match=r"same number of experts in enc\.1 at all updates, but has not: it is of"):
+        read_run(tmp_path)
+
+
+def test_names_are_text_and_many_of_them_are_too_many(tmp_path):
+    draw(read_run(write(tmp_path, LOG.replace(b"en-de", rb"$\\frac{$\u0000\n").replace(b"enc.1", rb"$_{"))))
+    many = {f"en-{number}": 1e-4 for number in range(10_000)}
+    run = read_run(write(tmp_path, json.dumps({**EVENTS[1], "probabilities": many}).encode()))
+    with pytest.raises(UserError, match="at most 400 inches wide and high, but this one would be 1302: draw fewer"):
+        plots.sampling_figure([run])
+
+
+def test_what_is_no_file_is_one_sentence(tmp_path):
+    os.mkfifo(tmp_path / FILE_NAME)
+    for use in (lambda: read(tmp_path), lambda: RunLog(tmp_path / FILE_NAME).write("run")):
+        with pytest.raises(UserError, match=r"mtmoe\.jsonl` must be a run log, but is a pipe instead"):
+            use()
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(UserError, match="circle` must be a run log, but is a link that leads in a circle"):
+        read_run(tmp_path / "circle")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=damaged(LOG, LINES[2], LINES[3]))
+def test_a_damaged_log_is_a_value_or_a_sentence(tmp_path, content):
+    run = value_or_sentence(lambda: read_run(write(tmp_path, content)))
+    assert run is None or len(run.experts.updates) + len(run.sampling.epochs) <= 8
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_odd_values_are_drawn_or_a_sentence(tmp_path, data):
+    kind, field = data.draw(st.sampled_from(FIELDS))
+    events = [{**event, field: data.draw(JSON)} if event["event"] == kind else event for event in EVENTS]
+    run = value_or_sentence(lambda: read_run(write(tmp_path, "\n".join(map(json.dumps, events)).encode())))
+    if run is not None:
+        value_or_sentence(lambda: draw(run))
