@@ -80,6 +80,23 @@ def read_text(path: str | Path, what: str = "a text file") -> str:
         raise UserError(f"`{path}` must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
 
 
+def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
+    """The lines of a UTF-8 file. A line feed ends one, and nothing else does.
+
+    So a file has as many lines as `wc -l` counts, whatever is inside them: carriage returns, and what Python and
+    Unicode call line breaks (U+2028, U+0085, form feeds …). Only the carriage return of a line that ends in both, as
+    Windows writes them, is no part of the line.
+
+    Raises:
+        UserError: it cannot be read (see `read_text`), or its lines end in carriage returns alone.
+    """
+    text = read_text(path, what)
+    if "\r" in text and "\n" not in text:
+        raise UserError(f"`{path}` must have lines that end in line feeds, but has carriage returns alone; convert it.")
+    lines = text.split("\n")
+    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
 def read_json(path: str | Path, what: str = "a JSON file") -> Any:
     """The value in a JSON file.
 

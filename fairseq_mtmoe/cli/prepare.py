@@ -129,7 +129,7 @@ def text_command(raw: Path, out: Path, tiers_file: Path | None, **build_options:
     key = fingerprint({"command": "text", **asdict(options)}, [(path.name, path) for path in files])
 
     def fill(folder: Path, track: Track) -> Report:
-        bitexts, dropped = read_bitexts(raw, track)
+        bitexts, dropped, _ = read_bitexts(raw, track)
         return _build(folder, "text", bitexts, dropped, options, track, named_tiers)
 
     _write(out, key, fill)

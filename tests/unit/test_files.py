@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_mtmoe import files
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import read_bytes, read_json, read_text, regular_file, replacing, write_text
+from fairseq_mtmoe.files import read_bytes, read_json, read_text, regular_file, replacing, text_lines, write_text
 
 
 def test_text_is_written_as_utf8_into_a_new_folder(tmp_path):
@@ -233,3 +233,34 @@ def test_json_that_is_none_is_one_sentence(tmp_path, text):
     path.write_text(text)
     with pytest.raises(UserError, match=r"a\.json` must be a JSON file, but cannot be read as one: .+\.$"):
         read_json(path)
+
+
+# What Python's splitlines() and universal newlines, or Unicode, take for the end of a line.
+BREAKS = "\r \x0b \x0c \x1c \x1d \x1e \x85 \u2028 \u2029".split(" ")
+
+
+def test_a_line_feed_ends_a_line_and_nothing_else_does(tmp_path):
+    path = tmp_path / "a.txt"
+    lines = [*(f"one{mark}two" for mark in BREAKS), "", "\r\r", "".join(BREAKS) + "end"]
+    assert len(BREAKS) == 9 and all(len(line.splitlines()) > 1 for line in lines[:9])
+    for last in ("", "\n"):
+        path.write_bytes(("\n".join(lines) + last).encode())
+        assert text_lines(path) == [*lines[:10], "\r", lines[-1]]  # of two carriage returns, the second is Windows's
+    path.write_bytes("one\r\ntwo\rthree\r\n\r\nfour".encode())
+    assert text_lines(path) == ["one", "two\rthree", "", "four"]
+    path.write_bytes(b"")
+    assert text_lines(path) == []
+    path.write_bytes(b"\n\n")
+    assert text_lines(path) == ["", ""]
+
+
+def test_what_has_no_lines_is_said_in_one_sentence(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"un\n" + 10_000 * b"x" + b"\xff\n")
+    with pytest.raises(UserError, match="must be UTF-8 text, but is not at byte 10003"):
+        text_lines(path)
+    path.write_bytes(b"one\rtwo\r")
+    with pytest.raises(UserError, match=r"a\.txt` must have lines that end in line feeds, but has carriage returns alone"):
+        text_lines(path)
+    with pytest.raises(UserError, match=r"none\.txt` must be a text file, but there is none\."):
+        text_lines(tmp_path / "none.txt")

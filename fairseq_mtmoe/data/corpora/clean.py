@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from fairseq_mtmoe.data.corpora.placeholders import placeholders
 
@@ -29,6 +31,8 @@ DROP_REASONS = {
 
 # Control characters that are no white space, soft hyphens, byte order marks. Joiners are letters to some scripts: kept.
 _INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\ufeff]")
+# What other programs take for the end of a line, where it is inside one.
+_BREAK = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _NO_WORD = re.compile(r"[\W_]+")
 _PADDING = 10
 """Added to both lengths before their ratio is taken: short names may differ more."""
@@ -40,6 +44,28 @@ _WIDE = 3
 def normalise(text: str) -> str:
     """One line in Unicode NFC, single spaces, without control and invisible formatting characters."""
     return " ".join(unicodedata.normalize("NFC", _INVISIBLE.sub("", text)).split())
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What `normalise` changes of some lines, besides white space."""
+
+    removed: int = 0  # characters: controls and invisible ones
+    breaks: int = 0  # characters inside lines that some programs take for a line's end, made spaces
+    respelled: int = 0  # lines that were not in Unicode NFC
+
+
+def changes_of(lines: Iterable[str]) -> Changes:
+    """What `normalise` changes of these lines."""
+    removed = breaks = respelled = 0
+    for line in lines:
+        if line.isprintable() and unicodedata.is_normalized("NFC", line):
+            continue  # most lines; none of the characters in question is printable
+        visible, count = _INVISIBLE.subn("", line)
+        removed += count
+        breaks += len(_BREAK.findall(line))
+        respelled += not unicodedata.is_normalized("NFC", visible)
+    return Changes(removed, breaks, respelled)
 
 
 def message_key(text: str) -> str:

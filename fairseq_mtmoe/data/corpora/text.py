@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext, Track, untracked
-from fairseq_mtmoe.data.corpora.clean import normalise
+from fairseq_mtmoe.data.corpora.clean import Changes, changes_of, normalise
 from fairseq_mtmoe.data.tiers import TIERS
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.files import text_lines
 
 _FILE_NAME = re.compile(r"(?P<split>train|valid|test)\.(?P<pair>[^.-]+-[^.-]+)\.(?P<lang>[^.-]+)")
 
@@ -40,40 +43,46 @@ def _both_sides(raw: Path, split: str, pair: str, present: set[str]) -> tuple[Pa
     return raw / source, raw / target
 
 
-def read_bitexts(raw: Path, track: Track = untracked) -> tuple[list[Bitext], dict[str, dict[str, int]]]:
-    """All language pairs of a folder, normalised; and by pair, how many training pairs were dropped, by reason.
+class Corpus(NamedTuple):
+    """The language pairs of a folder, normalised, and what was changed on the way."""
+
+    bitexts: list[Bitext]
+    dropped: dict[str, dict[str, int]]  # by pair, how many training pairs, by reason
+    changes: dict[str, Changes]  # by file name
+
+
+def read_bitexts(raw: Path, track: Track = untracked) -> Corpus:
+    """All language pairs of a folder.
 
     Only training pairs with an empty side are dropped: fairseq trains on them as on any other. Validation and test
     files keep every line. Raises `UserError` on files that do not fit together.
     """
-    bitexts, dropped = [], {}
+    corpus = Corpus([], {}, {})
     for pair, files in track(list(find_text_files(raw).items()), "Reading text"):
-        splits = {split: _read_lines(*files[split]) for split in SPLITS}
+        splits = {split: _read_sides(*files[split], corpus.changes) for split in SPLITS}
         kept = [(source, target) for source, target in splits["train"] if source and target]
         if not kept:
             raise UserError(f"`{files['train'][0]}` and its translation must have a sentence, but have none.")
-        dropped[pair] = {"empty": len(splits["train"]) - len(kept)}
+        corpus.dropped[pair] = {"empty": len(splits["train"]) - len(kept)}
         source_lang, target_lang = pair.split("-")
-        bitexts.append(Bitext(source_lang, target_lang, {**splits, "train": kept}))
-    return bitexts, dropped
+        corpus.bitexts.append(Bitext(source_lang, target_lang, {**splits, "train": kept}))
+    return corpus
 
 
-def _read_lines(source: Path, target: Path) -> list[tuple[str, str]]:
-    sides = [_read_normalised(path) for path in (source, target)]
+def _read_sides(source: Path, target: Path, changes: dict[str, Changes]) -> list[tuple[str, str]]:
+    sides = [text_lines(path) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise UserError(
             f"`{target}` must have as many lines as `{source.name}` ({len(sides[0])}), but has {len(sides[1])}."
         )
-    return list(zip(*sides, strict=True))
+    for path, lines in zip((source, target), sides, strict=True):
+        changes[path.name] = changes_of(lines)
+    return list(zip(*(map(normalise, lines) for lines in sides), strict=True))
 
 
-def _read_normalised(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"`{path}` must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
-    lines = text.split("\n")  # not splitlines(): a U+2028 inside a sentence does not end it
-    return [normalise(line) for line in (lines[:-1] if lines[-1] == "" else lines)]
+def lone_carriage_returns(paths: Iterable[Path]) -> list[str]:
+    """The names of the files that have a carriage return that is not before a line feed."""
+    return [path.name for path in paths if re.search(rb"\r(?!\n)", path.read_bytes())]
 
 
 def read_tiers(path: Path) -> dict[str, list[str]]:

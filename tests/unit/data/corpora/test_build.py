@@ -15,7 +15,7 @@ TIERS = {"high": ["en-de"], "low": ["en-fr"]}
 
 @pytest.fixture
 def bitexts(text_folder):
-    return read_bitexts(text_folder)[0]
+    return read_bitexts(text_folder).bitexts
 
 
 def decoded(folder, name):

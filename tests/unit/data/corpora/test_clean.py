@@ -1,6 +1,6 @@
 import pytest
 
-from fairseq_mtmoe.data.corpora.clean import DROP_REASONS, message_key, normalise, why_dropped
+from fairseq_mtmoe.data.corpora.clean import DROP_REASONS, Changes, changes_of, message_key, normalise, why_dropped
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,26 @@ from fairseq_mtmoe.data.corpora.clean import DROP_REASONS, message_key, normalis
 def test_normalise(text, expected):
     assert normalise(text) == expected
     assert normalise(expected) == expected
+
+
+@pytest.mark.parametrize(
+    "text, changes",
+    [
+        ("  two words\t \n", Changes()),
+        ("bell\x07 \x00 null", Changes(removed=2)),
+        ("\ufeffsoft\u00adhyphen", Changes(removed=2)),
+        ("one\u2028two\x0bthree\rfour", Changes(breaks=3)),
+        ("the end\x0c", Changes(breaks=1)),
+        ("e\u0301te\u0301", Changes(respelled=1)),
+        ("e\x07\u0301", Changes(removed=1, respelled=1)),
+        ("\u0645\u06cc\u200c\u062e", Changes()),
+    ],
+)
+def test_what_normalising_changes(text, changes):
+    assert changes_of([text]) == changes
+    twice = Changes(2 * changes.removed, 2 * changes.breaks, 2 * changes.respelled)
+    assert changes_of([text, "nothing", text]) == twice
+    assert changes_of([normalise(text)]) == Changes()
 
 
 def test_the_same_message_has_one_key():

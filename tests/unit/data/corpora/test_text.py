@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from fairseq_mtmoe.data.corpora.clean import Changes
 from fairseq_mtmoe.data.corpora.text import find_text_files, read_bitexts, read_tiers
 from fairseq_mtmoe.errors import UserError
 
@@ -9,7 +10,7 @@ from fairseq_mtmoe.errors import UserError
 def test_reads_every_pair_of_a_folder(text_folder):
     (text_folder / "README.md").write_text("not a corpus")
     (text_folder / "train.en-de.origin").write_text("not a language of the pair")
-    bitexts, dropped = read_bitexts(text_folder)
+    bitexts, dropped, _ = read_bitexts(text_folder)
     assert [(b.name, *(len(b.splits[s]) for s in ("train", "valid", "test"))) for b in bitexts] == [
         ("en-de", 122, 11, 11),
         ("en-fr", 41, 11, 11),
@@ -23,16 +24,39 @@ def test_normalises_and_drops_empty_training_pairs_only(text_folder):
     (text_folder / "train.en-de.en").write_text("one\u00a0two\n\nthree\r\n")
     (text_folder / "train.en-de.de").write_text("eins zwei \nleer\n \n")
     (text_folder / "valid.en-de.de").write_text("\n" * 11)
-    bitexts, dropped = read_bitexts(text_folder)
+    bitexts, dropped, _ = read_bitexts(text_folder)
     assert bitexts[0].splits["train"] == [("one two", "eins zwei")]
     assert len(bitexts[0].splits["valid"]) == 11
     assert dropped["en-de"] == {"empty": 2}
 
 
 def test_only_line_feeds_end_a_line(text_folder):
-    (text_folder / "train.en-de.en").write_text("one\u2028two\x0bthree\u0085four\nfive")
-    (text_folder / "train.en-de.de").write_text("eins\nzwei")
-    assert read_bitexts(text_folder)[0][0].splits["train"] == [("one two three four", "eins"), ("five", "zwei")]
+    (text_folder / "train.en-de.en").write_bytes("one\u2028two\x0bthree\u0085four\rfive\r\nsix".encode())
+    (text_folder / "train.en-de.de").write_bytes("eins\r\nzwei\rdrei".encode())
+    bitext = read_bitexts(text_folder).bitexts[0]
+    assert bitext.splits["train"] == [("one two three four five", "eins"), ("six", "zwei drei")]
+
+
+def test_a_carriage_return_inside_a_line_misaligns_nothing(text_folder):
+    """As many lone carriage returns on both sides, in other lines: every pair after the first would be another's."""
+    sources, targets = ([f"{word}{i}" for i in range(42)] for word in ("source", "target"))
+    pairs = list(zip(sources, targets, strict=True))
+    for lang, lines, number in (("en", sources, 3), ("de", targets, 19)):
+        lines = [*lines[:number], f"{lines[number]}\r(again)", *lines[number + 1 :]]
+        (text_folder / f"train.en-de.{lang}").write_bytes("".join(f"{line}\n" for line in lines).encode())
+    pairs[3], pairs[19] = ("source3 (again)", "target3"), ("source19", "target19 (again)")
+    corpus = read_bitexts(text_folder)
+    assert corpus.bitexts[0].splits["train"] == pairs
+    assert corpus.changes["train.en-de.en"].breaks == corpus.changes["train.en-de.de"].breaks == 1
+
+
+def test_what_is_changed_is_counted_by_file(text_folder):
+    text = "\ufeffone\x00 \x07\ntwo\x85lines\x0c of e\u0301\n three  \u00a0words \r\n"
+    (text_folder / "test.en-de.en").write_text(text + "x\n" * 8)
+    changes = read_bitexts(text_folder).changes
+    assert changes.pop("test.en-de.en") == Changes(removed=3, breaks=2, respelled=1)
+    assert len(changes) == 11 and set(changes.values()) == {Changes()}
+    assert changes["train.en-fr.fr"] == Changes()
 
 
 def test_language_codes_of_mbart(text_folder):
