@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -12,17 +12,17 @@ from typing import Any, NoReturn
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fairseq_mtmoe.data.corpora.bitext import Bitext, Item, Track
+from fairseq_mtmoe.cli._steps import shown_steps
+from fairseq_mtmoe.data.corpora.bitext import Bitext, Track
 from fairseq_mtmoe.data.corpora.build import BuildOptions, build, complete_tiers
 from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs, harvest
 from fairseq_mtmoe.data.corpora.directory import fingerprint, write_once
-from fairseq_mtmoe.data.corpora.report import Report, make_report, report_table, write_report
+from fairseq_mtmoe.data.corpora.report import Report, hints, make_report, report_table, write_report
 from fairseq_mtmoe.data.corpora.selection import select_languages
 from fairseq_mtmoe.data.corpora.split import split_by_message
-from fairseq_mtmoe.data.corpora.text import find_text_files, read_bitexts, read_tiers
+from fairseq_mtmoe.data.corpora.text import find_text_files, lone_carriage_returns, read_bitexts, read_tiers
 from fairseq_mtmoe.data.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.errors import must_be
 
@@ -45,7 +45,9 @@ def _build_options(function: Any) -> Any:
     for name, text in reversed(options.items()):
         default = getattr(_DEFAULTS, name[2:].replace("-", "_"))
         function = click.option(name, default=default, show_default=True, help=text)(function)
-    return function
+    return click.option("--overwrite", is_flag=True, help="Replace OUT although it was made from something else.")(
+        function
+    )
 
 
 @command.command("catalogs")
@@ -67,6 +69,7 @@ def catalogs_command(
     max_langs: int | None,
     valid_size: int,
     test_size: int,
+    overwrite: bool,
     **build_options: Any,
 ) -> None:
     """Make OUT from human translations in gettext catalogs: English to many languages.
@@ -98,7 +101,7 @@ def catalogs_command(
         report = _build(folder, "catalogs", bitexts, dropped, options, track)
         return {**report, "sources": describe_sources(catalogs, crop.damaged), "left_out": left_out}
 
-    _write(out, key, fill)
+    _write(out, key, fill, made_from, overwrite)
 
 
 def _names(text: str) -> list[str]:
@@ -115,24 +118,29 @@ def _names(text: str) -> list[str]:
     help='File such as {"high": ["de"], "low": ["et"]}.  [default: RAW/tiers.json if there is one, else by size]',
 )
 @_build_options
-def text_command(raw: Path, out: Path, tiers_file: Path | None, **build_options: Any) -> None:
+def text_command(raw: Path, out: Path, tiers_file: Path | None, overwrite: bool, **build_options: Any) -> None:
     """Make OUT from the folder RAW of plain text, split already: {train,valid,test}.en-xx.{en,xx}.
 
-    One sentence per line, UTF-8.
+    One sentence per line, UTF-8. Lines end in line feeds. Control and invisible characters are removed, from validation
+    and test files, too; OUT's report.md counts them.
     """
     options = BuildOptions(**build_options)
     files = [path for pair in find_text_files(raw).values() for sides in pair.values() for path in sides]
+    made_from: dict[str, object] = {"command": "text", **asdict(options)}
+    if broken := lone_carriage_returns(files):  # 0.1.0 took these for line ends, and made other data of such files
+        made_from["files with carriage returns inside lines"] = broken
     if tiers_file is None and (raw / TIERS_FILE).is_file():
         tiers_file = raw / TIERS_FILE
     named_tiers = {} if tiers_file is None else read_tiers(tiers_file)
     files += [] if tiers_file is None else [tiers_file]
-    key = fingerprint({"command": "text", **asdict(options)}, [(path.name, path) for path in files])
+    key = fingerprint(made_from, [(path.name, path) for path in files])
 
     def fill(folder: Path, track: Track) -> Report:
-        bitexts, dropped, _ = read_bitexts(raw, track)
-        return _build(folder, "text", bitexts, dropped, options, track, named_tiers)
+        bitexts, dropped, changes = read_bitexts(raw, track)
+        report = _build(folder, "text", bitexts, dropped, options, track, named_tiers)
+        return {**report, "files": {name: asdict(found) for name, found in sorted(changes.items())}}
 
-    _write(out, key, fill)
+    _write(out, key, fill, made_from, overwrite)
 
 
 def _build(
@@ -149,18 +157,20 @@ def _build(
     return make_report(name, options, bitexts, tiers, dropped, counts)
 
 
-def _write(out: Path, key: str, fill: Callable[[Path, Track], Report]) -> None:
+def _write(
+    out: Path, key: str, fill: Callable[[Path, Track], Report], made_from: Mapping[str, object], overwrite: bool
+) -> None:
     """Fill `out` and show its report, unless it is up to date."""
     reports: list[Report] = []
 
     def fill_and_report(folder: Path) -> None:
-        with _Steps() as steps:
-            reports.append(fill(folder, steps.show))
+        with shown_steps() as track:
+            reports.append(fill(folder, track))
         write_report(folder, reports[0])
 
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        written = write_once(out, key, fill_and_report)
+        written = write_once(out, key, fill_and_report, made_from, overwrite)
     finally:
         signal.signal(signal.SIGTERM, before)
     if written:
@@ -175,17 +185,6 @@ def _stop(signum: int, frame: FrameType | None) -> NoReturn:
     sys.exit(128 + signum)
 
 
-class _Steps(Progress):
-    """One progress bar per step."""
-
-    def __init__(self) -> None:
-        columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        super().__init__(*columns, console=Console(stderr=True))
-
-    def show(self, items: Sequence[Item], label: str) -> Iterable[Item]:
-        return self.track(items, description=label)
-
-
 def _show(report: Report) -> None:
     head, rows = report_table(report)
     table = Table(*head[:2])
@@ -193,4 +192,7 @@ def _show(report: Report) -> None:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*row, end_section=row is rows[-2])
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for hint in hints(report):
+        console.print(hint, soft_wrap=True, highlight=False, markup=False)

@@ -236,7 +236,7 @@ def test_json_that_is_none_is_one_sentence(tmp_path, text):
 
 
 # What Python's splitlines() and universal newlines, or Unicode, take for the end of a line.
-BREAKS = "\r \x0b \x0c \x1c \x1d \x1e \x85 \u2028 \u2029".split(" ")
+BREAKS = ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 
 
 def test_a_line_feed_ends_a_line_and_nothing_else_does(tmp_path):
@@ -246,7 +246,7 @@ def test_a_line_feed_ends_a_line_and_nothing_else_does(tmp_path):
     for last in ("", "\n"):
         path.write_bytes(("\n".join(lines) + last).encode())
         assert text_lines(path) == [*lines[:10], "\r", lines[-1]]  # of two carriage returns, the second is Windows's
-    path.write_bytes("one\r\ntwo\rthree\r\n\r\nfour".encode())
+    path.write_bytes(b"one\r\ntwo\rthree\r\n\r\nfour")
     assert text_lines(path) == ["one", "two\rthree", "", "four"]
     path.write_bytes(b"")
     assert text_lines(path) == []
@@ -260,7 +260,7 @@ def test_what_has_no_lines_is_said_in_one_sentence(tmp_path):
     with pytest.raises(UserError, match="must be UTF-8 text, but is not at byte 10003"):
         text_lines(path)
     path.write_bytes(b"one\rtwo\r")
-    with pytest.raises(UserError, match=r"a\.txt` must have lines that end in line feeds, but has carriage returns alone"):
+    with pytest.raises(UserError, match="must have lines that end in line feeds, but has carriage returns alone"):
         text_lines(path)
     with pytest.raises(UserError, match=r"none\.txt` must be a text file, but there is none\."):
         text_lines(tmp_path / "none.txt")

@@ -1,4 +1,4 @@
-"""Output directories that are whole or absent, and that are not made twice.
+"""Output directories that are whole or absent, that are not made twice, and not replaced without being asked.
 
 A directory is written beside its destination and moved into place at the end. Its stamp holds a fingerprint of
 everything it was made from, and the sizes of its files: while both still hold, there is nothing to do.
@@ -24,7 +24,7 @@ from fairseq_mtmoe.errors import UserError
 STAMP = "stamp.json"
 
 FORMAT = 1
-"""Raised whenever the same input would give other files: directories made before are then made again."""
+"""Raised whenever the same input would give other files: directories made before are then out of date."""
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -32,30 +32,50 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.ERO
 def fingerprint(options: Mapping[str, object], files: Iterable[tuple[str, Path]]) -> str:
     """A SHA-256 over options, the content of the named input files, and the versions that decide about bytes."""
     made_from = {
-        "format": FORMAT,
-        "sentencepiece": version("sentencepiece"),
-        "unicode": unicodedata.unidata_version,
+        **_versions(),
         "options": dict(options),
         "files": [[name, hashlib.sha256(path.read_bytes()).hexdigest()] for name, path in files],
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
 
-def write_once(out: Path, key: str, fill: Callable[[Path], None]) -> bool:
+def _versions() -> dict[str, object]:
+    return {
+        "format": FORMAT,
+        "sentencepiece": version("sentencepiece"),
+        "unicode": unicodedata.unidata_version,
+    }
+
+
+def write_once(
+    out: Path,
+    key: str,
+    fill: Callable[[Path], None],
+    options: Mapping[str, object],
+    overwrite: bool = False,
+) -> bool:
     """Make `out` by calling `fill` on an empty directory, unless `out` already has the fingerprint `key`.
 
+    What was made with another key is replaced with `overwrite` only: models may have been trained on it. The stamp
+    keeps the `options`, to say then what differs.
+
     Returns whether anything was written. On any failure `out` stays as it was and nothing else stays at all.
-    Raises `UserError` if `out` holds files that are not ours, if it cannot be written, or if another run writes it.
+    Raises `UserError` if `out` holds something else, if it cannot be written, or if another run writes it.
     """
     out = out.resolve()
+    made_with = {**_versions(), **options}
     _recover(out)
-    if _is_up_to_date(out, key):
-        return False
+    if out.exists():
+        stamp, present = _own_content(out)
+        if stamp["key"] == key and present == stamp["files"]:
+            return False
+        if stamp["files"] and stamp["key"] != key and not overwrite:
+            raise UserError(_refusal(out, stamp["made_with"], made_with))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with _partial_directory(out) as partial:
             fill(partial)
-            stamp = {"key": key, "files": _file_sizes(partial)}
+            stamp = {"key": key, "files": _file_sizes(partial), "made_with": made_with}
             (partial / STAMP).write_text(json.dumps(stamp, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             _swap(partial, out)
     except OSError as error:
@@ -65,9 +85,8 @@ def write_once(out: Path, key: str, fill: Callable[[Path], None]) -> bool:
     return True
 
 
-def _is_up_to_date(out: Path, key: str) -> bool:
-    if not out.exists():
-        return False
+def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The stamp of `out` and the sizes of its files, all of which the stamp names."""
     if not out.is_dir():
         raise UserError(f"`{out}` must be a folder, but is a file; give another output folder.")
     stamp = _read_stamp(out)
@@ -78,15 +97,27 @@ def _is_up_to_date(out: Path, key: str) -> bool:
             f"`{out}` must hold nothing but what `mtmoe prepare` wrote, but holds `{strangers[0]}`"
             f" ({len(strangers)} such files in all); move them away or give another output folder."
         )
-    return bool(stamp["key"] == key and present == stamp["files"])
+    return stamp, present
+
+
+def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """Why `out` is not replaced; a stamp of 0.1.0 does not say what it was made with."""
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    how = "from other text" if before else "from other text or with other settings"
+    if before and names:
+        how = "with " + ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
+    return (
+        f"`{out}` was made {how}, and models that were trained on it would not fit what would take its place;"
+        " give another output folder, or --overwrite to replace it."
+    )
 
 
 def _read_stamp(folder: Path) -> dict[str, Any]:
     try:
         stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
-        return {"key": str(stamp["key"]), "files": dict(stamp["files"])}
+        return {"key": str(stamp["key"]), "files": dict(stamp["files"]), "made_with": dict(stamp.get("made_with", {}))}
     except (OSError, ValueError, KeyError, TypeError):
-        return {"key": "", "files": {}}
+        return {"key": "", "files": {}, "made_with": {}}
 
 
 def _file_sizes(folder: Path) -> dict[str, int]:

@@ -18,6 +18,9 @@ from fairseq_mtmoe.data.corpora.split import sources_in_training
 
 Report = dict[str, Any]
 
+MANY_UNKNOWN = 0.005
+"""The share of a language's test tokens from which on `--character-coverage` is worth a word."""
+
 
 def make_report(
     command: str,
@@ -30,7 +33,7 @@ def make_report(
     """All numbers of a report, ready for JSON.
 
     `dropped` counts sentence pairs by language pair and reason. The caller may add `sources` (rows of what the text was
-    taken from) and `left_out` (messages of languages that were not used).
+    taken from), `left_out` (messages of languages that were not used) and `files` (what was changed of each file).
     """
     seen = sources_in_training(bitexts)
     tier_of = {pair: tier for tier, names in tiers.items() for pair in names}
@@ -39,7 +42,8 @@ def make_report(
             "tier": tier_of[bitext.name],
             **{split: len(bitext.splits[split]) for split in SPLITS},
             "dropped": {reason: count for reason, count in dropped[bitext.name].items() if count},
-            "evaluation_sources_in_training": seen[bitext.name],
+            "evaluation_sources_in_training": seen[bitext.name].sources,
+            "found_in_training_of": seen[bitext.name].of_pairs,
             "tokens": {
                 split: {lang: asdict(count) for lang, count in sides.items()}
                 for split, sides in counts[bitext.name].items()
@@ -78,8 +82,37 @@ def _row(name: str, tier: str, pairs: Sequence[Report], columns: Iterable[Sequen
 
 
 def _unknown_share(pairs: Sequence[Report]) -> str:
-    sides = [side for pair in pairs for side in pair["tokens"]["test"].values()]
-    return f"{sum(side['unknown'] for side in sides) / max(1, sum(side['tokens'] for side in sides)):.2%}"
+    return f"{_unknown([side for sides in _test_sides(pairs).values() for side in sides]):.2%}"
+
+
+def _unknown(sides: Sequence[Mapping[str, int]]) -> float:
+    """The share of the tokens of some sides that the vocabulary does not have."""
+    return sum(side["unknown"] for side in sides) / max(1, sum(side["tokens"] for side in sides))
+
+
+def hints(report: Report) -> list[str]:
+    """What a user should know before training: sentences."""
+    pairs = report["pairs"]
+    found = sum(pair["evaluation_sources_in_training"] for pair in pairs.values())
+    lines = [f"{found:,} validation and test sources also occur in training data."] if found else []
+    shares = {lang: _unknown(sides) for lang, sides in sorted(_test_sides(pairs.values()).items())}
+    many = ", ".join(f"{lang} {share:.1%}" for lang, share in shares.items() if share >= MANY_UNKNOWN)
+    coverage = report["options"]["character_coverage"]
+    if many and coverage < 1:
+        lines.append(
+            f"Many tokens of the test sets are characters that the vocabulary does not have ({many}), which no model"
+            f" can write; a `--character-coverage` above {coverage:g} takes more of them in."
+        )
+    return lines
+
+
+def _test_sides(pairs: Iterable[Report]) -> dict[str, list[dict[str, int]]]:
+    """The token counts of all test sets, by language."""
+    sides: dict[str, list[dict[str, int]]] = {}
+    for pair in pairs:
+        for lang, counts in pair["tokens"]["test"].items():
+            sides.setdefault(lang, []).append(counts)
+    return sides
 
 
 def _page(report: Report) -> str:
@@ -96,8 +129,41 @@ def _page(report: Report) -> str:
         "",
         "`unknown`: the share of test tokens, both sides, that the vocabulary does not have.",
         *(f"`−{name}` (dropped): {meaning}." for name, meaning in DROP_REASONS.items() if f"−{name}" in head),
+        *(line for hint in hints(report) for line in ("", hint)),
     ]
-    return "\n".join(lines + _sources(report) + _left_out(report)) + "\n"
+    parts = (_sources_in_training, _changes, _sources, _left_out)
+    return "\n".join(lines + [line for part in parts for line in part(report)]) + "\n"
+
+
+def _sources_in_training(report: Report) -> list[str]:
+    rows = [
+        f"| {name} | {pair['evaluation_sources_in_training']:,} | {_counted(pair['found_in_training_of'])} |"
+        for name, pair in report["pairs"].items()
+        if pair["evaluation_sources_in_training"]
+    ]
+    head = ["", "| validation and test sources of | found in training | of which pairs |", "| --- | --: | --- |"]
+    return [*head, *rows] if rows else []
+
+
+def _changes(report: Report) -> list[str]:
+    """What was changed of each file of text; of most, nothing."""
+    if "files" not in report:
+        return []
+    rows = [
+        f"| {name} | {changes['removed']:,} | {changes['breaks']:,} | {changes['respelled']:,} |"
+        for name, changes in report["files"].items()
+        if any(changes.values())
+    ]
+    if not rows:
+        return ["", "No file of text had control or invisible characters, or lines that were not in Unicode NFC."]
+    return [
+        "",
+        "Control and invisible characters are removed, and lines brought to NFC, in validation and test files too:",
+        "",
+        "| file | characters removed | line breaks inside lines, made spaces | lines that were not in NFC |",
+        "| --- | --: | --: | --: |",
+        *rows,
+    ]
 
 
 def _sources(report: Report) -> list[str]:
@@ -113,5 +179,8 @@ def _sources(report: Report) -> list[str]:
 def _left_out(report: Report) -> list[str]:
     if not report.get("left_out"):
         return []
-    langs = ", ".join(f"{lang} ({count:,})" for lang, count in sorted(report["left_out"].items()))
-    return ["", f"Languages left out, with their number of messages: {langs}."]
+    return ["", f"Languages left out, with their number of messages: {_counted(report['left_out'])}."]
+
+
+def _counted(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({count:,})" for name, count in sorted(numbers.items()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fairseq_mtmoe.data.corpora.bitext import Bitext, SentencePair
 from fairseq_mtmoe.data.corpora.clean import message_key
@@ -81,17 +82,33 @@ def _draw(seed: int, group: str) -> bytes:
     return hashlib.sha256(f"{seed}\0{group}".encode()).digest()
 
 
-def sources_in_training(bitexts: Sequence[Bitext]) -> dict[str, int]:
-    """By language pair, how many validation and test sources occur in the training data of any pair.
+@dataclass(frozen=True)
+class Overlap:
+    """Validation and test sources of one pair that occur in training data."""
+
+    sources: int = 0
+    of_pairs: dict[str, int] = field(default_factory=dict)  # whose training data: the pair, and how many of the sources
+
+
+def sources_in_training(bitexts: Sequence[Bitext]) -> dict[str, Overlap]:
+    """By language pair, how many validation and test sources occur in the training data of which pairs.
 
     Sources are compared by `message_key`, and only with training data that has the same source language.
     """
-    keys = {
-        bitext.name: {
-            split: [(bitext.source_lang, message_key(source)) for source, _ in pairs]
-            for split, pairs in bitext.splits.items()
-        }
-        for bitext in bitexts
+    evaluated = {bitext.name: [key for name in EVALUATION for key in _source_keys(bitext, name)] for bitext in bitexts}
+    trained: dict[tuple[str, str], set[str]] = {key: set() for keys in evaluated.values() for key in keys}
+    for bitext in bitexts:
+        for key in _source_keys(bitext, "train"):
+            if key in trained:
+                trained[key].add(bitext.name)
+    return {
+        name: Overlap(
+            sum(bool(trained[key]) for key in keys),
+            dict(sorted(Counter(pair for key in keys for pair in trained[key]).items())),
+        )
+        for name, keys in evaluated.items()
     }
-    trained = {key for splits in keys.values() for key in splits["train"]}
-    return {name: sum(key in trained for key in splits["valid"] + splits["test"]) for name, splits in keys.items()}
+
+
+def _source_keys(bitext: Bitext, split: str) -> list[tuple[str, str]]:
+    return [(bitext.source_lang, message_key(source)) for source, _ in bitext.splits[split]]

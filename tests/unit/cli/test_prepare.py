@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from fairseq_mtmoe.cli.prepare import command
+from fairseq_mtmoe.data.corpora.directory import fingerprint
 from fairseq_mtmoe.errors import UserError
 
 MESSAGES = [f"{verb} the {noun}" for verb in ("Open", "Close", "Copy", "Move", "Read", "Find") for noun in
@@ -80,7 +81,18 @@ def test_a_rerun_does_nothing_until_something_changes(tmp_path, folder):
     before = (tmp_path / "out").stat().st_mtime_ns
     assert "is up to date" in run(*args)
     assert (tmp_path / "out").stat().st_mtime_ns == before
-    assert "Wrote" in run(*args, "--max-langs", 1)
+    whole = content(tmp_path / "out")
+    for options, words in (
+        (("--max-langs", 1), r"was made with max_langs None \(now 1\), and models that were trained on it"),
+        (("--seed", 2, "--vocab-size", 44), r"with seed 1 \(now 2\), vocab_size 45 \(now 44\), and models"),
+    ):
+        with pytest.raises(UserError, match=words):
+            run(*args, *options)
+    (folder / "fr" / "LC_MESSAGES" / "app.mo").write_bytes((folder / "et" / "LC_MESSAGES" / "app.mo").read_bytes())
+    with pytest.raises(UserError, match=r"out` was made from other text, and models .*--overwrite to replace it\."):
+        run(*args)
+    assert content(tmp_path / "out") == whole
+    assert "Wrote" in run(*args, "--langs", "de", "--overwrite")
     assert not (tmp_path / "out" / "dict.fr.txt").exists()
 
 
@@ -100,10 +112,62 @@ def test_text_gives_a_data_directory(tmp_path, raw):
     assert (tmp_path / "out" / "raw" / "test.en-de.de").read_text().splitlines() == [reverse(m) for m in MESSAGES[4:8]]
     assert "is up to date" in run("text", raw, tmp_path / "out", *SMALL)
     (raw / "tiers.json").write_text('{"high": ["de"]}')
-    assert "Wrote" in run("text", raw, tmp_path / "out", *SMALL)
+    with pytest.raises(UserError, match="was made from other text, and models"):
+        run("text", raw, tmp_path / "out", *SMALL)
+    assert "Wrote" in run("text", raw, tmp_path / "out", *SMALL, "--overwrite")
     (tmp_path / "mine.json").write_text('{"mid": ["en-de"]}')
-    run("text", raw, tmp_path / "out", *SMALL, "--tiers", tmp_path / "mine.json")
+    run("text", raw, tmp_path / "out", *SMALL, "--tiers", tmp_path / "mine.json", "--overwrite")
     assert json.loads((tmp_path / "out" / "tiers.json").read_text())["mid"] == ["en-de"]
+
+
+def test_text_is_aligned_by_line_feeds_and_what_is_taken_out_is_said(tmp_path, raw):
+    """Carriage returns, in other lines of the two sides, which are not before a line feed."""
+    for lang, number in (("en", 1), ("de", 2)):
+        lines = (raw / f"test.en-de.{lang}").read_text().splitlines()
+        lines[number] += "\r\x07(again)"
+        (raw / f"test.en-de.{lang}").write_bytes("\r\n".join([*lines, ""]).encode())
+    output = run("text", raw, tmp_path / "out", *SMALL)
+    en, de = ((tmp_path / "out" / "raw" / f"test.en-de.{lang}").read_bytes().decode() for lang in ("en", "de"))
+    pairs = list(zip(en.splitlines(), de.splitlines(), strict=True))
+    again = {5: (" (again)", ""), 6: ("", " (again)")}
+    ends = [again.get(number, ("", "")) for number in range(4, 8)]
+    assert pairs == [(m + en, reverse(m) + de) for m, (en, de) in zip(MESSAGES[4:8], ends, strict=True)]
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert "| test.en-de.de | 1 | 1 | 0 |" in page and "| test.en-de.en | 1 | 1 | 0 |" in page
+    assert "| train.en-de.en |" not in page
+    assert "is up to date" in run("text", raw, tmp_path / "out", *SMALL)
+    assert "--character-coverage" not in output  # it is 1
+
+
+def test_data_of_0_1_0_from_text_with_lone_carriage_returns_is_out_of_date(tmp_path, raw):
+    files = sorted(raw.iterdir())
+    options = {"vocab_size": 45, "character_coverage": 1.0, "temperature": 5.0, "seed": 1, "shards": 1}
+
+    def pretend():  # with the fingerprint that 0.1.0 gave
+        run("text", raw, tmp_path / "out", *SMALL, "--overwrite")
+        stamp = json.loads((tmp_path / "out" / "stamp.json").read_text())
+        pair = [raw / f"{split}.en-de.{lang}" for split in ("train", "valid", "test") for lang in ("en", "de")]
+        stamp["key"] = fingerprint({"command": "text", **options}, [(path.name, path) for path in pair])
+        del stamp["made_with"]
+        (tmp_path / "out" / "stamp.json").write_text(json.dumps(stamp))
+
+    assert len(files) == 6
+    pretend()
+    assert "is up to date" in run("text", raw, tmp_path / "out", *SMALL)
+    path = raw / "train.en-de.en"
+    path.write_bytes(path.read_bytes().replace(b" the ", b"\rthe ", 1))
+    pretend()
+    with pytest.raises(UserError, match="was made from other text or with other settings"):
+        run("text", raw, tmp_path / "out", *SMALL)
+
+
+def test_progress_is_shown_without_a_terminal(tmp_path, raw):
+    result = CliRunner().invoke(command, ["text", str(raw), str(tmp_path / "out"), *SMALL])
+    steps = [line.split(",")[0] for line in result.stderr.splitlines()]
+    assert steps == [
+        "Reading text: 0 of 1", "Reading text: 1 of 1", "Training SentencePiece: 0 of 1",
+        "Training SentencePiece: 1 of 1", "Binarizing: 0 of 1", "Binarizing: 1 of 1",
+    ]  # fmt: skip
 
 
 def test_text_without_tiers_takes_them_by_size(tmp_path, raw):

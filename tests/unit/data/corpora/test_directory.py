@@ -1,11 +1,15 @@
 import errno
 import json
 import os
+from functools import partial
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.directory import STAMP, fingerprint, write_once
+from fairseq_mtmoe.data.corpora import directory
+from fairseq_mtmoe.data.corpora.directory import STAMP, fingerprint
 from fairseq_mtmoe.errors import UserError
+
+write_once = partial(directory.write_once, options={"seed": 1})
 
 
 def filler(content):
@@ -33,24 +37,53 @@ def test_writes_once(tmp_path):
     assert tree(out)["deep/file"] == "one"
 
 
-def test_another_key_replaces_everything(tmp_path):
+def test_another_key_replaces_everything_when_asked_to(tmp_path):
     out = tmp_path / "out"
     write_once(out, "one", filler("one"))
-    assert write_once(out, "two", lambda folder: (folder / "other").write_text("two") and None)
+    before = tree(out)
+    with pytest.raises(UserError, match=r"`.*out` was made from other text, and models .* --overwrite to replace it"):
+        write_once(out, "two", unreachable)
+    assert tree(out) == before and [path.name for path in tmp_path.iterdir()] == ["out"]
+    replaced = partial(write_once, out, "two", lambda folder: (folder / "other").write_text("two") and None)
+    assert replaced(overwrite=True)
     assert set(tree(out)) == {"other", STAMP}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not replaced(overwrite=True)
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "stamp"])
+def test_what_was_made_otherwise_is_told_apart(tmp_path):
+    out = tmp_path / "out"
+    directory.write_once(out, "one", filler("one"), {"seed": 1, "langs": ["de"], "size": 5})
+    for options, words in (
+        ({"seed": 2, "langs": ["de"], "size": 5}, r"was made with seed 1 \(now 2\), and models"),
+        ({"seed": 1, "langs": [], "size": 6}, r"was made with langs \['de'\] \(now \[\]\), size 5 \(now 6\), and"),
+        ({"seed": 1, "langs": ["de"], "size": 5, "new": 1}, r"was made with new None \(now 1\), and models"),
+    ):
+        with pytest.raises(UserError, match=words):
+            directory.write_once(out, "two", unreachable, options)
+
+
+def test_a_directory_of_0_1_0_is_kept(tmp_path):
+    """Its stamp does not say what it was made with."""
+    out = tmp_path / "out"
+    filler("old")(_made(out))
+    (out / STAMP).write_text(json.dumps({"key": "one", "files": {"deep/file": 3}}))
+    assert not write_once(out, "one", unreachable)
+    with pytest.raises(UserError, match="was made from other text or with other settings, and models"):
+        write_once(out, "two", unreachable)
+    assert write_once(out, "two", filler("new"), overwrite=True)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_a_damaged_directory_is_made_again(tmp_path, damage):
     out = tmp_path / "out"
     write_once(out, "key", filler("one"))
     if damage == "missing":
         (out / "deep" / "file").unlink()
-    elif damage == "cut":
-        (out / "deep" / "file").write_text("on")
     else:
-        (out / STAMP).write_text(json.dumps({"key": "another", "files": {"deep/file": 3}}))
+        (out / "deep" / "file").write_text("on")
+    with pytest.raises(UserError, match="was made from other text"):
+        write_once(out, "other", unreachable)
     assert write_once(out, "key", filler("one"))
     assert not write_once(out, "key", unreachable)
 
@@ -67,7 +100,7 @@ def test_a_failure_leaves_nothing_and_changes_nothing(tmp_path, error):
     assert not list(tmp_path.iterdir())
     write_once(out, "key", filler("whole"))
     with pytest.raises(error):
-        write_once(out, "other", fail)
+        write_once(out, "other", fail, overwrite=True)
     assert tree(out)["deep/file"] == "whole"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -109,7 +142,7 @@ def test_cleans_up_after_a_killed_run(tmp_path):
     os.symlink(tmp_path, tmp_path / ".out.partial" / "link")
     os.rename(out, tmp_path / ".out.replaced")  # killed between the two moves
     assert not write_once(out, "key", unreachable)
-    write_once(out, "new", filler("new"))
+    write_once(out, "new", filler("new"), overwrite=True)
     filler("old")(_made(tmp_path / ".out.replaced"))  # killed before the old one was removed
     assert not write_once(out, "new", unreachable)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

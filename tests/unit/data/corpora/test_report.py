@@ -2,7 +2,7 @@ import json
 
 from fairseq_mtmoe.data.corpora.bitext import Bitext
 from fairseq_mtmoe.data.corpora.build import BuildOptions, TokenCounts
-from fairseq_mtmoe.data.corpora.report import make_report, report_table, write_report
+from fairseq_mtmoe.data.corpora.report import hints, make_report, report_table, write_report
 
 
 def example():
@@ -30,6 +30,7 @@ def test_numbers():
         "test": 1,
         "dropped": {"copy": 1000},
         "evaluation_sources_in_training": 1,
+        "found_in_training_of": {"en-aa": 1},
         "tokens": {
             split: {"en": {"tokens": 60, "unknown": 0}, "xx": {"tokens": 40, "unknown": 1}}
             for split in ("train", "valid", "test")
@@ -55,6 +56,10 @@ def test_files(tmp_path):
         **example(),
         "left_out": {"zz": 3},
         "sources": [{"source": "django 5", "catalogs": 7, "damaged": ["x.mo"]}],
+        "files": {
+            "test.en-aa.aa": {"removed": 3, "breaks": 0, "respelled": 1200},
+            "test.en-aa.en": {"removed": 0, "breaks": 0, "respelled": 0},
+        },
     }
     write_report(tmp_path, report)
     assert json.loads((tmp_path / "report.json").read_text()) == report
@@ -66,6 +71,29 @@ def test_files(tmp_path):
         "`−copy` (dropped): the translation is the message itself.",
         "| django 5 | 7 | x.mo |",
         "Languages left out, with their number of messages: zz (3).",
+        "| en-aa | 1 | en-aa (1) |",
+        "| test.en-aa.aa | 3 | 0 | 1,200 |",
+        *hints(report),
     ):
         assert line in page.splitlines()
-    assert "−length" not in page
+    assert "−length" not in page and "| test.en-aa.en |" not in page
+
+
+def test_untouched_files_are_said_to_be(tmp_path):
+    write_report(tmp_path, {**example(), "files": {"test.en-aa.aa": {"removed": 0, "breaks": 0, "respelled": 0}}})
+    assert "No file of text had control or invisible characters" in (tmp_path / "report.md").read_text()
+
+
+def test_hints_are_given_where_there_is_cause():
+    report = example()
+    seen, unknown = hints(report)
+    assert seen == "2 validation and test sources also occur in training data."
+    assert "(xx 5.0%)" in unknown and "a `--character-coverage` above 0.9995 takes more" in unknown
+    for pair in report["pairs"].values():
+        pair["evaluation_sources_in_training"] = 0
+        pair["tokens"]["test"]["xx"]["tokens"] = 401  # of 802, 4 are unknown: under 0.5%
+    assert hints(report) == []
+    report["pairs"]["en-aa"]["tokens"]["test"]["xx"]["unknown"] = 2
+    assert "(xx 0.6%)" in hints(report)[0]
+    report["options"]["character_coverage"] = 1.0  # there is nothing above
+    assert hints(report) == []

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext
 from fairseq_mtmoe.data.corpora.clean import message_key
 from fairseq_mtmoe.data.corpora.groups import Groups
-from fairseq_mtmoe.data.corpora.split import sources_in_training, split_by_message
+from fairseq_mtmoe.data.corpora.split import Overlap, sources_in_training, split_by_message
 
 
 def corpus(*sizes):
@@ -25,7 +25,7 @@ def test_no_message_is_in_two_splits_of_any_language():
         for other in bitexts:
             assert not sources(one, "test") & (sources(other, "train") | sources(other, "valid"))
             assert not sources(one, "valid") & sources(other, "train")
-    assert sources_in_training(bitexts) == {"en-aa": 0, "en-bb": 0, "en-cc": 0}
+    assert sources_in_training(bitexts) == dict.fromkeys(("en-aa", "en-bb", "en-cc"), Overlap())
 
 
 def test_sizes_and_shared_messages():
@@ -106,8 +106,14 @@ def test_counts_sources_seen_in_training_of_any_pair():
         Bitext("en", "aa", {"train": [("One", "1")], "valid": [("two", "2")], "test": [("THREE!", "3"), ("x", "y")]}),
         Bitext("en", "bb", {"train": [("three", "3")], "valid": [("four", "4")], "test": [("one.", "1")]}),
         Bitext("de", "bb", {"train": [("four", "4")], "valid": [("one", "1")], "test": [("two", "2")]}),
+        Bitext("en", "cc", {"train": [("ONE", "1")], "valid": [("One", "1")], "test": [("Three", "3")]}),
     ]
-    assert sources_in_training(bitexts) == {"en-aa": 1, "en-bb": 1, "de-bb": 0}
+    assert sources_in_training(bitexts) == {
+        "en-aa": Overlap(1, {"en-bb": 1}),
+        "en-bb": Overlap(1, {"en-aa": 1, "en-cc": 1}),
+        "de-bb": Overlap(),
+        "en-cc": Overlap(2, {"en-aa": 1, "en-bb": 1, "en-cc": 1}),
+    }
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh")), max_size=12))

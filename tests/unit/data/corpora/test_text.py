@@ -32,7 +32,7 @@ def test_normalises_and_drops_empty_training_pairs_only(text_folder):
 
 def test_only_line_feeds_end_a_line(text_folder):
     (text_folder / "train.en-de.en").write_bytes("one\u2028two\x0bthree\u0085four\rfive\r\nsix".encode())
-    (text_folder / "train.en-de.de").write_bytes("eins\r\nzwei\rdrei".encode())
+    (text_folder / "train.en-de.de").write_bytes(b"eins\r\nzwei\rdrei")
     bitext = read_bitexts(text_folder).bitexts[0]
     assert bitext.splits["train"] == [("one two three four five", "eins"), ("six", "zwei drei")]
 
