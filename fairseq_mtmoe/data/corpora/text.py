@@ -13,7 +13,7 @@ from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.clean import Changes, changes_of, normalise
 from fairseq_mtmoe.data.tiers import TIERS
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.files import text_lines
+from fairseq_mtmoe.files import read_bytes, text_lines
 
 _FILE_NAME = re.compile(r"(?P<split>train|valid|test)\.(?P<pair>[^.-]+-[^.-]+)\.(?P<lang>[^.-]+)")
 
@@ -82,7 +82,7 @@ def _read_sides(source: Path, target: Path, changes: dict[str, Changes]) -> list
 
 def lone_carriage_returns(paths: Iterable[Path]) -> list[str]:
     """The names of the files that have a carriage return that is not before a line feed."""
-    return [path.name for path in paths if re.search(rb"\r(?!\n)", path.read_bytes())]
+    return [path.name for path in paths if re.search(rb"\r(?!\n)", read_bytes(path, "a text file"))]
 
 
 def read_tiers(path: Path) -> dict[str, list[str]]:

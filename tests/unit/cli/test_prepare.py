@@ -1,6 +1,7 @@
 """`mtmoe prepare`, in process; the data's own tests are in tests/unit/data/corpora."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -176,7 +177,12 @@ def test_text_without_tiers_takes_them_by_size(tmp_path, raw):
 
 
 def test_wrong_input_leaves_no_trace(tmp_path, folder, raw):
-    out = tmp_path / "out"
+    out, pipes = tmp_path / "out", tmp_path / "raw" / "pipes"
+    pipes.mkdir()
+    for path in raw.glob("*.en-de.*"):
+        (pipes / path.name).symlink_to(path)
+    (pipes / "train.en-de.de").unlink()
+    os.mkfifo(pipes / "train.en-de.de")
     for args, sentence in (
         (("catalogs", out, "--folder", folder, "--langs", "et", *SIZES[:3], 6), "must leave et messages to train on"),
         (("catalogs", out, "--folder", folder, *SIZES), "`--vocab-size` must be at most"),
@@ -184,6 +190,7 @@ def test_wrong_input_leaves_no_trace(tmp_path, folder, raw):
         (("catalogs", out, "--packages", "no_such_package"), "must be installed packages"),
         (("text", raw, out, *SMALL, "--temperature", 0), "`--temperature` must be over 0, but is 0.0 instead"),
         (("text", tmp_path / "nowhere", out), "must be a folder of text files"),
+        (("text", pipes, out), r"train\.en-de\.de` must be a text file, but is a pipe instead"),
     ):
         with pytest.raises(UserError, match=sentence):
             run(*args)
