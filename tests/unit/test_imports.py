@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "moe": {"errors"},
     "data/sampling": {"errors"},
     "data/tiers": {"errors"},
-    "data/corpora": {"errors", "data/tiers", "data/sampling"},
+    "data/corpora": {"errors", "files", "data/tiers", "data/sampling"},
     "analysis": {"errors", "files", "data/tiers"},
     "checkpoints": {"errors", "files", "moe"},
     "models/_common": {"errors", "moe", "checkpoints"},
@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "optim": {"errors"},
     "training": {"errors", "files", "moe", "checkpoints", "models/_common"},
     "data": {"errors", "data/sampling", "data/tiers"},
-    "evaluation": {"errors", "data", "data/tiers"},
+    "evaluation": {"errors", "files", "data", "data/tiers"},
     "tasks": {"errors", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "models/_common"},
 }
 NO_FAIRSEQ = ("errors", "files", "moe", "data/sampling", "analysis")
