@@ -11,6 +11,15 @@ import torch
 torch.set_num_threads(1)
 
 
+@pytest.fixture(params=["CPU", "GPU", "GPU_WITH_GROUPED_MM"])
+def every_form(request):
+    """Computations take the form for each kind of processor in turn, on a CPU's tensors."""
+    from fairseq_mtmoe.moe.form import Form, form_everywhere
+
+    with form_everywhere(Form[request.param]):
+        yield Form[request.param]
+
+
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory):
     """A data directory in which three "languages" are digits copied, reversed and shifted."""

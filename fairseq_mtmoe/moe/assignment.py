@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe import kernels
 from fairseq_mtmoe.moe.exchange import even_out
+from fairseq_mtmoe.moe.form import form_for
 from fairseq_mtmoe.moe.prices import COARSE, FINE, larger_shares, market_prices
 from fairseq_mtmoe.moe.waitless import waitless_assignment
 
@@ -44,7 +45,7 @@ def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
     num_tokens, num_experts = scores_TN.shape
     if num_tokens == 0 or num_experts == 1:
         return torch.zeros(num_tokens, dtype=torch.long, device=scores_TN.device)
-    if scores_TN.is_cuda and not exact:
+    if not exact and not form_for(scores_TN).has_values_at_hand:
         return waitless_assignment(scores_TN)
     expert_T = kernels.assign(scores_TN)
     return stepwise_assignment(scores_TN, exact=exact) if expert_T is None else expert_T

@@ -88,15 +88,18 @@ class ExpertBank(nn.Module):
         self.fc2_weight.copy_(fc2_weight)
         self.fc2_bias.copy_(fc2_bias)
 
-    def forward(self, rows_TH: Tensor, ends_N: Tensor) -> Tensor:
-        """Each of this process's experts on its own rows, as `dispatch` sorted them: (T, H), 0 in rows of no expert."""
+    def forward(self, rows_TH: Tensor, ends_N: Tensor, most: int | None = None) -> Tensor:
+        """Each of this process's experts on its own rows, as `dispatch` sorted them: (T, H), 0 in rows of no expert.
+
+        `most` is how many rows no expert has more of, if that is known without looking.
+        """
         drops = self.training and self.dropout > 0
         if self.activation is F.relu and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
-            return grouped_relu_network(rows_TH, ends_N, *weights, self.spares)
-        inner = self.activation(grouped_linear(rows_TH, ends_N, self.fc1_weight, self.fc1_bias))
+            return grouped_relu_network(rows_TH, ends_N, *weights, self.spares, most)
+        inner = self.activation(grouped_linear(rows_TH, ends_N, self.fc1_weight, self.fc1_bias, most))
         inner = F.dropout(inner, self.dropout, self.training)
-        return grouped_linear(inner, ends_N, self.fc2_weight, self.fc2_bias)
+        return grouped_linear(inner, ends_N, self.fc2_weight, self.fc2_bias, most)
 
     def train(self, mode: bool = True) -> ExpertBank:
         """As a module's; evaluation has no use for the memory of gradients."""

@@ -18,6 +18,7 @@ from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.assignment import balanced_assignment
 from fairseq_mtmoe.moe.collectives import CommRecord
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
+from fairseq_mtmoe.moe.form import form_for
 from fairseq_mtmoe.moe.grouped import grouped_linear
 from fairseq_mtmoe.moe.shuffle import TokenShuffle
 from fairseq_mtmoe.moe.waitless import waitless_assignment
@@ -34,12 +35,14 @@ class Routing:
         gate_T: the weight of its output, (T,), float32, positive; gradients reach the gate and the tokens through it.
         neutral: the value of `gate_T` while the gate is undecided (all logits 0).
         balance_loss: Switch's load-balancing loss, 1 when the load is even, where the gate defines one.
+        most: how many tokens no expert has more of, where the gate can say so without looking.
     """
 
     expert_T: Tensor
     gate_T: Tensor
     neutral: float
     balance_loss: Tensor | None = None
+    most: int | None = None
 
 
 class Gate(nn.Module, ABC):
@@ -102,14 +105,17 @@ class BaseGate(Gate):
         """Balanced in training, greedy in evaluation; `task_T` is not looked at."""
         scores_TN = F.linear(hidden_TH, self.weight.float())
         fixed_TN = scores_TN.detach()
+        most = None
         if not self.training:
             expert_T = fixed_TN.argmax(1)
         elif self.shuffle is None:
             expert_T = assigned(fixed_TN, padding_T)
+            most = -(-len(hidden_TH) // self.num_experts)
         else:
             expert_T = self.shuffle(fixed_TN, padding_T, assigned, self.comm)
-        gate_T = scores_TN.gather(1, expert_T.unsqueeze(1)).squeeze(1).sigmoid()
-        return Routing(expert_T, gate_T, neutral=0.5)
+        chosen_T = expert_T.clamp(max=self.num_experts - 1)  # padding's expert is none of them
+        gate_T = scores_TN.gather(1, chosen_T.unsqueeze(1)).squeeze(1).sigmoid()
+        return Routing(expert_T, gate_T, neutral=0.5, most=most)
 
 
 class TaskGate(Gate):
@@ -140,7 +146,7 @@ class TaskGate(Gate):
             wrong_T = wrong_T & ~padding_T
             task_T = task_T.masked_fill(padding_T, self.num_tasks)
         rule = f"from 0 to {self.num_tasks - 1}, the tasks that the gate knows"
-        if task_T.is_cuda or torch.compiler.is_compiling():  # neither can wait for the answer
+        if torch.compiler.is_compiling() or not form_for(task_T).has_values_at_hand:  # neither can wait for the answer
             torch._assert_async(~wrong_T.any(), f"`task_ids` must be {rule}.")
         elif wrong_T.any():
             must_be("task_ids", rule, int(task_T[wrong_T][0]))
@@ -172,13 +178,16 @@ class SwitchGate(Gate):
 
 @torch.library.custom_op("mtmoe::balanced_assignment", mutates_args=())
 def assigned(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
-    """Balanced assignment of the tokens that are no padding, as one operator: the expert of each token, (T,)."""
-    if padding_T is None or len(padding_T) == 0 or scores_TN.shape[1] == 1:
+    """Balanced assignment of tokens that are no padding, as one operator: the expert of each, (T,), N at padding."""
+    if padding_T is None:
         return balanced_assignment(scores_TN)
-    if scores_TN.is_cuda:
+    num_tokens, num_experts = scores_TN.shape
+    if num_experts == 1:
+        return padding_T.long()
+    if num_tokens > 0 and not form_for(scores_TN).has_values_at_hand:
         return waitless_assignment(scores_TN, padding_T)
     kept = (~padding_T).nonzero().squeeze(1)
-    nobody = padding_T.new_zeros(len(padding_T), dtype=torch.long)
+    nobody = padding_T.new_full((num_tokens,), num_experts, dtype=torch.long)
     return nobody.index_copy_(0, kept, balanced_assignment(scores_TN[kept]))
 
 

@@ -84,7 +84,7 @@ class MoELayer(nn.Module):
         if self.experts.share.is_exchanged:
             rows_TH = remote_experts(self.experts, rows_TH, plan.ends_N, self.comm)
         else:
-            rows_TH = self.experts(rows_TH, plan.ends_N)
+            rows_TH = self.experts(rows_TH, plan.ends_N, routing.most)
         output_TH = combine(rows_TH, plan, self._scale(routing))
         return output_TH.to(branch_input.dtype).view_as(branch_input)
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.assignment import balanced_assignment
-from fairseq_mtmoe.moe.gates import BaseGate, TaskGate
+from fairseq_mtmoe.moe.gates import BaseGate, TaskGate, assigned
 from fairseq_mtmoe.moe.layer import MoELayer
 
 
@@ -28,7 +27,8 @@ def slow_forward(
         real = [token for token in real if not padding[token]]
 
     logits = {token: _logits(layer, hidden_TH[token], tasks[token]) for token in real}
-    experts = _choose(layer, logits)
+    padding_T = None if padding_mask is None else padding_mask.reshape(-1)
+    experts = _choose(layer, logits, hidden_TH, padding_T)
     outputs = [torch.zeros_like(row) for row in branch_TH]
     for token in real:
         scale = _scale(layer, logits[token], experts[token])
@@ -48,11 +48,14 @@ def _logits(layer: MoELayer, hidden_H: Tensor, task: int | None) -> Tensor:
     return torch.stack([(hidden_H.float() * row_H.float()).sum() for row_H in weight_NH])
 
 
-def _choose(layer: MoELayer, logits: dict[int, Tensor]) -> dict[int, int]:
-    if isinstance(layer.gate, BaseGate) and layer.training and logits:
-        scores_TN = torch.stack([row_N.detach() for row_N in logits.values()])
-        return dict(zip(logits, balanced_assignment(scores_TN).tolist(), strict=True))
-    return {token: int(row_N.argmax()) for token, row_N in logits.items()}
+def _choose(
+    layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, padding_T: Tensor | None
+) -> dict[int, int]:
+    if not isinstance(layer.gate, BaseGate) or not layer.training or not logits:
+        return {token: int(row_N.argmax()) for token, row_N in logits.items()}
+    scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()
+    expert_T = assigned(scores_TN, padding_T).tolist()
+    return {token: expert_T[token] for token in logits}
 
 
 def _scale(layer: MoELayer, logits_N: Tensor, expert: int) -> Tensor:

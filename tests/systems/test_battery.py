@@ -101,6 +101,7 @@ def test_frozen_stays_frozen(options):
 
 
 @systems
+@pytest.mark.usefixtures("every_form")
 def test_every_parameter_gets_a_gradient(options):
     """None may be left out: data-parallel training waits for all of them."""
     model = moe_model(**options).train()

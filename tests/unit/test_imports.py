@@ -77,3 +77,9 @@ def test_the_core_needs_torch_alone():
     code = f"import sys, fairseq_mtmoe.moe; print([n for n in {forbidden} if n in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_the_layers_package_needs_no_fairseq():
+    code = "import sys, fairseq_mtmoe.moe; print('fairseq' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"

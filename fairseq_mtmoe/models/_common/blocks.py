@@ -8,6 +8,7 @@ Which blocks have experts, and of which kind, is a `SlotPlan`.
 from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
 
+import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
@@ -104,7 +105,7 @@ class SparseEncoderLayer(ExpertSlot, TransformerEncoderLayerBase):
         if self.moe is None:
             return super().forward(x, encoder_padding_mask, attn_mask)
         if attn_mask is not None:
-            attn_mask = attn_mask.masked_fill(attn_mask.bool(), -1e4)
+            attn_mask = attn_mask.masked_fill(attn_mask.bool(), -1e8 if x.dtype == torch.float32 else -1e4)
         query = self.self_attn_layer_norm(x) if self.normalize_before else x
         attended, _ = self.self_attn(
             query, query, query, key_padding_mask=encoder_padding_mask, need_weights=False, attn_mask=attn_mask

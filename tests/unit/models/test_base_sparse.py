@@ -10,6 +10,7 @@ from fairseq_mtmoe.models._common import expert_layers, expert_slots
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate
 from tests.helpers.models import batch, dense_model, moe_model, perturb, stock_model, without_ids
 
+pytestmark = pytest.mark.usefixtures("every_form")
 NORMS = [dict(), dict(encoder_normalize_before=True, decoder_normalize_before=True)]
 
 
@@ -38,6 +39,19 @@ def test_preserving_switch_leaves_the_output_as_it_was(norm, gates):
     real = batch()["prev_output_tokens"].ne(1)
     torch.testing.assert_close(after[real], before[real], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(states_after["attn"][0][real], states_before["attn"][0][real], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+def test_attention_masks_mean_what_they_mean_in_fairseq(dtype, tolerance):
+    """Also where a word may look at nothing: fairseq's -1e8 then drowns all scores in float32."""
+    model = moe_model(dense_updates=5)
+    perturb(model)
+    block = expert_slots(model.encoder)["layers.1"].to(dtype).train()
+    x, mask = torch.randn(5, 3, 16).to(dtype), torch.zeros(5, 5)
+    mask[1], mask[2, 3:] = 1, 1
+    dense = block(x, None, attn_mask=mask)
+    block.sparsify()
+    torch.testing.assert_close(block(x, None, attn_mask=mask), dense, rtol=1e-4, atol=tolerance)
 
 
 def test_paper_combine_scales_the_branch_by_its_gate():

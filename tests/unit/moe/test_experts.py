@@ -9,6 +9,7 @@ from torch import nn
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, combine, dispatch
 
+pytestmark = pytest.mark.usefixtures("every_form")
 N, H, F = 3, 4, 8
 
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.moe import grouped
 from fairseq_mtmoe.moe.batched import Operand, batched_products, has_batched_products
-from fairseq_mtmoe.moe.grouped import BATCHED, IN_ONE, ONE_BY_ONE, grouped_linear, grouped_relu_network
+from fairseq_mtmoe.moe.grouped import BATCHED, IN_ONE, ONE_BY_ONE, filled_way, grouped_linear, grouped_relu_network
 
 INPUTS, OUTPUTS = 8, 12
 GROUPS = {
@@ -19,7 +19,7 @@ GROUPS = {
     "no rows": ([0, 0], 0),
     "several pieces, sliced": ([1000, 300, 0, 1], 13),
 }
-WAYS = {"one by one": ONE_BY_ONE}
+WAYS = {"one by one": ONE_BY_ONE, "filled up": filled_way(1000), "filled up with room": filled_way(1003)}
 if hasattr(F, "grouped_mm"):
     WAYS["in one"] = IN_ONE
 if has_batched_products(torch.zeros(1)):
@@ -56,7 +56,7 @@ def gradients(function, rows, ends, weight, bias):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", GROUPS)
 def test_every_way_gives_the_plain_products_and_gradients(name, bias, way, monkeypatch):
-    monkeypatch.setattr(grouped, "_way_for", lambda *operands: WAYS[way])
+    monkeypatch.setattr(grouped, "_way_for", lambda *operands, most: WAYS[way])
     example64 = example(name, bias)
     example32 = [None if tensor is None else tensor.float() for tensor in example64]
     example32[1] = example64[1]
@@ -133,9 +133,9 @@ def test_the_operators_keep_torchs_rules():
     rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("padding after the last")))
     for tensor in (rows, weight, bias):
         tensor.requires_grad_()
-    torch.library.opcheck(torch.ops.mtmoe.grouped_linear.default, (rows, ends, weight, bias))
+    torch.library.opcheck(torch.ops.mtmoe.grouped_linear.default, (rows, ends, weight, bias, 4))
     grad = torch.randn(len(rows), OUTPUTS)
-    torch.library.opcheck(torch.ops.mtmoe.grouped_outer.default, (grad, rows.detach(), ends))
+    torch.library.opcheck(torch.ops.mtmoe.grouped_outer.default, (grad, rows.detach(), ends, None))
     torch.library.opcheck(torch.ops.mtmoe.grouped_sum.default, (grad, ends))
 
 

@@ -1,8 +1,6 @@
 """The layer against its slow reference: outputs and every gradient, and what the layer promises besides."""
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,15 +12,17 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.reference import slow_forward
 
-N, H, INNER, K = 4, 8, 12, 3
+pytestmark = pytest.mark.usefixtures("every_form")
+N, H, INNER, K = 4, 8, 16, 3
 KINDS = ["base", "task", "switch"]
 COMBINES = ["paper", "preserving"]
 
 
 def make_layer(kind, combine, experts=N, dtype=torch.float32, seed=0):
-    """A layer with decided gates and, where there is one, a blend that lets them speak."""
+    """A layer with decided gates and, where there is one, a blend that lets them speak; relu has a way of its own."""
     torch.manual_seed(seed)
-    layer = MoELayer(build_gate(kind, experts, H, K), ExpertBank(experts, H, INNER, activation=F.gelu), combine)
+    activation = F.relu if combine == "paper" else F.gelu
+    layer = MoELayer(build_gate(kind, experts, H, K), ExpertBank(experts, H, INNER, activation=activation), combine)
     with torch.no_grad():
         layer.gate.weight.normal_(std=0.3)
         if layer.blend is not None:
@@ -55,7 +55,8 @@ def assert_same_as_reference(layer, inputs, tolerance):
     fast = run(layer, layer, inputs)
     slow = run(lambda *args: slow_forward(layer, *args), layer, inputs)
     for name, expected in slow.items():
-        scale = max(expected.abs().max().item(), 1e-3) if expected.numel() else 1
+        # The gradient of a single number is a sum whose terms cancel: what is rounded has their size.
+        scale = 1 if name == "blend" or not expected.numel() else max(expected.abs().max().item(), 1e-3)
         assert fast[name].dtype == expected.dtype
         assert fast[name].shape == expected.shape
         difference = (fast[name].float() - expected.float()).abs()
@@ -139,7 +140,8 @@ def test_one_expert_under_a_softmax_gate_is_the_dense_layer(kind):
     layer = make_layer(kind, "paper", experts=1)
     hidden, branch_input, _, task_ids = make_inputs((6,))
     bank = layer.experts
-    dense = F.gelu(branch_input @ bank.fc1_weight[0].t() + bank.fc1_bias[0]) @ bank.fc2_weight[0].t() + bank.fc2_bias[0]
+    inner = bank.activation(branch_input @ bank.fc1_weight[0].t() + bank.fc1_bias[0])
+    dense = inner @ bank.fc2_weight[0].t() + bank.fc2_bias[0]
     assert torch.allclose(layer(hidden, branch_input, None, task_ids), dense, atol=1e-6)
 
 
@@ -230,9 +232,3 @@ def test_load_counts_real_tokens_by_task():
 def test_an_unknown_combine_is_an_error():
     with pytest.raises(UserError, match="`combine` must be one of preserving, paper, but is 'sum' instead"):
         make_layer("base", "sum")
-
-
-def test_the_package_needs_no_fairseq():
-    code = "import sys, fairseq_mtmoe.moe; print('fairseq' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "False"

@@ -5,7 +5,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from fairseq_mtmoe.moe import balanced_assignment, gates
+from fairseq_mtmoe.moe import balanced_assignment
+from fairseq_mtmoe.moe.form import Form, form_everywhere
+from fairseq_mtmoe.moe.gates import assigned
 from fairseq_mtmoe.moe.waitless import waitless_assignment
 from tests.unit.moe.test_assignment import KINDS, SIZES, assert_fair, make, optimum, tied, total
 
@@ -81,7 +83,7 @@ def traced(function, *arguments):
     return make_fx(function, tracing_mode="fake")(*arguments)
 
 
-SCORES, PADDING = torch.randn(512, 8), torch.arange(512) % 7 == 0
+SCORES, PADDING = make(KINDS[0], 512, 8).float(), torch.arange(512) % 7 == 0
 
 
 @pytest.mark.parametrize("arguments", [(SCORES,), (SCORES, PADDING)], ids=["no padding", "padding"])
@@ -95,9 +97,9 @@ def test_waiting_would_be_noticed():
         traced(lambda scores: waitless_assignment(scores) + int(scores.sum() > 0), SCORES)
 
 
-def test_gates_use_it_for_tensors_on_a_gpu(monkeypatch):
-    calls = []
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(gates, "waitless_assignment", lambda *args: calls.append(args) or torch.zeros(6).long())
-    gates.assigned(torch.randn(6, 3), torch.zeros(6, dtype=torch.bool))
-    assert len(calls) == 1
+@pytest.mark.parametrize("padding", [None, PADDING])
+def test_gates_and_assignment_take_this_form_on_a_gpu(padding):
+    with form_everywhere(Form.GPU):
+        taken = assigned(SCORES, padding)
+    assert torch.equal(taken, waitless_assignment(SCORES, padding))
+    assert not torch.equal(taken, assigned(SCORES, padding))  # a CPU finds the very best

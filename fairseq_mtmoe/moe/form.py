@@ -1,0 +1,53 @@
+"""Which form a computation takes: chosen here, from a tensor's device, and nowhere else.
+
+On a CPU values are at hand, and shapes may follow from them. On a GPU the host would have to wait for a value until all
+work before it is done, so the forms for a GPU go without, or ask once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+
+import torch
+from torch import Tensor
+
+GROUPED_MM_MAJORS = (9, 10)  # compute capabilities that have a kernel; elsewhere torch has a loop, which waits
+
+
+class Form(Enum):
+    """A kind of processor, as far as computations differ by it."""
+
+    CPU = auto()
+    GPU = auto()
+    GPU_WITH_GROUPED_MM = auto()  # torch has a grouped product in bfloat16 there, in one kernel
+
+    @property
+    def has_values_at_hand(self) -> bool:
+        """Whether looking at a tensor's values costs nothing."""
+        return self is Form.CPU
+
+
+_everywhere: Form | None = None
+
+
+def form_for(tensor: Tensor) -> Form:
+    """The form for computations with this tensor."""
+    if _everywhere is not None:
+        return _everywhere
+    if tensor.device.type != "cuda":
+        return Form.CPU
+    major, _ = torch.cuda.get_device_capability(tensor.device)
+    return Form.GPU_WITH_GROUPED_MM if major in GROUPED_MM_MAJORS else Form.GPU
+
+
+@contextmanager
+def form_everywhere(form: Form) -> Iterator[None]:
+    """Inside, computations take this form wherever their tensors are: each of them can be tested on a CPU."""
+    global _everywhere
+    before, _everywhere = _everywhere, form
+    try:
+        yield
+    finally:
+        _everywhere = before
