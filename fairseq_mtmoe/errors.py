@@ -11,14 +11,19 @@ import sys
 from types import TracebackType
 from typing import NoReturn
 
+MAX_SHOWN = 300
+"""Characters of a wrong value that a sentence shows: a file can hold a value of any length."""
+
 
 class UserError(ValueError):
     """Wrong input. The message is one sentence: what is wrong, where, and what to do."""
 
 
 def must_be(name: str, rule: str, value: object) -> NoReturn:
-    """Raise the `UserError` that says which rule the input `name` breaks."""
-    raise UserError(f"`{name}` must be {rule}, but is {value!r} instead.")
+    """Raise the `UserError` that says which rule the input `name` breaks. Of a long value it shows the beginning."""
+    shown = repr(value)
+    shown = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
+    raise UserError(f"`{name}` must be {rule}, but is {shown} instead.")
 
 
 def find_user_error(error: BaseException | None) -> UserError | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from fairseq_mtmoe.data.corpora.directory import fingerprint, write_once
 from fairseq_mtmoe.data.corpora.report import Report, hints, make_report, report_table, write_report
 from fairseq_mtmoe.data.corpora.selection import select_languages
 from fairseq_mtmoe.data.corpora.split import split_by_message
-from fairseq_mtmoe.data.corpora.text import find_text_files, lone_carriage_returns, read_bitexts, read_tiers
+from fairseq_mtmoe.data.corpora.text import find_text_files, lone_carriage_returns, read_bitexts, read_ranked_tiers
 from fairseq_mtmoe.data.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.errors import must_be
 
@@ -129,9 +130,9 @@ def text_command(raw: Path, out: Path, tiers_file: Path | None, overwrite: bool,
     made_from: dict[str, object] = {"command": "text", **asdict(options)}
     if broken := lone_carriage_returns(files):  # 0.1.0 took these for line ends, and made other data of such files
         made_from["files with carriage returns inside lines"] = broken
-    if tiers_file is None and (raw / TIERS_FILE).is_file():
+    if tiers_file is None and os.path.lexists(raw / TIERS_FILE):
         tiers_file = raw / TIERS_FILE
-    named_tiers = {} if tiers_file is None else read_tiers(tiers_file)
+    named_tiers = {} if tiers_file is None else read_ranked_tiers(tiers_file)
     files += [] if tiers_file is None else [tiers_file]
     key = fingerprint(made_from, [(path.name, path) for path in files])
 

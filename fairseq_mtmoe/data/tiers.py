@@ -7,11 +7,12 @@ pairs or target languages.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.files import read_json
 
 TIERS = ("high", "mid", "low")
 FILE_NAME = "tiers.json"
@@ -30,13 +31,14 @@ def load_tiers(data_dir: str | Path, sizes: Mapping[str, int]) -> dict[str, str]
         UserError: the file is not of the form above.
     """
     path = Path(data_dir) / FILE_NAME
-    named = _read(path) if path.is_file() else {}
+    tiers = read_tiers(path) if os.path.lexists(path) else {}
+    named = {name: tier for tier, names in tiers.items() for name in names}
     largest = max(sizes.values(), default=0)
-    tiers = {
+    found = {
         pair: named.get(pair) or named.get(pair.split("-")[-1]) or (tier_of_size(size, largest) if size else None)
         for pair, size in sizes.items()
     }
-    return {pair: tier for pair, tier in tiers.items() if tier}
+    return {pair: tier for pair, tier in found.items() if tier}
 
 
 def tier_of_size(size: int, largest: int) -> str:
@@ -46,14 +48,27 @@ def tier_of_size(size: int, largest: int) -> str:
     return "low" if 8 * size < largest else "mid"
 
 
-def _read(path: Path) -> dict[str, str]:
-    try:
-        tiers = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {error}.") from error
-    if not isinstance(tiers, dict) or not all(isinstance(names, list) for names in tiers.values()):
+def read_tiers(path: Path, tier_of_key: Callable[[str], str] = str) -> dict[str, list[str]]:
+    """The pairs, or target languages, of every tier that a file such as `tiers.json` names.
+
+    Args:
+        path: the file.
+        tier_of_key: the tier that a key of the file stands for; two may stand for one.
+
+    Raises:
+        UserError: the file is not of the form above, or has a key that stands for no tier.
+    """
+    content = read_json(path, "a file of tiers")
+    if not isinstance(content, dict) or not all(map(_is_list_of_names, content.values())):
         raise UserError(f"`{path}` must map high, mid and low to lists of language pairs, but does not.")
-    for tier in tiers:
+    tiers: dict[str, list[str]] = {}
+    for key, names in content.items():
+        tier = tier_of_key(key)
         if tier not in TIERS:
-            must_be(f"every key of {path}", f"one of {', '.join(TIERS)}", tier)
-    return {name: tier for tier, names in tiers.items() for name in names}
+            must_be(f"every key of {path}", f"one of {', '.join(TIERS)}", key)
+        tiers.setdefault(tier, []).extend(names)
+    return tiers
+
+
+def _is_list_of_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
     sizes = {pair: size_of(pair, training) for pair in pairs}
     known = {pair: size for pair, size in sizes.items() if size is not None}
     first = folders(data)[0]
-    if not known and (first / FILE_NAME).is_file():
+    if not known and os.path.lexists(first / FILE_NAME):
         known = dict.fromkeys(pairs, 0)
     return load_tiers(first, known)
 

@@ -26,6 +26,12 @@ def test_must_be_names_the_rule_and_the_value():
         must_be("--num-experts", "at least 1", 0)
 
 
+def test_of_a_long_value_the_beginning_is_shown():
+    with pytest.raises(UserError) as error:
+        must_be("x", "short", ["a" * 100_000])
+    assert str(error.value).startswith("`x` must be short, but is ['aaa") and len(str(error.value)) < 400
+
+
 def test_a_users_error_is_one_line_even_when_fairseq_raises_it_again():
     result = run("raise UserError('`x` must be 1.')")
     assert result.stderr == "error: `x` must be 1.\n" and result.returncode == 1

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "files": {"errors"},
     "moe": {"errors"},
     "data/sampling": {"errors"},
-    "data/tiers": {"errors"},
+    "data/tiers": {"errors", "files"},
     "data/corpora": {"errors", "files", "data/tiers", "data/sampling"},
     "analysis": {"errors", "files", "data/tiers"},
     "checkpoints": {"errors", "files", "moe"},
@@ -24,9 +24,11 @@ MAY_IMPORT = {
     "criterions": {"errors", "moe"},
     "optim": {"errors"},
     "training": {"errors", "files", "moe", "checkpoints", "models/_common"},
-    "data": {"errors", "data/sampling", "data/tiers"},
+    "data": {"errors", "files", "data/sampling", "data/tiers"},
     "evaluation": {"errors", "files", "data", "data/tiers"},
-    "tasks": {"errors", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "models/_common"},
+    "tasks": {
+        *("errors", "files", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "models/_common")
+    },
 }
 NO_FAIRSEQ = ("errors", "files", "moe", "data/sampling", "analysis")
 

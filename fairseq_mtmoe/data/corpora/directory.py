@@ -20,13 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import read_bytes, read_json
 
 STAMP = "stamp.json"
 
 FORMAT = 1
 """Raised whenever the same input would give other files: directories made before are then out of date."""
 
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+_DISK_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
+    *(errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG),  # a file where a folder must be, or no name for one
+)
 
 
 def fingerprint(options: Mapping[str, object], files: Iterable[tuple[str, Path]]) -> str:
@@ -34,9 +38,17 @@ def fingerprint(options: Mapping[str, object], files: Iterable[tuple[str, Path]]
     made_from = {
         **_versions(),
         "options": dict(options),
-        "files": [[name, hashlib.sha256(path.read_bytes()).hexdigest()] for name, path in files],
+        "files": [[name, _digest(path)] for name, path in files],
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 of a file's content; what cannot be read says so when it is read to be used."""
+    try:
+        return hashlib.sha256(read_bytes(path)).hexdigest()
+    except UserError:
+        return "unreadable"
 
 
 def _versions() -> dict[str, object]:
@@ -62,16 +74,16 @@ def write_once(
     Returns whether anything was written. On any failure `out` stays as it was and nothing else stays at all.
     Raises `UserError` if `out` holds something else, if it cannot be written, or if another run writes it.
     """
-    out = out.resolve()
+    out = Path(os.path.realpath(out))
     made_with = {**_versions(), **options}
-    _recover(out)
-    if out.exists():
-        stamp, present = _own_content(out)
-        if stamp["key"] == key and present == stamp["files"]:
-            return False
-        if stamp["files"] and stamp["key"] != key and not overwrite:
-            raise UserError(_refusal(out, stamp["made_with"], made_with))
     try:
+        _recover(out)
+        if os.path.lexists(out):
+            stamp, present = _own_content(out)
+            if stamp["key"] == key and present == stamp["files"]:
+                return False
+            if stamp["files"] and stamp["key"] != key and not overwrite:
+                raise UserError(_refusal(out, stamp["made_with"], made_with))
         out.parent.mkdir(parents=True, exist_ok=True)
         with _partial_directory(out) as partial:
             fill(partial)
@@ -88,7 +100,8 @@ def write_once(
 def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """The stamp of `out` and the sizes of its files, all of which the stamp names."""
     if not out.is_dir():
-        raise UserError(f"`{out}` must be a folder, but is a file; give another output folder.")
+        kind = "a file" if out.is_file() else "none"
+        raise UserError(f"`{out}` must be a folder, but is {kind}; give another output folder.")
     stamp = _read_stamp(out)
     present = _file_sizes(out)
     strangers = sorted(set(present) - set(stamp["files"]))
@@ -114,16 +127,16 @@ def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object])
 
 def _read_stamp(folder: Path) -> dict[str, Any]:
     try:
-        stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+        stamp = read_json(folder / STAMP)
         return {"key": str(stamp["key"]), "files": dict(stamp["files"]), "made_with": dict(stamp.get("made_with", {}))}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return {"key": "", "files": {}, "made_with": {}}
 
 
 def _file_sizes(folder: Path) -> dict[str, int]:
-    """Size in bytes by relative path, of every file but the stamp itself."""
+    """Size in bytes by relative path, of every file but the stamp itself; -1 of pipes and links that lead nowhere."""
     files = sorted(path for path in folder.rglob("*") if not path.is_dir() and path != folder / STAMP)
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    return {path.relative_to(folder).as_posix(): path.stat().st_size if path.is_file() else -1 for path in files}
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from collections import Counter
 _PERCENT = re.compile(
     r"""
     %(?P<name>\(\w+\))?         # %(name)s
-    (?:\d+\$)?                  # %1$s: a position, which only says that the order has changed
-    [#0+-]*(?:\*|\d+)?(?:\.(?:\*|\d+))?
+    (?:\d++\$)?                 # %1$s: a position, which only says that the order has changed
+    [#0+-]*+(?:\*|\d++)?(?:\.(?:\*|\d++))?  # possessive: a million zeros are not taken apart in every way
     (?:hh|h|ll|l|z|j|t|L)?      # C's lengths
     (?P<kind>[diouxXeEfFgGcrsap])(?(name)|(?!\w))  # %(count)dmin, but not 50%discount
     """,

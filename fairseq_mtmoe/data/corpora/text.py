@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -11,9 +10,9 @@ from typing import NamedTuple
 
 from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.clean import Changes, changes_of, normalise
-from fairseq_mtmoe.data.tiers import TIERS
-from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.files import read_bytes, text_lines
+from fairseq_mtmoe.data.tiers import read_tiers
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import read_bytes, regular_file, text_lines
 
 _FILE_NAME = re.compile(r"(?P<split>train|valid|test)\.(?P<pair>[^.-]+-[^.-]+)\.(?P<lang>[^.-]+)")
 
@@ -40,7 +39,7 @@ def _both_sides(raw: Path, split: str, pair: str, present: set[str]) -> tuple[Pa
     for name in (source, target):
         if name not in present:
             raise UserError(f"`{raw / name}` is missing: {pair} needs both sides of train, valid and test.")
-    return raw / source, raw / target
+    return regular_file(raw / source, "a text file"), regular_file(raw / target, "a text file")
 
 
 class Corpus(NamedTuple):
@@ -85,24 +84,10 @@ def lone_carriage_returns(paths: Iterable[Path]) -> list[str]:
     return [path.name for path in paths if re.search(rb"\r(?!\n)", read_bytes(path, "a text file"))]
 
 
-def read_tiers(path: Path) -> dict[str, list[str]]:
+def read_ranked_tiers(path: Path) -> dict[str, list[str]]:
     """The language pairs, or target languages, of every tier that a file such as `tiers.json` names.
 
     A key may have a rank in front, and a fourth tier counts to the third, as in `T1-high`, …, `T4-tiny`: results are
     reported for high, mid and low. Raises `UserError` if the file says something else.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"`{path}` must be a file of tiers, but cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {error}.") from error
-    if not isinstance(content, dict) or not all(isinstance(names, list) for names in content.values()):
-        raise UserError(f"`{path}` must map tiers to lists of languages, but does not.")
-    tiers: dict[str, list[str]] = {}
-    for key, names in content.items():
-        tier = key.split("-")[-1].lower().replace("tiny", "low")
-        if tier not in TIERS:
-            must_be(f"every key of {path}", f"one of {', '.join(TIERS)}", key)
-        tiers.setdefault(tier, []).extend(names)
-    return tiers
+    return read_tiers(path, lambda key: key.split("-")[-1].lower().replace("tiny", "low"))

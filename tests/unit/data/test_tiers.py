@@ -3,9 +3,12 @@
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
-from fairseq_mtmoe.data.tiers import load_tiers
+from fairseq_mtmoe.data.corpora.text import read_ranked_tiers
+from fairseq_mtmoe.data.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.damage import damaged, value_or_sentence
 
 SIZES = {"en-de": 1000, "en-fr": 500, "en-ro": 499, "en-fi": 125, "en-gu": 124, "en-kk": 1}
 
@@ -34,6 +37,10 @@ def test_a_pair_without_training_data_has_only_a_named_tier(tmp_path):
         ("{", "must be a JSON file"),
         ('["en-de"]', "must map high, mid and low to lists"),
         ('{"high": "en-de"}', "must map high, mid and low to lists"),
+        ('{"high": ["en-de", 3]}', "must map high, mid and low to lists"),
+        ('{"high": [["en-de"]]}', "must map high, mid and low to lists"),
+        ('{"high": [null], "low": ["en-de"]}', "must map high, mid and low to lists"),
+        ("[" * 100_000, "must be a JSON file, but cannot be read as one: it is nested too deeply"),
         ('{"tiny": []}', "must be one of high, mid, low, but is 'tiny' instead"),
     ],
 )
@@ -41,3 +48,24 @@ def test_a_wrong_file_is_one_sentence(text, sentence, tmp_path):
     (tmp_path / "tiers.json").write_text(text)
     with pytest.raises(UserError, match=sentence):
         load_tiers(tmp_path, SIZES)
+
+
+def test_what_is_no_file_is_not_passed_over(tmp_path):
+    path = tmp_path / "tiers.json"
+    path.symlink_to("nowhere")
+    with pytest.raises(UserError, match="must be a file of tiers, but is a link that leads nowhere"):
+        load_tiers(tmp_path, SIZES)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UserError, match="must be a file of tiers, but is a folder"):
+        load_tiers(tmp_path, SIZES)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=damaged(b'{"high": ["en-de"], "mid": ["ro"], "low": ["en-gu", "kk"]}', b'{"T1-high": ["de"]}'))
+def test_a_damaged_file_is_read_or_is_a_sentence(tmp_path, content):
+    (tmp_path / "tiers.json").write_bytes(content)
+    tiers = value_or_sentence(lambda: load_tiers(tmp_path, SIZES))
+    assert tiers is None or set(tiers.values()) <= set(TIERS)
+    tiers = value_or_sentence(lambda: read_ranked_tiers(tmp_path / "tiers.json"))
+    assert tiers is None or set(tiers) <= set(TIERS)

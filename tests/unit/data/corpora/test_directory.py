@@ -175,6 +175,37 @@ def test_a_full_disk_is_one_sentence(tmp_path):
         write_once(tmp_path / "out", "key", other)
 
 
+def test_a_place_for_no_folder_is_one_sentence_and_nothing_is_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "circle").symlink_to("circle")
+    for place in ("file/out", "file/deep/out", "x" * 300):
+        with pytest.raises(UserError, match=r"out` cannot be written: (File exists|Not a dir)|cannot .* name too long"):
+            write_once(tmp_path / place, "key", unreachable)
+    with pytest.raises(UserError, match="circle` must be a folder, but is none"):
+        write_once(tmp_path / "circle", "key", unreachable)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "file"]
+
+
+def test_a_directory_with_a_link_that_leads_nowhere_is_not_up_to_date(tmp_path):
+    out = tmp_path / "out"
+    assert write_once(out, "key", filler("one"))
+    (out / "deep" / "file").unlink()
+    (out / "deep" / "file").symlink_to("nothing")
+    assert write_once(out, "key", filler("two")) and tree(out)["deep/file"] == "two"
+    (out / "link").symlink_to("nothing")
+    with pytest.raises(UserError, match="holds `link`"):
+        write_once(out, "key", unreachable)
+
+
+def test_a_stamp_that_is_no_file_is_none(tmp_path):
+    out = tmp_path / "out"
+    assert write_once(out, "key", filler("one"))
+    (out / "stamp.json").unlink()
+    os.mkfifo(out / "stamp.json")
+    with pytest.raises(UserError, match="holds `deep/file`"):
+        write_once(out, "key", unreachable)
+
+
 def test_the_fingerprint_sees_every_change(tmp_path):
     path = tmp_path / "a"
     path.write_text("one")

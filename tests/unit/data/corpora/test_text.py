@@ -1,9 +1,10 @@
 import json
+import os
 
 import pytest
 
 from fairseq_mtmoe.data.corpora.clean import Changes
-from fairseq_mtmoe.data.corpora.text import find_text_files, read_bitexts, read_tiers
+from fairseq_mtmoe.data.corpora.text import find_text_files, read_bitexts, read_ranked_tiers
 from fairseq_mtmoe.errors import UserError
 
 
@@ -89,6 +90,14 @@ def test_files_that_do_not_fit_together(text_folder):
         read_bitexts(text_folder)
 
 
+def test_what_is_no_file_is_one_sentence(text_folder):
+    path = text_folder / "valid.en-fr.fr"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=r"valid\.en-fr\.fr` must be a text file, but is a pipe instead"):
+        find_text_files(text_folder)
+
+
 def test_nothing_to_train_on(text_folder):
     (text_folder / "train.en-fr.fr").write_text("\n" * 41)
     with pytest.raises(UserError, match="must have a sentence, but have none"):
@@ -97,21 +106,21 @@ def test_nothing_to_train_on(text_folder):
 
 def test_tiers_with_and_without_ranks(tmp_path):
     (tmp_path / "tiers.json").write_text(json.dumps({"T1-high": ["de"], "low": ["et"], "T4-tiny": ["xh"]}))
-    assert read_tiers(tmp_path / "tiers.json") == {"high": ["de"], "low": ["et", "xh"]}
+    assert read_ranked_tiers(tmp_path / "tiers.json") == {"high": ["de"], "low": ["et", "xh"]}
 
 
 @pytest.mark.parametrize(
     "content, sentence",
     [
         ("{", "must be a JSON file"),
-        ("[]", "must map tiers to lists"),
-        ('{"high": "de"}', "must map tiers to lists"),
+        ("[]", "must map high, mid and low to lists"),
+        ('{"high": "de"}', "must map high, mid and low to lists"),
         ('{"gigantic": ["de"]}', r"one of high, mid, low, but is 'gigantic' instead"),
     ],
 )
 def test_bad_tiers(tmp_path, content, sentence):
     (tmp_path / "tiers.json").write_text(content)
     with pytest.raises(UserError, match=sentence):
-        read_tiers(tmp_path / "tiers.json")
-    with pytest.raises(UserError, match="must be a file of tiers, but cannot be read: No such file"):
-        read_tiers(tmp_path / "none.json")
+        read_ranked_tiers(tmp_path / "tiers.json")
+    with pytest.raises(UserError, match="must be a file of tiers, but there is none"):
+        read_ranked_tiers(tmp_path / "none.json")
