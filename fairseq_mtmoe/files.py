@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, must_be
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -46,6 +46,32 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
     if kind != stat.S_IFREG:
         raise UserError(f"`{path}` must be {what}, but is {_KINDS.get(kind, 'of another kind')} instead.")
     return path
+
+
+def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
+    """`path`, which a command may write: nothing is there, or a file that it was told to overwrite.
+
+    Args:
+        name: of the option or argument, for the sentence.
+        path: the file to write.
+        overwrite: whether `--overwrite` was given.
+        inputs: what the command reads, by the name of its argument: that it never overwrites.
+
+    Raises:
+        UserError: something is there that would be lost.
+    """
+    for source_name, source in inputs.items():
+        if os.path.realpath(path) == os.path.realpath(source) or _is_same(path, source):
+            must_be(name, f"another file than {source_name}", str(path))
+    if os.path.lexists(path):
+        if not overwrite:
+            must_be(name, "a file that does not exist yet, or be given with `--overwrite`", str(path))
+        regular_file(path, "a file to overwrite")
+    return path
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)
 
 
 def _why_absent(path: Path, error: OSError) -> str:

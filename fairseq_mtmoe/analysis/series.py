@@ -112,9 +112,7 @@ def sampling_series(events: Iterable[Event]) -> SamplingSeries:
 def perplexity_series(events: Iterable[Event]) -> PerplexitySeries:
     """Perplexity by update, of the first validation subset that the log speaks of."""
     chosen = _of_first_subset(events, "valid")
-    groups = {
-        tier: [_number(event.get("tiers", {}).get(tier, {}).get("ppl")) for event in chosen] for tier in TIERS
-    }
+    groups = {tier: [_number(event.get("tiers", {}).get(tier, {}).get("ppl")) for event in chosen] for tier in TIERS}
     groups[ALL] = [_number(event.get("all", {}).get("ppl")) for event in chosen]
     return PerplexitySeries(
         updates=[int(event["update"]) for event in chosen],

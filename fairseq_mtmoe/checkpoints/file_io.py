@@ -56,11 +56,8 @@ def _system_error(error: RuntimeError) -> OSError | None:
     return None
 
 
-def save(obj: Any, path: str, async_write: bool = False) -> str:
-    """Write and seal a checkpoint, completely or not at all; returns the seal's digest.
-
-    Takes the place of fairseq's `torch_persistent_save`.
-    """
+def save(obj: Any, path: str) -> str:
+    """Write and seal a checkpoint, completely or not at all; returns the seal's digest."""
     with complete_or_absent(path) as partial:
         with open(partial, "wb") as file:
             torch.save(obj, file)
@@ -68,10 +65,7 @@ def save(obj: Any, path: str, async_write: bool = False) -> str:
 
 
 def copy(source: str, target: str, overwrite: bool = False) -> bool:
-    """Copy a checkpoint with its seal, completely or not at all, and a damaged one not at all.
-
-    Takes the place of fairseq's `PathManager.copy` for local files.
-    """
+    """Copy a checkpoint with its seal, completely or not at all, and a damaged one not at all."""
     if os.path.exists(target) and not overwrite:
         return False
     with readable(source):
@@ -165,6 +159,17 @@ def _verified_load(original: Callable[..., Any]) -> Callable[..., Any]:
     return load_checkpoint_to_cpu
 
 
+def _saved_whole(original: Callable[..., Any]) -> Callable[..., Any]:
+    from fairseq.file_io import PathManager
+
+    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> Any:
+        if PathManager.path_requires_pathmanager(filename):
+            return original(obj, filename, async_write)
+        return save(obj, filename)
+
+    return torch_persistent_save
+
+
 def _writable_or_one_sentence(original: Callable[[str], None]) -> Callable[[str], None]:
     def verify_checkpoint_directory(save_dir: str) -> None:
         try:
@@ -180,7 +185,6 @@ def _writable_or_one_sentence(original: Callable[[str], None]) -> Callable[[str]
 def install() -> None:
     """Put these functions in the place of fairseq's. Safe to call twice."""
     from fairseq import checkpoint_utils
-    from fairseq.file_io import PathManager
 
     if hasattr(checkpoint_utils.load_checkpoint_to_cpu, "installed_by"):
         return
@@ -188,5 +192,4 @@ def install() -> None:
     checkpoint_utils.verify_checkpoint_directory = _writable_or_one_sentence(
         checkpoint_utils.verify_checkpoint_directory
     )
-    checkpoint_utils.torch_persistent_save = save
-    PathManager.copy = staticmethod(copy)
+    checkpoint_utils.torch_persistent_save = _saved_whole(checkpoint_utils.torch_persistent_save)

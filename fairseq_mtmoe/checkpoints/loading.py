@@ -37,7 +37,6 @@ def reading_with(read: Read) -> Iterator[None]:
 def install() -> None:
     """Put these functions in the place of fairseq's, around those of `file_io`. Safe to call twice."""
     from fairseq import checkpoint_utils
-    from fairseq.file_io import PathManager
 
     file_io.install()
     if hasattr(checkpoint_utils.load_model_ensemble_and_task, "installed_by"):
@@ -45,15 +44,25 @@ def install() -> None:
     checkpoint_utils.load_checkpoint_to_cpu = _with_experts(checkpoint_utils.load_checkpoint_to_cpu)
     checkpoint_utils.load_model_ensemble_and_task = _whole(checkpoint_utils.load_model_ensemble_and_task)
     checkpoint_utils.load_ema_from_checkpoint = load_ema
-    PathManager.copy = staticmethod(copy)
+    checkpoint_utils.PathManager = _copying_checkpoints(checkpoint_utils.PathManager)
 
 
-def copy(source: str, target: str, overwrite: bool = False) -> bool:
-    """Copy a checkpoint with its experts. Takes the place of fairseq's `PathManager.copy`."""
-    if os.path.exists(target) and not overwrite:
-        return False
-    expert_files.copy_with_experts(source, target)
-    return True
+def _copying_checkpoints(paths: Any) -> Any:
+    """fairseq's `PathManager` for those who copy nothing but checkpoints."""
+
+    class CheckpointPaths(paths):  # type: ignore[misc]
+        """Copies a checkpoint with its experts, completely or not at all."""
+
+        @staticmethod
+        def copy(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+            if any(paths.path_requires_pathmanager(path) for path in (src_path, dst_path)):
+                return paths.copy(src_path, dst_path, overwrite)
+            if os.path.exists(dst_path) and not overwrite:
+                return False
+            expert_files.copy_with_experts(src_path, dst_path)
+            return True
+
+    return CheckpointPaths
 
 
 def _with_experts(original: Callable[..., Any]) -> Callable[..., Any]:

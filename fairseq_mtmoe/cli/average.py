@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import track
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import output_file
 
 
 @click.command("average")
@@ -21,6 +22,7 @@ from fairseq_mtmoe.errors import UserError
 @click.option("--num-update-checkpoints", type=int, metavar="N",
               help="Average the last N checkpoints of updates, checkpoint_E_X.pt.")  # fmt: skip
 @click.option("--checkpoint-upper-bound", type=int, metavar="X", help="Leave out those with a higher number.")
+@click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 def command(
     inputs: tuple[Path, ...],
     more: tuple[Path, ...],
@@ -28,6 +30,7 @@ def command(
     num_epoch_checkpoints: int | None,
     num_update_checkpoints: int | None,
     checkpoint_upper_bound: int | None,
+    overwrite: bool,
 ) -> None:
     """Average the parameters of checkpoints, as fairseq's scripts/average_checkpoints.py does.
 
@@ -50,6 +53,7 @@ def command(
         raise UserError(
             "`--checkpoint-upper-bound` must be given with `--num-epoch-checkpoints` or `--num-update-checkpoints`."
         )
+    output_file("--output", output, overwrite)
     console = Console(stderr=True)
     state = average.average(track(paths, "averaging", console=console, disable=not console.is_terminal))
     file_io.save(state, str(output))

@@ -9,7 +9,8 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import output_file
 
 
 @click.command("reshard")
@@ -28,10 +29,7 @@ def command(source: Path, target: Path, experts_per_file: int | None, single_fil
 
     if single_file == (experts_per_file is not None):
         raise UserError("Exactly one of `--experts-per-file` and `--single-file` must be given.")
-    if target.resolve() == source.resolve() or (target.exists() and source.exists() and target.samefile(source)):
-        must_be("OUT", "another file than IN", str(target))
-    if target.exists() and not overwrite:
-        must_be("OUT", "a file that does not exist yet, or be given with `--overwrite`", str(target))
+    output_file("OUT", target, overwrite, IN=source)
     if experts_per_file is None:
         reshard.write_whole(source, target)
         click.echo(f"{target}: all experts in one file")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from fairseq_mtmoe.files import output_file
+
 
 @click.command("upcycle")
 @click.argument("dense", type=click.Path(path_type=Path))
@@ -16,7 +18,8 @@ import click
 @click.option("--expert-combine", default="preserving", show_default=True, help="preserving or paper.")
 @click.option("--task-names", help="Comma-separated; default: DENSE's languages.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the gates' initial values.")
-def command(dense: Path, sparse: Path, seed: int, **options: object) -> None:
+@click.option("--overwrite", is_flag=True, help="Replace SPARSE if it exists.")
+def command(dense: Path, sparse: Path, seed: int, overwrite: bool, **options: object) -> None:
     """Write to SPARSE the checkpoint DENSE with its feed-forward layers copied into experts.
 
     DENSE may come from this plugin or from stock fairseq's transformer. With the default --expert-combine the new model
@@ -25,11 +28,15 @@ def command(dense: Path, sparse: Path, seed: int, **options: object) -> None:
     """
     from fairseq_mtmoe import register
 
+    output_file("SPARSE", sparse, overwrite, DENSE=dense)
     register()
     from fairseq_mtmoe.checkpoints import file_io
+    from fairseq_mtmoe.checkpoints.expert_files import tidy
     from fairseq_mtmoe.models.base_sparse.upcycle import upcycle
 
     result = upcycle(file_io.load(str(dense)), options, seed)
     file_io.save(result, str(sparse))
+    if sparse.suffix == ".pt":
+        tidy(sparse)  # of the experts of what was there before
     moments = "with" if "last_optimizer_state" in result else "without"
     click.echo(f"{sparse}: {options['num_experts']} experts per layer, {moments} the optimizer's moments")

@@ -10,7 +10,16 @@ import pytest
 
 from fairseq_mtmoe import files
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import read_bytes, read_json, read_text, regular_file, replacing, text_lines, write_text
+from fairseq_mtmoe.files import (
+    output_file,
+    read_bytes,
+    read_json,
+    read_text,
+    regular_file,
+    replacing,
+    text_lines,
+    write_text,
+)
 
 
 def test_text_is_written_as_utf8_into_a_new_folder(tmp_path):
@@ -264,3 +273,11 @@ def test_what_has_no_lines_is_said_in_one_sentence(tmp_path):
         text_lines(path)
     with pytest.raises(UserError, match=r"none\.txt` must be a text file, but there is none\."):
         text_lines(tmp_path / "none.txt")
+
+
+def test_a_link_in_a_circle_is_no_output(tmp_path):
+    os.symlink(tmp_path / "b", tmp_path / "a")
+    os.symlink(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(UserError, match="`OUT` must be a file that does not exist yet"):
+        output_file("OUT", tmp_path / "a", False, IN=tmp_path / "in")
+    assert output_file("OUT", tmp_path / "new", False, IN=tmp_path / "in") == tmp_path / "new"

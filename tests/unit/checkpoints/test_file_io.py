@@ -45,10 +45,12 @@ def test_saved_checkpoint_loads_equal(tmp_path):
 def test_fairseq_saves_copies_and_loads_through_these_functions(tmp_path):
     register()  # a second time changes nothing
     first, second = str(tmp_path / "a.pt"), str(tmp_path / "b.pt")
-    checkpoint_utils.torch_persistent_save({**state(), "optimizer_history": [{"optimizer_name": "A"}]}, first)
-    assert PathManager.copy(first, second, overwrite=True) and not PathManager.copy(first, second)
+    content = {**state(), "optimizer_history": [{"optimizer_name": "A"}]}
+    checkpoint_utils.torch_persistent_save(content, filename=first, async_write=True)
+    copy = checkpoint_utils.PathManager.copy
+    assert copy(src_path=first, dst_path=second, overwrite=True) and not copy(first, second)
     assert file_io.load(second)["model"]["w"].shape == (1000,)
-    assert checkpoint_utils.torch_persistent_save is file_io.save
+    assert verify(first) == verify(second) is not None
     assert hasattr(checkpoint_utils.load_checkpoint_to_cpu, "installed_by")
 
 
@@ -154,6 +156,24 @@ def test_a_file_elsewhere_is_left_to_fairseqs_path_manager(tmp_path, monkeypatch
     monkeypatch.setattr(PathManager, "get_local_path", lambda name: path)
     monkeypatch.setattr(os, "remove", lambda name: None)
     assert checkpoint_utils.load_checkpoint_to_cpu("s3://checkpoint.pt")["model"]["w"].shape == (1000,)
+
+
+def test_fairseqs_path_manager_copies_what_is_no_checkpoint_and_what_is_elsewhere(tmp_path, monkeypatch):
+    text, copy = tmp_path / "notes.txt", tmp_path / "copy.txt"
+    text.write_text("no checkpoint")
+    assert PathManager.copy(src_path=str(text), dst_path=str(copy), overwrite=True)
+    assert copy.read_text() == "no checkpoint"
+    handled = []
+    monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda name: name.startswith("s3://"))
+    monkeypatch.setattr(PathManager, "copy", lambda *arguments: handled.append(arguments) or True)
+    monkeypatch.setattr(PathManager, "supports_rename", lambda name: False)
+    monkeypatch.setattr(PathManager, "open", lambda name, mode: handled.append((name, mode)) or text.open(mode))
+    assert checkpoint_utils.PathManager.copy("s3://checkpoint1.pt", "s3://checkpoint_last.pt", overwrite=True)
+    checkpoint_utils.torch_persistent_save(state(), "s3://checkpoint1.pt")
+    assert handled == [
+        ("s3://checkpoint1.pt", "s3://checkpoint_last.pt", True), ("s3://checkpoint1.pt", "wb")
+    ]  # fmt: skip
+    assert torch.equal(torch.load(text)["model"]["w"], state()["model"]["w"])
 
 
 @pytest.mark.parametrize("keep", [0, 10, 2000, -1])

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from fairseq.file_io import PathManager
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import expert_files, file_io
@@ -66,8 +65,8 @@ def test_inside_reading_with_fairseq_gets_what_the_function_returns(tmp_path):
 def test_a_copy_brings_its_experts_and_keeps_what_is_there_unless_told(tmp_path):
     path, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
     state = save_in_parts(path)
-    assert PathManager.copy(str(path), str(best), overwrite=True)
+    assert checkpoint_utils.PathManager.copy(str(path), str(best), overwrite=True)
     path.unlink()
     whole = expert_files.whole(best, expert_files.load_trunk(best))
     assert all(torch.equal(whole["model"][key], value) for key, value in state["model"].items())
-    assert not PathManager.copy(str(best), str(best))
+    assert not checkpoint_utils.PathManager.copy(str(best), str(best))

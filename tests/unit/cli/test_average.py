@@ -46,11 +46,17 @@ def test_named_checkpoints_and_the_newest_of_a_folder(run):
     shown = average("--inputs", *names, "--output", output).output
     assert shown == f"{output}: the mean of {names[0]}, {names[1]}; one file, without an optimizer's state\n"
     assert_mean(output, 3, 1)
-    average("--output", output, "--num-epoch-checkpoints", 2, "--inputs", run)
+    average("--output", output, "--num-epoch-checkpoints", 2, "--inputs", run, "--overwrite")
     assert_mean(output, 3, 2)
-    average("--inputs", run, "--num-epoch-checkpoints", 2, "--checkpoint-upper-bound", 2, "--output", output)
+    last = ("--num-epoch-checkpoints", 2, "--checkpoint-upper-bound", 2)
+    average("--inputs", run, *last, "--output", output, "--overwrite")
     assert_mean(output, 2, 1)
-    average("--inputs", run, "--num-epoch-checkpoints", 3, "--output", run / "checkpoint3.pt")  # its own input
+    three = ("--inputs", run, "--num-epoch-checkpoints", 3, "--output", run / "checkpoint3.pt")  # its own input
+    before = (run / "checkpoint3.pt").read_bytes()
+    with pytest.raises(UserError, match="`--output` must be a file that does not exist yet, or be given with `--over"):
+        average(*three)
+    assert (run / "checkpoint3.pt").read_bytes() == before
+    average(*three, "--overwrite")
     assert_mean(run / "checkpoint3.pt", 3, 2, 1)
 
 

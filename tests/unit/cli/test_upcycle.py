@@ -1,0 +1,55 @@
+"""`mtmoe upcycle` writes a sparse checkpoint, and loses none."""
+
+import os
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.expert_files import companion
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.errors import UserError
+from tests.golden.old_runs import OLD
+from tests.helpers.states import trained, write_in_parts
+
+DENSE = OLD / "dense" / "checkpoint_last.pt"
+
+
+def upcycle(*arguments):
+    result = CliRunner().invoke(commands, ["upcycle", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_what_is_there_is_overwritten_only_when_told(tmp_path):
+    sparse = tmp_path / "sparse.pt"
+    assert upcycle(DENSE, sparse, "--num-experts", 2).startswith(f"{sparse}: 2 experts per layer, with the optimizer")
+    write_in_parts(sparse, *trained(4), 2)
+    before = sparse.read_bytes()
+    with pytest.raises(UserError, match="`SPARSE` must be a file that does not exist yet, or be given with `--overw"):
+        upcycle(DENSE, sparse, "--num-experts", 2)
+    assert sparse.read_bytes() == before and companion(sparse).exists()
+    upcycle(DENSE, sparse, "--num-experts", 3, "--overwrite")
+    state = file_io.load(str(sparse))["model"]
+    assert {len(value) for key, value in state.items() if ".experts." in key} == {3}
+    assert not companion(sparse).exists()
+
+
+def test_what_is_read_is_never_overwritten(tmp_path):
+    dense = tmp_path / "dense.pt"
+    shutil.copy(DENSE, dense)
+    os.symlink(dense, tmp_path / "link.pt")
+    for same in (dense, tmp_path / "link.pt"):
+        with pytest.raises(UserError, match="`SPARSE` must be another file than DENSE"):
+            upcycle(dense, same, "--num-experts", 2, "--overwrite")
+    assert dense.read_bytes() == DENSE.read_bytes()
+
+
+def test_only_files_are_overwritten(tmp_path):
+    os.mkfifo(tmp_path / "pipe.pt")
+    os.symlink(tmp_path / "nowhere", tmp_path / "link.pt")
+    for name in (".", "pipe.pt", "link.pt"):
+        with pytest.raises(UserError, match="must be a file to overwrite, but"):
+            upcycle(DENSE, tmp_path / name, "--num-experts", 2, "--overwrite")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.pt", "pipe.pt"]
