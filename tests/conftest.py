@@ -1,9 +1,10 @@
-"""For every test: one thread, and nothing of a user's environment."""
+"""For every test: one thread, the CPU also where there are GPUs, and nothing of a user's environment."""
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import pytest
 import torch

@@ -1,29 +1,27 @@
-"""Processes that fairseq's start does not provide for: without a GPU, or with one GPU on each of several machines.
+"""What fairseq does by way of GPUs though a run computes on CPUs: where there are none, or beside them with `--cpu`.
 
-With `--ddp-backend pytorch_ddp`, its default, fairseq names a GPU for modules on the CPU, which torch refuses; under
-torchrun it divides by the number of GPUs, and overlooks torchrun where one GPU, or none, makes it expect one process;
-and what is no tensor goes from process to process by way of GPUs only.
+With `--ddp-backend pytorch_ddp`, its default, fairseq names a GPU for modules on the CPU, which torch refuses; what is
+no tensor goes from process to process by way of GPUs only; and the norm of all gradients goes to a GPU wherever there
+is one, where it cannot be multiplied with gradients on the CPU.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from fairseq import utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import distributed_fairseq_model
+from torch import Tensor, nn
 from torch import distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 
 
 def install() -> None:
     """Put these functions in the place of fairseq's. Safe to call any number of times."""
     distributed_fairseq_model.DistributedDataParallel = data_parallel
-    if not hasattr(distributed_utils.infer_init_method, "installed_by"):
-        distributed_utils.infer_init_method = _with_launcher(distributed_utils.infer_init_method)
+    if not hasattr(utils.clip_grad_norm_, "installed_by"):
+        utils.clip_grad_norm_ = _beside_gpus(utils.clip_grad_norm_)
         distributed_utils.all_gather_list = _from_cpus(distributed_utils.all_gather_list)
 
 
@@ -37,33 +35,31 @@ def data_parallel(module: nn.Module, **options: Any) -> DistributedDataParallel:
 def _from_cpus(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
         """As fairseq's: the data of all processes, which it sends by GPU."""
-        if torch.cuda.is_available():
+        if dist.get_backend(group) == "nccl":
             return original(data, group, max_size)
         gathered: list[Any] = [None] * dist.get_world_size(group)
+        data = utils.move_to_cpu(data) if torch.cuda.is_available() else data
         dist.all_gather_object(gathered, data, group=group)
         return gathered
 
     return all_gather_list
 
 
-def _with_launcher(original: Callable[..., None]) -> Callable[..., None]:
-    def infer_init_method(cfg: Any, force_distributed: bool = False) -> None:
-        """As fairseq's, which finds out how processes meet; what torchrun says counts first."""
-        launched = all(name in os.environ for name in LAUNCHED) and int(os.environ["WORLD_SIZE"]) > 1
-        if cfg.distributed_init_method is None and launched and not cfg.tpu:
-            cfg.distributed_world_size = int(os.environ["WORLD_SIZE"])
-            if not torch.cuda.is_available():
-                _join_without_gpus(cfg)
-        original(cfg, force_distributed)
+def _beside_gpus(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def clip_grad_norm_(params: Any, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
+        """As fairseq's: scale gradients so that the norm of all but experts' is at most `max_norm`; returns it."""
+        params = [params] if isinstance(params, Tensor) else list(params)
+        given = [parameter for parameter in params if getattr(parameter, "grad", None) is not None]
+        shared = [parameter.grad.detach() for parameter in given if not hasattr(parameter, "expert")]
+        if not shared or not torch.cuda.is_available() or any(gradient.is_cuda for gradient in shared):
+            return original(params, max_norm, aggregate_norm_fn)
+        norm: Tensor = torch.stack([torch.norm(gradient, p=2, dtype=torch.float32) for gradient in shared]).norm()
+        if aggregate_norm_fn is not None:
+            norm = aggregate_norm_fn(norm)
+        if max_norm > 0:
+            scale = (max_norm / (norm + 1e-6)).clamp_(max=1)
+            torch._foreach_mul_([parameter.grad.detach() for parameter in given], scale)
+        return norm
 
-    infer_init_method.installed_by = __name__  # type: ignore[attr-defined]
-    return infer_init_method
-
-
-def _join_without_gpus(cfg: Any) -> None:
-    cfg.distributed_init_method = "env://"
-    cfg.distributed_rank = int(os.environ["RANK"])
-    cfg.device_id = 0
-    cfg.distributed_no_spawn = True
-    if cfg.distributed_backend == "nccl":
-        cfg.distributed_backend = "gloo"
+    clip_grad_norm_.installed_by = __name__  # type: ignore[attr-defined]
+    return clip_grad_norm_

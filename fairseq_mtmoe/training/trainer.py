@@ -20,7 +20,17 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common import expert_slots
 from fairseq_mtmoe.models._common.switch import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.moe import MoELayer
-from fairseq_mtmoe.training import bfloat16, connections, cpu_processes, full_sharding, places, saving, zero_sharding
+from fairseq_mtmoe.training import (
+    bfloat16,
+    connections,
+    cpu_processes,
+    full_sharding,
+    joining,
+    places,
+    saving,
+    starting,
+    zero_sharding,
+)
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
 from fairseq_mtmoe.training.gradients import clip_all, local_experts
 from fairseq_mtmoe.training.nonfinite import NonfiniteUpdates, SkippedUpdate, forget_gradients, show_in_gradients
@@ -238,6 +248,8 @@ def install() -> None:
     bfloat16.install()
     connections.install()
     saving.install()
+    starting.install()
+    joining.install()
     cpu_processes.install()
     full_sharding.install()
     zero_sharding.install()

@@ -19,19 +19,20 @@ SECONDS = 100  # ten times what a test takes on an idle machine
 
 
 def run_processes(
-    function: Callable[..., Any], world_size: int, *arguments: Any, seconds: float = SECONDS
+    function: Callable[..., Any], world_size: int, *arguments: Any, seconds: float = SECONDS, joined: bool = True
 ) -> list[Any]:
     """What `function(rank, *arguments)` returned in each of `world_size` processes, in their order.
 
     The function and what it takes and returns must be picklable; return tensors as numpy arrays or lists. The first
-    process that fails fails the test, and so does silence after `seconds`; nothing is left running.
+    process that fails fails the test, and so does silence after `seconds`; nothing is left running. Unless `joined` the
+    function joins them itself.
     """
     # A server that has imported everything once forks each process: starting takes a moment, and tests are many.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fairseq.trainer", "fairseq_mtmoe.moe"])  # in this order the plugin is registered
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        address = f"file://{folder}/meeting"
+        address = f"file://{folder}/meeting" if joined else None
         processes = [
             context.Process(target=_run, args=(function, rank, world_size, address, results, arguments), daemon=True)
             for rank in range(world_size)
@@ -64,12 +65,15 @@ def _collect(results: Any, processes: list[Any], deadline: float) -> list[Any]:
     return [found[rank] for rank in range(len(processes))]
 
 
-def _run(function: Any, rank: int, world_size: int, address: str, results: Any, arguments: Any) -> None:
+def _run(function: Any, rank: int, world_size: int, address: str | None, results: Any, arguments: Any) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)
     try:
+        if address is None:
+            results.put((rank, function(rank, *arguments), None))
+            return
         timeout = datetime.timedelta(seconds=SECONDS)
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size, timeout=timeout)
         results.put((rank, function(rank, *arguments), None))

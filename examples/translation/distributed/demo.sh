@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two processes train, one is killed, one goes on alone, and its model is evaluated. Needs no GPU.
+# Two processes train, one is killed, one goes on alone, and its model is evaluated. Computes on the CPU, also where there are GPUs.
 # Interrupted and started again, it goes on.
 set -euo pipefail
 HERE=$(dirname "$0")
@@ -14,7 +14,7 @@ if [ ! -e "$MODEL/checkpoint_last.pt" ]; then
     PORT=$((20000 + RANDOM % 20000))
     for rank in 0 1; do  # what `torchrun --nproc_per_node 2` does, but with the processes' numbers at hand
         MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT WORLD_SIZE=2 RANK=$rank OMP_NUM_THREADS=1 \
-            bash "$HERE/train.sh" --max-update "$UPDATES" &
+            bash "$HERE/train.sh" --cpu --max-update "$UPDATES" &
         pids[rank]=$!
     done
     trap 'kill -9 "${pids[@]}" 2>/dev/null || true' EXIT
@@ -30,5 +30,5 @@ if [ ! -e "$MODEL/checkpoint_last.pt" ]; then
 fi
 
 echo "== One process goes on from the checkpoint of two."
-bash "$HERE/train.sh" --max-update "$UPDATES"
-mtmoe evaluate "$RUN/data" --path "$MODEL/checkpoint_last.pt" --beam 2 "$@"
+bash "$HERE/train.sh" --cpu --max-update "$UPDATES"
+mtmoe evaluate "$RUN/data" --path "$MODEL/checkpoint_last.pt" --beam 2 --cpu "$@"

@@ -29,8 +29,8 @@ class RunOptions:
     distributed_timeout: int = field(
         default=600,
         metadata={
-            "help": "seconds that a process waits for another that does not answer, before the run ends; more than the "
-            "slowest save takes"
+            "help": "seconds that a process waits for another that does not start or answer, before the run ends; more "
+            "than the slowest save takes"
         },
     )
 

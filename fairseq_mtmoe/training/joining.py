@@ -1,0 +1,232 @@
+"""The first second of a run in several processes: they meet, compare their options, and choose how to talk.
+
+fairseq's processes wait half an hour for one that does not come, without a word, and find out in the middle of a step,
+by hanging or by a traceback, that their options differ. Here they meet at torch's store first, where nothing has to be
+the same in all of them: the first process compares what the others wrote there, and tells all of them what it found.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+import warnings
+from argparse import Namespace
+from datetime import timedelta
+from typing import Any
+
+import torch
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import utils as distributed_utils
+from torch import distributed as dist
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.rendezvous import rendezvous
+
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.training import connections
+from fairseq_mtmoe.training.agreement import Options, differing, first_difference, shared_options
+
+logger = logging.getLogger(__name__)
+
+CPU = "a CPU"
+_GRACE = 3  # seconds that processes have for what takes no time, such as reading what the first one found
+_PAUSE = 0.05  # seconds
+_fairseq_main, _fairseq_init = distributed_utils.distributed_main, distributed_utils.distributed_init
+
+
+def install() -> None:
+    """Put these functions in the place of fairseq's. Safe to call any number of times."""
+    distributed_utils.distributed_main = distributed_main
+    distributed_utils.distributed_init = distributed_init
+
+
+def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
+    """As fairseq's, also in a process that torch started, which has loaded no plugin yet."""
+    from fairseq_mtmoe import register
+
+    register()
+    _fairseq_main(i, main, cfg, kwargs)
+
+
+def distributed_init(cfg: Any) -> int:
+    """As fairseq's.
+
+    Raises:
+        UserError: another process does not come, cannot be reached, or has other options.
+    """
+    if isinstance(cfg, Namespace):
+        cfg = convert_namespace_to_omegaconf(cfg)
+    joined = dist.is_available() and dist.is_initialized()
+    with warnings.catch_warnings():
+        if not cfg.common.tpu and not joined:
+            join(cfg)
+            warnings.filterwarnings("ignore", "Distributed is already initialized")
+        rank: int = _fairseq_init(cfg)
+    return rank
+
+
+def join(cfg: Any) -> None:
+    """Join this process with the others of the run, of which `--distributed-backend` can be told by then."""
+    options = cfg.distributed_training
+    rank, world_size, method = options.distributed_rank, options.distributed_world_size, options.distributed_init_method
+    if not 0 <= rank < world_size:
+        must_be("--distributed-rank", f"from 0 to {world_size - 1} in {world_size} processes", rank)
+    seconds = _timeout(cfg)
+    meeting = Meeting(rank, world_size, seconds)
+    logger.info(f"distributed init (rank {rank}): {method}")
+    store = meeting.store_at(method)
+    place = _place(cfg)
+    ours = dist.PrefixStore("fairseq_mtmoe", store)  # type: ignore[attr-defined]
+    agreed = meeting.agree(ours, shared_options(cfg), place)
+    options.distributed_backend = backend = choose_backend(options.distributed_backend, agreed)
+    timeout = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+        if seconds is not None:
+            connections.set_timeout(seconds)
+        if place != CPU:
+            dist.all_reduce(torch.zeros(1).cuda())  # as fairseq does, for NCCL to connect
+    except RuntimeError as error:
+        raise meeting.lost("another process", error) from error
+    logger.info(f"initialized host {socket.gethostname()} as rank {rank}")
+
+
+def choose_backend(wanted: str, places: list[str]) -> str:
+    """NCCL joins processes that have a GPU each; where two share one, or are on CPUs, gloo does.
+
+    Args:
+        wanted: `--distributed-backend`.
+        places: the GPU of each process, or `CPU`.
+    """
+    if wanted != "nccl" or (CPU not in places and len(set(places)) == len(places)):
+        return wanted
+    logger.info("`--distributed-backend` is gloo: NCCL needs a GPU for each process")
+    return "gloo"
+
+
+def _place(cfg: Any) -> str:
+    """What this process computes on: a GPU by a name that no other GPU has."""
+    if cfg.common.cpu or not torch.cuda.is_available():
+        return CPU
+    index = torch.cuda.current_device()
+    return str(getattr(torch.cuda.get_device_properties(index), "uuid", f"{socket.gethostname()} {index}"))
+
+
+def _timeout(cfg: Any) -> int | None:
+    """`--distributed-timeout`; None for models that do not have it, which wait as long as torch does."""
+    seconds: int | None = getattr(getattr(cfg, "model", None), "distributed_timeout", None)
+    if seconds is not None and seconds < 1:
+        must_be("--distributed-timeout", "at least 1", seconds)
+    return seconds
+
+
+class Meeting:
+    """Where processes write what they are going to do, before they do anything together.
+
+    Args:
+        rank: of this process.
+        world_size: how many there should be.
+        seconds: how long to wait for them; None as long as torch does.
+    """
+
+    def __init__(self, rank: int, world_size: int, seconds: float | None) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.seconds = default_pg_timeout.total_seconds() if seconds is None else seconds
+        option = "" if seconds is None else " (`--distributed-timeout`)"
+        self._within = f"within {self.seconds:g} seconds{option}"
+
+    def store_at(self, method: str) -> Any:
+        """The store at an address, as fairseq is given it.
+
+        Raises:
+            UserError: nobody is there.
+        """
+        # With the true number the first process would wait in here for the others, and could not say for whom.
+        size = self.world_size if method.startswith("file:") else 1
+        try:
+            store, _, _ = next(rendezvous(method, self.rank, size, timeout=timedelta(seconds=self.seconds)))
+        except (RuntimeError, ValueError) as error:
+            if "EADDRINUSE" in str(error):
+                raise UserError(
+                    f"The address {method} must be free for process 0, but another process has it: choose another "
+                    "port, and one `--distributed-rank` for each process."
+                ) from error
+            raise self.lost(f"process 0 at {method}", error) from error
+        store.set_timeout(timedelta(seconds=self.seconds))
+        return store
+
+    def agree(self, store: Any, options: Options, place: str) -> list[str]:
+        """Compare the options with those of all processes, which call this together; returns the places of all.
+
+        Raises:
+            UserError: options differ, two processes have one rank, or not all come in time; in all that came.
+        """
+        if store.add(f"taken {self.rank}", 1) > 1:
+            raise UserError(
+                f"`--distributed-rank` must be another one in each process, but two have {self.rank}; or the meeting "
+                "place of `--distributed-init-method` is a file that an earlier run left, and must be removed."
+            )
+        store.set(f"process {self.rank}", json.dumps({"options": options, "place": place}))
+        if self.rank == 0:
+            found = self._compare(store, options, place)
+            store.set("found", json.dumps(found))
+            self._let_read(store)
+        else:
+            found = json.loads(self._wait(store, "found", self.seconds + _GRACE, "process 0"))
+            store.add("read", 1)
+        if "error" in found:
+            raise UserError(found["error"])
+        places: list[str] = found["places"]
+        if self.rank >= len(places):  # the first process waited for fewer, all of which came
+            raise UserError(differing("--distributed-world-size", len(places), self.rank, self.world_size))
+        return places
+
+    def _compare(self, store: Any, options: Options, place: str) -> dict[str, Any]:
+        """What the first process finds: `{"places": […]}`, or `{"error": sentence}` as soon as there is one."""
+        end = time.monotonic() + self.seconds
+        places = [place]
+        for rank in range(1, self.world_size):
+            try:
+                other = json.loads(self._wait(store, f"process {rank}", end - time.monotonic(), f"process {rank}"))
+            except UserError as error:
+                return {"error": str(error)}
+            name = first_difference(options, other["options"])
+            if name is not None:
+                return {"error": differing(name, options.get(name), rank, other["options"].get(name))}
+            places.append(other["place"])
+        return {"places": places}
+
+    def _let_read(self, store: Any) -> None:
+        """Wait until those that came have read what was found: the store goes when the first process does."""
+        came = sum(store.check([f"process {rank}"]) for rank in range(1, self.world_size))
+        end = time.monotonic() + _GRACE
+        while store.add("read", 0) < came and time.monotonic() < end:
+            time.sleep(_PAUSE)
+
+    def _wait(self, store: Any, key: str, seconds: float, whom: str) -> bytes:
+        """What a process wrote. Asked for again and again: torch logs its own waits that end in vain."""
+        end = time.monotonic() + seconds
+        try:
+            while not store.check([key]):
+                if time.monotonic() > end:
+                    raise self._absent(whom)
+                time.sleep(_PAUSE)
+            value: bytes = store.get(key)
+        except RuntimeError as error:
+            raise self.lost(whom, error) from error
+        return value
+
+    def _absent(self, whom: str) -> UserError:
+        return UserError(
+            f"Process {self.rank} of {self.world_size} waited for {whom}, which did not come {self._within}: start "
+            "all of them, with the same `--distributed-world-size`, and see the first message of the others."
+        )
+
+    def lost(self, whom: str, error: Exception) -> UserError:
+        """The sentence for what torch raises when another process cannot be reached."""
+        words = str(error).strip().partition("\n")[0]
+        return UserError(
+            f"Process {self.rank} of {self.world_size} could not reach {whom} {self._within}: start all of them, with "
+            f"the same `--distributed-init-method`, and see the first message of the others. ({words})"
+        )

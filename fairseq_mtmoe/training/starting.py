@@ -1,0 +1,113 @@
+"""How a run's processes start: how many there are, who starts them, and on which device each computes.
+
+fairseq counts GPUs, with `--cpu` too; where there are none, it starts none. Under torchrun it divides by their number,
+and overlooks torchrun where one GPU, or none, makes it expect one process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq.distributed import utils as distributed_utils
+from torch.multiprocessing.spawn import spawn
+
+from fairseq_mtmoe.errors import must_be
+
+LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+_SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What becomes of fairseq's options of the same names, and how many processes this one starts on CPUs itself."""
+
+    distributed_world_size: int
+    distributed_rank: int
+    distributed_init_method: str | None
+    distributed_no_spawn: bool
+    device_id: int
+    spawn_on_cpus: int = 0
+
+
+def decide(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, str]) -> Start:
+    """How the processes of a run start.
+
+    What torchrun says counts first, then an address that is given. Without either, fairseq starts one process for each
+    GPU. On CPUs one process trains, unless `--distributed-world-size` says otherwise: another number than that of the
+    GPUs, which is its default.
+
+    Args:
+        options: fairseq's options of distributed training.
+        cpu: `--cpu`.
+        num_gpus: of this machine, as far as this process may use them.
+        environment: the environment's variables.
+
+    Raises:
+        UserError: more processes are asked for than there are GPUs, and nobody starts them.
+    """
+    cpu = cpu or num_gpus == 0
+    world_size, rank = options.distributed_world_size, options.distributed_rank
+    method, no_spawn = options.distributed_init_method, options.distributed_no_spawn
+    as_it_is = Start(world_size, rank, method, no_spawn, options.device_id)
+    if method is not None:  # without a GPU fairseq would start no process at all
+        return Start(world_size, rank, method, True, 0) if cpu else as_it_is
+    if all(name in environment for name in LAUNCHED) and int(environment["WORLD_SIZE"]) > 1:
+        rank = int(environment["RANK"])
+        device = 0 if cpu else int(environment.get("LOCAL_RANK", rank)) % num_gpus
+        return Start(int(environment["WORLD_SIZE"]), rank, "env://", True, device)
+    if any(name in environment for name in _SLURM) and options.distributed_port > 0:
+        return as_it_is
+    if not cpu and world_size > num_gpus:
+        rule = f"at most {num_gpus}, the number of this machine's GPUs, or the number of processes that torchrun starts"
+        must_be("--distributed-world-size", rule, world_size)
+    if not cpu:
+        return as_it_is
+    if world_size in (1, num_gpus):
+        return Start(1, rank, None, no_spawn, 0)
+    return Start(world_size, rank, None, no_spawn, 0, spawn_on_cpus=world_size)
+
+
+def install() -> None:
+    """Decide before fairseq's commands do. Safe to call any number of times."""
+    if not hasattr(distributed_utils.call_main, "decides"):
+        distributed_utils.call_main = _deciding(distributed_utils.call_main)
+
+
+def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
+        options = cfg.distributed_training
+        if cfg.common.tpu or options.pipeline_model_parallel:
+            return original(cfg, main, **kwargs)
+        start = decide(options, cfg.common.cpu, torch.cuda.device_count(), os.environ)
+        for name, value in vars(start).items():
+            if name in options:
+                options[name] = value
+        if start.spawn_on_cpus:
+            return _spawn(cfg, main, kwargs, start.spawn_on_cpus)
+        return original(cfg, main, **kwargs)
+
+    call_main.decides = True  # type: ignore[attr-defined]
+    return call_main
+
+
+def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_processes: int) -> None:
+    """Start processes on CPUs, as fairseq does on GPUs, and wait for them."""
+    options = cfg.distributed_training
+    port = options.distributed_port if options.distributed_port > 0 else _free_port()
+    options.distributed_init_method = f"tcp://localhost:{port}"
+    options.distributed_rank = None  # as fairseq does: each process finds its own
+    spawn(distributed_utils.distributed_main, (main, cfg, {**kwargs, "start_rank": 0}), num_processes)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port: int = free.getsockname()[1]
+    return port

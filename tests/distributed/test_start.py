@@ -1,0 +1,56 @@
+"""How runs in several processes begin: by fairseq's own command, in the processes that it is started in."""
+
+import sys
+import time
+
+import pytest
+
+from tests.helpers.commands import train, training_arguments
+from tests.helpers.digits import make_digit_corpus
+from tests.helpers.processes import run_processes
+
+OPTIONS = ("--max-tokens", 120, "--max-update", 2, "--no-save")
+SECONDS = 3  # of `--distributed-timeout`
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=4, test=4)
+
+
+def join(rank, data, folder, world_size, *differing):
+    """`fairseq-train` as one of the processes that meet at a file: its error's sentence, and seconds until it came."""
+    from fairseq_cli import train as command
+
+    joined = ("--distributed-init-method", f"file://{folder}/meeting", "--distributed-rank", rank,
+              "--distributed-world-size", world_size, "--distributed-timeout", SECONDS)  # fmt: skip
+    sys.argv[1:] = map(str, training_arguments(data, folder, *OPTIONS, *joined, *differing[rank]))
+    begin = time.monotonic()
+    try:
+        command.cli_main()
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - begin
+    return None
+
+
+def test_processes_on_cpus_are_joined_by_gloo_although_nothing_says_so(corpus, tmp_path):
+    """`--distributed-backend` is nccl by default; what is logged may be another thing in each process."""
+    assert run_processes(join, 2, corpus, tmp_path, 2, (), ("--log-interval", 7), joined=False) == [None, None]
+
+
+@pytest.mark.parametrize("option", ["--num-experts", "--dense-updates"])
+def test_options_that_differ_are_named_at_once(option, corpus, tmp_path):
+    found = run_processes(join, 2, corpus, tmp_path, 2, (option, 4), (option, 8), joined=False)
+    sentence = f"UserError: `{option}` must be the same in all processes, but is 4 in process 0 and 8 in process 1."
+    assert [said for said, _ in found] == [sentence] * 2
+
+
+def test_a_process_that_is_not_started_is_missed(corpus, tmp_path):
+    ((said, took),) = run_processes(join, 1, corpus, tmp_path, 2, (), joined=False)
+    assert f"waited for process 1, which did not come within {SECONDS} seconds (`--distributed-timeout`)" in said
+    assert took >= SECONDS
+
+
+def test_one_command_starts_processes_on_cpus(corpus, tmp_path):
+    train(corpus, tmp_path, "--num-experts", 4, "--distributed-world-size", 2, "--max-tokens", 120, "--max-update", 2)
+    assert sorted(path.name for path in tmp_path.glob("checkpoint_last.experts/*/*")) == ["0-1.pt", "2-3.pt"]

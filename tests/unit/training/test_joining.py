@@ -1,0 +1,193 @@
+"""Processes that meet: threads of one process, at a store in its memory."""
+
+import socket
+import threading
+import time
+from argparse import Namespace
+
+import pytest
+from omegaconf import OmegaConf
+from torch import distributed as dist
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training.agreement import shared_options
+from fairseq_mtmoe.training.joining import CPU, Meeting, choose_backend
+
+SECONDS = 0.5
+
+
+def meet(*processes):
+    """What becomes of processes, each given as (rank, world size, options): places or a sentence, and the seconds."""
+    store = dist.HashStore()
+    found = [None] * len(processes)
+
+    def take_part(index, rank, world_size, options):
+        try:
+            found[index] = Meeting(rank, world_size, SECONDS).agree(store, options, f"GPU {rank}")
+        except UserError as error:
+            found[index] = str(error)
+
+    threads = [threading.Thread(target=take_part, args=(index, *one)) for index, one in enumerate(processes)]
+    begin = time.monotonic()
+    for thread in threads:
+        thread.start()
+        time.sleep(0.02)  # in this order
+    for thread in threads:
+        thread.join()
+    return found, time.monotonic() - begin
+
+
+def options(**changes):
+    return {"--distributed-world-size": 2, "--num-experts": 4, "--lr": 0.1, **changes}
+
+
+def test_processes_with_the_same_options_learn_where_the_others_are():
+    found, _ = meet((2, 3, options()), (0, 3, options()), (1, 3, options()))
+    assert found == [["GPU 0", "GPU 1", "GPU 2"]] * 3
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_the_option_that_differs_is_named_to_all_at_once(changed):
+    given = [options(**({"--num-experts": 8, "--lr": 0.2} if rank == changed else {})) for rank in range(3)]
+    found, took = meet(*((rank, 3, given[rank]) for rank in range(3)))
+    first, value = (8, 4) if changed == 0 else (4, 8)
+    other = max(changed, 1)
+    sentence = "`--num-experts` must be the same in all processes, but is {} in process 0 and {} in process {}."
+    assert found == [sentence.format(first, value, other)] * 3 and took < SECONDS
+
+
+def test_an_option_that_one_does_not_have_differs():
+    found, _ = meet((0, 2, options()), (1, 2, options(**{"--dense-updates": 5})))
+    assert (
+        found
+        == ["`--dense-updates` must be the same in all processes, but is None in process 0 and 5 in process 1."] * 2
+    )
+
+
+def test_another_number_of_processes_is_said_before_they_are_waited_for():
+    for sizes in ((2, 3), (3, 2)):
+        given = [(rank, size, {"--distributed-world-size": size}) for rank, size in enumerate(sizes)]
+        found, took = meet(*given)
+        assert took < SECONDS and len(set(found)) == 1
+        assert "`--distributed-world-size` must be the same in all processes" in found[0]
+
+
+def test_a_process_too_many_is_told_so():
+    found, _ = meet((0, 2, options()), (1, 2, options()), (2, 3, options()))
+    assert found[:2] == [["GPU 0", "GPU 1"]] * 2
+    assert "`--distributed-world-size` must be the same" in found[2] and "2 in process 0 and 3 in process 2" in found[2]
+
+
+def test_a_process_that_does_not_come_is_named_in_time():
+    found, took = meet((0, 3, options()), (1, 3, options()))
+    assert SECONDS <= took < SECONDS + 1
+    assert found[0] == found[1]
+    assert "waited for process 2, which did not come within 0.5 seconds (`--distributed-timeout`)" in found[0]
+
+
+def test_two_of_one_rank_are_told_apart():
+    found, _ = meet((1, 2, options()), (1, 2, options()), (0, 2, options()))
+    assert found[0] == found[2] == ["GPU 0", "GPU 1"]
+    assert "`--distributed-rank` must be another one in each process, but two have 1" in found[1]
+
+
+def test_nobody_at_the_address():
+    with pytest.raises(UserError, match=r"Process 1 of 2 could not reach process 0 at tcp://127\.0\.0\.1:1 within 0.2"):
+        Meeting(1, 2, 0.2).store_at("tcp://127.0.0.1:1")
+
+
+def test_an_address_that_is_taken():
+    with socket.socket(socket.AF_INET6) as taken:
+        taken.bind(("::", 0))
+        taken.listen()
+        with pytest.raises(UserError, match="must be free for process 0, but another process has it"):
+            Meeting(0, 2, 1).store_at(f"tcp://localhost:{taken.getsockname()[1]}")
+
+
+def test_a_lost_store_is_no_silence():
+    class Lost:
+        def add(self, key, value):
+            return 1
+
+        def set(self, key, value):
+            pass
+
+        def check(self, keys):
+            raise RuntimeError("Connection reset by peer\nat line 7")
+
+    with pytest.raises(UserError, match=r"could not reach process 0 .*\(Connection reset by peer\)$"):
+        Meeting(1, 2, SECONDS).agree(Lost(), options(), CPU)
+
+
+# ---- the backend ----
+
+
+@pytest.mark.parametrize(
+    ("wanted", "places", "chosen"),
+    [
+        ("nccl", ["a", "b"], "nccl"),
+        ("nccl", ["a", "b", "a"], "gloo"),
+        ("nccl", [CPU, CPU], "gloo"),
+        ("nccl", ["a", CPU], "gloo"),
+        ("gloo", ["a", "b"], "gloo"),
+        ("mpi", ["a", "a"], "mpi"),
+    ],
+)
+def test_nccl_needs_a_gpu_for_each_process(wanted, places, chosen):
+    assert choose_backend(wanted, places) == chosen
+
+
+# ---- the options ----
+
+
+def configuration(folder, **changes):
+    cfg = {
+        "common": {"seed": 1, "log_format": "simple"},
+        "distributed_training": {"distributed_world_size": 2, "distributed_rank": 0, "device_id": 0},
+        "model": {"_name": "base_moe", "num_experts": 4, "encoder": {"layers": 6}},
+        "task": {"_name": "translation", "data": "here", "seed": "${common.seed}", "lang_pairs": "/a/pairs.txt"},
+        "dataset": {"num_workers": 1, "max_tokens": 100},
+        "checkpoint": {"save_dir": str(folder), "restore_file": "checkpoint_last.pt", "reset_meters": False},
+        "generation": {"beam": 5},
+    }
+    cfg = OmegaConf.create(cfg)
+    for name, value in changes.items():
+        OmegaConf.update(cfg, name.replace("__", "."), value)
+    return cfg
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"model__num_experts": 8}, "--num-experts"),
+        ({"model___name": "base_dense"}, "--arch"),
+        ({"model__encoder__layers": 5}, "model.encoder.layers"),
+        ({"common__seed": 2}, "--seed"),
+        ({"task__lang_pairs": "en-de"}, "--lang-pairs"),
+        ({"dataset__max_tokens": 50}, "--max-tokens"),
+        ({"checkpoint__reset_meters": True}, "--reset-meters"),
+        ({"distributed_training__distributed_rank": 1}, None),
+        ({"task__data": "elsewhere", "task__lang_pairs": "/b/pairs.txt"}, None),
+        ({"dataset__num_workers": 0, "common__log_format": "json"}, None),
+    ],
+    ids=str,
+)
+def test_what_must_be_the_same(change, name, tmp_path):
+    one, other = shared_options(configuration(tmp_path)), shared_options(configuration(tmp_path, **change))
+    assert next((key for key in one if one[key] != other[key]), None) == name and set(one) == set(other)
+
+
+def test_options_of_an_architecture_as_they_came(tmp_path):
+    cfg = OmegaConf.create({"model": None}, flags={"allow_objects": True})
+    cfg.model = Namespace(arch="transformer", encoder_layers=6, distributed_rank=1, save_dir="x", lr=[0.1])
+    assert shared_options(cfg) == {"--arch": "transformer", "--encoder-layers": 6, "--lr": "[0.1]"}
+
+
+def test_a_folder_that_is_not_shared_is_seen_by_its_checkpoint(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    empty = shared_options(configuration(there))
+    assert shared_options(configuration(here)) == empty
+    (here / "checkpoint_last.pt").touch()
+    assert shared_options(configuration(here))["--save-dir"] == "a place with checkpoint_last.pt"
+    assert empty["--save-dir"] == "a place without checkpoint_last.pt"

@@ -1,0 +1,77 @@
+"""How many processes a run has, who starts them, and where each computes: on machines that are pretended."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training.starting import Start, decide
+
+ADDRESS = "tcp://10.0.0.1:29500"
+ENVIRONMENT = "env://"
+
+
+def torchrun(rank, world_size, **more):
+    return {"MASTER_ADDR": "h", "MASTER_PORT": "1", "RANK": str(rank), "WORLD_SIZE": str(world_size), **more}
+
+
+def start(gpus=0, cpu=False, environment=(), **given):
+    """The decision on a machine, where fairseq's default number of processes is that of its GPUs."""
+    options = {
+        "distributed_world_size": max(1, gpus), "distributed_rank": 0, "distributed_init_method": None,
+        "distributed_no_spawn": False, "distributed_port": -1, "device_id": 0,
+    }  # fmt: skip
+    assert set(given) <= set(options)
+    return decide(SimpleNamespace(**{**options, **given}), cpu, gpus, dict(environment))
+
+
+TABLE = {
+    # machine and options: processes, rank, address, whether fairseq starts no others, GPU, how many are started on CPUs
+    "one CPU": (start(), (1, 0, None, False, 0)),
+    "one GPU": (start(gpus=1), (1, 0, None, False, 0)),
+    "GPUs": (start(gpus=8), (8, 0, None, False, 0)),
+    "fewer than the GPUs": (start(gpus=8, distributed_world_size=2), (2, 0, None, False, 0)),
+    "--cpu beside GPUs": (start(gpus=8, cpu=True), (1, 0, None, False, 0)),
+    "--cpu beside one GPU": (start(gpus=1, cpu=True), (1, 0, None, False, 0)),
+    "several on CPUs": (start(distributed_world_size=3), (3, 0, None, False, 0, 3)),
+    "several with --cpu": (start(gpus=8, cpu=True, distributed_world_size=2), (2, 0, None, False, 0, 2)),
+    "torchrun on CPUs": (start(environment=torchrun(3, 4)), (4, 3, ENVIRONMENT, True, 0)),
+    "torchrun --cpu": (start(gpus=8, cpu=True, environment=torchrun(3, 4)), (4, 3, ENVIRONMENT, True, 0)),
+    "torchrun on GPUs": (start(gpus=4, environment=torchrun(6, 8, LOCAL_RANK="2")), (8, 6, ENVIRONMENT, True, 2)),
+    "torchrun on machines of other sizes": (
+        start(gpus=3, environment=torchrun(6, 7, LOCAL_RANK="2")), (7, 6, ENVIRONMENT, True, 2),
+    ),
+    "torchrun on one GPU": (start(gpus=1, environment=torchrun(1, 2, LOCAL_RANK="1")), (2, 1, ENVIRONMENT, True, 0)),
+    "a launcher without local ranks": (start(gpus=4, environment=torchrun(6, 8)), (8, 6, ENVIRONMENT, True, 2)),
+    "torchrun with one process": (start(environment=torchrun(0, 1)), (1, 0, None, False, 0)),
+    "an address on CPUs": (
+        start(distributed_init_method=ADDRESS, distributed_world_size=2, distributed_rank=1), (2, 1, ADDRESS, True, 0),
+    ),
+    "an address with --cpu": (
+        start(gpus=8, cpu=True, distributed_init_method=ADDRESS, distributed_world_size=16, distributed_rank=8),
+        (16, 8, ADDRESS, True, 0),
+    ),
+    "an address on GPUs": (
+        start(gpus=8, distributed_init_method=ADDRESS, distributed_world_size=16, distributed_rank=8),
+        (16, 8, ADDRESS, False, 0),
+    ),
+    "an address, one process for each GPU": (
+        start(gpus=8, distributed_init_method=ADDRESS, distributed_no_spawn=True, device_id=3, distributed_rank=3),
+        (8, 3, ADDRESS, True, 3),
+    ),
+    "SLURM": (
+        start(gpus=8, environment={"SLURM_JOB_NODELIST": "a,b"}, distributed_world_size=16, distributed_port=1),
+        (16, 0, None, False, 0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "right"), TABLE.values(), ids=TABLE)
+def test_the_start_is(found, right):
+    assert found == Start(*right)
+
+
+def test_more_processes_than_gpus_need_a_launcher():
+    sentence = "^`--distributed-world-size` must be at most 2, the number of this machine's GPUs, .*but is 4 instead"
+    with pytest.raises(UserError, match=sentence):
+        start(gpus=2, distributed_world_size=4)
