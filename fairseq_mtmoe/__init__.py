@@ -31,7 +31,9 @@ def register() -> None:
     from fairseq_mtmoe import training
     from fairseq_mtmoe.checkpoints import loading
     from fairseq_mtmoe.errors import install_excepthook
+    from fairseq_mtmoe.known_warnings import filter_known
 
+    filter_known()
     # fairseq's checkpoints hold their options as a Namespace: a plain container, and safe to unpickle.
     torch.serialization.add_safe_globals([argparse.Namespace])
     install_excepthook()

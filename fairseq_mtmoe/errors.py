@@ -6,8 +6,11 @@ its sentence alone. Invariants of our own code are asserted instead, and keep th
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
+import time
 from types import TracebackType
 from typing import NoReturn
 
@@ -37,6 +40,15 @@ def find_user_error(error: BaseException | None) -> UserError | None:
     return None
 
 
+def _tell_torchrun(error: UserError) -> None:
+    """Let torchrun's own report, which comes below, say the sentence and not that there is no traceback."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        details = {"py_callstack": str(error), "timestamp": str(int(time.time()))}
+        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+            json.dump({"message": {"message": str(error), "extraInfo": details}}, file)
+
+
 def install_excepthook() -> None:
     """Print a `UserError`'s sentence instead of its traceback. Safe to call twice."""
     previous = sys.excepthook
@@ -49,6 +61,7 @@ def install_excepthook() -> None:
             previous(kind, error, trace)
         else:
             print(f"error: {user_error}", file=sys.stderr)
+            _tell_torchrun(user_error)
 
     hook.shows_user_errors = True  # type: ignore[attr-defined]
     sys.excepthook = hook

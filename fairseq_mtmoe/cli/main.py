@@ -9,6 +9,7 @@ import click
 
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.known_warnings import filter_known
 
 COMMANDS = ("prepare", "upcycle", "reshard", "average", "evaluate", "plot")
 
@@ -37,6 +38,7 @@ def commands() -> None:
 
 def main() -> None:
     """Run the command line; wrong input is one sentence on stderr and exit status 1."""
+    filter_known()
     try:
         commands()
     except UserError as error:

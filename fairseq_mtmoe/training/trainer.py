@@ -28,6 +28,7 @@ from fairseq_mtmoe.training import (
     joining,
     places,
     saving,
+    screen,
     starting,
     zero_sharding,
 )
@@ -54,6 +55,7 @@ class SparseTrainer(Trainer):
         self._idle = False
         self._dummies: list[bool] = []  # of the batches of the step under way
         super().__init__(cfg, task, model, criterion, quantizer)
+        screen.follow(self)
         refuse_what_cannot_work(self.cfg, model)
         self._timeout = self._number("distributed_timeout", least=1)
         self._limit_waiting()
@@ -253,6 +255,7 @@ def install() -> None:
     cpu_processes.install()
     full_sharding.install()
     zero_sharding.install()
+    screen.install()
     Trainer.__new__ = _new
 
 

@@ -1,5 +1,7 @@
 """One sentence for wrong input, everything for our own mistakes."""
 
+import json
+import os
 import subprocess
 import sys
 
@@ -17,8 +19,9 @@ except Exception:
 """
 
 
-def run(inner):
-    return subprocess.run([sys.executable, "-c", SCRIPT.format(inner=inner)], capture_output=True, text=True)
+def run(inner, **environment):
+    command = [sys.executable, "-c", SCRIPT.format(inner=inner)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
 
 def test_must_be_names_the_rule_and_the_value():
@@ -35,6 +38,16 @@ def test_of_a_long_value_the_beginning_is_shown():
 def test_a_users_error_is_one_line_even_when_fairseq_raises_it_again():
     result = run("raise UserError('`x` must be 1.')")
     assert result.stderr == "error: `x` must be 1.\n" and result.returncode == 1
+
+
+def test_torchruns_own_report_gets_the_sentence(tmp_path):
+    from torch.distributed.elastic.multiprocessing.api import ProcessFailure
+
+    run("raise UserError('`x` must be 1.')", TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"))
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(tmp_path / "error.json"))
+    assert failure.message["message"] == "`x` must be 1."
+    assert json.loads((tmp_path / "error.json").read_text())["message"]["extraInfo"]["py_callstack"] == "`x` must be 1."
+    assert "error: `x` must be 1." in run("raise UserError('`x` must be 1.')", TORCHELASTIC_ERROR_FILE="/").stderr
 
 
 def test_our_own_errors_keep_their_traceback():

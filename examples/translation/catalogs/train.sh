@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Train dense, then sparse: 16 experts in every second block, temperature heating. A second run continues the first.
 set -euo pipefail
+# What fairscale and fairseq say while they are imported, before the plugin can filter it.
+export PYTHONWARNINGS=ignore::FutureWarning:fairscale.experimental.nn.offload LOGLEVEL=${LOGLEVEL:-WARNING}
 DATA=${RUNS:-runs}/catalogs/data
 fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/catalogs/model" \
     --task translation_heated --lang-pairs "$DATA/lang_pairs.txt" --encoder-langtok tgt --decoder-langtok \
@@ -11,5 +13,5 @@ fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/catalog
     --criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1 \
     --optimizer fused_adam --adam-betas '(0.9,0.98)' --clip-norm 1.0 \
     --lr 0.003 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-update 1700 \
-    --max-tokens 2000 --num-workers 0 --seed 1 --log-format simple --log-interval 50 \
+    --max-tokens 2000 --num-workers 0 --seed 1 --log-format rich --log-interval 50 \
     --validate-interval 1000 --validate-interval-updates 200 --save-interval-updates 200 --keep-interval-updates 1 --no-epoch-checkpoints "$@"

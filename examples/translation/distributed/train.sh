@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Train 8 BASE experts in as many processes as torchrun, SLURM or the environment say. A second run goes on, in any number.
 set -euo pipefail
+# What fairscale and fairseq say while they are imported, before the plugin can filter it.
+export PYTHONWARNINGS=ignore::FutureWarning:fairscale.experimental.nn.offload LOGLEVEL=${LOGLEVEL:-WARNING}
 DATA=${RUNS:-runs}/distributed/data
 exec fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/distributed/model" \
     --task translation_heated --lang-pairs "$DATA/lang_pairs.txt" --encoder-langtok tgt --decoder-langtok \
@@ -10,5 +12,5 @@ exec fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/di
     --criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1 \
     --optimizer fused_adam --adam-betas '(0.9,0.98)' --clip-norm 1.0 \
     --lr 0.003 --lr-scheduler inverse_sqrt --warmup-updates 200 --max-tokens 2000 --num-workers 0 --seed 1 \
-    --log-format simple --log-interval 25 --validate-interval 1000 --validate-interval-updates 100 \
+    --log-format rich --log-interval 25 --validate-interval 1000 --validate-interval-updates 100 \
     --save-interval-updates 50 --keep-interval-updates 1 --no-epoch-checkpoints "$@"

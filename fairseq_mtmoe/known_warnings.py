@@ -1,0 +1,30 @@
+"""Warnings that a run prints and nobody who runs it can do anything about, by name.
+
+fairseq was written for older versions of the libraries that it uses. What they say of that comes once per process,
+before what matters. Only what is named here is left out, and a user's own settings (`python -W`, PYTHONWARNINGS) come
+first.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+KNOWN: tuple[tuple[type[Warning], str, str], ...] = (  # category, how the text begins, module
+    (FutureWarning, r"`torch\.cuda\.amp\.", r"fairscale\..*|fairseq\..*"),
+    (UserWarning, r"hydra\.experimental\.", r"hydra\..*"),
+    (UserWarning, r"\nThe version_base parameter is not specified", r"hydra\..*"),
+    (UserWarning, r"In '.*': Usage of deprecated keyword in package header", r"hydra\..*"),
+    (UserWarning, r"\n'.*' is validated against ConfigStore schema", r".*"),
+    (UserWarning, r"\nThe strict flag in the compose API is deprecated", r"hydra\..*"),
+    (UserWarning, r"'pin_memory' argument is set as true but no accelerator", r"torch\.utils\.data\..*"),
+    (UserWarning, r"Support for mismatched key_padding_mask and attn_mask", r"torch\.nn\..*"),
+)
+
+
+def filter_known() -> None:
+    """Leave the known warnings out from now on. Safe to call any number of times."""
+    for category, text, module in KNOWN:
+        rule = ("ignore", re.compile(text, re.IGNORECASE), category, re.compile(module), 0)
+        if rule not in warnings.filters:
+            warnings.filterwarnings("ignore", text, category, module, append=True)

@@ -1,0 +1,258 @@
+"""`--log-format rich`: one line of progress with the time left, a table at each validation, and the log in a file.
+
+fairseq's formats print everything that is known: a configuration of 5 kB, the model's modules, and a line of 900
+characters for a validation of 15 pairs. With this one the screen has what somebody who waits wants to see, and all
+else, in the words of `--log-format simple`, is in `--log-file`, by default `train.log` in `--save-dir`. Where there is
+no terminal the line of progress comes now and then.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from fairseq.dataclass import constants
+from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import progress_bar
+from fairseq.logging.meters import AverageMeter
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+
+NAME = "rich"
+LOG_FILE = "train.log"
+SECONDS_BETWEEN_LINES = 30.0  # without a terminal
+TIERS = ("low", "mid", "high")
+SHOWN = {"loss": "loss", "ppl": "perplexity", "wps": "tokens/s", "sampling_temperature": "temperature"}
+LINE = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
+
+
+class Screen:
+    """What one run shows, from its start to its end.
+
+    Args:
+        console: where to.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self.trainer: Any = None
+        self._bar = Progress(
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(10),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+            TextColumn("left", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[figures]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+            console=self.console,
+            transient=True,
+            expand=True,
+        )
+        self._task: TaskID | None = None
+        self._last_line = time.monotonic()
+        self._perplexities: dict[str, float] = {}
+
+    def step(self, epoch: int, batches: int, left: int) -> None:
+        """Called before each update.
+
+        Args:
+            epoch: the epoch, from 1.
+            batches: how many updates it has.
+            left: how many of them are to come, this one included.
+        """
+        done = self.trainer.get_num_updates()
+        if self._task is None:
+            self._task = self._bar.add_task("", total=None, completed=done, figures="")
+            if self.console.is_terminal:
+                self._bar.start()
+        total = self._total(done + left, epoch, batches)
+        self._bar.update(self._task, description=f"epoch {epoch}", total=total, completed=done)
+        if not self.console.is_terminal and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            self.console.print(self._line(), highlight=False, soft_wrap=True)
+
+    def _line(self) -> str:
+        """The line of progress where it cannot be drawn over."""
+        (task,) = self._bar.tasks
+        left = "" if task.time_remaining is None else f", {timedelta(seconds=int(task.time_remaining))} left"
+        total = "" if task.total is None else f" of {task.total:,.0f}"
+        return f"{task.description}: {task.completed:,.0f}{total} updates{left} {task.fields['figures']}".rstrip()
+
+    def _total(self, epoch_end: int, epoch: int, batches: int) -> float | None:
+        """The run's updates, as far as they are known: fairseq ends at `--max-update` or `--max-epoch`."""
+        options = self.trainer.cfg.optimization
+        limits = [float(options.max_update)] if options.max_update else []
+        if options.max_epoch:
+            limits.append(epoch_end + (options.max_epoch - epoch) * batches)
+        return min((limit for limit in limits if math.isfinite(limit)), default=None)
+
+    def show_figures(self, stats: Mapping[str, Any]) -> None:
+        """What the last updates came to, at the end of the line of progress."""
+        if self._task is not None:
+            self._bar.update(self._task, figures=_in_words(stats))
+
+    def show_epoch(self, epoch: int | None, stats: Mapping[str, Any]) -> None:
+        """One line for an epoch that is over."""
+        self.console.print(f"epoch {epoch}: {_in_words(stats)}", highlight=False)
+
+    def show_validation(self, subset: str, stats: Mapping[str, Any]) -> None:
+        """A table of what was validated: language pairs, tiers, and all of it."""
+        found = {name.removesuffix("_ppl"): _number(stats[name]) for name in stats if name.endswith("_ppl")}
+        pairs = [name for name in found if name not in TIERS]
+        title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
+        table = Table(title=title, title_justify="left")
+        table.add_column()
+        for name in ("loss", "perplexity", "change"):
+            table.add_column(name, justify="right")
+        groups = [pairs, [tier for tier in TIERS if tier in found]]
+        for group in groups:
+            for name in group:
+                self._add_row(table, name, f"{name}_", stats, end_section=name is group[-1])
+        self._add_row(table, "all", "", stats, end_section=True)
+        self.console.print(table)
+        if "best_loss" in stats:
+            self.console.print(f"best loss so far {_shown(stats['best_loss'])}")
+
+    def _add_row(self, table: Table, name: str, prefix: str, stats: Mapping[str, Any], end_section: bool) -> None:
+        loss, perplexity = stats.get(f"{prefix}loss"), stats.get(f"{prefix}ppl")
+        if perplexity is None:
+            return
+        now, before = _number(perplexity), self._perplexities.get(name)
+        self._perplexities[name] = now
+        change = "" if before is None or not before else f"{now / before - 1:+.1%}"
+        table.add_row(name, "" if loss is None else _shown(loss), _shown(perplexity), change, end_section=end_section)
+
+    def close(self) -> None:
+        """The run is over, or failed: the terminal is as it was."""
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+
+_screen = Screen()
+
+
+class RichProgressBar(progress_bar.SimpleProgressBar):
+    """fairseq's bar for one epoch or one validation, which draws on the run's screen; its lines go to the log."""
+
+    def __init__(self, iterable: Any, epoch: int | None, prefix: str | None, log_interval: int) -> None:
+        super().__init__(iterable, epoch, prefix, log_interval)
+        self.is_training = prefix is None and epoch is not None and _screen.trainer is not None
+        self.is_shown = progress_bar.logger.getEffectiveLevel() <= logging.INFO  # in the first process
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            if self.is_training and self.is_shown:
+                _screen.step(self.epoch, self.size, self.size - self.i)
+            yield item
+
+    def log(self, stats: Mapping[str, Any], tag: str | None = None, step: int | None = None) -> None:
+        """Called by fairseq every `--log-interval` updates."""
+        super().log(stats, tag, step)
+        if self.is_shown:
+            _screen.show_figures(stats)
+
+    def print(self, stats: Mapping[str, Any], tag: str | None = None, step: int | None = None) -> None:
+        """Called by fairseq at the end of an epoch or a validation."""
+        super().print(stats, tag, step)
+        if self.is_shown and self.is_training:
+            _screen.show_epoch(self.epoch, stats)
+        elif self.is_shown:
+            _screen.show_validation(tag or "validation", stats)
+
+
+def follow(trainer: Any) -> None:
+    """Called by our trainer: whose updates the screen counts."""
+    _screen.trainer = trainer
+    if _is_rich(trainer.cfg.common.log_format):
+        log_to_file(trainer.cfg)  # where fairseq has spawned this process, nothing of ours came before
+
+
+def log_to_file(cfg: Any) -> None:
+    """Let the screen have warnings and errors alone, and a file have everything. Safe to call twice."""
+    root = logging.getLogger()
+    if any(isinstance(handler, RichHandler) for handler in root.handlers):
+        return
+    path = Path(cfg.common.log_file or Path(cfg.checkpoint.save_dir) / LOG_FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = logging.FileHandler(path, encoding="utf-8")
+    file.setFormatter(logging.Formatter(LINE, "%Y-%m-%d %H:%M:%S"))
+    for handler in root.handlers[:]:
+        if type(handler) is logging.StreamHandler:
+            root.removeHandler(handler)
+    root.setLevel(logging.INFO)  # the file has everything, whatever LOGLEVEL keeps from the screen before
+    root.addHandler(file)
+    root.addHandler(RichHandler(logging.WARNING, _screen.console, show_path=False, markup=False))
+    if int(os.environ.get("RANK", 0)) == 0:
+        _screen.console.print(f"The log is in {path}.", highlight=False, soft_wrap=True)
+
+
+def install() -> None:
+    """Add the format to fairseq's. Safe to call any number of times."""
+    if NAME in constants.LOG_FORMAT_CHOICES.__members__:
+        return
+    _add_choice(constants.LOG_FORMAT_CHOICES, NAME)
+    progress_bar.progress_bar = _with_rich(progress_bar.progress_bar)
+    distributed_utils.call_main = _with_screen(distributed_utils.call_main)
+
+
+def _add_choice(choices: type[Enum], name: str) -> None:
+    """One more member: fairseq's configurations refer to this class and were built with it before we came."""
+    member = object.__new__(choices)
+    member._name_ = member._value_ = name
+    choices._member_names_.append(name)
+    choices._member_map_[name] = choices._value2member_map_[name] = member
+
+
+def _with_rich(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(iterator: Any, log_format: Any = None, log_interval: int = 100, **kwargs: Any) -> Any:
+        if not _is_rich(log_format):
+            return original(iterator, log_format, log_interval, **kwargs)
+        simple = progress_bar.SimpleProgressBar  # around it come fairseq's wrappers (tensorboard and others)
+        progress_bar.SimpleProgressBar = RichProgressBar
+        try:
+            return original(iterator, "simple", log_interval, **{**kwargs, "log_file": None})
+        finally:
+            progress_bar.SimpleProgressBar = simple
+
+    return make
+
+
+def _with_screen(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
+        if not _is_rich(cfg.common.log_format) or not main.__module__.endswith("train"):
+            return original(cfg, main, **kwargs)
+        log_to_file(cfg)
+        try:
+            return original(cfg, main, **kwargs)
+        finally:
+            _screen.close()
+
+    return call_main
+
+
+def _is_rich(log_format: Any) -> bool:
+    return log_format is not None and str(log_format) == NAME
+
+
+def _number(value: Any) -> float:
+    return float(value.avg if isinstance(value, AverageMeter) else value)
+
+
+def _shown(value: Any) -> str:
+    return f"{_number(value):.3f}"
+
+
+def _in_words(stats: Mapping[str, Any]) -> str:
+    known = [(word, progress_bar.format_stat(stats[name])) for name, word in SHOWN.items() if name in stats]
+    return ", ".join(f"{word} {value}" for word, value in known if value is not None)

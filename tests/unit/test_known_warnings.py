@@ -1,0 +1,54 @@
+"""Known warnings of others are left out by name; all else, and what a user asks for, is shown."""
+
+import subprocess
+import warnings
+
+import pytest
+
+from fairseq_mtmoe.known_warnings import filter_known
+from tests.helpers.commands import BIN, REPOSITORY
+
+
+def shown(text, category, module, ask="default"):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.resetwarnings()
+        if ask != "default":
+            warnings.simplefilter(ask)
+        filter_known()
+        warnings.warn_explicit(text, category, "file.py", 1, module=module, registry={})
+    return bool(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "category", "module"),
+    [
+        ("`torch.cuda.amp.autocast(args...)` is deprecated.", FutureWarning, "fairseq.tasks.fairseq_task"),
+        ("\nThe version_base parameter is not specified.\nPlease", UserWarning, "hydra.experimental.initialize"),
+        (
+            "'pin_memory' argument is set as true but no accelerator is found",
+            UserWarning,
+            "torch.utils.data.dataloader",
+        ),
+        ("Support for mismatched key_padding_mask and attn_mask is", UserWarning, "torch.nn.functional"),
+    ],
+)
+def test_a_known_warning_is_left_out_unless_the_user_wants_it(text, category, module):
+    assert not shown(text, category, module)
+    assert shown(text, category, module, ask="always")
+    assert shown(text, category, "a.users.module") or module.startswith("torch")
+    assert shown("Something else is wrong.", category, module)
+
+
+def test_a_second_call_adds_nothing():
+    with warnings.catch_warnings():
+        filter_known()
+        count = len(warnings.filters)
+        filter_known()
+        assert len(warnings.filters) == count
+
+
+def test_our_commands_show_none(tmp_path):
+    dense = REPOSITORY / "tests" / "golden" / "v0_1_0" / "dense" / "checkpoint_last.pt"
+    command = [BIN / "mtmoe", "upcycle", dense, tmp_path / "sparse.pt", "--num-experts", "2"]
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=REPOSITORY)
+    assert "2 experts per layer" in result.stdout and "Warning" not in result.stderr

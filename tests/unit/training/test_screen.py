@@ -1,0 +1,120 @@
+"""`--log-format rich`: progress, tables of validations, and the log in a file."""
+
+import io
+import logging
+
+import pytest
+from fairseq.logging import progress_bar
+from rich.console import Console
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.training import screen
+from tests.helpers.commands import train
+from tests.helpers.digits import make_digit_corpus
+
+register()
+
+
+class Options:
+    max_update, max_epoch = 100, 5
+
+
+class Updates:
+    """What the screen asks of a trainer: its options and how many updates it has made."""
+
+    def __init__(self):
+        self.done = 0
+        self.cfg = type("cfg", (), {"optimization": Options})
+
+    def get_num_updates(self):
+        return self.done
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """A screen without a terminal, and a function that says what is on it."""
+    text = io.StringIO()
+    own = screen.Screen(Console(file=text, width=100))
+    own.trainer = Updates()
+    monkeypatch.setattr(screen, "_screen", own)
+    monkeypatch.setattr(screen, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress_bar.logger, "level", logging.INFO)
+    return own, text.getvalue
+
+
+def make_bar(items, **kwargs):
+    return progress_bar.progress_bar(items, log_format="rich", log_interval=2, **kwargs)
+
+
+def test_a_line_says_how_far_the_run_is(shown):
+    own, text = shown
+    for _ in make_bar([0] * 4, epoch=2):
+        own.trainer.done += 1
+    lines = text().splitlines()
+    assert lines[0] == "epoch 2: 0 of 16 updates"  # four epochs of four batches each are to come
+    assert lines[3].startswith("epoch 2: 3 of 16 updates, 0:00:0")
+    assert "left" in lines[3]
+
+
+def test_the_run_ends_at_max_update_if_that_is_first(shown, monkeypatch):
+    own, text = shown
+    monkeypatch.setattr(Options, "max_update", 3)
+    for _ in make_bar([0] * 4, epoch=1):
+        own.trainer.done += 1
+    assert text().startswith("epoch 1: 0 of 3 updates")
+
+
+def test_figures_stand_behind_the_line_and_epochs_have_one(shown):
+    _, text = shown
+    bar = make_bar([0, 0], epoch=1)
+    for _ in bar:
+        bar.log({"loss": 4.25, "ppl": 19.0, "gnorm": 1.5}, tag="train_inner", step=2)
+    bar.print({"loss": 4.0, "wps": 1000.0}, tag="train", step=2)
+    assert "loss 4.25, perplexity 19\n" in text()
+    assert "epoch 1: loss 4, tokens/s 1000\n" in text()
+
+
+def validation(**changes):
+    stats = {"loss": 4.0, "ppl": 16.0, "en-de_loss": 3.5, "en-de_ppl": 11.3, "high_loss": 3.5, "high_ppl": 11.3}
+    return {**stats, "num_updates": 10, "best_loss": 4.0, **changes}
+
+
+def test_a_validation_is_a_table_of_pairs_tiers_and_all_with_the_change(shown):
+    _, text = shown
+    bar = make_bar([0], epoch=1, prefix="valid on 'valid' subset")
+    list(bar)
+    bar.print(validation(), tag="valid")
+    make_bar([0], epoch=1, prefix="valid on 'valid' subset").print(validation(ppl=12.0), tag="valid")
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in text().splitlines() if "│" in line]
+    assert rows[0] == ["en-de", "3.500", "11.300", ""]
+    assert [row[0] for row in rows] == ["en-de", "high", "all"] * 2
+    assert rows[-1] == ["all", "4.000", "12.000", "-25.0%"]
+    assert "valid after 10 updates" in text() and "best loss so far 4.000" in text()
+
+
+def test_other_formats_are_fairseqs(shown):
+    assert type(progress_bar.progress_bar([0], log_format="simple")) is progress_bar.SimpleProgressBar
+    assert (
+        type(progress_bar.progress_bar([0], log_format=None, default_log_format="none")).__name__ == "NoopProgressBar"
+    )
+
+
+def test_other_processes_show_nothing(shown, monkeypatch):
+    _, text = shown
+    monkeypatch.setattr(progress_bar.logger, "level", logging.WARNING)
+    bar = make_bar([0] * 2, epoch=1)
+    assert list(bar) == [0, 0]
+    bar.print({"loss": 4.0}, tag="train")
+    assert text() == ""
+
+
+def test_a_run_shows_a_table_and_keeps_everything_in_a_file(tmp_path):
+    """The real command; fairseq's own lines are in the file once, not once per epoch as with its `--log-file`."""
+    make_digit_corpus(tmp_path / "data", train=60, valid=6)
+    result = train(tmp_path / "data", tmp_path / "run", "--max-epoch", 2, "--log-format", "rich", "--log-interval", 1)
+    assert "├" in result.stdout and "en-aa" in result.stdout and "'common':" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) < 150
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "'common':" in log and "BaseMoEModel" in log
+    assert log.count("begin training epoch 2") == 1 and log.count("| valid | epoch 002 ") == 1
+    assert "epoch 2: 1" not in result.stderr and "Traceback" not in result.stderr
