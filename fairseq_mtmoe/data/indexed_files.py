@@ -1,78 +1,150 @@
 """How many sentences a binarized file holds, read from its index without loading it, and whether it is whole.
 
-The formats are those that `fairseq-preprocess` writes: `mmap` (the default), and the older `lazy` and `cached`.
+The formats are those that `fairseq-preprocess` writes: `mmap` (the default), and the older `lazy` and `cached`. fairseq
+believes what an index says and maps the file, so all of it is checked before fairseq sees it: that each sentence has a
+length and begins where the one before ends, that the data is there, and that its numbers are ids of the dictionary.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
-from typing import BinaryIO
+from dataclasses import dataclass
+from itertools import pairwise
 
-from fairseq_mtmoe.errors import UserError
+import numpy as np
 
-# Bytes per number, by the code that fairseq writes in the header.
-_ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.files import read_text, regular_file
+
+# Whole numbers, by the code that fairseq writes in the header.
+_TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32, 10: np.uint64}
+_MMAP, _CACHED, _HUFFMAN = b"MMIDIDX\0\0", b"TNTIDX\0\0", b"HUFFIDX"
+_FORMATS = {_MMAP: ("mmap",), _CACHED: ("cached", "lazy"), _HUFFMAN: ("huffman",)}
+_BLOCK = 1 << 20  # sentences that are checked at a time
+_LONGEST = 2**31 - 1
 
 
-def count_sentences(prefix: str) -> int | None:
+@dataclass(frozen=True)
+class _Index:
+    sentences: int
+    tokens: int
+    type: type[np.integer]
+    zero: int  # the number that stands for id 0
+
+
+def count_sentences(prefix: str, impl: str | None = None, may_be_empty: bool = False) -> int | None:
     """The number of sentences in `prefix.bin`, or None if its format is another than those above.
 
+    Args:
+        prefix: the files' path without `.idx` and `.bin`.
+        impl: fairseq's `--dataset-impl`, if it is given.
+        may_be_empty: whether sentences may have no token, as lists of alignments may.
+
     Raises:
-        UserError: the file is empty, or shorter than its index says.
+        UserError: the files are not there, empty, damaged, or of another format than `impl`.
     """
-    reader = _reader(prefix)
-    if reader is None:
+    index = _read_index(prefix, impl, 0 if may_be_empty else 1)
+    return None if index is None else index.sentences
+
+
+def check_ids(prefix: str, symbols: int, impl: str | None = None) -> None:
+    """See that all numbers in `prefix.bin` are ids of a dictionary of so many symbols.
+
+    This reads the file, which fairseq does, too, when it maps one.
+
+    Raises:
+        UserError: there is another number; or see `count_sentences`.
+    """
+    index = _read_index(prefix, impl, 1)
+    if index is None:
+        return
+    tokens = np.memmap(f"{prefix}.bin", index.type, "r", shape=(index.tokens,))
+    for extreme in (int(tokens.min()), int(tokens.max())):
+        if not 0 <= extreme - index.zero < symbols:
+            raise UserError(
+                f"`{prefix}.bin` must hold ids from 0 to {symbols - 1}, those of its dictionary, but holds "
+                f"{extreme - index.zero}; preprocess it again with this dictionary."
+            )
+
+
+def _read_index(prefix: str, impl: str | None, least: int) -> _Index | None:
+    if os.path.lexists(prefix) and impl in (None, "raw"):
+        read_text(prefix)  # fairseq prefers it to a binarized file
+    if impl == "raw":
+        return None
+    if os.path.lexists(prefix) and not os.path.lexists(f"{prefix}.idx"):
+        must_be("--dataset-impl", f"raw, the format of {prefix}", impl)
+    path, data = regular_file(f"{prefix}.idx", "an index"), regular_file(f"{prefix}.bin", "binarized data")
+    content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    magic = next((magic for magic in _FORMATS if content[: len(magic)].tobytes() == magic), None)
+    if magic is None:
+        raise _damaged(path)
+    if impl not in (None, *_FORMATS[magic]):
+        must_be("--dataset-impl", f"{' or '.join(_FORMATS[magic])}, the format of {path}", impl)
+    if magic == _HUFFMAN:
         return None
     try:
-        with open(f"{prefix}.idx", "rb") as index:
-            count, data_bytes = reader(index, os.path.getsize(f"{prefix}.idx"))
-    except (struct.error, KeyError):  # KeyError: a type of number that there is not
-        raise _truncated(f"{prefix}.idx") from None
-    if count == 0:
+        index = (_read_mmap if magic == _MMAP else _read_cached)(content, least)
+    except (struct.error, ValueError, KeyError):  # KeyError: a type of number that there is not
+        raise _damaged(path) from None
+    if index.sentences == 0:
         raise UserError(f"`{prefix}.bin` must hold at least one sentence, but is empty; preprocess it again.")
-    if os.path.getsize(f"{prefix}.bin") < data_bytes:
-        raise _truncated(f"{prefix}.bin")
-    return count
+    if data.stat().st_size < index.tokens * np.dtype(index.type).itemsize:
+        raise _damaged(data)
+    return index
 
 
-def _reader(prefix: str) -> Callable[[BinaryIO, int], tuple[int, int]] | None:
-    if not (os.path.isfile(f"{prefix}.idx") and os.path.isfile(f"{prefix}.bin")):
-        return None
-    with open(f"{prefix}.idx", "rb") as index:
-        magic = index.read(8)
-    if magic == b"MMIDIDX\0":
-        return _read_mmap
-    if magic == b"TNTIDX\0\0":
-        return _read_cached
-    # An index that was cut within its first bytes has no magic number to tell it by.
-    return _read_mmap if len(magic) < 8 else None
+def _read_mmap(content: np.ndarray, least: int) -> _Index:
+    """`magic(9) version(8) type(1) count(8) lengths(4·n) addresses(8·n)`, addresses in bytes."""
+    version, code, count = struct.unpack("<QBQ", content[9:26].tobytes())
+    lengths = _numbers(content, 26, count, np.int32)
+    addresses = _numbers(content, 26 + 4 * count, count, np.int64)
+    tokens = _count_tokens(lengths, addresses, np.dtype(_TYPES[code]).itemsize, least)
+    if version != 1:
+        raise ValueError("another version")
+    return _Index(count, tokens, _TYPES[code], 0)
 
 
-def _read_mmap(index: BinaryIO, size: int) -> tuple[int, int]:
-    """Number of sentences, and bytes of data: `magic(9) version(8) type(1) count(8) lengths(4·n) addresses(8·n)`."""
-    _, code, count = struct.unpack("<QBQ", index.read(26)[9:])
-    if count == 0:
-        return 0, 0
-    if size < 26 + 12 * count:
-        raise struct.error
-    index.seek(26 + 4 * (count - 1))
-    (last_length,) = struct.unpack("<i", index.read(4))
-    index.seek(26 + 12 * count - 8)
-    (last_address,) = struct.unpack("<q", index.read(8))
-    return count, last_address + last_length * _ITEM_SIZES[code]
+def _read_cached(content: np.ndarray, least: int) -> _Index:
+    """`magic(8) version(8) type(8) item size(8) count(8) s(8) dimensions(8·(n+1)) addresses(8·(n+1)) lengths(8·s)`,
+    addresses in tokens. Each sentence has one dimension, and so one length."""
+    version, code, item_size, count, num_lengths = struct.unpack("<QQQQQ", content[8:48].tobytes())
+    dimensions = _numbers(content, 48, count + 1, np.int64)
+    addresses = _numbers(content, 48 + 8 * (count + 1), count + 1, np.int64)
+    lengths = _numbers(content, 48 + 16 * (count + 1), num_lengths, np.int64)
+    if (version, item_size, num_lengths) != (1, np.dtype(_TYPES[code]).itemsize, count):
+        raise ValueError("another version, type or number of dimensions")
+    tokens = _count_tokens(lengths, addresses[:-1], 1, least)
+    if addresses[-1] != tokens or _count_tokens(np.ones(count, np.int64), dimensions[:-1], 1, 1) != dimensions[-1]:
+        raise ValueError("other lengths than the addresses say")
+    return _Index(count, tokens, _TYPES[code], 1)
 
 
-def _read_cached(index: BinaryIO, size: int) -> tuple[int, int]:
-    """The same: `magic(8) version(8) type(8) item size(8) count(8) s(8) dimensions(8·(n+1)) addresses(8·(n+1)) …`."""
-    _, _, item_size, count, lengths = struct.unpack("<QQQQQ", index.read(48)[8:])
-    if size < 48 + 16 * (count + 1) + 8 * lengths:
-        raise struct.error
-    index.seek(48 + 16 * (count + 1) - 8)
-    (end,) = struct.unpack("<q", index.read(8))
-    return count, end * item_size
+def _numbers(content: np.ndarray, start: int, count: int, kind: type[np.integer]) -> np.ndarray:
+    end = start + count * np.dtype(kind).itemsize
+    if end > len(content):
+        raise ValueError("the index ends before")
+    return np.frombuffer(content[start:end], kind)
 
 
-def _truncated(path: str) -> UserError:
+def _count_tokens(lengths: np.ndarray, addresses: np.ndarray, unit: int, least: int) -> int:
+    """The sum of the lengths of sentences that lie one behind the other, in blocks: there may be billions.
+
+    Raises:
+        ValueError: a sentence is shorter than `least`, or lies elsewhere.
+    """
+    tokens = 0
+    for start, end in pairwise([*range(0, len(lengths), _BLOCK), len(lengths)]):
+        block = lengths[start:end].astype(np.int64)
+        if block.min() < least or block.max() > _LONGEST:
+            raise ValueError("a sentence has no length")
+        ends = tokens + np.cumsum(block)
+        if not np.array_equal(addresses[start:end], (ends - block) * unit):
+            raise ValueError("a sentence does not begin where the one before ends")
+        tokens = int(ends[-1])
+    return tokens
+
+
+def _damaged(path: object) -> UserError:
     return UserError(f"`{path}` must be a whole file, but is truncated or damaged; preprocess or copy it again.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from fairseq import utils
 from fairseq.data import Dictionary, FairseqDataset, data_utils
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 
-from fairseq_mtmoe.data.indexed_files import count_sentences
+from fairseq_mtmoe.data.indexed_files import check_ids, count_sentences
 from fairseq_mtmoe.errors import UserError
 
 
@@ -48,6 +48,21 @@ def split_prefix(folder: str, split: str, source: str, target: str, lang: str) -
         if any(os.path.isfile(prefix + suffix) for suffix in (".idx", "")):
             return prefix
     return None
+
+
+def sentences_of(prefix: str, dictionary: Dictionary | None = None, impl: str | None = None) -> int:
+    """How many sentences a binarized file has, or one of text (`--dataset-impl raw`).
+
+    Raises:
+        UserError: it is damaged, empty or not there.
+    """
+    count = count_sentences(prefix, impl)
+    if count is None:
+        try:
+            count = len(data_utils.load_indexed_dataset(prefix, dictionary, impl))
+        except Exception as error:  # formats that only fairseq knows
+            raise UserError(f"`{prefix}` must be data that fairseq can load, but is not: {error}.") from error
+    return count
 
 
 def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
@@ -118,21 +133,28 @@ class PairLoader:
             )
         return PairSource(category, source, target, holding if self.is_training else holding[:1])
 
-    def _size(self, pair: PairSource, folder: str) -> int:
-        total = 0
+    def _files(self, pair: PairSource, folder: str) -> Iterator[tuple[str, str]]:
+        """Source and target file of the split and, if they are to be combined, of its continuations."""
+        langs = (pair.source, pair.target)
         for number in itertools.count() if self.combine else (0,):
             split = self.split + (str(number) if number else "")
-            prefixes = [split_prefix(folder, split, pair.source, pair.target, x) for x in (pair.source, pair.target)]
-            if None in prefixes:
+            source, target = (split_prefix(folder, split, *langs, lang) for lang in langs)
+            if source is None or target is None:
                 break
-            source = self._count(prefixes[0], self.manager.get_source_dictionary(pair.source))
-            target = self._count(prefixes[1], self.manager.get_target_dictionary(pair.target))
-            if source != target:
+            yield source, target
+
+    def _size(self, pair: PairSource, folder: str) -> int:
+        total = 0
+        impl = self.manager.args.dataset_impl
+        for number, (source, target) in enumerate(self._files(pair, folder)):
+            sentences = sentences_of(source, self.manager.get_source_dictionary(pair.source), impl)
+            others = sentences_of(target, self.manager.get_target_dictionary(pair.target), impl)
+            if sentences != others:
                 raise UserError(
-                    f"`{prefixes[0]}` and `{prefixes[1]}` must hold the same number of sentences, "
-                    f"but hold {source} and {target}."
+                    f"`{source}` and `{target}` must hold the same number of sentences, "
+                    f"but hold {sentences} and {others}."
                 )
-            total += source if number else source * self._upsampling(folder, pair)
+            total += sentences if number else sentences * self._upsampling(folder, pair)
         return total
 
     def _upsampling(self, folder: str, pair: PairSource) -> int:
@@ -140,14 +162,19 @@ class PairLoader:
         second = split_prefix(folder, f"{self.split}1", pair.source, pair.target, pair.source)
         return int(self.manager.args.upsample_primary) if self.combine and second else 1
 
-    def _count(self, prefix: str, dictionary: Dictionary) -> int:
-        count = count_sentences(prefix)
-        if count is None:
-            count = len(data_utils.load_indexed_dataset(prefix, dictionary, self.manager.args.dataset_impl))
-        return count
+    def _check(self, pair: PairSource, folder: str) -> None:
+        """What must be known before fairseq maps a pair's files."""
+        args = self.manager.args
+        for source, target in self._files(pair, folder):
+            check_ids(source, len(self.manager.get_source_dictionary(pair.source)), args.dataset_impl)
+            check_ids(target, len(self.manager.get_target_dictionary(pair.target)), args.dataset_impl)
+        alignments = os.path.join(folder, f"{self.split}.align.{pair.name}")
+        if args.load_alignments and os.path.lexists(f"{alignments}.idx"):
+            count_sentences(alignments, args.dataset_impl, may_be_empty=True)
 
     def _load(self, pair: PairSource, shard: int, sharing: dict | None) -> FairseqDataset:
         manager = self.manager
+        self._check(pair, pair.folders[shard])
         dataset: Any = manager.load_a_dataset(
             split=self.split,
             data_path=pair.folders[shard],
@@ -160,4 +187,10 @@ class PairLoader:
             data_category=pair.category,
             langtok_spec=manager.args.langtoks.get(pair.category, (None, None)),
         )
+        expected = self.shard_sizes[self.pairs.index(pair)][shard]
+        if len(dataset) != expected:  # text beside a binarized file, which fairseq prefers
+            raise UserError(
+                f"The {self.split} data of {pair.name} in {pair.folders[shard]} must hold {expected} sentences as its "
+                f"index says, but holds {len(dataset)}."
+            )
         return dataset

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairseq import utils
-from fairseq.data import data_utils
 
-from fairseq_mtmoe.data.indexed_files import count_sentences
+from fairseq_mtmoe.data.multilingual import sentences_of
 from fairseq_mtmoe.data.tiers import FILE_NAME, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
 
@@ -89,9 +88,4 @@ def _sizes(folder: Path, subset: str) -> dict[str, int]:
     pattern = re.compile(re.escape(subset) + r"\.([^.-]+)-([^.-]+)\.\2\.idx")
     names = sorted(path.name for path in folder.iterdir())
     matches = [match for name in names if (match := pattern.fullmatch(name))]
-    return {f"{m[1]}-{m[2]}": _count(str(folder / m[0].removesuffix(".idx"))) for m in matches}
-
-
-def _count(prefix: str) -> int:
-    count = count_sentences(prefix)
-    return len(data_utils.load_indexed_dataset(prefix, None) or ()) if count is None else count
+    return {f"{m[1]}-{m[2]}": sentences_of(str(folder / m[0].removesuffix(".idx"))) for m in matches}

@@ -1,12 +1,20 @@
 """Counting sentences without loading them, in every format, and finding files that are empty or cut off."""
 
+import os
+import struct
+import time
+
 import numpy as np
 import pytest
 import torch
-from fairseq.data import indexed_dataset
+from fairseq.data import data_utils, indexed_dataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.indexed_files import count_sentences
+from fairseq_mtmoe.data import indexed_files
+from fairseq_mtmoe.data.indexed_files import check_ids, count_sentences
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.damage import damaged, value_or_sentence
 
 SENTENCES = [torch.arange(4, 4 + length) for length in (3, 1, 5, 2)]
 
@@ -56,8 +64,133 @@ def test_an_index_with_an_unknown_type_is_refused(tmp_path):
         count_sentences(prefix)
 
 
-def test_other_formats_and_missing_files_have_no_count(tmp_path):
-    assert count_sentences(str(tmp_path / "train.en-de.en")) is None
+def test_other_formats_have_no_count(tmp_path):
     (tmp_path / "x.idx").write_bytes(b"HUFFIDX\0" + bytes(20))
     (tmp_path / "x.bin").write_bytes(np.arange(5).tobytes())
     assert count_sentences(str(tmp_path / "x")) is None
+    (tmp_path / "text").write_text("1 2\n3\n")
+    assert count_sentences(str(tmp_path / "text"), "raw") is None
+
+
+def test_the_format_must_be_that_of_the_option(tmp_path):
+    prefix = write(tmp_path / "x", SENTENCES, "cached")
+    assert count_sentences(prefix, "cached") == count_sentences(prefix, "lazy") == 4
+    with pytest.raises(UserError, match=r"`--dataset-impl` must be cached or lazy, the format of .*, but is 'mmap'"):
+        count_sentences(prefix, "mmap")
+    (tmp_path / "text").write_text("1 2\n3\n")
+    with pytest.raises(UserError, match=r"`--dataset-impl` must be raw, the format of .*text, but is None"):
+        count_sentences(str(tmp_path / "text"))
+
+
+@pytest.mark.parametrize("suffix", ["idx", "bin"])
+def test_what_is_no_file_is_one_sentence(suffix, tmp_path):
+    prefix = write(tmp_path / "x", SENTENCES)
+    path = tmp_path / f"x.{suffix}"
+    path.unlink()
+    with pytest.raises(UserError, match=rf"x\.{suffix}` must be .*, but there is none"):
+        count_sentences(prefix)
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=rf"x\.{suffix}` must be .*, but is a pipe instead"):
+        count_sentences(prefix)
+
+
+def with_index(tmp_path, impl, change):
+    """A file whose index `change` has changed: a dictionary of its numbers, each in an array."""
+    prefix = write(tmp_path / "x", SENTENCES, impl)
+    path = tmp_path / "x.idx"
+    content = path.read_bytes()
+    if impl == "mmap":
+        layout = {"head": ("S26", 1), "lengths": ("<i4", 4), "addresses": ("<i8", 4)}
+    else:
+        layout = {"head": ("S48", 1), "dimensions": ("<i8", 5), "addresses": ("<i8", 5), "lengths": ("<i8", 4)}
+    parts, place = {}, 0
+    for name, (kind, count) in layout.items():
+        parts[name] = np.frombuffer(content, kind, count, place).copy()
+        place += parts[name].nbytes
+    head = content[: parts["head"].nbytes]  # numpy strips zeros off its end
+    change(parts)
+    path.write_bytes(head + b"".join(part.tobytes() for name, part in parts.items() if name != "head"))
+    return prefix
+
+
+WRONG = {
+    "a negative length": ("lengths", 1, -1),
+    "no length": ("lengths", 1, 0),
+    "a longer length": ("lengths", 3, 3),
+    "the longest length": ("lengths", 0, 2**31 - 1),
+    "an address before the file": ("addresses", 0, -8),
+    "an address far behind the file": ("addresses", 2, 2**60),
+    "an address inside another sentence": ("addresses", 2, 2),
+    "the last address inside another sentence": ("addresses", 3, 2),
+}
+
+
+@pytest.mark.parametrize("impl", ["mmap", "cached"])
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_an_index_that_points_elsewhere_is_refused(impl, wrong, tmp_path):
+    name, place, value = wrong
+    prefix = with_index(tmp_path, impl, lambda parts: parts[name].__setitem__(place, value))
+    with pytest.raises(UserError, match=r"x\.(idx|bin)` must be a whole file, but is truncated or damaged"):
+        count_sentences(prefix)
+    assert count_sentences(with_index(tmp_path, impl, lambda parts: None)) == 4
+
+
+def test_lists_of_alignments_may_be_empty(tmp_path):
+    prefix = write(tmp_path / "x", [*SENTENCES, torch.arange(0)])
+    assert count_sentences(prefix, may_be_empty=True) == 5
+    with pytest.raises(UserError, match="damaged"):
+        count_sentences(prefix)
+
+
+@pytest.mark.parametrize("impl", ["mmap", "cached"])
+@pytest.mark.parametrize("vocab_size", [100, 10**6, 10**10])
+def test_ids_outside_the_dictionary_are_refused(impl, vocab_size, tmp_path):
+    prefix = write(tmp_path / "x", SENTENCES, impl, vocab_size)  # ids 4 to 8
+    check_ids(prefix, 9)
+    with pytest.raises(UserError, match=r"x\.bin` must hold ids from 0 to 7, those of its dictionary, but holds 8;"):
+        check_ids(prefix, 8)
+
+
+@pytest.mark.parametrize("impl", ["mmap", "cached"])
+def test_negative_ids_are_refused(impl, tmp_path):
+    prefix = write(tmp_path / "x", [*SENTENCES, torch.tensor([-1])], impl, 10**10)
+    with pytest.raises(UserError, match=r"x\.bin` must hold ids from 0 to 99, .* but holds -1; preprocess it again"):
+        check_ids(prefix, 100)
+
+
+def test_millions_of_tokens_take_no_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(indexed_files, "_BLOCK", 1000)
+    sentences = 200_000
+    lengths = np.random.default_rng(1).integers(1, 40, sentences).astype(np.int32)
+    (tmp_path / "x.bin").write_bytes(np.full(lengths.sum(), 7, np.uint16).tobytes())
+    addresses = 2 * (np.cumsum(lengths, dtype=np.int64) - lengths)
+    head = struct.pack("<9sQBQ", b"MMIDIDX\0\0", 1, 8, sentences)
+    (tmp_path / "x.idx").write_bytes(head + lengths.tobytes() + addresses.tobytes())
+    start = time.process_time()
+    assert count_sentences(str(tmp_path / "x")) == len(indexed_dataset.make_dataset(str(tmp_path / "x"), "mmap"))
+    check_ids(str(tmp_path / "x"), 8)
+    assert time.process_time() - start < 1
+
+
+@settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_what_passes_can_be_read_and_all_else_is_a_sentence(tmp_path, data):
+    prefix = write(tmp_path / "x", SENTENCES, data.draw(st.sampled_from(["mmap", "cached"])))
+    suffix = data.draw(st.sampled_from(["idx", "idx", "bin"]))
+    path = tmp_path / f"x.{suffix}"
+    path.write_bytes(data.draw(damaged(path.read_bytes())))
+
+    def read():
+        count = count_sentences(prefix)
+        check_ids(prefix, 50)
+        return count
+
+    count = value_or_sentence(read)
+    if count is not None:
+        dataset = data_utils.load_indexed_dataset(prefix, None)
+        if dataset.supports_prefetch:
+            dataset.prefetch(range(count))
+        assert len(dataset) == count == len(dataset.sizes)
+        for number in range(count):
+            sentence = dataset[number]
+            assert len(sentence) == dataset.sizes[number] >= 1 and 0 <= sentence.min() <= sentence.max() < 50
