@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -137,6 +138,27 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
     except ValueError as error:
         reason = str(error)
     raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {reason}.")
+
+
+def check_writable(folder: str | Path) -> None:
+    """See that files can be written to `folder`, which is made for that and removed again if there was none.
+
+    Raises:
+        UserError: they cannot (a file in its place, no permission, a disk that is full or read-only).
+    """
+    folder = Path(folder)
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\n")
+            file.flush()
+    except OSError as error:
+        raise UserError(f"`{folder}` must be a folder that can be written to, but is not: {error.strerror}.") from error
+    finally:
+        for place in missing:
+            with suppress(OSError):
+                place.rmdir()
 
 
 @contextmanager

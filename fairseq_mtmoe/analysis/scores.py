@@ -40,6 +40,9 @@ class PairScore:
     chrf: float  # chrF++, that is with words up to bigrams
     bleu_signature: str
     chrf_signature: str
+    references: str = ""  # the file that they are from
+    altered_references: int = 0  # those that lost words which the dictionary does not have
+    untranslated: int = 0  # sentences that are longer than the model can take
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,18 @@ def signatures(scores: Sequence[PairScore]) -> dict[str, list[str]]:
     return found
 
 
+def remarks(score: PairScore) -> list[str]:
+    """What makes this pair's scores other than a reader thinks."""
+    found = []
+    if score.altered_references:
+        found.append(
+            f"{score.altered_references} of {score.sentences} references lost words that the dictionary does not have"
+        )
+    if score.untranslated:
+        found.append(f"{score.untranslated} longer than the model's positions not translated")
+    return found
+
+
 def to_json(scores: Sequence[PairScore], settings: Mapping[str, object]) -> str:
     """`{"settings": {…}, "pairs": {"en-de": {"tier", "sentences", "bleu", "chrf", …}}, "averages": {"all": {…}}}`."""
     content = {
@@ -122,6 +137,15 @@ def to_json(scores: Sequence[PairScore], settings: Mapping[str, object]) -> str:
         "averages": {name: asdict(average) for name, average in averages(scores).items()},
     }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def from_json(text: str) -> tuple[dict[str, object], list[PairScore]]:
+    """The settings and scores that `to_json` wrote. Raises `ValueError` on what it did not write."""
+    try:
+        content = json.loads(text)
+        return dict(content["settings"]), [PairScore(pair, **fields) for pair, fields in content["pairs"].items()]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no scores of mtmoe evaluate: {error}") from error
 
 
 def to_markdown(scores: Sequence[PairScore], settings: Mapping[str, object]) -> str:
@@ -137,6 +161,7 @@ def to_markdown(scores: Sequence[PairScore], settings: Mapping[str, object]) -> 
     for signature, pairs in found.items():
         same_for_all = len(pairs) == len(scores)
         lines.append(f"- `{signature}`" + ("" if same_for_all else f" ({', '.join(pairs)})"))
+    lines += [f"- {score.pair}: {remark}" for score in in_order(scores) for remark in remarks(score)]
     return "\n".join(lines) + "\n"
 
 

@@ -87,6 +87,22 @@ def verify(path: str | Path) -> str | None:
         raise damaged(path) from error
 
 
+def identity(path: str | Path) -> str:
+    """A digest that tells a checkpoint from others: its seal's, which is not compared, or else its bytes'.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        if _comment_length(file, before_end=_COMMENT_SIZE) == _COMMENT_SIZE:
+            file.seek(-_COMMENT_SIZE, os.SEEK_END)
+            comment = file.read()
+            if comment.startswith(_PREFIX):
+                return comment.removeprefix(_PREFIX).decode("ascii", errors="replace")
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def damaged(path: str | Path) -> UserError:
     """The sentence for a damaged file: it names the newest good one beside it, if there is one."""
     return UserError(

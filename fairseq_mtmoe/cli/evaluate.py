@@ -7,7 +7,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,9 @@ from rich.table import Table
 
 from fairseq_mtmoe.analysis import scores as scoring
 from fairseq_mtmoe.analysis.scores import PairScore
+from fairseq_mtmoe.checkpoints import seal
+from fairseq_mtmoe.cli._score_folder import JSON_FILE, MARKDOWN_FILE, ScoreFolder, digest_of_data
 from fairseq_mtmoe.cli.plot import names
-from fairseq_mtmoe.files import write_text
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.translator import Translation
@@ -57,6 +59,10 @@ def _quiet_fairseq() -> Iterator[None]:
 @click.option("--langs", callback=names, metavar="A,B,…", help="The model's languages, if its checkpoint has them not.")
 @click.option("--post-process", metavar="NAME",
               help="How subwords join: sentencepiece, subword_nmt, none; by default found out from DATA.")  # fmt: skip
+@click.option("--references", type=click.Choice(["text", "fairseq"]), default="text", show_default=True,
+              help="text: the text in DATA/raw, where it is there; fairseq: what fairseq-generate compares, binarized "
+              "words with <unk> for unknown ones, without sentences that are too long for the model.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace other scores in the output folder.")
 @click.option("--fp16", is_flag=True, help="Half precision.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
 @_quiet_fairseq()
@@ -68,45 +74,55 @@ def command(
     out: Path | None,
     langs: tuple[str, ...],
     post_process: str | None,
+    references: str,
+    overwrite: bool,
     **decoding: float | bool | None,
 ) -> None:
     """Translate the test set of every language pair of DATA and score it.
 
     Settings of the task, such as --langs and --decoder-langtok, are those that the model was trained with. Prints a
     table, and writes scores.json, scores.md and the texts that were compared, en-de.hyp and en-de.ref, to the output
-    folder. BLEU equals that of fairseq-generate --scoring sacrebleu.
+    folder; scores that it has already, of the same model, data and settings, are shown again. BLEU equals that of
+    sacrebleu on the two files, and with --references fairseq that of fairseq-generate --scoring sacrebleu. A sentence
+    that is too long for the model counts as one with an empty translation.
     """
     from fairseq_mtmoe import __version__, register
 
     register()
     from fairseq_mtmoe.evaluation import test_sets
-    from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+    from fairseq_mtmoe.evaluation.translator import Decoding, Translator, existing
 
     sizes = test_sets.sizes_of(data, subset)
     paths = checkpoints.split(":")
     options = Decoding(**decoding)  # type: ignore[arg-type]
-    translator = Translator(data, paths, options, langs, post_process)
-    pairs = test_sets.choose_pairs(sizes, translator.trained_pairs, lang_pairs)
-    tiers = test_sets.tiers_of(data, [*translator.trained_pairs, *pairs])
-    folder = out if out is not None else Path(paths[0]).parent / "scores" / f"{Path(paths[0]).stem}-{subset}"
-
-    def translate(pair: str, advance: Callable[[int], None]) -> Translation:
-        return translator.translate(pair, subset, advance)
-
-    total = sum(test_sets.size_of(pair, sizes) or 0 for pair in pairs)
-    results = evaluate_pairs(pairs, tiers, total, translate, folder)
-    settings = {"checkpoint": checkpoints, "data": data, "subset": subset, **asdict(options), "version": __version__}
-    write_text(folder / "scores.json", scoring.to_json(results, settings))
-    write_text(folder / "scores.md", scoring.to_markdown(results, settings))
-    show(results, folder)
+    settings = {
+        "checkpoint": checkpoints, "data": data, "subset": subset, **asdict(options), "references": references,
+        "lang_pairs": lang_pairs, "langs": langs, "post_process": post_process, "version": __version__,
+        "checkpoint_sha256": [seal.identity(existing(path)) for path in paths],
+        "data_sha256": digest_of_data(test_sets.folders(data)[0], subset),
+    }  # fmt: skip
+    place = out if out is not None else Path(paths[0]).parent / "scores" / f"{Path(paths[0]).stem}-{subset}"
+    folder = ScoreFolder(place, settings, overwrite)
+    results = folder.finished()
+    if results is None:
+        translator = Translator(data, paths, options, langs, post_process, references)
+        pairs = test_sets.choose_pairs(sizes, translator.trained_pairs, lang_pairs)
+        translator.check_references(pairs, subset)
+        tiers = test_sets.tiers_of(data, [*translator.trained_pairs, *pairs])
+        total = sum(test_sets.size_of(pair, sizes) or 0 for pair in pairs)
+        results = evaluate_pairs(pairs, tiers, total, partial(translator.translate, subset=subset), folder)
+        folder.write_scores(results)
+    else:
+        click.echo(f"{place} has the scores of this model, data and settings already.", err=True)
+    show(results, place)
 
 
 def evaluate_pairs(
     pairs: Sequence[str],
     tiers: dict[str, str],
     total: int,
-    translate: Callable[[str, Callable[[int], None]], Translation],
-    folder: Path,
+    translate: Callable[..., Translation],
+    folder: ScoreFolder,
 ) -> list[PairScore]:
     """Translate, score and write one pair after the other, with a progress bar over all `total` sentences."""
     console = Console(stderr=True)
@@ -118,13 +134,19 @@ def evaluate_pairs(
         for pair in pairs:
             progress.update(bar, description=pair)
             start = time.monotonic()
-            text = translate(pair, lambda sentences: progress.advance(bar, sentences))
-            score = scoring.score_pair(pair, text.hypotheses, text.references, tiers.get(pair, ""))
-            write_text(folder / f"{pair}.hyp", "".join(f"{line}\n" for line in text.hypotheses))
-            write_text(folder / f"{pair}.ref", "".join(f"{line}\n" for line in text.references))
-            console.print(_line(score, text.too_long, time.monotonic() - start), highlight=False, soft_wrap=True)
+            text = translate(pair, advance=lambda sentences: progress.advance(bar, sentences))
+            score = _score(text, tiers.get(pair, ""))
+            folder.write_texts(pair, text.hypotheses, text.references)
+            console.print(_line(score, time.monotonic() - start), highlight=False, soft_wrap=True)
             results.append(score)
     return results
+
+
+def _score(text: Translation, tier: str) -> PairScore:
+    score = scoring.score_pair(text.pair, text.hypotheses, text.references, tier)
+    return replace(
+        score, references=text.reference_file, altered_references=text.altered, untranslated=text.untranslated
+    )
 
 
 def show(results: Sequence[PairScore], folder: Path) -> None:
@@ -143,11 +165,10 @@ def show(results: Sequence[PairScore], folder: Path) -> None:
     for signature, pairs in scoring.signatures(results).items():
         which = "" if len(pairs) == len(results) else f" ({', '.join(pairs)})"
         console.print(f"{signature}{which}", soft_wrap=True, highlight=False, markup=False)
-    for name in ("scores.json", "scores.md"):
+    for name in (JSON_FILE, MARKDOWN_FILE):
         console.print(str(folder / name), soft_wrap=True, highlight=False, markup=False)
 
 
-def _line(score: PairScore, too_long: int, seconds: float) -> str:
+def _line(score: PairScore, seconds: float) -> str:
     line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
-    left_out = f"; left out {too_long} longer than the model's positions" if too_long else ""
-    return f"{line} in {seconds:.0f} s{left_out}"
+    return "; ".join([f"{line} in {seconds:.0f} s", *scoring.remarks(score)])

@@ -1,7 +1,7 @@
 """A model that is loaded once and translates any language pair of its data directory.
 
 The steps are those of fairseq-generate: the same batches, the task's own generator and inference step, the same way
-from tokens to text, so that hypotheses, references and therefore scores are the same.
+from tokens to text, so that hypotheses are the same, and references and scores, too, where that is asked for.
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq import checkpoint_utils, tasks, utils
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, find_text, load_references
 
 # Tasks that translate one pair at a time at inference.
 TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")
+
+# Written for an unknown word of a hypothesis, because nobody else writes it. `<unk>` would be taken apart, and its
+# pieces found in the references: in their `<<unk>>` above all.
+UNKNOWN = "⁇"
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,9 @@ class Translation:
     pair: str
     hypotheses: list[str]
     references: list[str]
-    too_long: int  # sentences beyond the model's positions: not translated, and not in the lists
+    reference_file: str  # where the references are from, in the data directory
+    altered: int  # references that lost words which the dictionary does not have
+    untranslated: int  # sentences beyond the model's positions: their hypotheses are empty, or as fairseq does absent
 
 
 class Translator:
@@ -59,6 +68,8 @@ class Translator:
         decoding: how to search.
         langs: replaces the checkpoint's list of languages, for a checkpoint whose list is not found any more.
         post_process: how fairseq puts words together (`sentencepiece`, `subword_nmt`, …); found out if not given.
+        references: `text`, or `fairseq` for what fairseq-generate compares: binarized references, with `<unk>` in
+            hypotheses and without the sentences that are left out.
 
     Raises:
         UserError: a checkpoint is missing, damaged, not a translation model's, or does not fit the data directory.
@@ -71,8 +82,9 @@ class Translator:
         decoding: Decoding,
         langs: Sequence[str] = (),
         post_process: str | None = None,
+        references: str = TEXT,
     ) -> None:
-        self.data, self.decoding, self.post_process = data, decoding, post_process
+        self.data, self.decoding, self.post_process, self.references = data, decoding, post_process, references
         self.use_cuda = torch.cuda.is_available() and not decoding.cpu
         self.generation = GenerationConfig(
             beam=decoding.beam, lenpen=decoding.lenpen, max_len_a=decoding.max_len_a, max_len_b=decoding.max_len_b
@@ -108,18 +120,37 @@ class Translator:
         task.load_dataset(subset)
         dataset = task.dataset(subset)
         generator = task.build_generator(models, self.generation)
-        text = _Text(task.target_dictionary, generator, self._joining(task.target_dictionary))
+        dictionary = task.target_dictionary
+        spell = Speller(dictionary, self._joining(dictionary), getattr(generator, "symbols_to_strip_from_output", ()))
+        references = self._references(task, pair, subset)
+        as_fairseq = self.references == FAIRSEQ
+        unknown = dictionary.unk_string() if as_fairseq else UNKNOWN
         hypotheses: dict[int, str] = {}
-        references: dict[int, str] = {}
         for sample in self._batches(task, dataset, models):
             outputs = task.inference_step(generator, models, sample)
             for row, number in enumerate(sample["id"].tolist()):
-                references[number] = text.reference(sample["target"][row])
-                hypotheses[number] = text.hypothesis(outputs[row][0]["tokens"])
+                hypotheses[number] = spell(outputs[row][0]["tokens"], unknown)
             advance(len(outputs))
-        order = sorted(hypotheses)
-        too_long = len(dataset) - len(order)
-        return Translation(pair, [hypotheses[n] for n in order], [references[n] for n in order], too_long)
+        compared = sorted(hypotheses) if as_fairseq else range(len(references.lines))
+        return Translation(
+            pair,
+            [hypotheses.get(number, "") for number in compared],
+            [references.lines[number] for number in compared],
+            references.file,
+            references.altered,
+            untranslated=len(dataset) - len(hypotheses),
+        )
+
+    def check_references(self, pairs: Sequence[str], subset: str) -> None:
+        """Raise `UserError` if the text in `raw/` of one of the pairs is not that of its binarized test set."""
+        for pair in pairs if self.references == TEXT else ():
+            if find_text(self.data, subset, pair) is not None:
+                self._references(self._task(pair), pair, subset)
+
+    def _references(self, task: Any, pair: str, subset: str) -> References:
+        dictionary = task.target_dictionary
+        spell = Speller(dictionary, self._joining(dictionary))
+        return load_references(self.data, subset, pair, spell, self.references)
 
     def _task(self, pair: str) -> Any:
         settings = copy.deepcopy(self._task_cfg)
@@ -153,20 +184,32 @@ class Translator:
         return model
 
     def _batches(self, task: Any, dataset: Any, models: list[Any]) -> Iterator[dict[str, Any]]:
+        numbers = self._numbers(task, dataset, models)
+        batches = EpochBatchIterator(dataset, dataset.collater, numbers).next_epoch_itr(shuffle=False)
+        for sample in batches:
+            yield utils.move_to_cuda(sample) if self.use_cuda else sample
+
+    def _numbers(self, task: Any, dataset: Any, models: list[Any]) -> list[np.ndarray]:
+        """The sentences of each batch: fairseq-generate's, then those that it drops.
+
+        The limit of `--max-len-a` is of a batch's longest source, so what a sentence's translation is depends on its
+        batch. fairseq-generate drops the last batch if its size is not a multiple of 8.
+        """
         max_tokens = self.decoding.max_tokens
         if max_tokens is None and self.decoding.batch_size is None:
             max_tokens = 12000
-        batches = task.get_batch_iterator(
-            dataset=dataset,
-            max_tokens=max_tokens,
-            max_sentences=self.decoding.batch_size,
-            max_positions=utils.resolve_max_positions(task.max_positions(), *[m.max_positions() for m in models]),
-            ignore_invalid_inputs=True,
-            # fairseq drops the last batch if its size is not a multiple of this number (8 in fairseq-generate).
-            required_batch_size_multiple=1,
-        ).next_epoch_itr(shuffle=False)
-        for sample in batches:
-            yield utils.move_to_cuda(sample) if self.use_cuda else sample
+        positions = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
+        dataset.set_epoch(1)
+        with data_utils.numpy_seed(2):  # seed + epoch, for tasks that shuffle the sentences of one length
+            order = dataset.ordered_indices()
+        order = task.filter_indices_by_size(order, dataset, positions, ignore_invalid_inputs=True)
+        if len(order) == 0:
+            return []
+        batches: list[np.ndarray] = dataset.batch_by_size(
+            order, max_tokens=max_tokens, max_sentences=self.decoding.batch_size, required_batch_size_multiple=8
+        )
+        dropped = order[sum(map(len, batches)) :]
+        return [*batches, dropped] if len(dropped) else batches
 
     def _joining(self, dictionary: Dictionary) -> str | None:
         if self.post_process is not None:
@@ -174,27 +217,6 @@ class Translator:
         if os.path.exists(os.path.join(utils.split_paths(self.data)[0], "spm.model")):
             return "sentencepiece"
         return subword_marks(dictionary)
-
-
-class _Text:
-    """From tokens to detokenised text, as fairseq-generate does it for its lines T and D."""
-
-    def __init__(self, dictionary: Dictionary, generator: Any, post_process: str | None) -> None:
-        self.dictionary, self.post_process = dictionary, post_process
-        self.ignored = getattr(generator, "symbols_to_strip_from_output", {generator.eos})
-
-    def reference(self, tokens: torch.Tensor) -> str:
-        # An unknown word of the reference is written <<unk>>, so that a hypothesis' <unk> does not match it.
-        return self._string(utils.strip_pad(tokens, self.dictionary.pad()), escape_unk=True)
-
-    def hypothesis(self, tokens: torch.Tensor) -> str:
-        return self._string(tokens, escape_unk=False)
-
-    def _string(self, tokens: torch.Tensor, escape_unk: bool) -> str:
-        text: str = self.dictionary.string(
-            tokens.int().cpu(), self.post_process, escape_unk=escape_unk, extra_symbols_to_ignore=self.ignored
-        )
-        return text
 
 
 def subword_marks(dictionary: Dictionary) -> str | None:
@@ -205,11 +227,16 @@ def subword_marks(dictionary: Dictionary) -> str | None:
     return "subword_nmt" if sum(symbol.endswith("@@") for symbol in dictionary.symbols) > few else None
 
 
-def _read(path: str) -> dict[str, Any]:
+def existing(path: str) -> str:
+    """The path of a checkpoint, which is there."""
     # fairseq looks a relative path up elsewhere too; a plain sentence is better than its FileNotFoundError.
     if not os.path.isfile(path):
         raise UserError(f"There is no checkpoint {path}.")
-    state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(path)
+    return path
+
+
+def _read(path: str) -> dict[str, Any]:
+    state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(existing(path))
     state.pop("last_optimizer_state", None)  # most of the file's size
     return state
 

@@ -38,6 +38,19 @@ def write_split(folder: Path, split: str, pair: str, sources: list[str], targets
         builder.finalize(f"{prefix}.idx")
 
 
+def as_text(line: str) -> str:
+    """The text of a line of SentencePiece's pieces."""
+    return line.replace(" ", "").replace("▁", " ").strip()
+
+
+def write_raw(folder: Path, pair: str, targets: list[str]) -> list[str]:
+    """Put the text of the pair's test references into `raw/`, as `mtmoe prepare` does; returns its lines."""
+    lines = [as_text(target) for target in targets]
+    (folder / "raw").mkdir(exist_ok=True)
+    (folder / "raw" / f"test.{pair}.{pair.split('-')[1]}").write_text("".join(f"{line}\n" for line in lines))
+    return lines
+
+
 def make_data(folder: Path) -> Path:
     """The data directory, in `folder`."""
     folder.mkdir()
@@ -81,10 +94,11 @@ def save_model(data: Path, path: Path, *options_: str, seed: int = 1) -> None:
     torch.save(state, path)
 
 
-def imitate(data: Path, checkpoint: Path, pair: str) -> None:
+def imitate(data: Path, checkpoint: Path, pair: str) -> list[str]:
     """Replace the pair's test set by one that the model does well on: its own translations, partly changed.
 
-    One reference has an unknown word, and the last source sentence is longer than the model's positions.
+    One reference has an unknown word, and the last source sentence is longer than the model's positions. Returns the
+    references, in pieces and with the unknown word, which `write_raw` takes.
     """
     from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 
@@ -94,4 +108,16 @@ def imitate(data: Path, checkpoint: Path, pair: str) -> None:
     targets = translator.translate(pair, "test").hypotheses
     targets = [target.rsplit(" ", 1 + index)[0] for index, target in enumerate(targets)]
     targets[3] = targets[3].replace(" ", " strange ", 1)
-    write_split(data, "test", pair, [*sources, "▁ba " * 20], [*targets, "▁ba"])
+    targets.append("▁ba")
+    write_split(data, "test", pair, [*sources, "▁ba " * 20], targets)
+    return targets
+
+
+def babble_unknowns(checkpoint: Path, word: str, path: Path) -> None:
+    """Write to `path` a model that has an unknown word wherever the one in `checkpoint` has `word`."""
+    state = torch.load(checkpoint)
+    words, unknown = dictionary(), dictionary().unk()
+    for key in ("decoder.output_projection.weight", "decoder.embed_tokens.weight"):
+        weight = state["model"][key]
+        weight[[unknown, words.index(word)]] = weight[[words.index(word), unknown]].clone()
+    torch.save(state, path)

@@ -11,6 +11,7 @@ import pytest
 from fairseq_mtmoe import files
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import (
+    check_writable,
     output_file,
     read_bytes,
     read_json,
@@ -281,3 +282,22 @@ def test_a_link_in_a_circle_is_no_output(tmp_path):
     with pytest.raises(UserError, match="`OUT` must be a file that does not exist yet"):
         output_file("OUT", tmp_path / "a", False, IN=tmp_path / "in")
     assert output_file("OUT", tmp_path / "new", False, IN=tmp_path / "in") == tmp_path / "new"
+
+
+def test_a_folder_to_write_to_is_tried_and_left_as_it_was(tmp_path, monkeypatch):
+    check_writable(tmp_path / "new" / "folder")
+    (tmp_path / "old").mkdir()
+    check_writable(tmp_path / "old")
+    assert [path.name for path in tmp_path.rglob("*")] == ["old"]
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "folder"):
+        with pytest.raises(UserError, match=r"file.*` must be a folder that can be written to, but is not: .+\.$"):
+            check_writable(place)
+
+    def refuse(**arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(UserError, match=r"but is not: No space left on device\.$"):
+        check_writable(tmp_path / "new" / "folder")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "old"]

@@ -51,7 +51,7 @@ def test_chinese_is_scored_by_characters():
         ("zh", False, "zh"),
         ("zh_CN", True, "zh"),
         ("cmn", True, "zh"),
-        ("ja_XX", True, "ja-mecab"),
+        ("ja_", True, "ja-mecab"),
         ("jpn", False, "char"),
         ("ko", True, "ko-mecab"),
         ("ko_KR", False, "char"),
@@ -102,9 +102,32 @@ def test_json_holds_every_number():
     assert list(content["pairs"]) == ["en-ro", "en-de"]
     assert content["pairs"]["en-de"] == {
         "tier": "high", "sentences": 10, "bleu": 30.25, "chrf": 50.0, "bleu_signature": "tok:13a",
-        "chrf_signature": "nw:2",
+        "chrf_signature": "nw:2", "references": "", "altered_references": 0, "untranslated": 0,
     }  # fmt: skip
     assert content["averages"]["all"] == {"pairs": 2, "bleu": 20.125, "chrf": 35.0}
+    assert scores.from_json(json.dumps(content)) == ({"beam": 5}, scores.in_order(results))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"settings": {}, "pairs": []}', '{"settings": {}, "pairs": {"a": 1}}'])
+def test_what_holds_no_scores_is_a_value_error(text):
+    with pytest.raises(ValueError):
+        scores.from_json(text)
+
+
+def test_scores_of_0_1_0_are_read():
+    old = {"tier": "low", "sentences": 10, "bleu": 30.25, "chrf": 50.0, "bleu_signature": "a", "chrf_signature": "b"}
+    _, results = scores.from_json(json.dumps({"settings": {}, "pairs": {"en-de": old}}))
+    assert results == [PairScore("en-de", "low", 10, 30.25, 50.0, "a", "b")]
+
+
+def test_what_a_reader_would_not_think_is_remarked():
+    result = PairScore("en-ja", "", 300, 1.0, 2.0, "a", "b", altered_references=107, untranslated=2)
+    remarks = [
+        "107 of 300 references lost words that the dictionary does not have",
+        "2 longer than the model's positions not translated",
+    ]
+    assert scores.remarks(result) == remarks and scores.remarks(score("en-de", "high", 30.0)) == []
+    assert scores.to_markdown([result], {}).splitlines()[-2:] == [f"- en-ja: {remark}" for remark in remarks]
 
 
 def test_markdown_has_the_table_the_settings_and_the_signatures():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints.seal import newest_good, seal, verify
+from fairseq_mtmoe.checkpoints.seal import identity, newest_good, seal, verify
 from fairseq_mtmoe.errors import UserError
 
 COMMENT = 77
@@ -48,6 +48,14 @@ def test_the_comment_is_the_digest_of_all_before_it(tmp_path):
     assert data[:-COMMENT] == before[:-2] + struct.pack("<H", COMMENT)
     assert data[-COMMENT:] == b"mtmoe sha256:" + hashlib.sha256(data[:-COMMENT]).hexdigest().encode()
     assert verify(path) == verify(str(path)) == digest == data[-64:].decode()
+
+
+def test_every_file_has_an_identity(tmp_path):
+    path, other = sealed(tmp_path / "a.pt"), unsealed(tmp_path / "b.pt")
+    assert identity(path) == verify(path)
+    assert identity(other) == hashlib.sha256(other.read_bytes()).hexdigest()
+    (tmp_path / "empty.pt").write_bytes(b"")
+    assert identity(tmp_path / "empty.pt") == hashlib.sha256().hexdigest()
 
 
 @pytest.mark.parametrize("mmap", [False, True])

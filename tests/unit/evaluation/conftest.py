@@ -13,13 +13,13 @@ def make(folder, *options) -> Namespace:
     register()
     data, checkpoint = untrained.make_data(folder / "data"), folder / "checkpoint.pt"
     untrained.save_model(data, checkpoint, *options)
-    untrained.imitate(data, checkpoint, "en-aa")
-    return Namespace(data=data, checkpoint=checkpoint)
+    references = untrained.imitate(data, checkpoint, "en-aa")
+    return Namespace(data=data, checkpoint=checkpoint, references=references)
 
 
 @pytest.fixture(scope="session")
 def stock(tmp_path_factory) -> Namespace:
-    """`.data` and `.checkpoint` of a stock transformer; translations of en-aa have much in common with references."""
+    """`.data` and `.checkpoint` of a stock transformer; what it translates of en-aa is much like `.references`."""
     return make(tmp_path_factory.mktemp("stock"))
 
 

@@ -3,8 +3,10 @@
 import re
 import shutil
 from argparse import Namespace
+from collections import Counter
 
 import pytest
+import sacrebleu
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.data import Dictionary
@@ -19,46 +21,110 @@ from tests.helpers import untrained
 SHORT = Decoding(beam=3, max_len_b=20, lenpen=0.7)
 
 
-def fairseq_generate(model, target, folder, task="translation_multi_simple_epoch"):
-    """Hypotheses, references and the line with BLEU of fairseq-generate."""
+def fairseq_generate(model, target, folder, *options_, task="translation_multi_simple_epoch"):
+    """Hypotheses and references by sentence, and the line with BLEU, of fairseq-generate."""
     arguments = [
         str(model.data), "--task", task, "--lang-pairs", ",".join(untrained.PAIRS),
         "-s", "en", "-t", target, "--path", str(model.checkpoint), "--encoder-langtok", "tgt", "--decoder-langtok",
         "--beam", "3", "--max-len-b", "20", "--lenpen", "0.7", "--post-process", "sentencepiece",
         "--max-source-positions", "12", "--skip-invalid-size-inputs-valid-test", "--required-batch-size-multiple", "1",
-        "--scoring", "sacrebleu", "--results-path", str(folder), "--num-workers", "0",
+        "--scoring", "sacrebleu", "--results-path", str(folder), "--num-workers", "0", *options_,
     ]  # fmt: skip
     generate.main(options.parse_args_and_arch(options.get_generation_parser(), arguments))
     text = (folder / "generate-test.txt").read_text()
     found = {}
     for kind, column in (("D", 2), ("T", 1)):
         rows = [line.split("\t") for line in text.splitlines() if re.match(kind + r"-\d", line)]
-        found[kind] = [row[column] for row in sorted(rows, key=lambda row: int(row[0][2:]))]
+        found[kind] = {int(row[0][2:]): row[column] for row in sorted(rows, key=lambda row: int(row[0][2:]))}
     return found["D"], found["T"], re.search(r"Generate test with beam=3: (.*)", text)[1]
 
 
-def test_texts_and_bleu_are_those_of_fairseq_generate(stock, tmp_path):
+def translate(model, pair="en-aa", decoding=SHORT, data=None, **settings):
+    return Translator(str(data or model.data), [str(model.checkpoint)], decoding, **settings).translate(pair, "test")
+
+
+def test_texts_and_bleu_are_those_of_fairseq_generate_where_asked(stock, tmp_path):
     hypotheses, references, line = fairseq_generate(stock, "aa", tmp_path)
-    text = Translator(str(stock.data), [str(stock.checkpoint)], SHORT).translate("en-aa", "test")
+    text = translate(stock, references="fairseq")
     assert len(hypotheses) == 13
-    assert text.hypotheses == hypotheses
-    assert text.references == references
-    assert text.too_long == 1
+    assert text.hypotheses == list(hypotheses.values())
+    assert text.references == list(references.values())
+    assert (text.reference_file, text.altered, text.untranslated) == ("test.en-aa.aa.bin", 2, 1)
     assert "<<unk>>" in references[3]
     score = score_pair("en-aa", text.hypotheses, text.references)
     assert 5 < score.bleu < 95
     assert line.startswith(f"BLEU = {score.bleu:.2f} ")
 
 
+def test_limits_are_those_of_fairseq_generate(stock, tmp_path):
+    """`--max-len-a` counts the longest source of a batch, so the batches must be the same; and none is dropped."""
+    limits = ("--max-len-a", "1", "--max-len-b", "0")
+    hypotheses, _, _ = fairseq_generate(stock, "aa", tmp_path / "8", *limits, "--required-batch-size-multiple", "8")
+    other_batches, _, _ = fairseq_generate(stock, "aa", tmp_path / "1", *limits)
+    found = translate(stock, decoding=Decoding(beam=3, max_len_a=1, max_len_b=0, lenpen=0.7)).hypotheses
+    assert len(hypotheses) == 8 and len(found) == 14
+    assert {number: found[number] for number in hypotheses} == hypotheses
+    assert all(found[number] for number in range(13))
+    assert {number: other_batches[number] for number in hypotheses} != hypotheses  # all in one batch have one limit
+
+
+@pytest.mark.parametrize("settings", [{"max_tokens": 30}, {"batch_size": 9}, {"batch_size": 16}, {"batch_size": 3}])
+def test_every_sentence_is_translated_whatever_the_batches_are(stock, settings):
+    text = translate(stock, decoding=Decoding(beam=1, max_len_b=4, **settings))
+    assert len(text.hypotheses) == 14 and all(text.hypotheses[:13]) and text.hypotheses[13] == ""
+
+
+def test_a_test_set_that_is_too_long_altogether_is_all_empty(stock, tmp_path):
+    data = shutil.copytree(stock.data, tmp_path / "data")
+    untrained.write_split(data, "test", "en-bb", ["▁ba " * 20] * 2, ["▁ba", "▁bo"])
+    text = translate(stock, "en-bb", data=data)
+    assert (text.hypotheses, text.references, text.untranslated) == (["", ""], ["ba", "bo"], 2)
+    text = translate(stock, "en-bb", data=data, references="fairseq")
+    assert (text.hypotheses, text.references, text.untranslated) == ([], [], 2)
+
+
+def test_references_are_the_text_where_it_is_there(stock, tmp_path):
+    data = shutil.copytree(stock.data, tmp_path / "data")
+    lines = untrained.write_raw(data, "en-aa", stock.references)
+    text, altered, binarized = translate(stock, data=data), translate(stock), translate(stock, references="fairseq")
+    assert text.references == lines and (text.reference_file, text.altered) == ("raw/test.en-aa.aa", 0)
+    assert "strange" in lines[3] and "<<unk>>" in altered.references[3]
+    damaged = [number for number, line in enumerate(altered.references) if line != lines[number]]
+    assert damaged == [3, 7] and (altered.reference_file, altered.altered) == ("test.en-aa.aa.bin", 2)
+    # The sentence that is too long is an empty one, but not for fairseq.
+    assert text.hypotheses == altered.hypotheses == [*binarized.hypotheses, ""]
+    assert (text.untranslated, altered.untranslated, len(binarized.references)) == (1, 1, 13)
+    assert score_pair("en-aa", text.hypotheses, lines).bleu == sacrebleu.corpus_bleu(text.hypotheses, [lines]).score
+
+
+def test_an_unknown_word_of_a_hypothesis_earns_nothing(stock, tmp_path):
+    plain = translate(stock, references="fairseq").hypotheses
+    [(word, _)] = Counter(re.findall("[bdfgklmn][aeiou]", " ".join(plain))).most_common(1)
+    marks = Counter(piece for line in translate(stock, post_process="none").hypotheses for piece in line.split())
+    piece = max((f"▁{word}", word), key=lambda piece: marks[piece])
+    unknowns = Namespace(data=stock.data, checkpoint=tmp_path / "unknowns.pt")
+    untrained.babble_unknowns(stock.checkpoint, piece, unknowns.checkpoint)
+    ours, theirs = translate(unknowns), translate(unknowns, references="fairseq")
+    assert "<unk>" in theirs.hypotheses[3] and "<<unk>>" in theirs.references[3]
+    assert ours.hypotheses[:13] == [line.replace("<unk>", "⁇") for line in theirs.hypotheses]
+    score, *others = (
+        score_pair("en-aa", [line.replace("<unk>", mark) for line in theirs.hypotheses], ours.references[:13])
+        for mark in ("⁇", "☃", "♫")
+    )
+    assert {(other.bleu, other.chrf) for other in others} == {(score.bleu, score.chrf)}
+    earned, not_earned = (score_pair("en-aa", [f"bo {unknown}"], ["bo <<unk>>"]).chrf for unknown in ("<unk>", "⁇"))
+    assert earned > 2 * not_earned
+
+
 def test_a_sparse_model_with_task_gates_is_evaluated_as_fairseq_generate_does(sparse, tmp_path):
-    translator = Translator(str(sparse.data), [str(sparse.checkpoint)], SHORT)
+    translator = Translator(str(sparse.data), [str(sparse.checkpoint)], SHORT, references="fairseq")
     for target, count in (("bb", 11), ("aa", 13)):  # the model is built for the first pair
         folder = tmp_path / target
-        hypotheses, references, line = fairseq_generate(sparse, target, folder, "translation_heated")
+        hypotheses, references, line = fairseq_generate(sparse, target, folder, task="translation_heated")
         text = translator.translate(f"en-{target}", "test")
-        assert (text.hypotheses, text.references) == (hypotheses, references)
+        assert (text.hypotheses, text.references) == (list(hypotheses.values()), list(references.values()))
         score = score_pair(f"en-{target}", text.hypotheses, text.references)
-        assert len(hypotheses) == count and len(set(hypotheses)) > 2
+        assert len(hypotheses) == count and len(set(hypotheses.values())) > 2
         assert line.startswith(f"BLEU = {score.bleu:.2f} ")
     assert score.chrf > 5
 
@@ -71,7 +137,7 @@ def test_pairs_do_not_disturb_each_other_and_the_model_is_read_once(stock, monke
     assert translator.trained_pairs == list(untrained.PAIRS)
     first = [translator.translate(pair, "test") for pair in ("en-bb", "en-aa", "en-cc")]
     assert read == [str(stock.checkpoint)]
-    assert [len(text.hypotheses) for text in first] == [11, 13, 12]
+    assert [len(text.hypotheses) for text in first] == [11, 14, 12]
     alone = Translator(str(stock.data), [str(stock.checkpoint)], SHORT).translate("en-cc", "test")
     assert alone == first[2]
 

@@ -1,0 +1,135 @@
+"""What translations are compared with.
+
+The text of a test set, where the data directory has it: `raw/test.en-de.de` beside `test.en-de.de.bin`, as `mtmoe
+prepare` writes it. A binarized file alone does not hold the text: words that the dictionary does not have are lost, and
+fairseq-generate compares with `<<unk>>` in their place.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from fairseq.data import Dictionary, data_utils
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.test_sets import folders
+from fairseq_mtmoe.files import text_lines
+
+TEXT, FAIRSEQ = "text", "fairseq"
+WAYS = (TEXT, FAIRSEQ)
+
+_ANYTHING = "\ue000"  # stands for an unknown word; Unicode gives it to no character
+
+
+class Speller:
+    """From tokens to text, as fairseq-generate does it.
+
+    Args:
+        dictionary: of the target language.
+        post_process: how fairseq puts words together, such as `sentencepiece`.
+        ignored: tokens that are no text, besides those at the end and the beginning of a sentence.
+    """
+
+    def __init__(self, dictionary: Dictionary, post_process: str | None, ignored: Iterable[int] = ()) -> None:
+        self.dictionary, self._post_process, self._ignored = dictionary, post_process, set(ignored)
+
+    def __call__(self, tokens: torch.Tensor, unknown: str) -> str:
+        """The text, with `unknown` for each unknown word."""
+        text: str = self.dictionary.string(
+            tokens.int().cpu(), self._post_process, extra_symbols_to_ignore=self._ignored, unk_string=unknown
+        )
+        return text
+
+
+@dataclass(frozen=True)
+class References:
+    """The references of one test set, in the order of its files."""
+
+    lines: list[str]
+    file: str  # where they are from, in the data directory
+    altered: int  # lines that are not the text, because the dictionary does not have some of their words
+
+
+def load_references(data: str, subset: str, pair: str, spell: Speller, way: str) -> References:
+    """The references of a pair's test set.
+
+    Args:
+        data: the data directory, as fairseq takes it.
+        way: `TEXT` is the text in `raw/`, and the binarized words where there is none; `FAIRSEQ` is these always.
+
+    Raises:
+        UserError: the text in `raw/` is not that of the binarized file.
+    """
+    prefix = _target_prefix(data, subset, pair)
+    dictionary = spell.dictionary
+    sentences = _load(prefix, dictionary)
+    raw = find_text(data, subset, pair)
+    if way == TEXT and raw is not None:
+        lines = [" ".join(line.splitlines()) for line in text_lines(raw)]
+        _check_same(raw, lines, [spell(tokens, _ANYTHING) for tokens in sentences])
+        return References(lines, f"raw/{raw.name}", altered=0)
+    escaped = dictionary.unk_string(escape=True)
+    altered = sum(bool((tokens == dictionary.unk()).any()) for tokens in sentences)
+    return References([spell(tokens, escaped) for tokens in sentences], f"{prefix.name}.bin", altered)
+
+
+def find_text(data: str, subset: str, pair: str) -> Path | None:
+    """The file in `raw/` that has the references of a pair's test set, if there is one."""
+    prefix = _target_prefix(data, subset, pair)
+    raw = prefix.parent / "raw" / prefix.name
+    return raw if raw.exists() else None
+
+
+def _target_prefix(data: str, subset: str, pair: str) -> Path:
+    """The target side's files, without their suffixes; they serve both directions of a pair."""
+    source, _, target = pair.partition("-")
+    folder = folders(data)[0]
+    forward, backward = (folder / f"{subset}.{direction}.{target}" for direction in (pair, f"{target}-{source}"))
+    return forward if forward.with_name(f"{forward.name}.idx").is_file() else backward
+
+
+def _load(prefix: Path, dictionary: Dictionary) -> list[torch.Tensor]:
+    dataset = data_utils.load_indexed_dataset(str(prefix), dictionary)
+    if dataset.supports_prefetch:  # the older formats read nothing before
+        dataset.prefetch(range(len(dataset)))
+    return [dataset[number] for number in range(len(dataset))]
+
+
+def _check_same(raw: Path, lines: Sequence[str], binarized: Sequence[str]) -> None:
+    """Raise `UserError` unless `lines` can be what was binarized, line by line."""
+    advice = "put the right text there, or give `--references fairseq`"
+    if len(lines) != len(binarized):
+        raise UserError(
+            f"`{raw}` must be the text of `{raw.name}.bin` ({len(binarized)} lines), but has {len(lines)}; {advice}."
+        )
+    for number, (line, pattern) in enumerate(zip(lines, binarized, strict=True), start=1):
+        if not _fits(_letters(line), _letters(pattern).split(_ANYTHING)):
+            raise UserError(
+                f"`{raw}` must be the text of `{raw.name}.bin`, but line {number} is another there; {advice}."
+            )
+
+
+def _letters(text: str) -> str:
+    """What of a line tokenizing, lower-casing and SentencePiece's normalisation leave: letters and digits."""
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    return "".join(character for character in folded if character.isalnum() or character == _ANYTHING)
+
+
+def _fits(text: str, parts: Sequence[str]) -> bool:
+    """Whether `text` is these parts in this order, with anything between them."""
+    first, *others = parts
+    if not others:
+        return text == first
+    if not text.startswith(first):
+        return False
+    place = len(first)
+    for part in others[:-1]:
+        found = text.find(part, place)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return text.endswith(others[-1]) and len(text) - len(others[-1]) >= place
