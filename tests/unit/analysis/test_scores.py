@@ -108,7 +108,10 @@ def test_json_holds_every_number():
     assert scores.from_json(json.dumps(content)) == ({"beam": 5}, scores.in_order(results))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"settings": {}, "pairs": []}', '{"settings": {}, "pairs": {"a": 1}}'])
+NO_SCORES = ("", "[]", "{}", '{"settings": {}, "pairs": []}', '{"settings": {}, "pairs": {"a": {"x": 1}}}')
+
+
+@pytest.mark.parametrize("text", NO_SCORES, ids=range(5))
 def test_what_holds_no_scores_is_a_value_error(text):
     with pytest.raises(ValueError):
         scores.from_json(text)
