@@ -1,0 +1,193 @@
+"""Every figure that README and the texts in `results/` quote, computed from the JSON that benchmarks wrote.
+
+    python benchmarks/figures.py --write
+
+writes `results/figures.json`: for each text, each figure's name and how it is shown. A test computes all of it anew and
+compares: the JSON with what the script says, and the texts with the JSON. Each figure is rounded once, from the raw
+value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from statistics import fmean, median
+from typing import Any
+
+import click
+from measure import RESULTS, Ratio
+
+from fairseq_mtmoe.files import write_text
+
+FIGURES = RESULTS / "figures.json"
+TIERS = ("low", "mid", "high", "all")
+UPDATE = 1120  # at which both seeds of all systems of the captions were validated
+Figures = dict[str, str]
+
+
+def read(name: str) -> Any:
+    """The content of `results/NAME.json`."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+class Training:
+    """The runs of one data set: means over seeds."""
+
+    def __init__(self, name: str) -> None:
+        self._runs = read(f"training_{name}")
+        self.systems = list(dict.fromkeys(run["system"] for run in self._runs))
+
+    def seeds(self, system: str) -> list[dict[str, Any]]:
+        """A system's runs, in the order of their seeds."""
+        return sorted((run for run in self._runs if run["system"] == system), key=lambda run: int(run["seed"]))
+
+    def mean(self, system: str, value: Callable[[dict[str, Any]], float]) -> float:
+        """The mean over a system's seeds."""
+        return fmean(map(value, self.seeds(system)))
+
+    def best(self, system: str, group: str) -> float:
+        """The lowest validation perplexity of a tier, or over all."""
+        return self.mean(system, lambda run: min(run["perplexity"][group]))
+
+    def bleu(self, system: str, group: str) -> float:
+        """BLEU of the test sets of a tier, or over all."""
+        return self.mean(system, lambda run: run["scores"]["averages"][group]["bleu"])
+
+    def at_update(self, system: str, update: int) -> float:
+        """The validation perplexity over all at an update."""
+        return self.mean(system, lambda run: run["perplexity"]["all"][run["updates"].index(update)])
+
+
+def of_floors(name: str) -> dict[str, float]:
+    """The figures with floors of a benchmark's report."""
+    return {row["what"]: row["value"] for row in read(name)["floors"]}
+
+
+def step_ratio(own: str, peer: str) -> float:
+    """Tokens per second of one row of step.json over another's, turn by turn."""
+    seconds = read("step")["raw"]["seconds"]
+    return Ratio.of(seconds[peer], seconds[own]).median
+
+
+def speeds(kind: str, count: int) -> float:
+    """Tokens per second, sparse over stock, in so many processes (scaling.json), update by update."""
+
+    def totals(system: str) -> list[float]:
+        steps = [process["steps"][f"{kind}, {system}"] for process in read("scaling")["raw"][f"{count} processes"]]
+        return [sum(s["tokens"] for s in turn) / max(s["seconds"] for s in turn) for turn in zip(*steps, strict=True)]
+
+    return Ratio.of(totals("base_moe_wmt15"), totals("stock fairseq transformer")).median
+
+
+SPARSE, STOCK = "base_moe_wmt15", "stock fairseq transformer"
+SPARSE_THEIRS, STOCK_OURS = f"{SPARSE}, fairseq's loss and Adam", f"{STOCK}, our loss and Adam"
+SAME_BATCH, SAME_GLOBAL = "same batch per process", "same global batch"
+
+
+def costs() -> Iterator[tuple[str, str]]:
+    """What sparseness costs, beside stock fairseq."""
+    layer, decode, assignment, epoch = map(of_floors, ("layer", "decode", "assignment", "epoch"))
+    for gate in ("BASE", "task"):
+        for experts in (8, 32):
+            value = layer[f"ours, {gate} gate, {experts} experts: time / dense"]
+            yield f"layer, {gate} gate, {experts} experts: time / dense layer", f"{value:.2f}"
+    yield "step: both with fairseq's loss and Adam", f"{step_ratio(SPARSE_THEIRS, STOCK):.2f}"
+    yield "step: both with our loss and Adam", f"{step_ratio(SPARSE, STOCK_OURS):.2f}"
+    yield "step: ours with our loss and Adam, stock with fairseq's", f"{step_ratio(SPARSE, STOCK):.2f}"
+    for kind in (SAME_BATCH, SAME_GLOBAL):
+        for count in (2, 4):
+            yield f"{count} processes, {kind}", f"{speeds(kind, count):.2f}"
+    for sentences in (8, 32):
+        value = decode[f"sentences/s, {SPARSE}, experts that differ / {STOCK}, {sentences} sentences"]
+        yield f"generation, {sentences} sentences", f"{value:.2f}"
+    yield "assignment: median time / libbase", f"{assignment['time / libbase, median over all scores']:.2f}"
+    yield "assignment: largest time / libbase", f"{assignment['time / libbase, largest']:.2f}"
+    yield "epoch of 10M pairs: time / fairseq", f"{epoch['10M pairs, all drawn: time, ours / fairseq']:.2f}"
+
+
+def captions() -> Iterator[tuple[str, str]]:
+    """The captions' table: perplexities by tier, and over all at one update."""
+    training = Training("multi30k")
+    for system in training.systems:
+        for group in TIERS:
+            yield f"captions, {system}, {group}: perplexity", f"{training.best(system, group):.1f}"
+        yield f"captions, {system}, all at {UPDATE}: perplexity", f"{training.at_update(system, UPDATE):.1f}"
+
+
+def readme() -> Figures:
+    """The section Results of the README."""
+    return dict([*captions(), *costs()])
+
+
+def training_text() -> Figures:
+    """`results/training.md`."""
+    captions_, news = Training("multi30k"), Training("wmt15_small")
+    found = {}
+    for system in captions_.systems:
+        best = captions_.best(system, "all")
+        found[f"captions, {system}: perplexity"] = f"{best:.1f}"
+        found[f"captions, {system}, low: perplexity"] = f"{captions_.best(system, 'low'):.1f}"
+        found[f"captions, {system}: BLEU"] = f"{captions_.bleu(system, 'all'):.1f}"
+        found[f"captions, {system}: perplexity at {UPDATE}"] = f"{captions_.at_update(system, UPDATE):.1f}"
+        if system != "base":
+            found[f"captions, {system}: against BASE"] = f"{100 * (best / captions_.best('base', 'all') - 1):+.0f}%"
+    for system in ("base", "base_heated"):
+        for run in captions_.seeds(system):
+            found[f"captions, {system}, seed {run['seed']}: perplexity"] = f"{min(run['perplexity']['all']):.1f}"
+    for system in news.systems:
+        found[f"news, {system}: perplexity"] = f"{news.best(system, 'all'):.1f}"
+        found[f"news, {system}, low: perplexity"] = f"{news.best(system, 'low'):.1f}"
+    dense, base = (captions_.mean(system, lambda run: run["updates"][-1]) for system in ("dense", "base"))
+    found["captions: updates in the same minutes, dense over BASE"] = f"{100 * (dense / base - 1):.0f}%"
+    return found
+
+
+def speed_text() -> Figures:
+    """`results/speed.md`."""
+    layer, decode, epoch = map(of_floors, ("layer", "decode", "epoch"))
+    found = dict(costs())
+    for experts in (8, 32, 128):
+        for gate in ("BASE", "task"):
+            name = f"ours, {gate} gate, {experts} experts"
+            if experts == 128:
+                found[f"layer, {gate}, {experts}: time / bound"] = f"{layer[f'{name}: time / bound']:.2f}"
+            found[f"layer, {gate}, {experts}: memory / dense"] = f"{layer[f'{name}: memory / dense']:.2f}"
+        if experts < 128:
+            value = layer[f"ours, BASE gate, {experts} experts: time / HF Switch, top 1, per active FLOP"]
+            found[f"layer, BASE, {experts}: time / Switch"] = f"{value:.2f}"
+    equal = f"sentences/s, {SPARSE}, equal experts / {STOCK}, 8 sentences"
+    found["generation, equal experts, 8 sentences"] = f"{decode[equal]:.2f}"
+    found["stock with our loss and Adam"] = f"{step_ratio(STOCK_OURS, STOCK):.2f}"
+    found["epoch of 10M: memory"] = f"{epoch['10M pairs, all drawn: memory, ours / fairseq']:.2f}"
+    found["epoch of 1M: time"] = f"{epoch['1M pairs, all drawn: time, ours / fairseq']:.2f}"
+    found["epoch of 200M: seconds"] = f"{epoch['200M pairs: seconds']:.1f}"
+    found["epoch of 200M: GB"] = f"{epoch['200M pairs: GB above start']:.1f}"
+    seconds = read("step")["raw"]["seconds"]
+    found["step: stock, seconds"] = f"{median(seconds[STOCK]):.1f}"
+    return found
+
+
+TEXTS: dict[str, Callable[[], Figures]] = {
+    "README.md": readme,
+    "benchmarks/results/training.md": training_text,
+    "benchmarks/results/speed.md": speed_text,
+}
+
+
+def collect() -> dict[str, Figures]:
+    """All figures, by text."""
+    return {text: figures() for text, figures in TEXTS.items()}
+
+
+@click.command()
+@click.option("--write", is_flag=True, help="Write benchmarks/results/figures.json.")
+def main(write: bool) -> None:
+    """Show every quoted figure."""
+    content = json.dumps(collect(), indent=1, ensure_ascii=False) + "\n"
+    click.echo(content)
+    if write:
+        write_text(FIGURES, content)
+
+
+if __name__ == "__main__":
+    main()

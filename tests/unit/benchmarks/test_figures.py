@@ -1,0 +1,45 @@
+"""Figures in README and results: each stands in a JSON that a script wrote, and is what the results come to."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from tests.helpers.commands import REPOSITORY
+
+BENCHMARKS = REPOSITORY / "benchmarks"
+TEXTS = ("README.md", "benchmarks/results/training.md", "benchmarks/results/speed.md")
+# Figures have a point or a percent sign; versions of packages have two points.
+FIGURE = re.compile(r"(?<![\w.])(?:[-+]?\d+%|\d+\.\d+)(?![\w.]*\d)")
+NO_RESULTS = {"5.23"}  # a version
+
+
+@pytest.fixture(scope="module")
+def collected():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import figures
+
+        yield figures.collect()
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+        for name in ("figures", "measure"):
+            sys.modules.pop(name, None)
+
+
+def results_of(text):
+    """What a text says of results: of README, the section."""
+    content = (REPOSITORY / text).read_text(encoding="utf-8")
+    return re.search(r"^## Results$(.*?)^## ", content, re.M | re.S)[1] if text == "README.md" else content
+
+
+def test_the_json_is_what_the_script_writes(collected):
+    assert json.loads((BENCHMARKS / "results" / "figures.json").read_text(encoding="utf-8")) == collected
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_says_no_other_figures(collected, text):
+    found = set(FIGURE.findall(results_of(text))) - NO_RESULTS
+    assert len(found) > 10
+    assert found == set(collected[text].values())
