@@ -65,12 +65,12 @@ def split(state: State, share: ExpertShare, parameters: Parameters) -> tuple[Sta
         UserError: the optimizer keeps tensors of other shapes for the experts than theirs.
     """
     trunk: State = dict(state)
-    content: Content = {"first": share.first, "count": share.count}
-    trunk["model"], content["model"] = _parted(state["model"])
+    content = content_of(state, share, parameters)
+    trunk["model"] = _without_experts(state["model"])
     trunk["extra_state"] = extra = dict(state.get("extra_state") or {})
     for name in AVERAGES:
         if name in extra:
-            extra[name], content[name] = _parted(extra[name])
+            extra[name] = _without_experts(extra[name])
     trunk["experts"] = {
         "version": VERSION,
         "num_experts": share.num_experts,
@@ -81,12 +81,25 @@ def split(state: State, share: ExpertShare, parameters: Parameters) -> tuple[Sta
     if isinstance(saved, Mapping):
         flat = is_flat(saved, parameters)
         trunk["experts"]["flat_optimizer"] = flat
-        named = by_name(saved, parameters)
-        content["optimizer"] = {name: entry for name, entry in named.items() if is_expert(name)}
-        _check_shapes(content["optimizer"], dict(parameters))
-        rest = {name: entry for name, entry in named.items() if not is_expert(name)}
+        rest = _without_experts(by_name(saved, parameters))
         trunk["last_optimizer_state"] = saved_state(compact(rest), saved, parameters, flat=False)
     return trunk, content
+
+
+def content_of(state: State, share: ExpertShare, parameters: Parameters) -> Content:
+    """The second half alone of what `split` returns: all views, and no more than the experts."""
+    parts = {"model": state["model"], **_averages(state)}
+    saved = state.get("last_optimizer_state")
+    if isinstance(saved, Mapping):
+        parts["optimizer"] = by_name(saved, parameters)
+    content = {name: {key: v for key, v in part.items() if is_expert(key)} for name, part in parts.items()}
+    _check_shapes(content.get("optimizer", {}), dict(parameters))
+    return {"first": share.first, "count": share.count, **content}
+
+
+def _averages(state: State) -> dict[str, Any]:
+    extra = state.get("extra_state") or {}
+    return {name: extra[name] for name in AVERAGES if name in extra}
 
 
 def join(trunk: State, content: Content, parameters: Parameters | None = None, flat: bool | None = None) -> State:
@@ -154,9 +167,12 @@ def owned(value: Any) -> Any:
     return map_experts(value, Tensor.clone)
 
 
-def _parted(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    rest = copy.copy(tensors)  # with the attributes of a model's state
-    return rest, {key: rest.pop(key) for key in tensors if is_expert(key)}
+def _without_experts(named: dict[str, Any]) -> dict[str, Any]:
+    rest = copy.copy(named)  # with the attributes of a model's state
+    for key in named:
+        if is_expert(key):
+            del rest[key]
+    return rest
 
 
 def _merged(rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]) -> dict[str, Tensor]:

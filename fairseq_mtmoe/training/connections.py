@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
+from typing import Any
 
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
@@ -29,6 +30,11 @@ _LOST = re.compile(
 _IN_SPAWNED = re.compile(r"^fairseq_mtmoe\.errors\.UserError: (.*)$", re.MULTILINE)
 
 _seconds: float | None = None  # what `set_timeout` set last
+_between_hosts: dict[Any, Any] = {}  # by the group of all processes, the one that `between_hosts` made beside it
+
+
+class LostProcess(UserError):
+    """Another process is gone or silent; why, it says itself, if it can."""
 
 
 def several_processes() -> bool:
@@ -48,6 +54,34 @@ def set_timeout(seconds: float) -> None:
         distributed_c10d._set_pg_timeout(timeout, group)
 
 
+def between_hosts() -> Any:
+    """A group of all processes that sends between their hosts, and never by way of a GPU or its queue of work.
+
+    The first call makes it, and must be made by all processes together.
+
+    Raises:
+        UserError: the hosts cannot reach each other in this way.
+    """
+    world = dist.group.WORLD
+    if _backend() == "gloo":
+        return world
+    if world not in _between_hosts:
+        try:
+            _between_hosts.clear()
+            _between_hosts[world] = dist.new_group(backend="gloo")
+        except RuntimeError as error:
+            words = str(error).strip().partition("\n")[0]
+            raise UserError(
+                "`GLOO_SOCKET_IFNAME` must name the network interface by which the machines of the run reach each "
+                f"other, for what they agree on when they save; gloo could not join them. ({words})"
+            ) from error
+    return _between_hosts[world]
+
+
+def _backend() -> str:
+    return dist.get_backend()
+
+
 @contextmanager
 def naming_lost_processes() -> Iterator[None]:
     """Turn what the libraries raise when another process is lost into a sentence.
@@ -64,16 +98,26 @@ def naming_lost_processes() -> Iterator[None]:
         raise lost from error
 
 
-def lost_process(error: BaseException) -> UserError | None:
+def lost_process(error: BaseException) -> LostProcess | None:
     """The sentence for an error that comes from losing another process; None for all other errors."""
     words = _words_of_loss(error)
     if words is None or not several_processes() or find_user_error(error) is not None:
         return None
+    return lost_with(words)
+
+
+def lost_with(words: str) -> LostProcess:
+    """The sentence for losing another process, of which something is known."""
     within = "in time" if _seconds is None else f"within {_seconds:g} seconds (`--distributed-timeout`)"
-    return UserError(
+    return LostProcess(
         f"Process {dist.get_rank()} of {dist.get_world_size()} lost another process, which failed, was killed or did "
         f"not answer {within}: see the first message of the others, and go on from checkpoint_last.pt. ({words})"
     )
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error comes from losing another process, as a sentence already or as a library said it."""
+    return isinstance(find_user_error(error), LostProcess) or lost_process(error) is not None
 
 
 def _words_of_loss(error: BaseException) -> str | None:

@@ -24,7 +24,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.training import connections
+from fairseq_mtmoe.training import alarm, connections
 from fairseq_mtmoe.training.agreement import Options, differing, first_difference, shared_options
 
 logger = logging.getLogger(__name__)
@@ -42,11 +42,27 @@ def install() -> None:
 
 
 def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """As fairseq's, also in a process that torch started, which has loaded no plugin yet."""
+    """As fairseq's, also in a process that torch started, which has loaded no plugin yet.
+
+    What ends one process is told to all others, which it ends, too.
+    """
     from fairseq_mtmoe import register
 
     register()
-    _fairseq_main(i, main, cfg, kwargs)
+
+    def telling(cfg: Any, **kwargs: Any) -> None:
+        try:
+            main(cfg, **kwargs)
+        except Exception as error:
+            alarm.tell(error)
+            reason = alarm.reason_of(error)
+            if reason is error:
+                raise
+            raise reason from error
+        finally:
+            alarm.stop()
+
+    _fairseq_main(i, telling, cfg, kwargs)
 
 
 def distributed_init(cfg: Any) -> int:
@@ -89,6 +105,7 @@ def join(cfg: Any) -> None:
             dist.all_reduce(torch.zeros(1).cuda())  # as fairseq does, for NCCL to connect
     except RuntimeError as error:
         raise meeting.lost("another process", error) from error
+    alarm.start(store)
     logger.info(f"initialized host {socket.gethostname()} as rank {rank}")
 
 

@@ -3,7 +3,7 @@
 fairseq saves in the first process alone. Where experts are exchanged, the others wait in `save_checkpoint` for what the
 first one decides to save, and write their experts when it does; the first one writes the rest last, which makes the
 checkpoint a whole. Whatever fails in one of them fails in all, with the same sentence, and leaves the checkpoints that
-there were.
+there were: a process that fails still comes to where the others wait for it, and says so there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from omegaconf import open_dict
 from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import expert_files, loading
-from fairseq_mtmoe.checkpoints.expert_states import split
+from fairseq_mtmoe.checkpoints.expert_states import content_of, split
 from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common import expert_layers, expert_slots
 from fairseq_mtmoe.moe.share import ExpertShare
+from fairseq_mtmoe.training import alarm, connections
 
 
 def install() -> None:
@@ -60,33 +61,47 @@ def _lead(save: Callable[[], Any]) -> Any:
     try:
         saved = save()
     except Exception as error:  # whatever it is, the others must not wait for more
-        first_line = str(error).partition("\n")[0]
-        _tell(("failed", first_line or type(error).__name__, ""))
+        alarm.tell(error)  # they may wait elsewhere, where the first process did not come to
+        with suppress(RuntimeError):
+            _tell(("failed", _words(error), ""))
         raise
     _tell(("done", "", ""))
     return saved
 
 
 def _follow(trainer: Any) -> None:
-    """Take part in every save until the first process is done."""
+    """Take part in every save until the first process is done.
+
+    Raises:
+        UserError: it failed, or had to give up because another process did.
+    """
+    own: Exception | None = None
     while True:
         what, value, save_id = _tell(None)
         if what == "done":
             return
         if what == "failed":
-            raise UserError(value)
+            raise own or UserError(value)
         try:
             write_share(trainer, value, save_id, {})
-        except UserError:
-            continue  # the first process failed too, and says so
+        except Exception as error:  # the first process learns of it, and says so next
+            own = error
 
 
 def _tell(message: tuple[str, str, str] | None) -> tuple[str, str, str]:
     """Send a message from the first process to all others, which call this with None; returns it."""
     box = [message]
-    dist.broadcast_object_list(box, src=0)
+    dist.broadcast_object_list(box, src=0, group=connections.between_hosts())
     assert box[0] is not None
     return box[0]
+
+
+def _words(error: Exception) -> str:
+    """What other processes say of this one's error."""
+    if isinstance(error, UserError):
+        return str(error)
+    first_line = str(error).strip().partition("\n")[0]
+    return f"Process {dist.get_rank()} could not save: {type(error).__name__}: {first_line}"
 
 
 def save_leading(trainer: Any, filename: str, extra_state: dict[str, Any]) -> str:
@@ -102,31 +117,47 @@ def save_leading(trainer: Any, filename: str, extra_state: dict[str, Any]) -> st
 
 
 def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str, Any]) -> str:
-    """Write this process's experts, and in the first process, when all others have written theirs, the rest."""
-    share = share_of(trainer)
-    assert share is not None
-    state = utils.move_to_cpu(trainer.state_dict())
-    state["extra_state"].update(extra_state)
-    trunk, content = split(state, share, trained_shapes(trainer))
-    folder = expert_files.companion(filename) / save_id
-    written: dict[str, Any] | str | None = None
-    if share.replica == 0:
-        try:
-            written = expert_files.write_experts(folder, content)
-        except UserError as error:
-            written = str(error)
+    """Write this process's experts, and in the first process, when all others have written theirs, the rest.
+
+    Raises:
+        UserError: another process could not write its experts; what keeps this one from it, is raised as it is.
+    """
+    leads, own = trainer.is_data_parallel_master, None
+    written: dict[str, Any] | str | None
+    try:
+        folder = expert_files.companion(filename) / save_id
+        trunk, content = _parts(trainer, extra_state)
+        written = None if content is None else expert_files.write_experts(folder, content)
+    except Exception as error:  # running out of memory, say: the others must not wait for this process
+        own, written = error, _words(error)
     everything: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everything, written)
+    dist.all_gather_object(everything, written, group=connections.between_hosts())
     failed = [entry for entry in everything if isinstance(entry, str)]
-    if failed:
-        if trainer.is_data_parallel_master:
+    try:
+        if failed:
+            raise own or UserError(failed[0])
+        if leads:
+            entries = [entry for entry in everything if entry is not None]
+            _expect_files(folder, entries, trainer.cfg.checkpoint.save_dir)
+            checkpoint_utils.torch_persistent_save(expert_files.with_files(trunk, save_id, entries), filename)
+    except Exception:
+        if leads and Path(filename).suffix == ".pt":
             expert_files.tidy(filename)
-        raise UserError(failed[0])
-    if trainer.is_data_parallel_master:
-        entries = [entry for entry in everything if entry is not None]
-        _expect_files(folder, entries, trainer.cfg.checkpoint.save_dir)
-        checkpoint_utils.torch_persistent_save(expert_files.with_files(trunk, save_id, entries), filename)
+        raise
     return str(Path(filename).absolute())
+
+
+def _parts(trainer: Any, extra_state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The trunk, in the first process, and this process's experts, where it writes them; no more leaves a GPU."""
+    share, shapes = share_of(trainer), trained_shapes(trainer)
+    assert share is not None
+    if trainer.is_data_parallel_master:
+        state = utils.move_to_cpu(trainer.state_dict())
+        state["extra_state"].update(extra_state)
+        return split(state, share, shapes)
+    if share.replica > 0:
+        return {}, None
+    return {}, utils.move_to_cpu(content_of(trainer.state_dict(), share, shapes))
 
 
 def _expect_files(folder: Path, entries: list[dict[str, Any]], save_dir: str) -> None:

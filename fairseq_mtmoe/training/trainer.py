@@ -35,7 +35,7 @@ from fairseq_mtmoe.training import (
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
 from fairseq_mtmoe.training.gradients import clip_all, local_experts
 from fairseq_mtmoe.training.nonfinite import NonfiniteUpdates, SkippedUpdate, forget_gradients, show_in_gradients
-from fairseq_mtmoe.training.refusals import refuse_what_cannot_work
+from fairseq_mtmoe.training.refusals import refuse_what_cannot_work, will_exchange
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class SparseTrainer(Trainer):
         screen.follow(self)
         refuse_what_cannot_work(self.cfg, model)
         self._timeout = self._number("distributed_timeout", least=1)
+        if connections.several_processes() and will_exchange(model, self.data_parallel_world_size):
+            connections.between_hosts()
         self._limit_waiting()
         limit = self._number("max_nonfinite", least=0) or 0
         self._nonfinite = NonfiniteUpdates(limit, self.cfg.checkpoint.save_dir)

@@ -1,14 +1,19 @@
 """What two processes save: stock commands read it, and a process that cannot write costs nothing but the run."""
 
+import functools
 import re
 import socket
 import subprocess
 
 import pytest
+import torch
+from fairseq import utils
+from torch import distributed as dist
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import expert_files
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training import connections
 from tests.helpers.commands import BIN, ENVIRONMENT, PLUGIN, REPOSITORY, generate, run
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import SECONDS, run_processes
@@ -101,6 +106,15 @@ def a_fault_in_the_first(rank):
         checkpoint_utils.torch_persistent_save = fail
 
 
+def no_memory_in(rank_that_fails, rank):
+    if rank == rank_that_fails:
+
+        def fail(*args, **kwargs):
+            raise MemoryError(f"no memory in {rank}")
+
+        utils.move_to_cpu = fail
+
+
 def a_folder_of_its_own_in_the_second(rank):
     if rank == 1:
         write = expert_files.write_experts
@@ -113,7 +127,7 @@ def go_on(rank, data, folder, fail):
     fail(rank)
     try:
         train_two(rank, data, folder, 6)
-    except (UserError, ValueError) as error:
+    except (UserError, ValueError, MemoryError) as error:
         return str(error)
     return None
 
@@ -123,6 +137,8 @@ def go_on(rank, data, folder, fail):
     [
         (a_full_disk_in_the_second, "No space left on device"),
         (a_fault_in_the_first, "Nobody foresaw this."),
+        (functools.partial(no_memory_in, 0), "no memory in 0"),
+        (functools.partial(no_memory_in, 1), "no memory in 1"),
         (a_folder_of_its_own_in_the_second, "`--save-dir` must be one folder that all machines of the run share"),
     ],
 )
@@ -135,3 +151,38 @@ def test_a_save_that_fails_in_one_process_ends_all_and_costs_nothing(fail, words
         assert words in sentence
     assert all(path.read_bytes() == content for path, content in before.items())
     assert {path.name for path in tmp_path.glob("*.pt")} == {path.name for path in before if path.parent == tmp_path}
+
+
+# ---- what it costs ----
+
+
+def watched(rank, data, folder):
+    """The names of all tensors that this process copies, and by which groups it agrees with others on a save."""
+    copied, groups = [], set()
+
+    def names(value, path=""):
+        if isinstance(value, dict):
+            return [name for key, inner in value.items() for name in names(inner, f"{path}/{key}")]
+        return [path] if torch.is_tensor(value) else []
+
+    def watch(module, name, note):
+        original = getattr(module, name)
+        setattr(module, name, lambda *args, **kwargs: note(*args, **kwargs) or original(*args, **kwargs))
+
+    connections._backend = lambda: "nccl"  # as on GPUs
+    watch(utils, "move_to_cpu", lambda state: copied.extend(names(state)))
+    for name in ("broadcast_object_list", "all_gather_object"):
+        watch(dist, name, lambda *args, group=None, **kwargs: groups.add(group))
+    train_here(data, folder, "--num-experts", 2, "--max-tokens", 120, "--max-update", 1)
+    beside = connections.between_hosts()
+    assert groups == {beside} and beside is not dist.group.WORLD and dist.get_backend(beside) == "gloo"
+    return copied
+
+
+def test_processes_copy_what_they_write_and_agree_beside_the_gpus(corpus, tmp_path):
+    """Four with two experts: the third and the fourth are replicas, who write nothing."""
+    first, second, *replicas = run_processes(watched, 4, corpus, tmp_path)
+    assert replicas == [[], []]
+    experts = {name for name in first if ".moe.experts." in name}
+    assert experts and {name for name in second if name.startswith("/model")} == experts
+    assert all(".moe.experts." in name for name in second)

@@ -14,13 +14,14 @@ from tests.helpers.digits import make_digit_corpus
 TIMEOUT = 5  # seconds of `--distributed-timeout`
 PATIENCE = 10  # seconds that an end may take beyond it
 
-# fairseq-train in one of two processes. In the second one something happens at the third call of a method of the
-# trainer: the place is a method's name, the happening a statement.
+# fairseq-train in one of two processes. At the third call of a method of the trainer something happens: the place is a
+# method's name, the happening a statement, of the second process unless it asks.
 COMMAND = """
 import os, signal, sys, time
 sys.path.insert(0, os.getcwd())
 import fairseq_mtmoe
 fairseq_mtmoe.register()
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import SparseTrainer
 from fairseq_cli import train
 
@@ -29,7 +30,7 @@ original, calls = getattr(SparseTrainer, place), []
 
 def method(*args, **kwargs):
     calls.append(1)
-    if rank == 1 and len(calls) == 3:
+    if len(calls) == 3 and (rank == 1 or "rank" in happening):
         open(folder + "/happened", "w").write(str(time.time()))
         exec(happening)
     return original(*args, **kwargs)
@@ -42,6 +43,8 @@ HAPPENINGS = {
     "raises": "raise ValueError('a bug')",
     "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "is silent": "time.sleep(1000)",
+    "is not waited for": "raise UserError('The disk is full.') if rank else time.sleep(1000)",
+    "has no disk": "raise UserError('The disk is full.') if rank == 0 else 0",
 }
 PLACES = {
     "in a step": ("train_step", ()),
@@ -75,6 +78,26 @@ def test_the_other_process_ends_soon_and_says_why(happening, place, corpus, tmp_
     assert "error: Process 0 of 2 lost another process" in last and "go on from checkpoint_last.pt" in last
     assert f"within {TIMEOUT} seconds" in last
     assert "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+    ("happening", "method"), [("is not waited for", "train_step"), ("has no disk", "save_checkpoint")]
+)
+def test_the_first_sentence_ends_all_wherever_they_are(happening, method, corpus, tmp_path):
+    """One sleeps, as it would in an exchange on a GPU; of a dense model only the first process saves."""
+    options = ("--arch", "base_dense_tiny", "--max-tokens", 120, "--save-interval-updates", 1)
+    processes = [start(rank, method, happening, corpus, tmp_path, *options) for rank in range(2)]
+    try:
+        messages = [process.communicate(timeout=60)[1] for process in processes]
+        took = time.time() - float((tmp_path / "happened").read_text())
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    assert [process.returncode for process in processes] == [1, 1]
+    assert [message.strip().splitlines()[-1].endswith("error: The disk is full.") for message in messages] == [True] * 2
+    assert took < PATIENCE and not any("Traceback" in message for message in messages)
 
 
 def start(rank, method, happening, corpus, folder, *options):

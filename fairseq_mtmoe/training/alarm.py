@@ -1,0 +1,102 @@
+"""The first error of a run, told to all its processes, which it ends wherever they wait.
+
+A process whose partner failed can wait for it in the middle of an exchange, on GPUs until that times out, and does not
+learn why. So the first one that fails writes its sentence to the store at which the processes met, and a thread in each
+of the others looks there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+from torch import distributed as dist
+
+from fairseq_mtmoe.errors import UserError, find_user_error
+from fairseq_mtmoe.training import connections
+
+_KEY = "first error"
+_PAUSE = 0.5  # seconds between two looks
+_GRACE = 1.0  # seconds in which a process may end by itself, with what it has to say
+
+_alarm: Alarm | None = None
+
+
+class Alarm:
+    """Tells and hears of the first error by a store that all processes share; no thread of it runs before `listen`."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def tell(self, error: BaseException) -> None:
+        """Tell all processes why this one fails, unless another one failed first."""
+        sentence = find_user_error(error)
+        first_line = str(error).strip().partition("\n")[0]
+        words = f"process {dist.get_rank()}: {type(error).__name__}: {first_line}"
+        said = {"words": words} if sentence is None else {"sentence": str(sentence)}
+        with suppress(RuntimeError):  # the store is gone, and with it the first process
+            self._store.compare_set(_KEY, "", json.dumps(said))
+
+    def heard(self) -> UserError | None:
+        """The sentence that the first error ends this process with; None as long as there is none."""
+        try:
+            if not self._store.check([_KEY]):
+                return None
+            said = json.loads(self._store.get(_KEY))
+        except RuntimeError:
+            return None
+        return UserError(said["sentence"]) if "sentence" in said else connections.lost_with(said["words"])
+
+    def listen(self) -> None:
+        """From now on another process's error ends this one, until `stop`."""
+        self._thread = threading.Thread(target=self._listen, name="first error", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the process end in its own way: a thread that still ran then could make Python crash."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(timeout=_GRACE)
+
+    def _listen(self) -> None:
+        while not self._stopped.wait(_PAUSE):
+            sentence = self.heard()
+            if sentence is not None and not self._stopped.wait(_GRACE):
+                print(f"error: {sentence}", file=sys.stderr, flush=True)
+                sys.stdout.flush()
+                os._exit(1)
+
+
+def start(store: Any) -> None:
+    """Listen at a store, by a connection of its own where torch can make one: others may wait in theirs."""
+    global _alarm
+    with suppress(AttributeError, RuntimeError, NotImplementedError):
+        store = store.clone()
+    _alarm = Alarm(dist.PrefixStore("fairseq_mtmoe alarm", store))  # type: ignore[attr-defined]
+    _alarm.listen()
+
+
+def stop() -> None:
+    """Listen no more."""
+    global _alarm
+    if _alarm is not None:
+        _alarm.stop()
+    _alarm = None
+
+
+def tell(error: BaseException) -> None:
+    """Tell all other processes of a run why this one fails, unless it fails because another one did."""
+    if _alarm is not None and not connections.is_loss(error):
+        _alarm.tell(error)
+
+
+def reason_of(error: BaseException) -> BaseException:
+    """Why this process really ends: what the first one said, if `error` comes from losing another process."""
+    heard = _alarm.heard() if _alarm is not None and connections.is_loss(error) else None
+    return error if heard is None or connections.is_loss(heard) else heard

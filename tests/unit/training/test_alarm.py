@@ -1,0 +1,86 @@
+"""The first error of a run is told to all processes: two of them, played by one at a store in its memory."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from torch import distributed as dist
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training import alarm, connections
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """This process is the first of two, and is told of errors."""
+    monkeypatch.setattr(connections, "several_processes", lambda: True)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(alarm, "_PAUSE", 0.01)
+    store = dist.HashStore()
+    alarm.start(store)
+    yield alarm.Alarm(dist.PrefixStore("fairseq_mtmoe alarm", store))
+    alarm.stop()
+
+
+def test_the_first_sentence_is_the_reason_of_losing_others(joined):
+    lost = RuntimeError("Connection closed by peer [127.0.0.1]:22941.")
+    assert alarm.reason_of(lost) is lost and alarm._alarm.heard() is None
+    alarm.tell(lost)  # it says nothing that others should say, too
+    assert alarm._alarm.heard() is None
+    alarm.stop()  # what is heard would end this process
+    joined.tell(Exception("Cannot load")), joined.tell(UserError("`y` is bad."))
+    assert "lost another process" in str(joined.heard()) and "(process 0: Exception: Cannot load)" in str(
+        joined.heard()
+    )
+
+
+def test_a_sentence_takes_the_place_of_a_loss_and_of_nothing_else(joined, monkeypatch):
+    monkeypatch.setattr(alarm, "_GRACE", 100)
+    joined.tell(UserError("`x` is bad."))
+    for lost in (RuntimeError("Connection closed by peer"), connections.lost_with("Connection closed")):
+        assert str(alarm.reason_of(lost)) == "`x` is bad."
+    other = UserError("`y` is bad.")
+    assert alarm.reason_of(other) is other
+
+
+def test_a_store_that_is_gone_is_nothing_to_hear():
+    class Gone:
+        def check(self, keys):
+            raise RuntimeError("Connection reset by peer")
+
+        compare_set = check
+
+    one = alarm.Alarm(Gone())
+    one.listen()
+    one.stop()
+    assert one.heard() is None
+
+
+SCRIPT = """
+import time
+from torch import distributed as dist
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training import alarm
+store = dist.HashStore()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+alarm.start(store)
+if {fails}:
+    alarm._alarm.tell(UserError("`x` is bad."))
+    time.sleep(100)
+alarm.stop()
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_process_ends_wherever_it_is_unless_it_stopped_listening(fails):
+    begin = time.monotonic()
+    command = [sys.executable, "-c", SCRIPT.format(fails=fails)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    if fails:
+        assert result.returncode == 1 and result.stderr.strip().endswith("error: `x` is bad.") and not result.stdout
+        assert time.monotonic() - begin < 90
+    else:
+        assert (result.returncode, result.stdout) == (0, "ended\n")
