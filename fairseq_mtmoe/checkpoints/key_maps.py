@@ -1,12 +1,14 @@
-"""Where each parameter of a dense model goes in the sparse model made from it, as a table.
+"""What is called otherwise in another checkpoint, as tables: in a dense model's, and in that of an older version.
 
-The names are those of state dicts. A block's feed-forward layer becomes its experts' stacked parameters; all else
-keeps its name. Parameters of the sparse model that no row names, the gates', start afresh.
+Each parameter of a dense model goes somewhere in the sparse model made from it. The names are those of state dicts. A
+block's feed-forward layer becomes its experts' stacked parameters; all else keeps its name. Parameters of the sparse
+model that no row names, the gates', start afresh.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 # name within a block of the dense model -> name within the same block of the sparse one
 DENSE_TO_EXPERTS = {
@@ -15,6 +17,9 @@ DENSE_TO_EXPERTS = {
     "fc2.weight": "moe.experts.fc2_weight",
     "fc2.bias": "moe.experts.fc2_bias",
 }
+
+# criterion's class in the optimizer's history: of 0.1.0 -> since then
+CRITERIONS = {"MoELabelSmoothedCrossEntropyCriterion": "LabelSmoothedCrossEntropyCriterion"}
 
 _FEED_FORWARD = re.compile(r"^((?:.*\.)?(?:encoder|decoder)\.layers\.\d+)\.(fc[12]\.(?:weight|bias))$")
 
@@ -28,3 +33,10 @@ def expert_key(dense_key: str, expert_blocks: set[str]) -> str | None:
     if match is None or match[1] not in expert_blocks:
         return None
     return f"{match[1]}.{DENSE_TO_EXPERTS[match[2]]}"
+
+
+def rename_criterions(state: dict[str, Any]) -> None:
+    """Give the criterions of a checkpoint the names that they have now, in place."""
+    for entry in state.get("optimizer_history", ()):
+        name = entry.get("criterion_name")
+        entry["criterion_name"] = CRITERIONS.get(name, name)

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from fairseq_mtmoe.checkpoints import expert_files, file_io
+from fairseq_mtmoe.checkpoints import expert_files, file_io, mismatch
 from fairseq_mtmoe.checkpoints.expert_states import AVERAGES, PARTS
+from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.share import are_whole, whole_models
 
@@ -45,6 +46,7 @@ def install() -> None:
     checkpoint_utils.load_model_ensemble_and_task = _whole(checkpoint_utils.load_model_ensemble_and_task)
     checkpoint_utils.load_ema_from_checkpoint = load_ema
     checkpoint_utils.PathManager = _copying_checkpoints(checkpoint_utils.PathManager)
+    mismatch.install()
 
 
 def _copying_checkpoints(paths: Any) -> Any:
@@ -70,9 +72,12 @@ def _with_experts(original: Callable[..., Any]) -> Callable[..., Any]:
     def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> Any:
         read = _read.get()
         if read is not None:
-            return _upgraded(read(path), arg_overrides)
-        parts = ("model", *AVERAGES) if are_whole() else PARTS  # moments are for training
-        return _whole_state(path, lambda: original(path, arg_overrides, load_on_all_ranks), parts)
+            state = _upgraded(read(path), arg_overrides)
+        else:
+            parts = ("model", *AVERAGES) if are_whole() else PARTS  # moments are for training
+            state = _whole_state(path, lambda: original(path, arg_overrides, load_on_all_ranks), parts)
+        rename_criterions(state)
+        return state
 
     return load_checkpoint_to_cpu
 

@@ -112,6 +112,11 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             metrics.log_scalar("balance_loss", total / sample_size, sample_size, round=4)
 
 
+# A checkpoint names its criterion's class, and fairseq's trainer goes on with the moments of that class only. The loss
+# is the same: a run may change between the two.
+MoELabelSmoothedCrossEntropyCriterion.__name__ = LabelSmoothedCrossEntropyCriterion.__name__
+
+
 def output_weight(model: Any) -> Optional[Tensor]:
     """The matrix (V, H) that makes logits of the decoder's features, or None unless that is all that makes them.
 

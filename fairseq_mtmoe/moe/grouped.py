@@ -120,9 +120,7 @@ class _ReluNetwork(torch.autograd.Function):
         return None, None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
 
 
-def _weight_gradient(
-    grad: Tensor, rows: Tensor, ends: Tensor, most: int | None, spares: SpareMemory | None
-) -> Tensor:
+def _weight_gradient(grad: Tensor, rows: Tensor, ends: Tensor, most: int | None, spares: SpareMemory | None) -> Tensor:
     if spares is None or torch.compiler.is_compiling():
         outer: Tensor = _outer(grad, rows, ends, most)
         return outer

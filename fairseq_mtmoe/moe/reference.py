@@ -48,9 +48,7 @@ def _logits(layer: MoELayer, hidden_H: Tensor, task: int | None) -> Tensor:
     return torch.stack([(hidden_H.float() * row_H.float()).sum() for row_H in weight_NH])
 
 
-def _choose(
-    layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, padding_T: Tensor | None
-) -> dict[int, int]:
+def _choose(layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, padding_T: Tensor | None) -> dict[int, int]:
     if not isinstance(layer.gate, BaseGate) or not layer.training or not logits:
         return {token: int(row_N.argmax()) for token, row_N in logits.items()}
     scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()

@@ -27,6 +27,7 @@ from fairseq_mtmoe.training import (
     full_sharding,
     joining,
     places,
+    resuming,
     saving,
     screen,
     starting,
@@ -231,9 +232,10 @@ class SparseTrainer(Trainer):
         """As fairseq's, which asks only after an update whether there were enough: a complete run makes no other.
 
         Raises:
-            UserError: another process is lost.
+            UserError: another process is lost, or the checkpoint is of another model, criterion or optimizer.
         """
-        with connections.naming_lost_processes(), saving.reading_shares(self):
+        differing = resuming.naming_what_differs(self, filename)
+        with connections.naming_lost_processes(), differing, saving.reading_shares(self):
             extra_state = super().load_checkpoint(filename, *args, **kwargs)
         limit = self.cfg.optimization.max_update
         if limit and self.get_num_updates() >= limit:
@@ -251,6 +253,7 @@ def install() -> None:
     """Let fairseq's commands train with `SparseTrainer`. Safe to call twice."""
     bfloat16.install()
     connections.install()
+    resuming.install()
     saving.install()
     starting.install()
     joining.install()

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional
 from fairseq.models import register_model
 from torch import Tensor
 
+from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common import SlotPlan, expert_layers, expert_slots
 from fairseq_mtmoe.models._common.flat_options import nested_options
@@ -98,9 +99,11 @@ class BaseMoEModel(SparseTransformer):
         }
         elsewhere = {key.split(".moe.")[0] for key in state_dict if ".moe." in key} ^ set(saved)
         if elsewhere or (saved and len(saved) < len(slots)):
-            raise UserError(
-                "`--expert-interval` and the numbers of blocks must be the checkpoint's, which has experts elsewhere."
-            )
+            if self.is_dense:
+                self.sparsify()  # so that what is compared has experts, too; nobody trains this model
+            refusal = mismatch.refusal(self, state_dict)
+            assert refusal is not None
+            raise refusal
         if not saved:
             if not self.is_dense:
                 raise UserError(

@@ -189,8 +189,9 @@ def test_sparse_checkpoint_makes_a_model_that_starts_dense_sparse():
     [
         (dict(num_experts=4), dict(num_experts=8), "`--num-experts` must be 4 as in the checkpoint's encoder"),
         (dict(dense_updates=5), dict(), "`--dense-updates` must be above 0 for a dense checkpoint"),
-        (dict(expert_interval=1), dict(), "`--expert-interval` and the numbers of blocks must be the checkpoint's"),
-        (dict(), dict(expert_interval=1), "`--expert-interval` and the numbers of blocks must be the checkpoint's"),
+        (dict(expert_interval=1), dict(), "`--expert-interval` must be 1 to load the checkpoint, but is 2 instead"),
+        (dict(), dict(expert_interval=1), "`--expert-interval` must be 2 to load the checkpoint, but is 1 instead"),
+        (dict(decoder_layers=4), dict(), "`--decoder-layers` must be 4 to load the checkpoint, but is 2 instead"),
     ],
 )
 def test_a_checkpoint_of_another_shape_is_refused_in_one_sentence(checkpoint, model, sentence):

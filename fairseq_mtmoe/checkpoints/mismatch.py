@@ -1,0 +1,291 @@
+"""A checkpoint that is not this model's: what differs, in one sentence with the option that decides it.
+
+torch lists every parameter that does not fit, and fairseq asks to "ensure that the architectures match". The sizes are
+in the parameters' names and shapes, in the checkpoint as in the model; the languages are in its task's state. `install`
+lets whatever loads a model say which of them differ, while a checkpoint is read inside `explained`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq_mtmoe.errors import UserError
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_SIDES = {"encoder": "source", "decoder": "target"}
+_SHARING = ("share_all_embeddings", "share_decoder_input_output_embed")
+_BLOCK = re.compile(r"(?:encoder|decoder)\.layers\.(\d+)\.")
+_LANGUAGE_TOKEN = re.compile(r"__(.+)__|\[(.+)\]")
+_NO_POSITIONS = 2  # fairseq's learned positions begin after the padding's index
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The checkpoint that is loaded: its name, the options of the model that it was saved from, its languages."""
+
+    name: str = "the checkpoint"
+    model: Mapping[str, Any] = field(default_factory=dict)
+    langs: tuple[str, ...] = ()
+
+
+_origins: ContextVar[list[Origin] | None] = ContextVar("origins", default=None)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Inside, a model refuses the state of the checkpoint that was read last in a sentence that says what differs."""
+    token = _origins.set([])
+    try:
+        yield
+    finally:
+        _origins.reset(token)
+
+
+def install() -> None:
+    """Put these functions around fairseq's that read a checkpoint and load a model's state. Safe to call twice."""
+    from fairseq import checkpoint_utils
+    from fairseq.models import BaseFairseqModel
+
+    if hasattr(BaseFairseqModel.load_state_dict, "installed_by"):
+        return
+    BaseFairseqModel.load_state_dict = _explaining(BaseFairseqModel.load_state_dict)
+    checkpoint_utils.load_checkpoint_to_cpu = _noting(checkpoint_utils.load_checkpoint_to_cpu)
+    checkpoint_utils.load_model_ensemble_and_task = explained()(checkpoint_utils.load_model_ensemble_and_task)
+
+
+def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
+        state = original(path, *args, **kwargs)
+        origins = _origins.get()
+        if origins is not None:
+            origins.append(_origin_of(path, state))
+        return state
+
+    return load_checkpoint_to_cpu
+
+
+def _explaining(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_state_dict(model: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _origins.get():
+            return original(model, state_dict, *args, **kwargs)
+        try:
+            result = original(model, state_dict, *args, **kwargs)
+        except RuntimeError as error:
+            raise refusal(model, state_dict) or error from error
+        origin = _origin()
+        hidden = _about_options(*_unseen_options(model, origin), origin)
+        if hidden:
+            raise UserError(hidden)
+        return result
+
+    load_state_dict.installed_by = __name__  # type: ignore[attr-defined]
+    return load_state_dict
+
+
+def refusal(model: Any, state: Mapping[str, Any]) -> UserError | None:
+    """What differs between a model and the state of another one, or None where nothing does."""
+    own, theirs = shapes_of(model.state_dict()), shapes_of(state)
+    origin = _origin()
+    unseen_theirs, unseen_own = _unseen_options(model, origin)
+    sentence = (
+        _about_experts(own, theirs, origin)
+        or _about_options(sizes(theirs) | unseen_theirs, sizes(own) | unseen_own, origin)
+        or _about_vocabulary(model, own, theirs, origin)
+        or _about_gates(own, theirs, origin)
+        or _about_tasks(model, own, theirs, origin)
+        or _about_names(own, theirs, origin)
+    )
+    return UserError(sentence) if sentence else None
+
+
+def _origin() -> Origin:
+    return (_origins.get() or [Origin()])[-1]
+
+
+def shapes_of(state: Mapping[str, Any]) -> Shapes:
+    """The shapes of a model's parameters and buffers."""
+    return {name: tuple(value.shape) for name, value in state.items()}
+
+
+def sizes(shapes: Shapes) -> dict[str, Any]:
+    """The options of fairseq's transformer, and the experts', that a model's names and shapes tell of."""
+    found: dict[str, Any] = {}
+    for side, text in _SIDES.items():
+        embedding = shapes.get(f"{side}.embed_tokens.weight")
+        positions = shapes.get(f"{side}.embed_positions.weight")
+        inner = [shape[-2] for name, shape in shapes.items() if name.startswith(side) and _is_inner(name)]
+        found |= {f"{side}_embed_dim": embedding[1]} if embedding else {}
+        found |= {f"{side}_ffn_embed_dim": inner[0]} if inner else {}
+        found[f"{side}_layers"] = len(_blocks(name for name in shapes if name.startswith(side)))
+        found[f"{side}_normalize_before"] = f"{side}.layer_norm.weight" in shapes
+        found[f"{side}_learned_pos"] = positions is not None
+        found |= {f"max_{text}_positions": positions[0] - _NO_POSITIONS} if positions else {}
+    found["layernorm_embedding"] = "encoder.layernorm_embedding.weight" in shapes
+    return found | _expert_options(shapes)
+
+
+def _expert_options(shapes: Shapes) -> dict[str, Any]:
+    names = [name for name in shapes if ".moe." in name]
+    if not names:
+        return {}
+    return {
+        "expert_interval": min(_blocks(names)) + 1,
+        "expert_combine": "preserving" if any(name.endswith(".moe.blend") for name in names) else "paper",
+    }
+
+
+def _is_inner(name: str) -> bool:
+    return name.endswith((".fc1.weight", ".moe.experts.fc1_weight"))
+
+
+def _blocks(names: Iterable[str]) -> set[int]:
+    return {int(match[1]) for match in map(_BLOCK.match, names) if match}
+
+
+def _about_experts(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+    if _expert_options(own) or not _expert_options(theirs):
+        return None
+    return f"`--arch` must be one with experts, such as base_moe, to load {origin.name}, but is a dense one instead."
+
+
+def _about_options(theirs: Mapping[str, Any], own: Mapping[str, Any], origin: Origin) -> str | None:
+    """One sentence with all options that differ."""
+    names = [name for name in theirs if name in own and theirs[name] != own[name]]
+    if not names:
+        return None
+    options = [f"`--{name.replace('_', '-')}`" for name in names]
+    wanted = [_shown(theirs[name]) for name in names]
+    rules = [f"{options[0]} must be {wanted[0]}"]
+    rules += [f"{option} {value}" for option, value in zip(options[1:], wanted[1:], strict=True)]
+    verb = "is" if len(names) == 1 else "they are"
+    found = _listed([_shown(own[name]) for name in names])
+    hint = "; base_moe, base_dense and transformer are an `--arch` that leaves it off" * ("off" in wanted)
+    return f"{_listed(rules)} to load {origin.name}, but {verb} {found} instead{hint}."
+
+
+def _shown(value: Any) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _listed(words: Sequence[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _about_vocabulary(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+    for side in _SIDES:
+        here, there = (shapes.get(f"{side}.embed_tokens.weight", (0,))[0] for shapes in (own, theirs))
+        if here == there:
+            continue
+        langs = _languages(getattr(getattr(model, side), "dictionary", None))
+        if langs and origin.langs and here - len(langs) == there - len(origin.langs):
+            return _about_languages(langs, origin)
+        return (
+            f"DATA must have the dictionary that {origin.name} was trained with, of {there} entries"
+            f"{_with_languages(origin.langs)}, but has one of {here}{_with_languages(langs)} instead."
+        )
+    return None
+
+
+def _about_languages(langs: tuple[str, ...], origin: Origin) -> str:
+    missing = [lang for lang in origin.langs if lang not in langs]
+    others = [lang for lang in langs if lang not in origin.langs]
+    parts = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(others)}"] * bool(others)
+    return (
+        f"`--langs` must be {','.join(origin.langs)} to load {origin.name}, but is {','.join(langs)} instead, "
+        f"{' and '.join(parts)}; where it is not given, the languages are those of `--lang-pairs`."
+    )
+
+
+def _with_languages(langs: tuple[str, ...]) -> str:
+    return f" (with tokens for {len(langs)} languages)" if langs else ""
+
+
+def _languages(dictionary: Any) -> tuple[str, ...]:
+    """The languages whose tokens end a dictionary, where fairseq's multilingual tasks put them."""
+    found: list[str] = []
+    symbols = list(getattr(dictionary, "symbols", ()))
+    while symbols and (symbols[-1] == "<mask>" or _LANGUAGE_TOKEN.fullmatch(symbols[-1])):
+        match = _LANGUAGE_TOKEN.fullmatch(symbols.pop())
+        if match:
+            found.append(match[1] or match[2])
+    return tuple(reversed(found))
+
+
+def _about_gates(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+    """Of task gates there is one for each task, in a dimension that other gates have not."""
+    for name in own:
+        if name.endswith(".moe.gate.weight") and len(own[name]) != len(theirs.get(name, own[name])):
+            wanted = origin.model.get("expert_gates", "the checkpoint's")
+            block = name.removesuffix(".moe.gate.weight")
+            return f"`--expert-gates` must be {wanted} to load {origin.name}, but has another kind of gate in {block}."
+    return None
+
+
+def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+    gates = [name for name in own if name.endswith(".moe.gate.weight")]
+    here, there = getattr(model, "task_names", None), origin.model.get("task_names")
+    if all(own[name] == theirs.get(name) for name in gates) or not here or not there:
+        return None
+    return (
+        f"The tasks that gates tell apart must be {there} to load {origin.name}, but are {','.join(here)} instead: "
+        "`--task-ids`, `--langs` and `--lang-pairs` decide them."
+    )
+
+
+def _about_names(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
+    """The first parameter that is not the same, where none of the options above explains it."""
+    for name in dict.fromkeys((*own, *theirs)):
+        here, there = own.get(name), theirs.get(name)
+        if here is None:
+            return f"{origin.name} must be of this model, but has a parameter that it has not, `{name}`."
+        if there is None:
+            return f"{origin.name} must be of this model, but has no `{name}`."
+        if here != there:
+            return f"{origin.name} must be of this model, whose `{name}` has the shape {here}, but it has {there}."
+    return None
+
+
+def _unseen_options(model: Any, origin: Origin) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The checkpoint's and the model's options that shapes do not show: heads, and what is one tensor.
+
+    A model that shares embeddings would lose one of two that were trained apart; the other way round nothing is lost.
+    """
+    cfg = getattr(model, "cfg", None)
+    stacks = {side: getattr(cfg, side, None) for side in _SIDES}
+    own = {f"{side}_attention_heads": stack.attention_heads for side, stack in stacks.items() if stack is not None}
+    shared = [name for name in _SHARING if getattr(cfg, name, False)][:1]  # the first brings the second with it
+    if not origin.model.get("share_all_embeddings", False):
+        own |= dict.fromkeys(shared, True)
+    return {name: origin.model[name] for name in own if name in origin.model}, own
+
+
+def _origin_of(path: str, state: Mapping[str, Any]) -> Origin:
+    cfg = state.get("cfg") or {}
+    task = _plain(cfg.get("task"))
+    langs = (state.get("task_state") or {}).get("langs") or task.get("langs") or _languages_of(task.get("lang_pairs"))
+    return Origin(f"`{path}`", _plain(cfg.get("model")), tuple(langs.split(",") if isinstance(langs, str) else langs))
+
+
+def _plain(options: Any) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    if isinstance(options, Namespace):
+        return vars(options)
+    plain: Any = OmegaConf.to_container(options) if OmegaConf.is_config(options) else options
+    return plain if isinstance(plain, dict) else {}
+
+
+def _languages_of(pairs: Any) -> list[str]:
+    """Those of a run of fairseq's task, as it infers them; a run of ours remembers its own in the task's state."""
+    return sorted({lang for pair in pairs for lang in pair.split("-")}) if isinstance(pairs, list) else []

@@ -1,0 +1,120 @@
+"""What a run goes on from: a checkpoint that is there, with the moments of the same optimizer for the same loss.
+
+fairseq trains from scratch, without a word, where the file that it was told to go on from is not there, and ends in an
+assertion where criterion or optimizer are others.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.file_io import PathManager
+from fairseq.optim import OPTIMIZER_REGISTRY
+
+from fairseq_mtmoe.checkpoints import mismatch
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.files import regular_file
+
+LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for this file in `--save-dir`
+
+# fairseq's wrappers of an optimizer, whose state is not the optimizer's own.
+WRAPPERS = {
+    "FP16Optimizer": "one in half precision (`--fp16` or `--bf16`)",
+    "MemoryEfficientFP16Optimizer": "one in half precision (`--memory-efficient-fp16` or `--memory-efficient-bf16`)",
+    "AMPOptimizer": "one with `--amp`",
+    "FairseqBMUF": "one with `--use-bmuf`",
+}
+
+
+def install() -> None:
+    """Look for the checkpoint to go on from before fairseq does. Safe to call twice."""
+    original = checkpoint_utils.load_checkpoint
+    if not hasattr(original, "installed_by"):
+        checkpoint_utils.load_checkpoint = _expecting(original)
+
+
+def _expecting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_checkpoint(cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
+        asked = asked_for(cfg, trainer.checkpoint_suffix or "")
+        if asked is not None:
+            expect(*asked)
+        return original(cfg, trainer, **passthrough_args)
+
+    load_checkpoint.installed_by = __name__  # type: ignore[attr-defined]
+    return load_checkpoint
+
+
+def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
+    """The file that a run goes on from and the option that names it, by fairseq's rules; None where it begins anew."""
+    if cfg.restore_file != LAST:
+        return cfg.restore_file.replace(".pt", f"{suffix}.pt"), "--restore-file"
+    last = os.path.join(cfg.save_dir, LAST.replace(".pt", f"{suffix}.pt"))
+    if os.path.lexists(last) or PathManager.exists(last):
+        return last, "--save-dir"
+    for name in ("continue_once", "finetune_from_model"):
+        path = getattr(cfg, name, None)
+        if path is not None:
+            return path, f"--{name.replace('_', '-')}"
+    return None
+
+
+def expect(path: str, option: str) -> None:
+    """Refuse a file to go on from that is none.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    if not PathManager.path_requires_pathmanager(path):
+        regular_file(path, f"a checkpoint to go on from (`{option}`)")
+    elif not PathManager.isfile(path):
+        must_be(option, "a checkpoint to go on from", path)
+
+
+@contextmanager
+def naming_what_differs(trainer: Any, path: str) -> Iterator[None]:
+    """Inside, what a checkpoint has otherwise than the run is said in a sentence: model, criterion, optimizer.
+
+    Raises:
+        UserError: that sentence.
+    """
+    try:
+        with mismatch.explained():
+            yield
+    except AssertionError as error:
+        raise _refusal(trainer, path) or error from error
+    except ValueError as error:
+        if "loaded state dict" not in str(error):  # torch's, where a group of parameters is of another size
+            raise
+        raise UserError(
+            f"`{path}` must hold the optimizer's moments of the parameters that are trained, but holds those of more "
+            "or fewer; options such as `--share-all-embeddings` decide which are one, and `--reset-optimizer` goes on "
+            "without the moments."
+        ) from error
+
+
+def _refusal(trainer: Any, path: str) -> UserError | None:
+    last = trainer._optim_history[-1] if trainer._optim_history else {}
+    for option, saved, own, registry in (
+        ("--criterion", last.get("criterion_name"), trainer.get_criterion(), CRITERION_REGISTRY),
+        ("--optimizer", last.get("optimizer_name"), trainer.optimizer, OPTIMIZER_REGISTRY),
+    ):
+        name = type(own).__name__
+        if saved != name:
+            return UserError(
+                f"`{option}` must be {_described(saved, registry)} to go on from `{path}` with the moments of its "
+                f"optimizer, but is {_described(name, registry)} instead; `--reset-optimizer` goes on without them."
+            )
+    return None
+
+
+def _described(class_name: Any, registry: Any) -> str:
+    """The option's values that make an object of this class."""
+    names = [name for name, kind in registry.items() if kind.__name__ == class_name]
+    return WRAPPERS.get(class_name) or " or ".join(names) or str(class_name)
