@@ -30,6 +30,7 @@ def register() -> None:
 
     from fairseq_mtmoe import training
     from fairseq_mtmoe.checkpoints import loading
+    from fairseq_mtmoe.data import fairseq_readers
     from fairseq_mtmoe.errors import install_excepthook
     from fairseq_mtmoe.known_warnings import filter_known
 
@@ -38,6 +39,7 @@ def register() -> None:
     torch.serialization.add_safe_globals([argparse.Namespace])
     install_excepthook()
     loading.install()
+    fairseq_readers.install()
     training.install()
     for name in ("optim", "tasks", "models.base_sparse"):
         importlib.import_module(f"{__name__}.{name}")

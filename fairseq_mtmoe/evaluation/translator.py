@@ -22,6 +22,8 @@ from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from fairseq_mtmoe.data.indexed_files import check_ids
+from fairseq_mtmoe.data.multilingual import split_prefix
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, find_text, load_references
 
@@ -117,6 +119,7 @@ class Translator:
         """
         task = self._task(pair)
         models = self._load(task)
+        self._check_ids(task, pair, subset)
         task.load_dataset(subset)
         dataset = task.dataset(subset)
         generator = task.build_generator(models, self.generation)
@@ -164,6 +167,14 @@ class Translator:
         if self._task_names is not None:
             task.task_names = self._task_names
         return task
+
+    def _check_ids(self, task: Any, pair: str, subset: str) -> None:
+        """Stock fairseq's tasks take any number for an id."""
+        folder, (source, target) = utils.split_paths(self.data)[0], pair.split("-")
+        for lang, dictionary in ((source, task.source_dictionary), (target, task.target_dictionary)):
+            prefix = split_prefix(folder, subset, source, target, lang)
+            if prefix is not None:
+                check_ids(prefix, len(dictionary))
 
     def _load(self, task: Any) -> list[Any]:
         """The models; the first task builds them, and learns from them which tasks they tell apart."""

@@ -5,17 +5,18 @@ after the configuration is complete, from whichever side it came. What is wrong 
 """
 
 import ast
-import json
 import os
 import re
 from argparse import Namespace
 from typing import Any, Dict, List, Optional
 
 from fairseq import utils
-from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTokStyle
+from fairseq.data import Dictionary
+from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTokStyle, get_lang_tok
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.files import read_json, read_text, text_lines
 
 TASK_IDS = ("target", "source", "pair")
 _INDEX_FILE = re.compile(r".+\.([^.-]+)-([^.-]+)\.[^.]+\.idx")
@@ -36,6 +37,10 @@ def arguments(cfg: Any) -> Namespace:
         setattr(args, name, _dictionary(name, getattr(args, name)))
     if args.sampling_weights_from_file:
         args.sampling_weights = _json_file(args.sampling_weights_from_file)
+    for name, (rule, holds) in _VALUES.items():
+        for key, value in (getattr(args, name) or {}).items():
+            if not holds(value):
+                must_be(f"the value of {key} in --{name.replace('_', '-')}", rule, value)
     args.langtoks_specs = args.langtoks_specs.split(",")
     args.heating_epochs = args.heating_epochs if args.heating_epochs is not None else args.max_epoch or None
     args.lang_pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
@@ -70,8 +75,7 @@ def _contents(value: str) -> str:
     """The value itself or, as everywhere in fairseq's multilingual options, what the file of this name holds."""
     if not os.path.isfile(value):
         return value
-    with open(value, encoding="utf-8") as file:
-        return file.read().strip()
+    return read_text(value).strip()
 
 
 def _check_choices(args: Namespace) -> None:
@@ -87,12 +91,50 @@ def _check_choices(args: Namespace) -> None:
         must_be("--load-alignments", "off with --lang-tok-replacing-bos-eos", True)
 
 
+def _is_share(value: Any) -> bool:
+    try:
+        return 0 <= float(value) < float("inf")
+    except (ValueError, TypeError, OverflowError):
+        return False
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_langtok(value: Any) -> bool:
+    of_both = isinstance(value, (list, tuple)) and len(value) == 2
+    return of_both and all(token is None or isinstance(token, str) for token in value)
+
+
+# What the values of an option's dictionary must be.
+_VALUES = {
+    "langtoks": ("two language tokens such as ('src', 'tgt'), or None in their place", _is_langtok),
+    "extra_data": ("a data directory", _is_text),
+    "extra_lang_pairs": ("a list such as en-de,en-ro", _is_text),
+    "sampling_weights": ("a finite number of at least 0", _is_share),
+}
+
+
+def check_language_tokens(args: Namespace, dictionary: Dictionary) -> None:
+    """See that the dictionary has the tokens of all languages that `--langtoks` asks for.
+
+    Raises:
+        UserError: `--langtoks-specs` gives it no such tokens.
+    """
+    for spec in {spec for specs in args.langtoks.values() for spec in specs if spec is not None}:
+        token = get_lang_tok(args.langs[0], args.lang_tok_style, spec)
+        if token not in dictionary:
+            specs = ",".join(args.langtoks_specs)
+            must_be("--langtoks-specs", f"kinds of data that give {token}, which `{spec}` in --langtoks needs", specs)
+
+
 def _dictionary(name: str, text: Optional[str]) -> Optional[Dict[str, Any]]:
     if text is None or isinstance(text, dict):
         return text
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # a list as a key, a thousand brackets
         value = None
     if not isinstance(value, dict):
         must_be(f"--{name.replace('_', '-')}", "a dictionary in Python's notation", text)
@@ -100,11 +142,7 @@ def _dictionary(name: str, text: Optional[str]) -> Optional[Dict[str, Any]]:
 
 
 def _json_file(path: str) -> Dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError) as error:
-        raise UserError(f"`--sampling-weights-from-file {path}` cannot be read as JSON: {error}.") from error
+    value = read_json(path, "the JSON file of --sampling-weights-from-file")
     if not isinstance(value, dict):
         must_be(f"the content of {path}", "a dictionary", value)
     return value
@@ -148,8 +186,7 @@ def languages_of(folder: str) -> List[str]:
 def _lines(path: str) -> List[str]:
     if not os.path.isfile(path):
         must_be("--lang-dict", "an existing file", path)
-    with open(path, encoding="utf-8") as file:
-        return [line.strip() for line in file]
+    return [line.strip() for line in text_lines(path)]
 
 
 def _check_pairs(args: Namespace) -> None:

@@ -27,7 +27,7 @@ from fairseq_mtmoe.models._common.task_channel import takes
 from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, stop_counting
 from fairseq_mtmoe.tasks._memory import recall, relabel, remembered, warn_of_changes
-from fairseq_mtmoe.tasks._options import all_pairs, arguments
+from fairseq_mtmoe.tasks._options import all_pairs, arguments, check_language_tokens
 from fairseq_mtmoe.tasks._pair_metrics import add_pair_sums, group_values, log_groups
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,8 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
             return dictionary
 
         langs, dicts, training = MultilingualDatasetManager.prepare(load_dictionary, args)
+        for dictionary in dicts.values():
+            check_language_tokens(args, dictionary)
         task = cls(args, langs, dicts, training)
         task.dictionary_sizes = sizes
         return task

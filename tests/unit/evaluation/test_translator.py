@@ -248,6 +248,14 @@ def test_bad_checkpoints_are_said_in_one_sentence(stock, tmp_path):
         translator(tmp_path / "lm.pt")
 
 
+def test_a_test_set_for_another_dictionary_is_said_in_one_sentence(stock, tmp_path):
+    shutil.copytree(stock.data, tmp_path / "data")
+    path = tmp_path / "data" / "test.en-aa.en.bin"
+    path.write_bytes(path.read_bytes()[:-4] + b"\xff\x7f" + path.read_bytes()[-2:])
+    with pytest.raises(UserError, match=r"test\.en-aa\.en\.bin` must hold ids from 0 to \d+, .* but holds 32767"):
+        Translator(str(tmp_path / "data"), [str(stock.checkpoint)], SHORT).translate("en-aa", "test")
+
+
 def test_a_checkpoint_for_another_dictionary_is_said_in_one_sentence(stock, tmp_path):
     data = untrained.make_data(tmp_path / "data")
     for path in data.glob("dict.*"):

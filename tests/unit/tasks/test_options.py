@@ -2,24 +2,32 @@
 
 import argparse
 import json
+import os
 
 import pytest
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.options import get_training_parser, parse_args_and_arch
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks._options import arguments, languages_of
 from fairseq_mtmoe.tasks.translation_heated import TranslationHeatedTask
+from tests.helpers.damage import damaged, value_or_sentence
 
 NEW = {"heating_coefficient", "heating_epochs", "task_ids"}
 
 
-def of(data, **options):
+def config(data, **options):
     defaults = {"lang_pairs": "en-aa,en-bb", "seed": 1, "dataset_impl": None, "train_subset": "train", "max_epoch": 0}
-    return arguments(TranslationHeatedConfig(data=data and str(data), **{**defaults, "save_dir": "", **options}))
+    return TranslationHeatedConfig(data=data and str(data), **{**defaults, "save_dir": "", **options})
+
+
+def of(data, **options):
+    return arguments(config(data, **options))
 
 
 def command_line(*args):
@@ -127,7 +135,15 @@ def test_languages_of_other_file_names_do_not_count(digits, tmp_path):
         ({"lang_tok_style": "plain"}, "`--lang-tok-style` must be one of multilingual, mbart, but is 'plain'"),
         ({"sampling_weights": "en-aa: 1"}, "`--sampling-weights` must be a dictionary in Python's notation"),
         ({"langtoks": "[1]"}, "`--langtoks` must be a dictionary in Python's notation"),
-        ({"sampling_weights_from_file": "/nowhere"}, "`--sampling-weights-from-file /nowhere` cannot be read"),
+        ({"sampling_weights": "[" * 1000}, "`--sampling-weights` must be a dictionary in Python's notation"),
+        ({"sampling_weights": "{[]: 1}"}, "`--sampling-weights` must be a dictionary in Python's notation"),
+        ({"sampling_weights": "{'main:en-aa': [1]}"}, "in --sampling-weights` must be a finite number of at least 0"),
+        ({"sampling_weights": "{'main:en-aa': -1}"}, "of main:en-aa in --sampling-weights` must be a finite number"),
+        ({"sampling_weights_from_file": "/nowhere"}, "must be the JSON file of --sampling-weights-from-file"),
+        ({"langtoks": "{'main': 5}"}, "`the value of main in --langtoks` must be two language tokens such as ('src'"),
+        ({"langtoks": "{'main': ('src', 1)}"}, "`the value of main in --langtoks` must be two language tokens"),
+        ({"extra_data": "{'mined': None}"}, "`the value of mined in --extra-data` must be a data directory"),
+        ({"extra_lang_pairs": "{'mined': ['en-aa']}"}, "`the value of mined in --extra-lang-pairs` must be a list"),
         ({"load_alignments": True, "lang_tok_replacing_bos_eos": True}, "`--load-alignments` must be off"),
     ],
 )
@@ -135,6 +151,38 @@ def test_a_wrong_option_is_one_sentence(options, sentence, digits):
     with pytest.raises(UserError) as error:
         of(**{"data": digits, **options})
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["lang_pairs", "lang_dict", "sampling_weights_from_file", "source_dict"])
+def test_a_file_in_another_encoding_or_no_file_is_one_sentence(name, digits, tmp_path):
+    (tmp_path / "file").write_bytes(b"en-aa\xff")
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("file", "pipe"):
+        with pytest.raises(UserError):
+            TranslationHeatedTask.setup_task(config(digits, **{name: str(tmp_path / path)}))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=damaged(b"en-aa,en-bb\nen-cc\n"), name=st.sampled_from(["lang_pairs", "lang_dict"]))
+def test_any_list_in_a_file_is_a_value_or_a_sentence(content, name, digits, tmp_path):
+    (tmp_path / "file").write_bytes(content)
+    args = value_or_sentence(lambda: of(digits, **{name: str(tmp_path / "file")}))
+    assert args is None or all(lang in args.langs for pair in args.lang_pairs for lang in pair.split("-"))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=damaged(b'{"main:en-aa": 1, "main:en-bb": 0.5}'))
+def test_any_file_of_weights_is_a_value_or_a_sentence(content, digits, tmp_path):
+    (tmp_path / "file").write_bytes(content)
+    args = value_or_sentence(lambda: of(digits, sampling_weights_from_file=str(tmp_path / "file")))
+    assert args is None or all(float(weight) >= 0 for weight in args.sampling_weights.values())
+
+
+def test_the_dictionary_has_the_tokens_that_langtoks_asks_for(digits):
+    mined = {"langtoks": "{'mined': ('src.mined', 'tgt.mined')}"}
+    with pytest.raises(UserError, match=r"`--langtoks-specs` must be kinds of data that give __\w+_mined__, which `"):
+        TranslationHeatedTask.setup_task(config(digits, **mined))
+    TranslationHeatedTask.setup_task(config(digits, **mined, langtoks_specs="main,mined"))
 
 
 def test_options_are_data_and_not_code(digits, tmp_path):

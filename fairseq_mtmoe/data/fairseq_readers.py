@@ -1,0 +1,96 @@
+"""What fairseq reads itself on the way of every task: dictionaries, SentencePiece models, lines to translate.
+
+`install` puts readers in their place that say in a sentence what is wrong with a file, and where. What fairseq makes of
+a file that is as it should be stays the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+from fairseq.data import Dictionary
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
+from fairseq.file_io import PathManager
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.files import read_text, regular_file
+
+
+def install() -> None:
+    """Put these readers in the place of fairseq's. Safe to call twice."""
+    if not hasattr(Dictionary.add_from_file, "__wrapped__"):
+        Dictionary.add_from_file = _with_sentences(Dictionary.add_from_file)
+        SentencepieceBPE.__init__ = _checking_the_model(SentencepieceBPE.__init__)
+    interactive = sys.modules.get("fairseq_cli.interactive")
+    if interactive is not None:
+        interactive.buffered_read = read_lines
+
+
+def _with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dictionary, Any], None]:
+    @functools.wraps(original)
+    def add_from_file(dictionary: Dictionary, file: Any) -> None:
+        if not isinstance(file, str):
+            return original(dictionary, file)
+        path = PathManager.get_local_path(file)
+        text = io.StringIO(read_text(path, "a dictionary"), newline=None)  # line ends as in a file that Python opens
+        before = len(dictionary)
+        try:
+            original(dictionary, text)
+        except (ValueError, RuntimeError):  # another form; a symbol for the second time
+            number = len(dictionary) - before + 1
+            line = text.getvalue().split("\n")[number - 1]
+            must_be(f"line {number} of {path}", "a symbol that no line before it has, a space and a count", line)
+        if len(dictionary) == before:
+            raise UserError(f"`{path}` must be a dictionary with a symbol and its count on each line, but is empty.")
+
+    return add_from_file
+
+
+def _checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    @functools.wraps(original)
+    def __init__(encoder: Any, cfg: Any) -> None:
+        missing = isinstance(cfg, DictConfig) and OmegaConf.is_missing(cfg, "sentencepiece_model")
+        path = None if missing else cfg.sentencepiece_model
+        if not path:
+            must_be("--sentencepiece-model", "a file, with `--bpe sentencepiece`", path)
+        if "://" not in path:  # fairseq fetches those
+            regular_file(path, "a SentencePiece model")
+        try:
+            original(encoder, cfg)
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"`{path}` must be a SentencePiece model, but is damaged or another file.") from error
+
+    return __init__
+
+
+def read_lines(input: str, buffer_size: int) -> Iterator[list[str]]:
+    """The lines of a file, or of the standard input for `-`, without white space around them, so many at a time.
+
+    Takes the place of `fairseq_cli.interactive.buffered_read`. A line feed ends a line, and nothing else does.
+
+    Raises:
+        UserError: there is no such file, or a line is not UTF-8.
+    """
+    lines = _decoded(input)
+    while group := list(itertools.islice(lines, buffer_size)):
+        yield group
+
+
+def _decoded(input: str) -> Iterator[str]:
+    name, number = "the standard input" if input == "-" else f"`{input}`", 0
+    try:
+        with nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as lines:
+            for number, line in enumerate(lines, start=1):  # noqa: B007 (the sentence below says which)
+                yield line.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        place = f"Line {number} of {name}"
+        raise UserError(f"{place} must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
+    except OSError as error:
+        raise UserError(f"`--input` must be text to translate, but {name} cannot be read: {error.strerror}.") from error
