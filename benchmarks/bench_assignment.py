@@ -91,8 +91,8 @@ def compare(report: Report, sizes: tuple[tuple[int, ...], tuple[int, ...]], repe
     if not found.ratios:
         report.text("libbase ended on none of these scores: there is nothing to compare with.")
         return
-    report.figure("time / libbase, median over all scores", median(found.ratios), Floor(0.25))
-    report.figure("time / libbase, largest", max(found.ratios), Floor(1))
+    report.figure("time / libbase, median over all scores", median(found.ratios), Floor(0.1))
+    report.figure("time / libbase, largest", max(found.ratios), Floor(0.25))
     report.figure("score matrices on which libbase's gap is smaller", found.worse, Floor(0))
     report.figure("exact: time / scipy, largest", max(found.exact_ratios), Floor(0.05))
     report.figure("exact: gap to scipy, largest", max(found.exact_gaps), Floor(1e-6))
