@@ -11,7 +11,7 @@ BENCHMARKS := layer assignment step decode epoch scaling
 KERNELS := $(wildcard fairseq_mtmoe/moe/kernels/*.cpp fairseq_mtmoe/moe/kernels/*.h)
 RUNS ?= runs
 
-.PHONY: help install demo demo-distributed test test-kill lint coverage bench bench-check clean
+.PHONY: help install demo demo-distributed test check test-kill lint coverage bench bench-check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ lint: $(INSTALLED)  ## style and types
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
 test: lint  ## every test (under 15 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: lint  ## style, types and the quick tests, for while you change something (under 2 minutes on 2 cores)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow' tests/unit
 
 test-kill: $(INSTALLED)  ## kill small runs at 30 moments and resume them: a table in benchmarks/results/kills.md
 	PYTHONPATH=benchmarks OMP_NUM_THREADS=1 $(BIN)/python -m tests.kill.report --write
