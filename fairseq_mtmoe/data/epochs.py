@@ -19,8 +19,9 @@ from fairseq_mtmoe.errors import UserError
 class SharedEpochIterator(iterators.EpochBatchIterator):
     """fairseq's batches of an epoch, resumable with another number of processes and another `--update-freq`.
 
-    The state has what fairseq's has, and `batches_in_epoch`: the batches that all processes together have seen. A state
-    without it, from fairseq or from before, goes on with as many processes as it was made with.
+    The state has what fairseq's has, and `batches_in_epoch`: the batches that all processes together have seen; `seed`,
+    which shuffled them; and `sampling`, what the dataset remembers of its draws. A state without the first, from
+    fairseq or from before, goes on with as many processes as it was made with.
 
     Args:
         update_freq: batches that a process takes for one update, for each epoch; the last number is for all later ones.
@@ -54,6 +55,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         seen = self._batches_before + (super().iterations_in_epoch - self._first) * self.num_shards
         state["batches_in_epoch"] = 0 if self.end_of_epoch() else seen
         state["group_size"] = self._group
+        state["seed"] = self.seed
+        if hasattr(self.dataset, "memory"):
+            state["sampling"] = self.dataset.memory(state["epoch"])
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -66,10 +70,25 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         seen = state_dict.get("batches_in_epoch", iterations * self.num_shards)
         if self.epoch != state_dict["epoch"]:
             self.epoch, self._frozen_batches = state_dict["epoch"], None
+        if hasattr(self.dataset, "resume") and "batches_in_epoch" in state_dict:
+            seen = self._resume_drawing(state_dict.get("sampling"), seen)
+        if seen:
+            self.seed = state_dict.get("seed", self.seed)
         self._begin_after(seen, state_dict.get("group_size", self.num_shards) if seen else self.num_shards)
         self._next_epoch_itr = None
         if seen:
             self._next_epoch_itr = self._get_iterator_for_epoch(self.epoch, state_dict.get("shuffle", True))
+
+    def _resume_drawing(self, memory: Any, seen: int) -> int:
+        """Let the dataset draw as it did; returns how many batches of what is now the epoch were seen."""
+        drawn = self.dataset.draw
+        goes_on = self.dataset.resume(memory, self.epoch, seen > 0)
+        if self.dataset.draw != drawn:
+            self._frozen_batches = None
+        if goes_on:
+            return seen
+        self.epoch, self._frozen_batches = self.epoch + 1, None
+        return 0
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> iterators.CountingIterator:
         """The batches of this process: the rest of a resumed epoch, or all of the next one."""

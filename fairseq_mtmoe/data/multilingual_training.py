@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 
 from fairseq_mtmoe.data.multilingual import PairLoader
 from fairseq_mtmoe.data.multilingual_batches import PairsDataset
-from fairseq_mtmoe.data.sampling import Order, SamplingPlan, batch_ends, order_by_length
+from fairseq_mtmoe.data.sampling import Order, SamplingPlan, batch_ends, changes, order_by_length, recall, remember
 
 logger = logging.getLogger(__name__)
 
@@ -20,15 +20,31 @@ logger = logging.getLogger(__name__)
 class TrainingPairs(PairsDataset):
     """The sentences of one epoch; `set_epoch` draws those of another, and loads other shards where it is their turn.
 
-    Everything follows from the plan and the epoch: a resumed run sees the same batches.
+    Everything follows from the plan, the epoch and, where the temperature goes by updates, their number before it: a
+    resumed run sees the same batches.
+
+    Args:
+        loader: of the data.
+        plan: of the draws.
+        tasks, one_collater: as in `PairsDataset`.
+        epoch: the first one to draw.
+        updates: how many were made before it.
     """
 
     def __init__(
-        self, loader: PairLoader, plan: SamplingPlan, tasks: Sequence[int], one_collater: bool, epoch: int = 1
+        self,
+        loader: PairLoader,
+        plan: SamplingPlan,
+        tasks: Sequence[int],
+        one_collater: bool,
+        epoch: int = 1,
+        updates: int = 0,
     ) -> None:
         super().__init__(tasks, one_collater)
         self.loader = loader
         self.plan = plan
+        self.updates = updates  # so far: those before the next epoch that is drawn
+        plan.begin(updates)
         self.epoch = 0
         self.set_epoch(epoch)
 
@@ -36,9 +52,37 @@ class TrainingPairs(PairsDataset):
         """Draw the sentences of an epoch, counted from 1; which these are is worked out by `order`."""
         if epoch == self.epoch:
             return
-        self.draw = self.plan.draw(epoch)
+        self.draw = self.plan.draw(epoch, self.updates)
         self.choose(self.loader.load(self.draw.shards), self.draw.numbering)
         self.epoch = epoch
+
+    def memory(self, epoch: int) -> dict[str, Any]:
+        """What a checkpoint must remember to go on in this epoch, or at the beginning of the next."""
+        return remember(self.plan, epoch)
+
+    def resume(self, memory: Mapping[str, Any] | None, epoch: int, has_begun: bool) -> bool:
+        """Go on in a checkpoint's epoch; says what has changed since.
+
+        Args:
+            memory: the checkpoint's; None in one of version 0.1.0, whose epochs could be longer than a pass.
+            epoch: the checkpoint's.
+            has_begun: whether a part of the epoch was seen.
+
+        Returns:
+            whether that part stays seen: not if the data has changed. Then the next epoch begins.
+        """
+        before = recall(memory) if memory is not None else self.plan.as_before_memory(epoch, self.updates)
+        goes_on = self.plan.follow(before, has_begun, self.updates)
+        self._report(before, goes_on and has_begun)
+        self.epoch = 0
+        self.set_epoch(self.plan.epoch)
+        if not goes_on:
+            logger.warning(f"the data has changed since the checkpoint: the rest of epoch {epoch} is left out")
+        return goes_on
+
+    def _report(self, before: SamplingPlan, later: bool) -> None:
+        for change in changes(before, self.plan):
+            logger.warning(f"from epoch {self.plan.epoch + later} on: {change}")
 
     def __len__(self) -> int:
         return len(self.draw)

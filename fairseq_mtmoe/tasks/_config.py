@@ -1,4 +1,4 @@
-"""The options of `--task translation_heated`: those of fairseq's `translation_multi_simple_epoch`, and three more.
+"""The options of `--task translation_heated`: those of fairseq's `translation_multi_simple_epoch`, and four more.
 
 Every option of that task keeps its name, default and meaning. Dictionaries and lists are written as strings, on the
 command line and in a configuration file alike: `lang_pairs: en-de,en-ro`, `sampling_weights: "{'main:en-de': 0.7}"`.
@@ -31,7 +31,12 @@ class TranslationHeatedConfig(FairseqDataclass):
     heating_coefficient: float = option(
         0.0, "k of temperature heating: the temperature of epoch e is T·sqrt(1 + k·e/C), with e from 0"
     )
-    heating_epochs: Optional[int] = option(None, "C of temperature heating (default: --max-epoch)")
+    heating_epochs: Optional[int] = option(
+        None, "C of temperature heating (default: --max-epoch when the run begins; a longer one changes nothing later)"
+    )
+    heating_updates: Optional[int] = option(
+        None, "C in updates, instead of epochs: an epoch, or virtual epoch, has the temperature of its first update"
+    )
     task_ids: str = option("target", "what a sentence's task is: its target language, its source language, or its pair")
 
     langs: Optional[str] = option(
@@ -65,7 +70,9 @@ class TranslationHeatedConfig(FairseqDataclass):
     sampling_weights: Optional[str] = option(
         None, "a dictionary of the shares of the pairs, such as {'main:en-de': 0.7, 'main:en-ro': 0.3}"
     )
-    virtual_epoch_size: Optional[int] = option(None, "sentences in an epoch (default: a pass over the data)")
+    virtual_epoch_size: Optional[int] = option(
+        None, "sentences in an epoch, and no more than a pass over the data (default: a pass)"
+    )
     virtual_data_size: Optional[int] = option(None, "sentences in a pass over the data, where pairs are sampled")
 
     # Options of other parts of fairseq's configuration. Without help they are no options of the task's own.

@@ -47,12 +47,12 @@ class Journal:
 
     def __init__(self, save_dir: str) -> None:
         self._log = RunLog(os.path.join(save_dir, FILE_NAME))
-        self._has_begun = False
+        self.has_begun = False
 
     def begin(self, **fields: Any) -> None:
         """Write the event `run` once in a process."""
-        if not self._has_begun:
-            self._has_begun = True
+        if not self.has_begun:
+            self.has_begun = True
             self.write("run", **fields)
 
     def write(self, event: str, **fields: Any) -> None:
@@ -60,9 +60,13 @@ class Journal:
         if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
             self._log.write(event, **fields)
 
-    def sampling(self, epoch: int, temperature: Optional[float], probabilities: Mapping[str, float]) -> None:
-        """Write how an epoch draws its sentences."""
-        self.write("sampling", epoch=epoch, temperature=temperature, probabilities=dict(probabilities))
+    def sampling(
+        self, epoch: int, updates_before: int, temperature: Optional[float], probabilities: Mapping[str, float]
+    ) -> None:
+        """Write how an epoch draws its sentences, before which so many updates were made."""
+        # Not called `update`: that would order the event by it, and old logs order theirs by epochs.
+        place = {"epoch": epoch, "updates_before": updates_before}
+        self.write("sampling", **place, temperature=temperature, probabilities=dict(probabilities))
 
 
 def start_counting(model: nn.Module) -> None:

@@ -42,7 +42,9 @@ def arguments(cfg: Any) -> Namespace:
             if not holds(value):
                 must_be(f"the value of {key} in --{name.replace('_', '-')}", rule, value)
     args.langtoks_specs = args.langtoks_specs.split(",")
-    args.heating_epochs = args.heating_epochs if args.heating_epochs is not None else args.max_epoch or None
+    args.given_duration = args.heating_epochs is not None or args.heating_updates is not None
+    if not args.given_duration:
+        args.heating_epochs = args.max_epoch or None
     args.lang_pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
     _complete_languages(args)
     _check_pairs(args)

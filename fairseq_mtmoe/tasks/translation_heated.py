@@ -10,7 +10,6 @@ from typing import Any, Dict, List, Optional
 
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.utils import split_paths
@@ -20,7 +19,6 @@ from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.multilingual import PairLoader, training_sizes
 from fairseq_mtmoe.data.multilingual_evaluation import EvaluationPairs
 from fairseq_mtmoe.data.multilingual_training import TrainingPairs
-from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule
 from fairseq_mtmoe.data.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common.task_channel import takes
@@ -29,6 +27,7 @@ from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, sto
 from fairseq_mtmoe.tasks._memory import recall, relabel, remembered, warn_of_changes
 from fairseq_mtmoe.tasks._options import all_pairs, arguments, check_language_tokens
 from fairseq_mtmoe.tasks._pair_metrics import add_pair_sums, group_values, log_groups
+from fairseq_mtmoe.tasks._sampling import announce, plan_of
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +51,7 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         self._evaluated_split = ""
         self._epoch = 1
         self._pair_tiers: Optional[Dict[str, str]] = None
+        self.num_updates = 0  # our trainer says it before each epoch
         if training:
             self.state.merge_state_dict(remembered(args))
 
@@ -184,30 +184,13 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         loader = PairLoader(self.data_manager, split, combine)
         tasks = [self.task_id(pair.name) for pair in loader.pairs]
         if self.training and split == self.args.train_subset:
-            plan = SamplingPlan(
-                loader.shard_sizes,
-                self._schedule(loader),
-                self.args.seed,
-                self.args.virtual_epoch_size,
-                self.args.virtual_data_size,
-            )
             one_collater = self.data_manager._shared_collater()
-            self.datasets[split] = TrainingPairs(loader, plan, tasks, one_collater, epoch)
+            self.datasets[split] = TrainingPairs(
+                loader, plan_of(self.args, loader), tasks, one_collater, epoch, self.num_updates
+            )
         else:
             names = [pair.name for pair in loader.pairs]
             self.datasets[split] = EvaluationPairs(names, loader.load(), tasks)
-
-    def _schedule(self, loader: PairLoader) -> Schedule:
-        args = self.args
-        weights = None
-        if args.sampling_weights:
-            for pair in loader.pairs:
-                if pair.key not in args.sampling_weights:
-                    must_be("--sampling-weights", f"a dictionary with {pair.key}", args.sampling_weights)
-            weights = tuple(float(args.sampling_weights[pair.key]) for pair in loader.pairs)
-        return Schedule(
-            args.sampling_method, args.sampling_temperature, args.heating_coefficient, args.heating_epochs, weights
-        )
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """As fairseq's. Training batches are made anew for each epoch's sentences; others are kept."""
@@ -238,6 +221,8 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         grouped_shuffling: bool = False,
         update_epoch_batch_itr: bool = False,
     ) -> SharedEpochIterator:
+        dataset.updates = self.num_updates
+
         def make_batches(dataset: TrainingPairs, epoch: int) -> List[Any]:
             dataset.set_epoch(epoch)
             order = dataset.order(max_positions)
@@ -266,28 +251,13 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         """Called by fairseq; says how the epoch's sentences are sampled."""
         if not self.training:
             raise UserError("`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`.")
-        dataset = self.datasets[self.args.train_subset]
-        keys = [pair.key for pair in dataset.loader.pairs]
-        names = [key[len("main:") :] if key.startswith("main:") else key for key in keys]
-        shares = dict(zip(names, dataset.plan.probabilities(epoch).tolist(), strict=True))
-        temperature = dataset.plan.schedule.temperature_at(epoch)
-        self.journal.begin(**self._summary(dataset, names))
-        self.journal.sampling(epoch, temperature, shares)
-        shown = ", ".join(f"{name} {share:.4f}" for name, share in shares.items())
-        logger.info(f"epoch {epoch}: sampling temperature {temperature}, probabilities {shown}")
-        if temperature is not None:
-            metrics.log_scalar("sampling_temperature", temperature, weight=0, priority=900, round=4)
-        for name, share in shares.items():
-            metrics.log_scalar(f"{name}_probability", share, weight=0, priority=901, round=4)
-
-    def _summary(self, dataset: TrainingPairs, names: List[str]) -> Dict[str, Any]:
-        options = ("sampling_method", "sampling_temperature", "heating_coefficient", "heating_epochs")
-        return {
-            "sizes": dict(zip(names, dataset.plan.sizes, strict=True)),
+        run = {
             "tiers": self.pair_tiers(),
             "task_names": self.task_names,
-            **{name: getattr(self.args, name) for name in (*options, "virtual_epoch_size", "task_ids", "seed")},
+            "task_ids": self.args.task_ids,
+            "seed": self.args.seed,
         }
+        announce(self.journal, self.datasets[self.args.train_subset], epoch, run)
 
     def train_step(
         self,

@@ -125,6 +125,14 @@ class SparseTrainer(Trainer):
             self._idle = idle
         return prepared, is_dummy_batch
 
+    # ---- data ----
+
+    def get_train_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq's; a task whose sampling goes by updates learns how many were made."""
+        if hasattr(self.task, "num_updates"):
+            self.task.num_updates = self.get_num_updates()
+        return super().get_train_iterator(*args, **kwargs)
+
     # ---- steps ----
 
     @metrics.aggregate("train")

@@ -39,6 +39,9 @@ class Numbering:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Numbering) and vars(self) == vars(other)
+
     def tasks(self, group: int) -> range:
         """The tasks of a range of indices."""
         return range(self.group_starts[group], self.group_starts[group + 1])

@@ -1,17 +1,18 @@
 """The plan of a run: which sentences of which shards each epoch draws.
 
 Every task has an endless shuffled sequence of its sentences (see `permutation`); an epoch takes the next so many of
-each. Where a task's cursor stands at an epoch follows from the counts of the epochs before, so the plan keeps no state
-that a checkpoint would have to hold. A virtual epoch is a fixed number of sentences: consecutive ones walk through the
-data.
+each. Where a task's cursor stands at an epoch follows from the counts of the epochs before; so any epoch of a run whose
+rules stay can be drawn by itself. Where they change, the plan goes on from the cursors that a checkpoint remembers (see
+`memory`). A virtual epoch is a fixed number of sentences: consecutive ones walk through the data.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,29 +20,33 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.data.sampling.apportion import apportion
 from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
 from fairseq_mtmoe.data.sampling.permutation import derive_key, uniform_number
+from fairseq_mtmoe.data.sampling.rules import Rules
 from fairseq_mtmoe.data.sampling.schedule import Schedule
-from fairseq_mtmoe.errors import must_be
 
 _COUNTS, _SENTENCES, _ORDER = 1, 2, 3  # what a pseudo-random number is for
-_MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, in sizes of the data
+
+Shards = tuple[tuple[int, int], ...]  # of tasks that are drawn as one: each task's number, and that of its shard
 
 
-def default_epoch_size(sizes: Sequence[int], probabilities: NDArray[np.float64]) -> int:
-    """fairseq's size of an epoch: the largest task is seen once, but no more than 1.5 times all the data in total."""
-    largest = int(np.argmax(sizes))
-    return int(min(sizes[largest] / max(probabilities[largest], 1e-300), _MAX_SCALE_UP * sum(sizes)))
+@dataclass(frozen=True)
+class Place:
+    """Where the plan stands at the start of an epoch.
 
+    Args:
+        epoch: its number, from 1.
+        rules: how it is drawn.
+        epochs_left: with the same shards, this one included.
+        shard_epoch: how often the shards changed before.
+        update: how many updates were made before.
+        cursors: how many of a sequence's sentences were drawn before; none where it is missing.
+    """
 
-@dataclass
-class _Place:
-    """Where the plan stands at the start of an epoch."""
-
-    epoch: int = 1
+    epoch: int
+    rules: Rules
+    epochs_left: int
     shard_epoch: int = 0
-    epochs_left: int = 0  # with these shards, this one included
-
-    def __post_init__(self) -> None:
-        self.cursors: dict[tuple[int, tuple[int, ...]], int] = {}
+    update: int = 0
+    cursors: Mapping[Shards, int] = field(default_factory=dict)
 
 
 class SamplingPlan:
@@ -52,8 +57,10 @@ class SamplingPlan:
             shards; a pass over a shard is followed by one over the next, for all tasks at the same time.
         schedule: the shares of the tasks, which follow from the sizes of all shards together.
         seed: names the sequence of draws.
-        virtual_epoch_size: sentences in an epoch; None: a pass over the current shards.
+        virtual_epoch_size: sentences in an epoch, and no more than a pass; None: a pass over the current shards.
         virtual_data_size: sentences in a pass over the current shards; None: fairseq's `default_epoch_size`.
+        names: of the tasks, by which `follow` finds them in another plan.
+        given_duration: whether C of the heating was asked for, or may follow what a resumed run had.
 
     Raises:
         UserError: a size is below 1.
@@ -66,89 +73,168 @@ class SamplingPlan:
         seed: int,
         virtual_epoch_size: int | None = None,
         virtual_data_size: int | None = None,
+        names: Sequence[str] | None = None,
+        given_duration: bool = True,
     ) -> None:
-        for name, size in (("virtual-epoch-size", virtual_epoch_size), ("virtual-data-size", virtual_data_size)):
-            if size is not None and size < 1:
-                must_be(f"--{name}", "at least 1", size)
         assert all(size > 0 for sizes in shard_sizes for size in sizes)
         self.shard_sizes = [tuple(sizes) for sizes in shard_sizes]
         self.sizes = [sum(sizes) for sizes in shard_sizes]
-        self.schedule = schedule
+        self.rules = Rules(schedule, virtual_epoch_size, virtual_data_size)
         self.seed = seed
-        self.virtual_epoch_size = virtual_epoch_size
-        self.virtual_data_size = virtual_data_size
-        tasks = range(len(self.sizes))
-        # Where every sentence is taken once, all tasks share one shuffled sequence: then a pass is exact for any size
-        # of the virtual epochs.
-        self._groups = [tuple(tasks)] if schedule.takes_everything else [(task,) for task in tasks]
-        self._place = _Place()
+        self.names = list(names) if names is not None else [str(task) for task in range(len(self.sizes))]
+        self.numbers = list(range(len(self.sizes)))  # of the tasks' sequences
+        self.given_duration = given_duration
+        self.begin(0)
 
-    def probabilities(self, epoch: int) -> NDArray[np.float64]:
+    def begin(self, update: int) -> None:
+        """Stand at the first epoch, before which so many updates were made."""
+        self.stand_at(Place(1, self.rules, self._epochs_per_pass(0), update=update))
+
+    def as_before_memory(self, epoch: int, update: int) -> SamplingPlan:
+        """The plan by which version 0.1.0, whose checkpoints remember none, would draw this epoch."""
+        before = copy(self)
+        before.rules = replace(self.rules, exceeds_pass=True)
+        before.begin(0)
+        before.place_at(epoch, update)
+        return before
+
+    def stand_at(self, place: Place) -> None:
+        """Draw from here on; earlier epochs are not to be drawn any more."""
+        self._first = self._place = place
+
+    def place_at(self, epoch: int, update: int = 0) -> Place:
+        """Where the plan stands at the start of an epoch.
+
+        Args:
+            epoch: its number.
+            update: how many updates were made before; it counts when the epoch is first reached.
+        """
+        assert epoch >= self._first.epoch
+        if epoch < self._place.epoch:
+            self._place = self._first
+        while self._place.epoch < epoch:
+            self._place = self.after(self._place, update)
+        return self._place
+
+    @property
+    def epoch(self) -> int:
+        """The epoch at whose start the plan stands."""
+        return self._place.epoch
+
+    def probabilities(self, epoch: int, update: int = 0) -> NDArray[np.float64]:
         """(L,) the tasks' shares in an epoch."""
-        return self.schedule.probabilities_at(epoch, self.sizes)
+        return self._shares(self.place_at(epoch, update))
+
+    def temperature(self, epoch: int, update: int = 0) -> float | None:
+        """The temperature of an epoch; None where there is none."""
+        place = self.place_at(epoch, update)
+        return place.rules.schedule.temperature_at(epoch, place.update)
 
     def order_key(self, epoch: int) -> int:
         """Names the order of an epoch's sentences of equal lengths."""
         return derive_key(self.seed, _ORDER, epoch)
 
-    def draw(self, epoch: int) -> Draw:
+    def draw(self, epoch: int, update: int = 0) -> Draw:
         """The sentences of an epoch; costs nothing until its blocks are worked out."""
-        place = self._at(epoch)
-        shards = self._shards(place.shard_epoch)
-        sizes = [sizes[shard] for sizes, shard in zip(self.shard_sizes, shards, strict=True)]
+        place = self.place_at(epoch, update)
+        sizes, groups = self._sizes(place.shard_epoch), self._groups(place.rules)
         stretches: list[Stretch] = []
         passes = []
-        for number, (group, count) in enumerate(zip(self._groups, self._group_counts(place), strict=True)):
-            cursor = place.cursors.get(self._cursor_key(number, shards), 0)
-            key = derive_key(self.seed, _SENTENCES, *(part for task in group for part in (task, shards[task])))
+        for number, (group, count) in enumerate(zip(groups, self._counts(place), strict=True)):
+            shards = self._shards(group, place.shard_epoch)
+            cursor = place.cursors.get(shards, 0)
+            key = derive_key(self.seed, _SENTENCES, *itertools.chain.from_iterable(shards))
             size = sum(sizes[task] for task in group)
             stretches += _stretches(number, size, cursor, int(count), key)
             passes.append(-(-(cursor + int(count)) // size) - cursor // size)
-        return Draw(shards, Numbering(sizes, [len(group) for group in self._groups], passes), tuple(stretches))
+        chosen = tuple(place.shard_epoch % len(sizes) for sizes in self.shard_sizes)
+        return Draw(chosen, Numbering(sizes, [len(group) for group in groups], passes), tuple(stretches))
 
-    def _group_counts(self, place: _Place) -> NDArray[np.int64]:
-        probabilities = self.probabilities(place.epoch)
-        shares = np.array([probabilities[list(group)].sum() for group in self._groups])
-        size = self.virtual_epoch_size or self._pass_size(place.shard_epoch)
+    def follow(self, before: SamplingPlan, has_begun: bool, update: int) -> bool:
+        """Go on where another plan stands: draw what it did not, by its seed, and from the next epoch on by own rules.
+
+        Args:
+            before: the plan of the same run so far.
+            has_begun: whether a part of the epoch was seen, which must then be drawn as it was.
+            update: how many updates were made; the epoch that has begun keeps the number at its start.
+
+        Returns:
+            whether the epoch that has begun can go on: not if its data has changed. Then the plan is at the next one.
+        """
+        place, same_data = before._place, (before.names, before.shard_sizes) == (self.names, self.shard_sizes)
+        goes_on = has_begun and same_data
+        if has_begun and not same_data:
+            place = before.place_at(place.epoch + 1, update)
+        self.seed, self.rules = before.seed, self.rules.following(before.rules, self.given_duration)
+        cursors = self._take_over(before, place.cursors)
+        if goes_on:
+            place = replace(place, cursors=cursors)
+        elif same_data:
+            left = self._epochs_left(place, place.epochs_left)
+            place = replace(place, rules=self.rules, update=update, epochs_left=left, cursors=cursors)
+        else:
+            left = self._epochs_per_pass(place.shard_epoch)
+            place = Place(place.epoch, self.rules, left, place.shard_epoch, update, cursors)
+        self.stand_at(place)
+        return goes_on or not has_begun
+
+    def _take_over(self, before: SamplingPlan, cursors: Mapping[Shards, int]) -> dict[Shards, int]:
+        """Another plan's numbers of sequences, and the cursors of tasks whose data has not changed."""
+        known = dict(zip(before.names, zip(before.numbers, before.shard_sizes, strict=True), strict=True))
+        fresh = itertools.count(max(before.numbers, default=-1) + 1)
+        self.numbers = [known[name][0] if name in known else next(fresh) for name in self.names]
+        sizes = dict(zip(self.numbers, self.shard_sizes, strict=True))
+        same = {number for number, old_sizes in known.values() if sizes.get(number) == old_sizes}
+        return {shards: cursor for shards, cursor in cursors.items() if all(number in same for number, _ in shards)}
+
+    def _groups(self, rules: Rules) -> list[tuple[int, ...]]:
+        # Where every sentence is taken once, all tasks share one shuffled sequence: then a pass is exact for any size
+        # of the virtual epochs.
+        tasks = range(len(self.sizes))
+        return [tuple(tasks)] if rules.schedule.takes_everything else [(task,) for task in tasks]
+
+    def _shards(self, group: tuple[int, ...], shard_epoch: int) -> Shards:
+        return tuple((self.numbers[task], shard_epoch % len(self.shard_sizes[task])) for task in group)
+
+    def _sizes(self, shard_epoch: int) -> list[int]:
+        return [sizes[shard_epoch % len(sizes)] for sizes in self.shard_sizes]
+
+    def _shares(self, place: Place) -> NDArray[np.float64]:
+        return place.rules.schedule.probabilities_at(place.epoch, self.sizes, place.update)
+
+    def epoch_size(self, rules: Rules, shard_epoch: int) -> int:
+        """Sentences in an epoch."""
+        return rules.epoch_size(rules.pass_size(self._sizes(shard_epoch), self.sizes))
+
+    def _counts(self, place: Place) -> NDArray[np.int64]:
+        probabilities = self._shares(place)
+        shares = np.array([probabilities[list(group)].sum() for group in self._groups(place.rules)])
+        size = self.epoch_size(place.rules, place.shard_epoch)
         return apportion(size, shares, uniform_number(self.seed, _COUNTS, place.epoch))
 
-    def _shards(self, shard_epoch: int) -> tuple[int, ...]:
-        return tuple(shard_epoch % len(sizes) for sizes in self.shard_sizes)
-
-    def _pass_size(self, shard_epoch: int) -> int:
-        sizes = [sizes[shard] for sizes, shard in zip(self.shard_sizes, self._shards(shard_epoch), strict=True)]
-        if self.schedule.takes_everything:
-            return sum(sizes)
-        # Of the first epoch's shares: an epoch keeps its size while the temperature rises.
-        return self.virtual_data_size or max(1, default_epoch_size(sizes, self.probabilities(1)))
+    def after(self, place: Place, update: int) -> Place:
+        """Where the plan stands at the end of an epoch, after which so many updates were made."""
+        cursors = dict(place.cursors)
+        for group, count in zip(self._groups(place.rules), self._counts(place), strict=True):
+            shards = self._shards(group, place.shard_epoch)
+            cursors[shards] = cursors.get(shards, 0) + int(count)
+        shard_epoch, left = place.shard_epoch, place.epochs_left - 1
+        if left == 0:
+            shard_epoch += 1
+            left = self._epochs_per_pass(shard_epoch)
+        else:
+            left = self._epochs_left(place, left)
+        return Place(place.epoch + 1, self.rules, left, shard_epoch, update, cursors)
 
     def _epochs_per_pass(self, shard_epoch: int) -> int:
-        return math.ceil(self._pass_size(shard_epoch) / (self.virtual_epoch_size or self._pass_size(shard_epoch)))
+        return self.rules.epochs_per_pass(self.rules.pass_size(self._sizes(shard_epoch), self.sizes))
 
-    def _cursor_key(self, number: int, shards: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        return number, tuple(shards[task] for task in self._groups[number])
-
-    def _at(self, epoch: int) -> _Place:
-        assert epoch >= 1
-        if epoch < self._place.epoch:
-            self._place = _Place()
-        place = self._place
-        if place.epochs_left == 0:
-            place.epochs_left = self._epochs_per_pass(place.shard_epoch)
-        while place.epoch < epoch:
-            self._advance(place)
-        return place
-
-    def _advance(self, place: _Place) -> None:
-        shards = self._shards(place.shard_epoch)
-        for number, count in enumerate(self._group_counts(place)):
-            key = self._cursor_key(number, shards)
-            place.cursors[key] = place.cursors.get(key, 0) + int(count)
-        place.epoch += 1
-        place.epochs_left -= 1
-        if place.epochs_left == 0:
-            place.shard_epoch += 1
-            place.epochs_left = self._epochs_per_pass(place.shard_epoch)
+    def _epochs_left(self, place: Place, left: int) -> int:
+        """How many epochs by the own rules are left where so many by a place's are."""
+        if place.rules == self.rules:
+            return left
+        old, new = (self.epoch_size(rules, place.shard_epoch) for rules in (place.rules, self.rules))
+        return math.ceil(left * old / new)
 
 
 def _stretches(group: int, size: int, cursor: int, count: int, key: int) -> list[Stretch]:

@@ -23,7 +23,8 @@ class Schedule:
         method: one of `METHODS`.
         temperature: T_s, for the method `temperature`.
         heating_coefficient: k of equation 2.
-        heating_epochs: C of equation 2; None without heating.
+        heating_epochs: C of equation 2; None without heating, or where it goes by updates.
+        heating_updates: C in updates, in the place of epochs: an epoch has the temperature of the update it begins at.
         weights: (L,) fixed shares, instead of the method's.
 
     Raises:
@@ -34,6 +35,7 @@ class Schedule:
     temperature: float = 1.5
     heating_coefficient: float = 0.0
     heating_epochs: int | None = None
+    heating_updates: int | None = None
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -49,13 +51,16 @@ class Schedule:
             self._check_heating()
 
     def _check_heating(self) -> None:
-        if self.heating_epochs is None:
+        if self.heating_epochs is None and self.heating_updates is None:
             raise UserError(
-                "`--heating-coefficient` above 0 needs to know in how many epochs to heat: "
-                "give `--heating-epochs`, or `--max-epoch`."
+                "`--heating-coefficient` above 0 needs to know in how many epochs or updates to heat: "
+                "give `--heating-epochs`, `--heating-updates` or `--max-epoch`."
             )
-        if self.heating_epochs < 1:
-            must_be("--heating-epochs", "at least 1", self.heating_epochs)
+        if self.heating_epochs is not None and self.heating_updates is not None:
+            raise UserError("`--heating-epochs` and `--heating-updates` exclude each other: give one of them.")
+        for name, duration in (("epochs", self.heating_epochs), ("updates", self.heating_updates)):
+            if duration is not None and duration < 1:
+                must_be(f"--heating-{name}", "at least 1", duration)
         if self.weights is not None or self.method != "temperature":
             raise UserError(
                 "`--heating-coefficient` above 0 heats a temperature: "
@@ -67,15 +72,23 @@ class Schedule:
         """Whether an epoch is simply every sentence once."""
         return self.weights is None and self.method in ("concat", "RoundRobin")
 
-    def temperature_at(self, epoch: int) -> float | None:
-        """The temperature of an epoch, counted from 1 as fairseq counts; None where the method has none."""
+    def temperature_at(self, epoch: int, update: int = 0) -> float | None:
+        """The temperature of an epoch, counted from 1 as fairseq counts; None where the method has none.
+
+        Args:
+            epoch: its number.
+            update: how many updates were made before it.
+        """
         if self.weights is not None or self.method != "temperature":
             return None
-        return heated_temperature(self.temperature, self.heating_coefficient, self.heating_epochs or 1, epoch - 1)
+        duration, elapsed = self.heating_epochs or 1, epoch - 1
+        if self.heating_updates is not None:
+            duration, elapsed = self.heating_updates, update
+        return heated_temperature(self.temperature, self.heating_coefficient, duration, elapsed)
 
-    def probabilities_at(self, epoch: int, sizes: Sequence[int]) -> NDArray[np.float64]:
+    def probabilities_at(self, epoch: int, sizes: Sequence[int], update: int = 0) -> NDArray[np.float64]:
         """(L,) shares at an epoch, counted from 1, of tasks with these sizes (of all their data)."""
-        temperature = self.temperature_at(epoch)
+        temperature = self.temperature_at(epoch, update)
         if temperature is not None:
             return temperature_probabilities(sizes, temperature)
         if self.weights is not None:

@@ -29,14 +29,14 @@ def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temp
     return weights
 
 
-def heated_temperature(start: float, coefficient: float, max_epochs: int, epoch: int) -> float:
-    """Equation 2: `T_e = T_s · sqrt(1 + k·e/C)`; from epoch C on it stays `T_s · sqrt(1 + k)`.
+def heated_temperature(start: float, coefficient: float, duration: int, elapsed: int) -> float:
+    """Equation 2: `T_e = T_s · sqrt(1 + k·e/C)`; from C on it stays `T_s · sqrt(1 + k)`.
 
     Args:
         start: T_s, the temperature of the first epoch.
         coefficient: k, the conduction coefficient; 0 keeps the temperature constant.
-        max_epochs: C, at least 1.
-        epoch: e, counted from 0.
+        duration: C, at least 1: a number of epochs, or of updates.
+        elapsed: e, of the same kind, counted from 0.
     """
-    assert coefficient >= 0 and max_epochs >= 1 and epoch >= 0
-    return start * math.sqrt(1.0 + coefficient * min(epoch, max_epochs) / max_epochs)
+    assert coefficient >= 0 and duration >= 1 and elapsed >= 0
+    return start * math.sqrt(1.0 + coefficient * min(elapsed, duration) / duration)

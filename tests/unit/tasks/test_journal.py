@@ -33,10 +33,11 @@ def test_a_run_is_described_once(tmp_path):
     journal = Journal(str(tmp_path))
     journal.begin(seed=1)
     journal.begin(seed=1)
-    journal.sampling(1, None, {"en-de": 1.0})
+    journal.sampling(1, 70, None, {"en-de": 1.0})
     events = read(tmp_path)
     assert [event["event"] for event in events] == ["run", "sampling"]
-    assert events[1] == {"event": "sampling", "epoch": 1, "temperature": None, "probabilities": {"en-de": 1.0}}
+    sampling = {"event": "sampling", "epoch": 1, "updates_before": 70, "temperature": None, "probabilities": {"en-de": 1.0}}
+    assert events[1] == sampling
 
 
 def test_counts_of_experts_are_those_of_all_processes(monkeypatch):

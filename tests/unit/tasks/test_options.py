@@ -18,7 +18,7 @@ from fairseq_mtmoe.tasks._options import arguments, languages_of
 from fairseq_mtmoe.tasks.translation_heated import TranslationHeatedTask
 from tests.helpers.damage import damaged, value_or_sentence
 
-NEW = {"heating_coefficient", "heating_epochs", "task_ids"}
+NEW = {"heating_coefficient", "heating_epochs", "heating_updates", "task_ids"}
 
 
 def config(data, **options):

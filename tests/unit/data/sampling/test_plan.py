@@ -7,7 +7,7 @@ import pytest
 from fairseq.data.multilingual.sampled_multi_dataset import default_virtual_size_func
 
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule
-from fairseq_mtmoe.data.sampling.plan import default_epoch_size
+from fairseq_mtmoe.data.sampling.rules import default_epoch_size
 from fairseq_mtmoe.errors import UserError
 
 HEATED = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=6)

@@ -28,6 +28,15 @@ def test_heating_counts_epochs_from_the_first():
     assert last[2] > first[2] and last[0] < first[0]
 
 
+def test_heating_by_update_looks_at_nothing_else():
+    schedule = Schedule("temperature", 1.5, heating_coefficient=3, heating_updates=200)
+    assert [schedule.temperature_at(epoch, 0) for epoch in (1, 9)] == [1.5, 1.5]
+    assert schedule.temperature_at(2, 100) == pytest.approx(1.5 * math.sqrt(2.5))
+    assert schedule.temperature_at(1, 200) == schedule.temperature_at(1, 10**6) == pytest.approx(3.0)
+    cool, hot = (schedule.probabilities_at(1, SIZES, update) for update in (0, 200))
+    assert hot[2] > cool[2] and hot[0] < cool[0]
+
+
 def test_only_the_method_temperature_has_one():
     assert Schedule("concat").temperature_at(1) is None
     assert Schedule("temperature", weights=(1, 1, 1)).temperature_at(1) is None
@@ -42,7 +51,18 @@ def test_only_the_method_temperature_has_one():
         ({"temperature": math.inf}, "`--sampling-temperature`"),
         ({"temperature": math.nan}, "`--sampling-temperature`"),
         ({"heating_coefficient": -0.5}, "`--heating-coefficient` must be a finite number of at least 0, but is -0.5"),
-        ({"method": "temperature", "heating_coefficient": 1.0}, "give `--heating-epochs`, or `--max-epoch`"),
+        (
+            {"method": "temperature", "heating_coefficient": 1.0},
+            "give `--heating-epochs`, `--heating-updates` or `--max-epoch`",
+        ),
+        (
+            {"method": "temperature", "heating_coefficient": 1.0, "heating_epochs": 3, "heating_updates": 3},
+            "`--heating-epochs` and `--heating-updates` exclude each other",
+        ),
+        (
+            {"method": "temperature", "heating_coefficient": 1.0, "heating_updates": 0},
+            "`--heating-updates` must be at least 1, but is 0",
+        ),
         (
             {"method": "temperature", "heating_coefficient": 1.0, "heating_epochs": 0},
             "`--heating-epochs` must be at least 1, but is 0",

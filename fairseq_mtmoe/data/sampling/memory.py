@@ -1,0 +1,99 @@
+"""What a checkpoint remembers of its run's draws, in plain containers: the rules, and the place in the data.
+
+With it a run goes on where it was, also under other rules; without it the place is worked out from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairseq_mtmoe.data.sampling.plan import Place, SamplingPlan
+from fairseq_mtmoe.data.sampling.rules import Rules
+from fairseq_mtmoe.data.sampling.schedule import Schedule
+from fairseq_mtmoe.errors import UserError
+
+
+def options_of(rules: Rules, names: Sequence[str]) -> dict[str, Any]:
+    """Rules by the names of the options that they come from."""
+    schedule = rules.schedule
+    heats = schedule.heating_coefficient > 0
+    return {
+        "sampling_method": schedule.method,
+        "sampling_temperature": schedule.temperature,
+        "heating_coefficient": schedule.heating_coefficient,
+        "heating_epochs": schedule.heating_epochs if heats else None,
+        "heating_updates": schedule.heating_updates if heats else None,
+        "sampling_weights": schedule.weights and dict(zip(names, schedule.weights, strict=True)),
+        "virtual_epoch_size": rules.virtual_epoch_size,
+        "virtual_data_size": rules.virtual_data_size,
+        "exceeds_pass": rules.exceeds_pass,
+    }
+
+
+def changes(before: SamplingPlan, now: SamplingPlan) -> list[str]:
+    """What differs between the rules of a run so far and those from now on, an option each: "x was 1 and is 2"."""
+    old, new = options_of(before.rules, before.names), options_of(now.rules, now.names)
+    return [f"{name} was {old[name]} and is {new[name]}" for name in old if old[name] != new[name]]
+
+
+def remember(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
+    """The memory of a plan at an epoch that it draws, or at the one after."""
+    place = plan.place_at(epoch) if epoch <= plan.epoch else plan.after(plan.place_at(epoch - 1), 0)
+    return {
+        "names": list(plan.names),
+        "numbers": list(plan.numbers),
+        "shard_sizes": [list(sizes) for sizes in plan.shard_sizes],
+        "seed": plan.seed,
+        "rules": options_of(plan.rules, plan.names),
+        "place": {
+            "epoch": place.epoch,
+            "rules": options_of(place.rules, plan.names),
+            "epochs_left": place.epochs_left,
+            "shard_epoch": place.shard_epoch,
+            "update": place.update,
+            "cursors": [[[list(shard) for shard in shards], cursor] for shards, cursor in place.cursors.items()],
+        },
+    }
+
+
+def recall(memory: Mapping[str, Any]) -> SamplingPlan:
+    """The plan of which this is the memory, at the place that it is of.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return _recall(memory)
+    except (KeyError, TypeError, ValueError, AssertionError, AttributeError, ZeroDivisionError) as error:
+        raise UserError(
+            "The checkpoint's memory of what was drawn must be as it was saved, but is damaged: go on from another "
+            "checkpoint, or begin the data anew with `--reset-dataloader`."
+        ) from error
+
+
+def _recall(memory: Mapping[str, Any]) -> SamplingPlan:
+    names, place = memory["names"], memory["place"]
+    rules, rules_of_epoch = (_rules_of(options, names) for options in (memory["rules"], place["rules"]))
+    plan = SamplingPlan(memory["shard_sizes"], rules.schedule, int(memory["seed"]), names=names)
+    plan.rules, plan.numbers = rules, [int(number) for number in memory["numbers"]]
+    cursors = {tuple((int(a), int(b)) for a, b in shards): int(cursor) for shards, cursor in place["cursors"]}
+    counts = [int(place[name]) for name in ("epoch", "epochs_left", "shard_epoch", "update")]
+    epoch, epochs_left, shard_epoch, update = counts
+    assert len(plan.names) == len(plan.numbers) == len(plan.sizes) and min(epoch, epochs_left) >= 1
+    assert min([shard_epoch, update, *cursors.values()]) >= 0
+    plan.stand_at(Place(epoch, rules_of_epoch, epochs_left, shard_epoch, update, cursors))
+    return plan
+
+
+def _rules_of(options: Mapping[str, Any], names: Sequence[str]) -> Rules:
+    weights = options["sampling_weights"]
+    schedule = Schedule(
+        options["sampling_method"],
+        options["sampling_temperature"],
+        options["heating_coefficient"],
+        options["heating_epochs"],
+        options["heating_updates"],
+        tuple(weights[name] for name in names) if weights else None,
+    )
+    return Rules(schedule, options["virtual_epoch_size"], options["virtual_data_size"], bool(options["exceeds_pass"]))

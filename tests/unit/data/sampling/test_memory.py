@@ -1,0 +1,230 @@
+"""What a checkpoint remembers of its run's draws: going on under the same rules, other ones, and with other data."""
+
+import copy
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, changes, recall, remember
+from fairseq_mtmoe.errors import UserError
+from tests.unit.data.sampling.test_plan import by_task, counts, same
+
+SHARDS = [[40, 30], [9], [7, 5, 3]]
+NAMES = ["en-aa", "en-bb", "en-cc"]
+
+
+def heated(coefficient=3.0, epochs=10, updates=None, start=1.5):
+    return Schedule("temperature", start, coefficient, epochs, updates)
+
+
+def plan(schedule=None, seed=1, size=13, sizes=None, names=None, **options):
+    sizes = sizes or [[40], [9], [15]]
+    return SamplingPlan(sizes, schedule or heated(), seed, size, names=names or NAMES[: len(sizes)], **options)
+
+
+def saved(old, epoch):
+    """A memory that went through a file."""
+    file = io.BytesIO()
+    torch.save(remember(old, epoch), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def resumed(old, epoch, new, has_begun=False, update=0):
+    """The plan `new` in the place of `old` at an epoch."""
+    before = recall(saved(old, epoch))
+    assert new.follow(before, has_begun, update)
+    return new
+
+
+def times_drawn(draws, sizes=(40, 9, 15)):
+    """How often each sentence of each task was drawn."""
+    times = [np.zeros(size, dtype=int) for size in sizes]
+    for draw in draws:
+        for found, sentences in zip(times, by_task(draw), strict=True):
+            np.add.at(found, sentences, 1)
+    return times
+
+
+def spread(times):
+    """The largest difference within a task: at most 1 if no sentence came again before all others."""
+    return max(found.max() - found.min() for found in times)
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize("schedule", [heated(), heated(epochs=None, updates=500), Schedule(), Schedule("uniform")])
+@pytest.mark.parametrize("size", [None, 13, 40])
+def test_the_same_rules_draw_the_same(schedule, size, has_begun):
+    def new():
+        return plan(schedule, size=size, sizes=SHARDS)
+
+    whole = new()
+    draws = [whole.draw(epoch, update=60 * (epoch - 1)) for epoch in range(1, 13)]
+    interrupted = new()
+    for epoch in range(1, 12):
+        interrupted.draw(epoch, update=60 * (epoch - 1))
+        at = epoch if has_begun else epoch + 1
+        updates = 60 * epoch - 17 * has_begun
+        if epoch % 2:
+            interrupted = resumed(interrupted, at, new(), has_begun, updates)
+            assert same(interrupted.draw(at, updates), draws[at - 1])
+    assert same(interrupted.draw(12, 660), draws[11])
+
+
+def test_a_run_that_goes_on_for_longer_does_not_cool_down():
+    first = plan(heated(epochs=10), given_duration=False)
+    hot = first.temperature(11)
+    longer = resumed(first, 11, plan(heated(epochs=20), given_duration=False))
+    assert hot == longer.temperature(11) == longer.temperature(20) == pytest.approx(3.0)
+    assert changes(recall(saved(first, 11)), longer) == []
+    again = resumed(longer, 15, plan(heated(epochs=30), given_duration=False))
+    assert again.temperature(15) == hot
+    times = times_drawn([*(first.draw(e) for e in range(1, 11)), *(longer.draw(e) for e in range(11, 60))])
+    assert spread(times) == 1 and min(map(min, times)) > 5
+
+
+def test_a_duration_that_is_asked_for_counts_and_so_does_one_for_a_heating_that_only_begins():
+    first = plan(heated(epochs=10), given_duration=False)
+    asked = resumed(first, 11, plan(heated(epochs=20)))
+    assert asked.temperature(11) == pytest.approx(1.5 * np.sqrt(1 + 3 * 10 / 20))
+    assert changes(recall(saved(first, 11)), asked) == ["heating_epochs was 10 and is 20"]
+    unheated = plan(heated(0, 10), given_duration=False)
+    begins = resumed(unheated, 11, plan(heated(1, 40), given_duration=False))
+    assert begins.temperature(11) == pytest.approx(1.5 * np.sqrt(1.25))
+    assert begins.temperature(41) == pytest.approx(1.5 * np.sqrt(2))
+
+
+OTHERS = {
+    "temperature": {"schedule": heated(start=5.0)},
+    "coefficient": {"schedule": heated(coefficient=0.0)},
+    "method": {"schedule": Schedule("uniform")},
+    "weights": {"schedule": Schedule(weights=(1, 1, 0))},
+    "heating by updates": {"schedule": heated(epochs=None, updates=100)},
+    "seed": {"seed": 2},
+    "virtual epoch": {"size": 5},
+    "no virtual epoch": {"size": None},
+    "virtual data": {"virtual_data_size": 20, "size": None},
+}
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_rules_hold_from_the_next_epoch_on_and_draw_nothing_again(what, has_begun):
+    old = plan()
+    draws = [old.draw(epoch) for epoch in range(1, 7)]
+    new = resumed(old, 7, plan(**OTHERS[what]), has_begun)
+    if has_begun:
+        assert same(new.draw(7), old.draw(7))
+    fresh = plan(**OTHERS[what])
+    np.testing.assert_allclose(new.probabilities(8), fresh.probabilities(8))
+    assert abs(sum(counts(new.draw(8))) - sum(counts(fresh.draw(8)))) == 0
+    times = times_drawn([*draws, *(new.draw(epoch) for epoch in range(7, 30))])
+    assert spread(times) == 1
+
+
+def test_a_change_is_said_by_the_names_of_the_options():
+    new = plan(Schedule(weights=(1, 2, 3)), size=20)
+    said = changes(plan(), resumed(plan(), 3, new))
+    assert said == [
+        "sampling_method was temperature and is concat",
+        "heating_coefficient was 3.0 and is 0.0",
+        "heating_epochs was 10 and is None",
+        "sampling_weights was None and is {'en-aa': 1, 'en-bb': 2, 'en-cc': 3}",
+        "virtual_epoch_size was 13 and is 20",
+    ]
+
+
+def test_rules_that_changed_in_the_middle_of_an_epoch_are_not_forgotten_there():
+    middle = resumed(plan(heated(epochs=10)), 3, plan(heated(epochs=20)), has_begun=True)
+    again = resumed(middle, 3, plan(heated(epochs=99), given_duration=False), has_begun=True)
+    assert again.temperature(3) == plan(heated(epochs=10)).temperature(3)
+    assert again.temperature(4) == plan(heated(epochs=20)).temperature(4)
+
+
+def test_shards_that_are_left_go_on_with_epochs_of_another_size():
+    shards = [[60, 30], [30, 15]]
+    old = plan(Schedule(), size=30, sizes=shards)
+    new = resumed(old, 2, plan(Schedule(), size=10, sizes=shards))
+    assert [new.draw(epoch).shards[0] for epoch in range(2, 14)] == [0] * 6 + [1] * 5 + [0]
+    assert spread(times_drawn([old.draw(1), *(new.draw(epoch) for epoch in range(2, 8))], (60, 30))) == 0
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_pairs_whose_data_is_as_it_was_go_on_when_others_changed(has_begun):
+    old = plan()
+    draws = [old.draw(epoch) for epoch in range(1, 8 if has_begun else 7)]
+    before = recall(saved(old, 7))
+    new = plan(sizes=[[15], [40], [11], [6]], names=["en-cc", "en-aa", "en-bb", "en-dd"])
+    assert new.follow(before, has_begun, 0) is not has_begun
+    first = 8 if has_begun else 7
+    assert new.epoch == first
+    later = times_drawn([new.draw(epoch) for epoch in range(first, 30)], (15, 40, 11, 6))
+    earlier = times_drawn(draws)
+    assert spread([earlier[0] + later[1], earlier[2] + later[0], later[2], later[3]]) == 1
+    again = resumed(new, 30, plan(sizes=[[9], [6]], names=["en-xx", "en-dd"]))
+    assert spread([later[3] + times_drawn([again.draw(epoch) for epoch in range(30, 40)], (9, 6))[1]]) <= 1
+    assert again.numbers == [4, 3]
+
+
+def test_heating_by_update_takes_the_temperature_at_the_start_of_an_epoch():
+    by_update = plan(heated(epochs=None, updates=100))
+    assert [by_update.temperature(epoch, update) for epoch, update in ((1, 0), (2, 50), (3, 150))] == [
+        1.5, pytest.approx(1.5 * np.sqrt(2.5)), pytest.approx(3.0),
+    ]  # fmt: skip
+    by_update.begin(50)
+    assert by_update.temperature(1, 99) == pytest.approx(1.5 * np.sqrt(2.5))  # it has begun
+    middle = resumed(by_update, 1, plan(heated(epochs=None, updates=100)), has_begun=True, update=80)
+    assert middle.temperature(1) == pytest.approx(1.5 * np.sqrt(2.5))
+    assert same(middle.draw(1), by_update.draw(1))
+    assert middle.temperature(2, 100) == pytest.approx(3.0)
+
+
+def test_an_epoch_is_at_most_a_pass_but_in_runs_of_0_1_0():
+    """fairseq's rule; runs that began without it keep their epochs, until they are given another size."""
+
+    def new(size=1000, schedule=None):
+        return plan(schedule or Schedule(), size=size)
+
+    assert counts(new().draw(1)) == [40, 9, 15]
+    assert sum(counts(new(schedule=heated()).draw(1))) == new(None, heated()).rules.pass_size([40, 9, 15], [40, 9, 15])
+    old = new().as_before_memory(3, 0)
+    assert old.epoch == 3 and sum(counts(old.draw(3))) == 1000
+    kept = new()
+    assert kept.follow(old, True, 0) and same(kept.draw(3), old.draw(3)) and sum(counts(kept.draw(9))) == 1000
+    assert sum(counts(resumed(kept, 9, new()).draw(20))) == 1000
+    assert sum(counts(resumed(kept, 9, new(900)).draw(20))) == 64
+    assert same(new(20).as_before_memory(5, 0).draw(5), new(20).draw(5))
+
+
+def damaged(change):
+    memory = copy.deepcopy(remember(plan(), 3))
+    change(memory)
+    return memory
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {},
+        None,
+        [1],
+        damaged(lambda memory: memory.pop("rules")),
+        damaged(lambda memory: memory["rules"].update(sampling_temperature="hot")),
+        damaged(lambda memory: memory["place"]["rules"].update(sampling_method="greedy")),
+        damaged(lambda memory: memory["rules"].update(sampling_weights={"en-xx": 1})),
+        damaged(lambda memory: memory["place"].update(epoch=0)),
+        damaged(lambda memory: memory["place"].update(epoch=None)),
+        damaged(lambda memory: memory["place"].update(cursors=[[[[0, 0]], -1]])),
+        damaged(lambda memory: memory["place"].update(cursors=3)),
+        damaged(lambda memory: memory.update(shard_sizes=[[40], [9]])),
+        damaged(lambda memory: memory.update(shard_sizes=[[40], [9], [0]])),
+        damaged(lambda memory: memory.update(shard_sizes=[[40], [9], []])),
+        damaged(lambda memory: memory.update(seed="x")),
+        damaged(lambda memory: memory.update(numbers=[0, 1])),
+    ],
+)
+def test_a_damaged_memory_is_one_sentence(memory):
+    with pytest.raises(UserError, match="memory of what was drawn must be as it was saved, but is damaged"):
+        recall(memory)

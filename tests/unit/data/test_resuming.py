@@ -1,0 +1,161 @@
+"""Resuming with sampling options that differ from the checkpoint's, with other data, and from version 0.1.0."""
+
+import itertools
+import logging
+from collections import Counter
+
+import pytest
+
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.digits import digit_task, make_digit_corpus
+
+HEATED = {
+    "sampling_method": "temperature",
+    "sampling_temperature": 1.5,
+    "heating_coefficient": 3.0,
+    "max_epoch": 4,
+    "virtual_epoch_size": 60,
+}
+SIZES = {0: 200, 1: 50, 2: 20}
+
+
+def iterator(data, epoch=1, updates=0, processes=1, rank=0, update_freq=1, **options):
+    task = digit_task(data, **{**HEATED, "update_freq": [update_freq], **options})
+    task.num_updates = updates
+    task.load_dataset("train", epoch=epoch)
+    return task.get_batch_iterator(
+        task.dataset("train"), max_tokens=60, seed=options.get("seed", 1), epoch=epoch, num_shards=processes,
+        shard_id=rank,
+    )  # fmt: skip
+
+
+def sentences(batch):
+    return list(zip(batch["task_ids"].tolist(), batch["id"].tolist(), strict=True))
+
+
+def go(batches, count):
+    """The next batches, over the ends of epochs: the sentences of each, as (task, number) pairs."""
+    found = []
+    while len(found) < count:
+        found += map(sentences, itertools.islice(batches.next_epoch_itr(), count - len(found)))
+    return found
+
+
+def interrupted(data, count, **options):
+    """An iterator after so many batches, and these."""
+    batches = iterator(data, **options)
+    return batches, go(batches, count)
+
+
+def rest_of(batches):
+    """What is left of the epoch under way."""
+    return [sentences(batch) for batch in batches._cur_epoch_itr]
+
+
+def resume(state, data, **options):
+    resumed = iterator(data, state["epoch"], **options)
+    resumed.load_state_dict(state)
+    return resumed
+
+
+def spread(batches):
+    times = Counter(itertools.chain.from_iterable(batches))
+    every = {task: [times[task, number] for number in range(size)] for task, size in SIZES.items()}
+    return max(max(counts) - min(counts) for counts in every.values())
+
+
+CHANGED = {
+    "a longer run": {"max_epoch": 9},
+    "temperature": {"sampling_temperature": 5.0},
+    "seed": {"seed": 2},
+    "virtual epoch": {"virtual_epoch_size": 90},
+    "no heating": {"heating_coefficient": 0.0},
+    "weights": {"sampling_weights": "{'main:en-aa': 1, 'main:en-bb': 1, 'main:en-cc': 2}", "heating_coefficient": 0.0},
+    "by update": {"heating_updates": 40},
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_changed_options_end_the_epoch_as_it_began_and_draw_nothing_again(what, digits, caplog):
+    before, seen = interrupted(digits, 16)
+    state, rest = before.state_dict(), rest_of(before)
+    assert state["epoch"] == 2 and rest
+    with caplog.at_level(logging.WARNING):
+        resumed = resume(state, digits, **CHANGED[what])
+    later = go(resumed, 80) + rest_of(resumed)
+    assert later[: len(rest)] == rest
+    assert spread(seen + later) == 1
+    said = [message for message in caplog.messages if message.startswith("from epoch")]
+    assert bool(said) == (what not in ("a longer run", "seed"))
+    if what == "temperature":
+        assert said == ["from epoch 3 on: sampling_temperature was 1.5 and is 5.0"]
+        assert resumed.dataset.plan.temperature(40) == pytest.approx(10.0)
+    if what == "a longer run":
+        assert resumed.dataset.plan.temperature(5) == resumed.dataset.plan.temperature(9) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_heating_by_update_resumes_with_other_processes_and_another_update_freq(processes, digits):
+    by_update = {"heating_updates": 50}
+    before, _ = interrupted(digits, 1, **by_update)
+    before.dataset.updates = 20  # where the second epoch will begin
+    go(before, 15)
+    state, expected = before.state_dict(), rest_of(before)
+    assert (state["epoch"], state["sampling"]["place"]["update"]) == (2, 20)
+    shares = [
+        [sentences(batch) for batch in resume(
+            state, digits, updates=31, processes=processes, rank=rank, update_freq=4, **by_update
+        ).next_epoch_itr() if batch]
+        for rank in range(processes)
+    ]  # fmt: skip
+    assert [batch for row in itertools.zip_longest(*shares) for batch in row if batch] == expected
+
+
+def test_an_epoch_that_has_not_begun_takes_the_updates_made_so_far(digits):
+    first, _ = interrupted(digits, len(iterator(digits).frozen_batches), heating_updates=50)
+    state = first.state_dict()
+    assert (state["epoch"], state["batches_in_epoch"]) == (2, 0)
+    second = resume(state, digits, updates=50, heating_updates=50)
+    assert second.dataset.plan.temperature(2) == pytest.approx(3.0)
+    first.dataset.updates = 50
+    assert go(second, 10) == go(first, 10)
+
+
+def test_other_data_leaves_the_rest_of_the_epoch_out(digits, tmp_path, caplog):
+    more = make_digit_corpus(tmp_path / "more", train=240, valid=21, test=13)
+    state = interrupted(digits, 16)[0].state_dict()
+    with caplog.at_level(logging.WARNING):
+        resumed = resume(state, more)
+    assert "the data has changed since the checkpoint: the rest of epoch 2 is left out" in caplog.messages
+    assert (resumed.next_epoch_idx, resumed.iterations_in_epoch) == (3, 0)
+    assert go(resumed, 1) and resumed.epoch == 3
+
+
+def of_0_1_0(state):
+    return {key: value for key, value in state.items() if key not in ("seed", "sampling")}
+
+
+def test_a_checkpoint_of_0_1_0_goes_on_where_it_was(digits):
+    before, _ = interrupted(digits, 16)
+    state, expected = before.state_dict(), rest_of(before)
+    resumed = resume(of_0_1_0(state), digits)
+    assert go(resumed, len(expected)) == expected and go(resumed, 30) == go(before, 30)
+
+
+def test_a_run_that_0_1_0_began_keeps_epochs_that_are_longer_than_a_pass(digits):
+    state = of_0_1_0(interrupted(digits, 3, virtual_epoch_size=500)[0].state_dict())
+    resumed = resume(state, digits, virtual_epoch_size=500)
+    assert len(resumed.dataset) == 500 > len(iterator(digits, virtual_epoch_size=500).dataset)
+    again = resume(resumed_state(resumed), digits, virtual_epoch_size=500)
+    assert len(again.dataset) == 500
+
+
+def resumed_state(batches):
+    go(batches, 2)
+    return batches.state_dict()
+
+
+def test_a_damaged_memory_is_refused(digits):
+    state = interrupted(digits, 3)[0].state_dict()
+    with pytest.raises(UserError, match="begin the data anew with `--reset-dataloader`"):
+        resume({**state, "sampling": {"names": []}}, digits)
