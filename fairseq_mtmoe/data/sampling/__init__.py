@@ -1,4 +1,5 @@
-"""Which sentences an epoch consists of: pure functions of the data's sizes, the schedule, the seed and the epoch.
+"""Which sentences an epoch consists of: pure functions of the data's sizes, the schedule, the seed and the epoch, and of
+what a checkpoint remembers where these have changed since.
 
 Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation Models". Setting an
 epoch up costs time in proportion to the epoch, not to the data, and any epoch can be set up without the ones before it

@@ -1,0 +1,47 @@
+"""fairseq's training command, resumed with other sampling options: the run goes on as if they had been the same."""
+
+import numpy as np
+import pytest
+
+from fairseq_mtmoe.analysis.run_log import read
+from tests.helpers.digits import make_digit_corpus
+from tests.helpers.training import train_here
+
+HEATED = ("--heating-coefficient", 3, "--virtual-epoch-size", 150, "--max-tokens", 400, "--disable-validation")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return make_digit_corpus(tmp_path_factory.mktemp("small"), train=200, valid=9, test=9)
+
+
+def temperatures(folder):
+    return [event["temperature"] for event in read(folder) if event["event"] == "sampling"]
+
+
+def same(first, second):
+    return all(np.array_equal(first["parameters"][name], second["parameters"][name]) for name in first["parameters"])
+
+
+def test_a_finished_run_goes_on_without_cooling_down(small, tmp_path):
+    """`--heating-epochs` is the `--max-epoch` that the run began with, and not the one that it goes on with."""
+    train_here(small, tmp_path / "longer", *HEATED, "--max-epoch", 2)
+    longer = train_here(small, tmp_path / "longer", *HEATED, "--max-epoch", 4)
+    whole = train_here(small, tmp_path / "whole", *HEATED, "--max-epoch", 4, "--heating-epochs", 2)
+    assert temperatures(tmp_path / "longer") == temperatures(tmp_path / "whole")
+    assert temperatures(tmp_path / "longer") == pytest.approx([1.5, 1.5 * np.sqrt(2.5), 3.0, 3.0])
+    assert same(longer, whole)
+
+
+def test_heating_by_update_resumes_in_the_middle_of_an_epoch(small, tmp_path):
+    options = (*HEATED, "--heating-updates", 9, "--max-epoch", 9)
+    for updates in (7, 12):
+        parts = train_here(small, tmp_path / "parts", *options, "--max-update", updates)
+    whole = train_here(small, tmp_path / "whole", *options, "--max-update", 12)
+    events = [event for event in read(tmp_path / "whole") if event["event"] == "sampling"]
+    begins = [event["updates_before"] for event in events]
+    assert begins[0] == 0 and len(begins) >= 3 and 7 not in begins
+    expected = [1.5 * np.sqrt(1 + 3 * min(update, 9) / 9) for update in begins]
+    assert [event["temperature"] for event in events] == pytest.approx(expected)
+    assert temperatures(tmp_path / "parts") == temperatures(tmp_path / "whole")
+    assert same(parts, whole)
