@@ -1,5 +1,6 @@
-"""Which sentences an epoch consists of: pure functions of the data's sizes, the schedule, the seed and the epoch, and of
-what a checkpoint remembers where these have changed since.
+"""Which sentences an epoch consists of: pure functions of the data's sizes, the schedule, the seed and the epoch.
+
+Where these change in a run, also of what its checkpoint remembers.
 
 Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation Models". Setting an
 epoch up costs time in proportion to the epoch, not to the data, and any epoch can be set up without the ones before it

@@ -36,7 +36,13 @@ def test_a_run_is_described_once(tmp_path):
     journal.sampling(1, 70, None, {"en-de": 1.0})
     events = read(tmp_path)
     assert [event["event"] for event in events] == ["run", "sampling"]
-    sampling = {"event": "sampling", "epoch": 1, "updates_before": 70, "temperature": None, "probabilities": {"en-de": 1.0}}
+    sampling = {
+        "event": "sampling",
+        "epoch": 1,
+        "updates_before": 70,
+        "temperature": None,
+        "probabilities": {"en-de": 1.0},
+    }
     assert events[1] == sampling
 
 

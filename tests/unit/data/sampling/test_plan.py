@@ -9,25 +9,9 @@ from fairseq.data.multilingual.sampled_multi_dataset import default_virtual_size
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule
 from fairseq_mtmoe.data.sampling.rules import default_epoch_size
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.draws import by_task, counts, same
 
 HEATED = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=6)
-
-
-def by_task(draw):
-    """The sentences of each task, sorted."""
-    found = [[] for _ in draw.shards]
-    for block in draw.blocks:
-        for task, sentences in draw.by_task(block)[1]:
-            found[task] += sentences.tolist()
-    return [sorted(sentences) for sentences in found]
-
-
-def counts(draw):
-    return [len(sentences) for sentences in by_task(draw)]
-
-
-def same(first, second):
-    return first.shards == second.shards and by_task(first) == by_task(second)
 
 
 @pytest.mark.parametrize("schedule", [HEATED, Schedule("concat"), Schedule("uniform")])
