@@ -114,7 +114,7 @@ def _update(group: Dict[str, Any], device: torch.device, step: int, operands: Li
     beta1, beta2 = group["betas"]
     # fairseq adds epsilon to the root of the second moment before correcting its bias, torch afterwards.
     eps = group["eps"] / math.sqrt(1 - beta2**step)
-    steps = [torch.tensor(float(step), device=device)] * len(values)
+    steps = [torch.full((), float(step), device=device)] * len(values)
     torch._fused_adamw_(
         values, gradients, averages, squares, [], steps, lr=group["lr"], beta1=beta1, beta2=beta2,
         weight_decay=group["weight_decay"], eps=eps, amsgrad=False, maximize=False,

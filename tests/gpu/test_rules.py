@@ -1,0 +1,116 @@
+"""The pretended GPU itself: what a GPU refuses fails, what the host waits for is counted, in backward passes too."""
+
+import pytest
+import torch
+
+from fairseq_mtmoe.moe.form import Form, form_for
+from tests.helpers.pretended_gpu import CUDA, pretended_gpu
+
+
+@pytest.fixture
+def rules():
+    with pretended_gpu() as rules:
+        yield rules
+
+
+def on_gpu(*shape):
+    return torch.ones(*shape, device="cuda")
+
+
+def test_results_are_where_their_operands_are(rules):
+    x = on_gpu(2, 3)
+    for tensor in (x, x.t(), x[0], x + 1, x.new_zeros(2), torch.zeros_like(x), x.sum(), x.half(), torch.empty(2).to(x)):
+        assert tensor.device == CUDA and tensor.is_cuda
+    for tensor in (torch.ones(2), x.cpu(), x.to("cpu", torch.half), torch.arange(3, device="cpu")):
+        assert tensor.device.type == "cpu" and not tensor.is_cuda
+    module = torch.nn.Linear(3, 2).cuda()
+    module(x).sum().backward()
+    assert module.weight.grad.is_cuda
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x + torch.ones(2),
+        lambda x: x @ torch.ones(2),
+        lambda x: torch.cat([x, torch.ones(2)]),
+        lambda x: torch.stack([x.sum(), torch.ones(())]),
+        lambda x: x.index_select(0, torch.zeros(1, dtype=torch.long)),
+        lambda x: torch.ones(2)[x.long()],
+        lambda x: torch.ones(2).masked_fill(x > 0, 1),
+        lambda x: torch.where(x > 0, torch.ones(2), 0),
+        lambda x: x.numpy(),
+    ],
+)
+def test_devices_do_not_mix(rules, operation):
+    with pytest.raises((RuntimeError, TypeError), match=r"device|on cpu"):
+        operation(on_gpu(2))
+
+
+def test_a_single_number_of_the_host_may_join(rules):
+    assert (on_gpu(2) * torch.ones(())).is_cuda and not rules.waits
+
+
+@pytest.mark.parametrize(
+    ("operation", "waits"),
+    [
+        (lambda x: x.sum().item(), 1),
+        (lambda x: bool(x.any()), 1),
+        (lambda x: x.tolist(), 1),
+        (lambda x: x.cpu(), 1),
+        (lambda x: x.nonzero(), 1),
+        (lambda x: x[x > 0], 1),
+        (lambda x: x[torch.tensor([0])], 1),
+        (lambda x: x[x.long()], 0),
+        (lambda x: x.masked_fill_(x > 0, 2), 0),
+        (lambda x: x.__setitem__(x > 0, 2), 0),
+        (lambda x: x.__setitem__(x > 0, x + 1), 1),
+        (lambda x: x.unique(), 1),
+        (lambda x: torch.equal(x, x), 1),
+        (lambda x: x.repeat_interleave(x.long()), 1),
+        (lambda x: x.repeat_interleave(x.long(), output_size=2), 0),
+        (lambda x: torch.tensor(1.0, device=x.device), 1),
+        (lambda x: torch.full((), 1.0, device=x.device), 0),
+        (lambda x: torch.ones(2).cuda(), 1),
+        (lambda x: torch.ones(2).pin_memory().to("cuda", non_blocking=True), 0),
+        (lambda x: torch.ones(2, pin_memory=True).to("cuda"), 1),
+        (lambda x: x.copy_(torch.ones(2)), 1),
+        (lambda x: torch.linalg.solve(torch.eye(2, device="cuda"), x), 1),
+        (lambda x: torch.linalg.solve_ex(torch.eye(2, device="cuda"), x), 0),
+        (lambda x: x.sort().values.cumsum(0), 0),
+    ],
+)
+def test_waits_are_counted(rules, operation, waits):
+    operation(on_gpu(2))
+    assert len(rules.waits) == waits
+
+
+class Curious(torch.autograd.Function):
+    """Looks at its gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * int(grad.sum() > 0) * len(grad.tolist())
+
+
+def test_waits_in_backward_passes_are_counted(rules):
+    x = on_gpu(2).requires_grad_()
+    y = Curious.apply(x).sum()
+    assert not rules.waits
+    y.backward()
+    assert len(rules.waits) == 2 and x.grad.is_cuda
+
+
+@pytest.mark.parametrize(
+    ("capability", "form"),
+    [((8, 0), Form.GPU), ((8, 9), Form.GPU), ((9, 0), Form.GPU_WITH_GROUPED_MM), ((10, 3), Form.GPU_WITH_GROUPED_MM)],
+)
+def test_the_form_follows_the_device(capability, form):
+    with pretended_gpu(capability):
+        assert form_for(on_gpu(1)) is form
+        assert form_for(torch.ones(1)) is Form.CPU
+    assert form_for(torch.ones(1)) is Form.CPU

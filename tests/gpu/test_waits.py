@@ -1,0 +1,47 @@
+"""Whole updates on a pretended GPU, in one process and in several, and the documented number of waits."""
+
+import pytest
+import torch
+
+from fairseq_mtmoe.moe.form import Form, form_everywhere
+from tests.helpers import waits
+from tests.helpers.trainers import groups_of, state_of, trainer_here
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", ["layers", "updates"])
+def test_the_documented_waits_are_those_that_are_counted(tables, name):
+    text = waits.DOCUMENT.read_text()
+    assert waits.in_document(name, text) == tables[name], "python -m tests.helpers.waits --write"
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return waits.tables()
+
+
+def test_base_layers_wait_for_nothing_in_training():
+    for kind in waits.TYPES:
+        assert waits.layer_waits("base", *kind, training=True) == 0
+
+
+@pytest.mark.parametrize("gates", ["base", "task"])
+def test_updates_are_those_of_this_form_on_a_cpu(digits, tmp_path, gates):
+    """The parameters and moments after three updates."""
+    options = ("--expert-gates", gates, "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam")
+
+    def updated(cpu):
+        trainer = trainer_here(digits, tmp_path, *options, common__cpu=cpu)
+        for group in groups_of(trainer, 3):
+            trainer.train_step(group)
+        return state_of(trainer)
+
+    with form_everywhere(Form.GPU_WITH_GROUPED_MM):
+        right = updated(cpu=True)
+    with waits.pretended_gpu():
+        found = updated(cpu=False)
+        assert all(value.is_cuda for name, value in found.items() if not name.endswith("step"))
+    assert found.keys() == right.keys()
+    for name, value in right.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=name)

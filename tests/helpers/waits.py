@@ -1,0 +1,195 @@
+"""How often the host waits for a GPU: counted in layers and in updates, as the tables of docs/communication.md say it.
+
+    python -m tests.helpers.waits --write
+
+counts again and writes the tables there; `tests/gpu/test_waits.py` compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from tests.helpers.pretended_gpu import GpuRules, pretended_gpu
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "communication.md"
+BEGIN, END = "<!-- {} begin -->", "<!-- {} end -->"
+N, H, F, TASKS = 4, 16, 32, 3
+GATES = ("base", "switch", "task")
+TYPES = (("bfloat16", (9, 0)), ("bfloat16", (8, 0)), ("float16", (9, 0)), ("float32", (9, 0)))
+MODELS = ("dense", "base", "task")
+LAYERS = 4  # with experts, in the models whose updates are counted
+
+
+# ---- one layer ----
+
+
+def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bool) -> int:
+    """How often the host waits in one expert layer, forward and, in training, backward; one process or each of several.
+
+    In several processes BASE shuffles its tokens; the numbers of tokens, which a stack asks for once, are known.
+    """
+    from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+    from fairseq_mtmoe.moe.gates import BaseGate
+    from fairseq_mtmoe.moe.share import share_experts
+    from fairseq_mtmoe.moe.shuffle import TokenCounts, TokenShuffle
+
+    torch.manual_seed(0)
+    share = share_experts(N)
+    layer = MoELayer(build_gate(gate, N, H, TASKS), ExpertBank(N, H, F, share=share))
+    counts = TokenCounts()
+    if isinstance(layer.gate, BaseGate) and share.is_exchanged:
+        layer.gate.shuffle = TokenShuffle(share, counts)
+        counts.among(share.group, 30, torch.device("cpu"), layer.comm)
+    with pretended_gpu(capability) as rules:
+        layer.to("cuda", getattr(torch, dtype)).train(training)
+        hidden = torch.randn(10, 3, H).to("cuda", getattr(torch, dtype)).requires_grad_(training)
+        numbers = torch.arange(30).view(10, 3)
+        padding, tasks = (numbers % 7 == 6).cuda(), (numbers % TASKS).cuda()
+        rules.waits.clear()
+        output = layer(hidden, hidden, padding, tasks)
+        if training:
+            output.sum().backward()
+            assert all(parameter.grad.is_cuda for parameter in layer.parameters())
+        return len(rules.waits)
+
+
+def all_layers_wait(rank: int = 0) -> dict[tuple[Any, ...], int]:
+    """`layer_waits` of every gate and type, in training and evaluation."""
+    cases = [(gate, *kind, training) for gate in GATES for kind in TYPES for training in (True, False)]
+    return {case: layer_waits(*case) for case in cases}
+
+
+# ---- an update ----
+
+
+def prepare() -> None:
+    """Import what compiles its functions when it is imported: not with pretended ones."""
+    import fairseq_cli.train  # noqa: F401
+
+    import tests.helpers.trainers  # noqa: F401
+
+
+def gpu_trainer(data: Path, save_dir: Path, model: str, dtype: str, *options: object) -> Any:
+    """fairseq's trainer of a 2+2-block model, `dense` or with experts of these gates, on a GPU."""
+    from tests.helpers.trainers import trainer_here
+
+    arch = ("--arch", "base_dense_tiny") if model == "dense" else ("--expert-gates", model)
+    # The buckets of torch's own data parallelism are made where nobody can say that they are on a GPU.
+    several = ("--ddp-backend", "legacy_ddp") if dist.is_initialized() else ()
+    options = ("--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam", *several, *options)
+    types = {"float32": {}, "float16": {"common__fp16": True}, "bfloat16": {"common__bf16": True}}
+    return trainer_here(data, save_dir, *arch, *options, common__cpu=False, **types[dtype])
+
+
+def update_waits(data: Path, save_dir: Path, model: str) -> Counter[str]:
+    """Whom the host waits for in an update in bfloat16: `fairseq`, `fairseq_mtmoe`, `layers`."""
+    from tests.helpers.trainers import groups_of
+
+    prepare()
+    with pretended_gpu() as rules:
+        trainer = gpu_trainer(data, save_dir, model, "bfloat16")
+        for group in groups_of(trainer, 2):  # the first does more
+            rules.waits.clear()
+            assert trainer.train_step(group)["loss"] > 0
+        assert all(parameter.is_cuda for parameter in trainer.get_model().parameters())
+        return who_waits(rules)
+
+
+def who_waits(rules: GpuRules) -> Counter[str]:
+    """The waits by what they are in."""
+    found: Counter[str] = Counter()
+    for _, line in rules.waits:
+        package, _, place = line.partition("/")
+        found["layers" if place.startswith("moe/") else package] += 1
+    return found
+
+
+def all_updates_wait(rank: int, data: Path, folder: Path) -> dict[str, Counter[str]]:
+    """`update_waits` of every model."""
+    logging.disable(logging.INFO)
+    try:
+        return {model: update_waits(data, folder, model) for model in MODELS}
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+# ---- the tables ----
+
+
+def tables() -> dict[str, str]:
+    """The tables of the document, by name."""
+    from tests.helpers.digits import make_digit_corpus
+    from tests.helpers.processes import run_processes
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = make_digit_corpus(Path(folder) / "data", train=100)
+        updates = [
+            all_updates_wait(0, data, Path(folder)),
+            run_processes(all_updates_wait, 2, data, Path(folder))[0],
+        ]
+    return {
+        "layers": layer_table(all_layers_wait(), run_processes(all_layers_wait, 2)[0]),
+        "updates": update_table(updates),
+    }
+
+
+def layer_table(alone: dict[tuple[Any, ...], int], several: dict[tuple[Any, ...], int]) -> str:
+    """Gates by type and mode."""
+    head = ["gate", "type", "training", "evaluation", "training, several", "evaluation, several"]
+    rows = []
+    for gate in GATES:
+        fast = TYPES[0]
+        for title, kinds in (("bfloat16, capability 9 or 10", [fast]), ("others", TYPES[1:])):
+            cells = []
+            for counts in (alone, several):
+                for training in (True, False):
+                    (count,) = {counts[gate, *kind, training] for kind in kinds}
+                    cells.append(str(count))
+            rows.append([gate, title, *cells])
+    return markdown(head, rows)
+
+
+def update_table(updates: Sequence[dict[str, Counter[str]]]) -> str:
+    """Models by who waits, in one process and in several."""
+    who = {"fairseq": "fairseq", "fairseq_mtmoe": "the plugin's loss and trainer", "layers": f"{LAYERS} expert layers"}
+    head = ["model", *who.values(), *(f"{title}, several" for title in who.values())]
+    rows = [[model, *(str(each[model][name]) for each in updates for name in who)] for model in MODELS]
+    return markdown(head, rows)
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A table, numbers to the right."""
+    align = ["--:" if rows[0][column].isdigit() else "---" for column in range(len(head))]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, align, *rows])
+
+
+def in_document(name: str, text: str) -> str:
+    """A table as it stands between its marks in a text."""
+    return text.split(BEGIN.format(name))[1].split(END.format(name))[0].strip()
+
+
+def main() -> None:
+    """Write the tables, if asked to; else show them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    writes, text = parser.parse_args().write, DOCUMENT.read_text()
+    for name, table in tables().items():
+        print(f"{name}\n{table}\n")
+        marks = BEGIN.format(name), END.format(name)
+        text = re.sub(f"{marks[0]}.*?{marks[1]}", lambda _, m=marks, t=table: f"{m[0]}\n{t}\n{m[1]}", text, flags=re.S)
+    if writes:
+        DOCUMENT.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
