@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -27,10 +29,15 @@ _alarm: Alarm | None = None
 
 
 class Alarm:
-    """Tells and hears of the first error by a store that all processes share; no thread of it runs before `listen`."""
+    """Tells and hears of the first error by a store that all processes share; no thread of it runs before `listen`.
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    Args:
+        store: of which keys it uses one.
+        line: a connection to where the store is, by which to see that it still is there; None to take it for granted.
+    """
+
+    def __init__(self, store: Any, line: socket.socket | None = None) -> None:
+        self._store, self._line = store, line
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -46,12 +53,23 @@ class Alarm:
     def heard(self) -> UserError | None:
         """The sentence that the first error ends this process with; None as long as there is none."""
         try:
-            if not self._store.check([_KEY]):
+            if not self._is_there() or not self._store.check([_KEY]):
                 return None
             said = json.loads(self._store.get(_KEY))
         except RuntimeError:
             return None
         return UserError(said["sentence"]) if "sentence" in said else connections.lost_with(said["words"])
+
+    def _is_there(self) -> bool:
+        """Whether the store is still there: asking it otherwise has torch print the frames of its stack."""
+        if self._line is None:
+            return True
+        try:
+            return self._line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True  # it is there, and has nothing to say
+        except OSError:
+            return False
 
     def listen(self) -> None:
         """From now on another process's error ends this one, until `stop`."""
@@ -63,6 +81,8 @@ class Alarm:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout=_GRACE)
+        if self._line is not None:
+            self._line.close()
 
     def _listen(self) -> None:
         while not self._stopped.wait(_PAUSE):
@@ -76,9 +96,12 @@ class Alarm:
 def start(store: Any) -> None:
     """Listen at a store, by a connection of its own where torch can make one: others may wait in theirs."""
     global _alarm
+    line = None
+    with suppress(AttributeError, OSError):  # a store in a file has no address
+        line = socket.create_connection((store.host, store.port), timeout=_GRACE)
     with suppress(AttributeError, RuntimeError, NotImplementedError):
         store = store.clone()
-    _alarm = Alarm(dist.PrefixStore("fairseq_mtmoe alarm", store))  # type: ignore[attr-defined]
+    _alarm = Alarm(dist.PrefixStore("fairseq_mtmoe alarm", store), line)  # type: ignore[attr-defined]
     _alarm.listen()
 
 
@@ -98,5 +121,8 @@ def tell(error: BaseException) -> None:
 
 def reason_of(error: BaseException) -> BaseException:
     """Why this process really ends: what the first one said, if `error` comes from losing another process."""
-    heard = _alarm.heard() if _alarm is not None and connections.is_loss(error) else None
+    if _alarm is None or not connections.is_loss(error):
+        return error
+    time.sleep(_PAUSE / 5)  # a process that ends closes its connections one after the other
+    heard = _alarm.heard()
     return error if heard is None or connections.is_loss(heard) else heard

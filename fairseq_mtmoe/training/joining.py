@@ -95,7 +95,10 @@ def join(cfg: Any) -> None:
     place = _place(cfg)
     ours = dist.PrefixStore("fairseq_mtmoe", store)  # type: ignore[attr-defined]
     agreed = meeting.agree(ours, shared_options(cfg), place)
-    options.distributed_backend = backend = choose_backend(options.distributed_backend, agreed)
+    wanted = options.distributed_backend
+    options.distributed_backend = backend = choose_backend(wanted, agreed)
+    if backend != wanted and rank == 0:
+        logger.info(f"processes are joined by {backend}: {wanted} needs a GPU for each of them")
     timeout = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
     try:
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
@@ -118,7 +121,6 @@ def choose_backend(wanted: str, places: list[str]) -> str:
     """
     if wanted != "nccl" or (CPU not in places and len(set(places)) == len(places)):
         return wanted
-    logger.info("`--distributed-backend` is gloo: NCCL needs a GPU for each process")
     return "gloo"
 
 
