@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import math
 import os
 import struct
 import zipfile
@@ -117,15 +118,20 @@ def offer(path: str | Path) -> str:
 
 
 def newest_good(path: str | Path) -> Path | None:
-    """The newest checkpoint in the same folder, other than `path`, that is whole; None where there is none.
+    """The newest checkpoint in the same folder, other than `path`, that is good; None where there is none.
 
     The file of some experts, `X.experts/<id>/0-3.pt`, is a part of `X.pt`: what is beside that one counts.
     """
     given = Path(path)
     if len(given.parents) > 2 and given.parents[1].suffix == ".experts":
         given = given.parents[1].with_suffix(".pt")
-    others = [file for file in given.parent.glob("checkpoint*.pt") if file.name != given.name]
-    return next((file for file in sorted(others, key=_age) if _is_good(file)), None)
+    return newest_good_in(given.parent, without=given.name)
+
+
+def newest_good_in(folder: str | Path, without: str = "") -> Path | None:
+    """The newest checkpoint in a folder that is whole and whose weights are finite; None where there is none."""
+    files = [file for file in Path(folder).glob("checkpoint*.pt") if file.name != without]
+    return next((file for file in sorted(files, key=_age) if _is_good(file)), None)
 
 
 def _age(path: Path) -> float:
@@ -137,17 +143,36 @@ def _age(path: Path) -> float:
 
 
 def _is_good(path: Path) -> bool:
-    """Whether the file, and all those of its experts that it names, are seen to be whole and belong together."""
+    """Whether the file and those of its experts are seen to be whole and of one save, and have finite weights."""
     try:
         with open(path, "rb") as opened:
             if _is_legacy(opened):  # it may be whole, or not
                 return False
         _inspect(path)
-        experts = torch.load(path, map_location="cpu", weights_only=True, mmap=True).get("experts", {})
+        state = _mapped(path)
+        experts = state.get("experts", {})
         folder = path.with_suffix(".experts") / str(experts.get("id"))
-        return all(_inspect(folder / entry["name"]) == entry["sha256"] for entry in experts.get("files", ()))
+        digests = {folder / entry["name"]: entry["sha256"] for entry in experts.get("files", ())}
+        if any(_inspect(file) != digest for file, digest in digests.items()):
+            return False
+        return all(_has_finite_weights(content) for content in (state, *map(_mapped, digests)))
     except Exception:  # whatever is wrong with it, it is nothing to go on from
         return False
+
+
+def _mapped(path: Path) -> Any:
+    """A file's content, whose tensors are read when they are touched."""
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+def _has_finite_weights(content: dict[str, Any]) -> bool:
+    tensors = [value for value in content.get("model", {}).values() if torch.is_tensor(value) and value.numel()]
+    return all(
+        tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()  # else it repeats a small memory
+        and bool(torch.linalg.vector_norm(tensor, math.inf).isfinite())
+        for tensor in tensors
+        if tensor.is_floating_point()
+    )
 
 
 def _inspect(path: str | Path) -> str | None:

@@ -24,7 +24,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.training import alarm, connections
+from fairseq_mtmoe.training import alarm, connections, signals
 from fairseq_mtmoe.training.agreement import Options, differing, first_difference, shared_options
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,8 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
         finally:
             alarm.stop()
 
-    _fairseq_main(i, telling, cfg, kwargs)
+    with signals.watched_if_training(cfg, main):
+        _fairseq_main(i, telling, cfg, kwargs)
 
 
 def distributed_init(cfg: Any) -> int:

@@ -39,6 +39,8 @@ def install() -> None:
 def _together(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def save_checkpoint(cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        if hasattr(trainer, "expect_finite_weights"):  # fairseq's trainer of parallel models has not
+            trainer.expect_finite_weights()
         share = share_of(trainer)
         if share is None or not share.is_exchanged:
             saved = original(cfg, trainer, *args, **kwargs)

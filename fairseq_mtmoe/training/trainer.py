@@ -8,14 +8,17 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 from typing import Any
 
 import torch
 from fairseq.logging import metrics
+from fairseq.nan_detector import NanDetector
 from fairseq.trainer import Trainer
 from torch import Tensor
 
+from fairseq_mtmoe.checkpoints import seal
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common import expert_slots
 from fairseq_mtmoe.models._common.switch import maybe_sparsify, sparsify_average
@@ -26,10 +29,14 @@ from fairseq_mtmoe.training import (
     cpu_processes,
     full_sharding,
     joining,
+    loop,
+    nonfinite,
     places,
     resuming,
+    run_lock,
     saving,
     screen,
+    signals,
     starting,
     zero_sharding,
 )
@@ -62,17 +69,35 @@ class SparseTrainer(Trainer):
         if connections.several_processes() and will_exchange(model, self.data_parallel_world_size):
             connections.between_hosts()
         self._limit_waiting()
-        limit = self._number("max_nonfinite", least=0) or 0
-        self._nonfinite = NonfiniteUpdates(limit, self.cfg.checkpoint.save_dir)
+        self._lock = self._lock_save_dir()
+        self._nonfinite = self._count_nonfinite()
+        self.left_out = False  # whether the last step made no update
+        self.owed_validation: dict[str, Any] | None = None  # see `loop.py`
+        self._elected: signal.Signals | None = None
+        self._drawn: int | None = None  # for which epoch batches were drawn, see `places.py`
+        self._restored_draw: int | None = None
         self._comm_log = ExpertCommLog(expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False))
-        if self._skips_nonfinite:
+        if self._nonfinite is not None:
             self.get_criterion().register_forward_hook(show_in_gradients)
+        loop.install()
 
     def _number(self, name: str, least: int) -> int | None:
         value: int | None = getattr(self.cfg.model, name, None)
         if value is not None and value < least:
             must_be(f"--{name.replace('_', '-')}", f"at least {least}", value)
         return value
+
+    def _lock_save_dir(self) -> Any:
+        if self.cfg.checkpoint.no_save:
+            return None
+        with connections.naming_lost_processes():
+            return run_lock.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
+
+    def _count_nonfinite(self) -> NonfiniteUpdates | None:
+        """None where fairseq deals with such updates itself, or where processes make updates of their own."""
+        limit, cfg = self._number("max_nonfinite", least=0), self.cfg
+        own_way = cfg.common.amp or cfg.optimization.use_bmuf or cfg.distributed_training.ddp_backend == "slowmo"
+        return None if limit is None or own_way or self.tpu else NonfiniteUpdates(limit, cfg.checkpoint.save_dir)
 
     def _limit_waiting(self) -> None:
         if self._timeout is not None:
@@ -150,14 +175,20 @@ class SparseTrainer(Trainer):
                 output = Trainer.train_step.__wrapped__(self, samples, raise_oom or self._exchanges)
             except SkippedUpdate as skipped:
                 output = None
-                self._skip(skipped)
-            if output is not None:
-                self._nonfinite.passed()
-        self._nonfinite.log()
+                self._skip(skipped, samples)
+            self.left_out = output is None
+            if self._nonfinite is not None:
+                self._nonfinite.log(passed=not self.left_out)
         return output
 
     def begin_valid_epoch(self, epoch: int) -> None:
-        """As fairseq's."""
+        """As fairseq's.
+
+        Raises:
+            Stopped: a signal ends the run.
+        """
+        if self.stopped_by is not None:
+            raise signals.Stopped
         self._comm_log.report(self.task, self.get_num_updates())
         super().begin_valid_epoch(epoch)
 
@@ -166,25 +197,34 @@ class SparseTrainer(Trainer):
 
         Raises:
             UserError: another process is lost.
+            Stopped: a signal ends the run.
         """
         with connections.naming_lost_processes():
             self._dummies.clear()
-            return super().valid_step(sample, raise_oom or self._exchanges)
+            output = super().valid_step(sample, raise_oom or self._exchanges)
+        if self.stopped_by is not None:
+            raise signals.Stopped
+        return output
 
     def _aggregate_logging_outputs(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
-        """As fairseq's, which with `--update-freq` forgets the batches before a dummy, but not their gradients."""
+        """As fairseq's, which with `--update-freq` forgets the batches before a dummy, but not their gradients.
+
+        What the processes tell each other here anyway also says which of them got a signal.
+        """
         real = [log for log, dummy in zip(logging_outputs, self._dummies, strict=False) if not dummy]
         if self._slots and ignore and real and all("sample_size" in log for log in real):
-            sample_size = float(sum(log["sample_size"] for log in real))
-            return super()._aggregate_logging_outputs(real, sample_size, *sums[1:], ignore=False)
-        return super()._aggregate_logging_outputs(logging_outputs, *sums, ignore=ignore)
+            logging_outputs, ignore = real, False
+            sums = (float(sum(log["sample_size"] for log in real)), *sums[1:])
+        world_size = self.data_parallel_world_size
+        vote = signals.vote(signals.received(), world_size)
+        logs, (*sums, votes) = super()._aggregate_logging_outputs(logging_outputs, *sums, vote, ignore=ignore)
+        self._elected = signals.elected(float(votes), world_size)
+        return logs, sums
 
     @property
-    def _skips_nonfinite(self) -> bool:
-        """False where fairseq deals with such updates itself, or where processes make updates of their own."""
-        cfg = self.cfg
-        own_way = cfg.common.amp or cfg.optimization.use_bmuf or cfg.distributed_training.ddp_backend == "slowmo"
-        return self._nonfinite.limit > 0 and not own_way and not self.tpu
+    def stopped_by(self) -> signal.Signals | None:
+        """The signal that ends the run, if there is one, in all processes from the same step on."""
+        return signals.received() if self.data_parallel_world_size == 1 else self._elected
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
         """As fairseq's, over the experts of all processes.
@@ -204,21 +244,32 @@ class SparseTrainer(Trainer):
                 raise
             raise SkippedUpdate(error) from None  # fairseq goes on with a tensor on a GPU
         except FloatingPointError as error:
-            if self._skips_nonfinite:
+            if self._nonfinite is not None:
                 raise UserError(f"{error} The newest checkpoint is in `{self.cfg.checkpoint.save_dir}`.") from error
             raise
-        if self._skips_nonfinite and not torch.isfinite(norm).all():
+        if self._nonfinite is not None and not torch.isfinite(norm).all():
             raise SkippedUpdate
         return norm
 
-    def _skip(self, skipped: SkippedUpdate) -> None:
+    def _skip(self, skipped: SkippedUpdate, samples: list[Any]) -> None:
         forget_gradients(self.optimizer)
         metrics.log_stop_time("train_wall")
         if skipped.overflow is None:
+            assert self._nonfinite is not None
+            if self._nonfinite.limit == 0:
+                self._search(samples)
             self._nonfinite.add(self.get_num_updates() + 1)
             return
         logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.overflow}")
         metrics.log_scalar("loss_scale", self.optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
+
+    def _search(self, samples: list[Any]) -> None:
+        """Log which modules' outputs are not finite, as fairseq does; its search backward fails on our outputs."""
+        self._set_seed()
+        with NanDetector(self.get_model(), backward=False):
+            for sample in samples:
+                prepared, _ = self._prepare_sample(sample)
+                self.task.train_step(prepared, self.model, self.criterion, self.optimizer, self.get_num_updates())
 
     # ---- checkpoints ----
 
@@ -230,7 +281,11 @@ class SparseTrainer(Trainer):
         """
         if os.path.basename(filename) == "crash.pt" and self._exchanges:
             return None  # the others are not here to save their experts
-        extra_state = places.counted(extra_state, self.data_parallel_world_size)
+        extra_state = places.counted(extra_state, self.data_parallel_world_size, self._drawn)
+        if self._nonfinite is not None:
+            extra_state = {**extra_state, "nonfinite": self._nonfinite.state_dict()}
+        if self.owed_validation is not None:
+            extra_state = {**extra_state, loop.OWED: self.owed_validation}
         with connections.naming_lost_processes():
             if self._exchanges:
                 return saving.save_leading(self, filename, extra_state)
@@ -245,11 +300,45 @@ class SparseTrainer(Trainer):
         differing = resuming.naming_what_differs(self, filename)
         with connections.naming_lost_processes(), differing, saving.reading_shares(self):
             extra_state = super().load_checkpoint(filename, *args, **kwargs)
+            if extra_state is not None and self._nonfinite is not None:
+                self.expect_finite_weights(restored=filename)
+                if not kwargs.get("reset_meters"):
+                    self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
         limit = self.cfg.optimization.max_update
         if limit and self.get_num_updates() >= limit:
             logger.info(f"the run has made its {self.get_num_updates()} updates (--max-update {limit})")
             self.cfg.optimization.max_epoch = -1  # no epoch is begun
+        self._restored_draw = None if self.cfg.checkpoint.reset_dataloader else places.drawn_in(extra_state)
         return places.adapted(extra_state, self.data_parallel_world_size)
+
+    def get_train_iterator(self, epoch: int, combine: bool = True, load_dataset: bool = True, **kwargs: Any) -> Any:
+        """As fairseq's; the first one of a run that goes on has the batches of the run's first start."""
+        if load_dataset:
+            draws_once = not self.cfg.dataset.update_epoch_batch_itr and not self.task.has_sharded_data("train")
+            epoch, self._restored_draw = self._restored_draw or epoch, None
+            self._drawn = epoch if draws_once else None
+        return super().get_train_iterator(epoch, combine, load_dataset, **kwargs)
+
+    def expect_finite_weights(self, restored: str | None = None) -> None:
+        """Refuse to save weights that are not finite, or to train on such; all processes must call it together.
+
+        Args:
+            restored: the checkpoint that they come from, or None if an update made them.
+
+        Raises:
+            UserError: some weights of this process or another are not finite.
+        """
+        if self._nonfinite is None or nonfinite.are_finite(self.get_model().parameters(), self._exchanges):
+            return
+        if restored is not None:
+            raise UserError(
+                f"`{restored}` must hold weights that are finite, but some are not, and training would leave out every "
+                f"batch; use an older one with `--restore-file`{seal.offer(restored)}."
+            )
+        raise UserError(
+            f"The weights are not finite after update {self.get_num_updates()}, and are not saved: "
+            f"{nonfinite.advice(self.cfg.checkpoint.save_dir)}."
+        )
 
     def consolidate_optimizer(self) -> None:
         """As fairseq's; but not for an error's sake: the other processes, who would have to help, do not know of it."""
@@ -269,6 +358,7 @@ def install() -> None:
     full_sharding.install()
     zero_sharding.install()
     screen.install()
+    signals.install()
     Trainer.__new__ = _new
 
 

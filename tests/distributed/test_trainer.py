@@ -2,14 +2,21 @@
 
 import itertools
 import logging
+import os
+import signal
 
 import numpy as np
 import pytest
 import torch
 
+from fairseq_mtmoe.checkpoints import expert_files
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training.run_lock import lock
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
 from tests.helpers.trainers import groups_of, spoil, state_of, trainer_here
+from tests.helpers.training import interrupted, train_here
+from tests.kill.runs import compare
 
 SMALL = ("--max-tokens", 100, "--num-experts", 4, "--expert-gates", "task", "--adam-eps", 1e-3)
 WAY = "infinite gradients of a finite loss"
@@ -47,6 +54,69 @@ def skip_in_one(rank, data, folder):
 def test_a_bad_batch_of_one_process_is_left_out_by_both(corpus, tmp_path):
     for result in run_processes(skip_in_one, 2, corpus, tmp_path):
         assert result == ([False, True, True, False, False], 3, 2)
+
+
+def spoil_an_expert(rank, data, folder):
+    """What each process says of weights that are not finite in the second one alone, before and after they are."""
+    logging.disable(logging.INFO)
+    trainer = trainer_here(data, folder, *SMALL)
+    trainer.expect_finite_weights()
+    if rank == 1:
+        with torch.no_grad():
+            next(trainer._layers[0].experts.parameters()).view(-1)[3] = float("nan")
+    sentences = []
+    for restored in (None, "a.pt"):
+        try:
+            trainer.expect_finite_weights(restored)
+        except UserError as error:
+            sentences.append(str(error))
+    return sentences
+
+
+def test_weights_that_are_not_finite_in_one_process_end_both(corpus, tmp_path):
+    one, other = run_processes(spoil_an_expert, 2, corpus, tmp_path)
+    assert one == other
+    assert one[0].startswith("The weights are not finite after update 0") and one[1].startswith("`a.pt` must hold")
+
+
+def begin(rank, data, folder):
+    """The sentence with which a process does not begin."""
+    with pytest.raises(UserError) as refused:
+        trainer_here(data, folder, *SMALL)
+    return str(refused.value)
+
+
+def test_all_processes_say_that_another_training_uses_the_folder(corpus, tmp_path):
+    with lock(str(tmp_path)):
+        sentences = run_processes(begin, 2, corpus, tmp_path)
+    assert sentences[0] == sentences[1] and f"is used by process {os.getpid()} of" in sentences[0]
+
+
+# ---- signals ----
+
+RUN = (*SMALL, "--dropout", 0.1, "--max-update", 7, "--save-interval-updates", 4)
+
+
+def run_until(rank, data, folder, *moment):
+    """Train; the second process alone may get a signal. Returns the exit code."""
+    if not moment:
+        return train_here(data, folder, *RUN) and 0
+    method, call = moment
+    with interrupted(method, call if rank == 1 else 0, signal.SIGTERM) as ended:
+        train_here(data, folder, *RUN)
+    return ended.value.code
+
+
+def test_a_signal_to_one_process_ends_all_and_the_run_goes_on_as_if_there_were_none(corpus, tmp_path):
+    run_processes(run_until, 2, corpus, tmp_path / "all")
+    run = tmp_path / "run"
+    for moment, updates in ((("train_step", 2), 2), (("valid_step", 1), 4)):
+        assert run_processes(run_until, 2, corpus, run, *moment) == [143, 143]
+        trunk = expert_files.load_trunk(run / "checkpoint_last.pt")
+        assert trunk["optimizer_history"][-1]["num_updates"] == updates
+    run_processes(run_until, 2, corpus, run)
+    outcome = compare(tmp_path / "all", run)
+    assert outcome.difference <= 1e-6 and not outcome.leftovers
 
 
 # ---- the end of an epoch ----

@@ -33,17 +33,20 @@ def train(data: object, save_dir: object, *args: object, check: bool = True) -> 
 
 
 def training_arguments(data: object, save_dir: object, *args: object) -> tuple[object, ...]:
-    """The arguments of `fairseq-train` for that; another `--arch` among `args` gets no options of experts."""
+    """The arguments of `fairseq-train` for that; another `--arch` or `--task` among `args` gets no options of ours."""
     experts = () if "--arch" in args else ("--expert-interval", 1)
+    heated = (
+        "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc", "--encoder-langtok", "tgt",
+        "--decoder-langtok", "--sampling-method", "temperature", "--sampling-temperature", 1.5,
+    )  # fmt: skip
     return (
-        data, *PLUGIN, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc",
-        "--encoder-langtok", "tgt", "--decoder-langtok", "--save-dir", save_dir, "--cpu", "--seed", 1,
+        data, *PLUGIN, *(() if "--task" in args else heated), "--save-dir", save_dir, "--cpu", "--seed", 1,
         "--arch", "base_moe_tiny", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1,
         "--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--lr", 0.005, "--lr-scheduler", "polynomial_decay",
         "--total-num-update", 700, "--warmup-updates", 100, "--clip-norm", 1.0, "--encoder-normalize-before",
         "--decoder-normalize-before", *experts, "--dropout", 0.0, "--max-tokens", 1000,
-        "--sampling-method", "temperature", "--sampling-temperature", 1.5, "--log-format", "simple",
-        "--log-interval", 50, "--no-epoch-checkpoints", "--num-workers", 0, "--no-progress-bar", *args,
+        "--log-format", "simple", "--log-interval", 50, "--no-epoch-checkpoints", "--num-workers", 0,
+        "--no-progress-bar", *args,
     )  # fmt: skip
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 from torch import distributed as dist
 
 from tests.helpers.commands import training_arguments
@@ -18,6 +25,7 @@ def train_here(data: object, save_dir: object, *options: object) -> dict[str, An
         `norms` and `losses` of each update, and the final `parameters` of this process, by name, as numpy arrays;
         `validations`: the losses of the validations.
     """
+    from fairseq import checkpoint_utils
     from fairseq import options as fairseq_options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.logging import metrics
@@ -26,6 +34,8 @@ def train_here(data: object, save_dir: object, *options: object) -> dict[str, An
 
     register()
     from fairseq_cli import train
+
+    from fairseq_mtmoe.training import signals
 
     arguments = [str(option) for option in training_arguments(data, save_dir, *options)]
     parser = fairseq_options.get_training_parser()
@@ -36,9 +46,36 @@ def train_here(data: object, save_dir: object, *options: object) -> dict[str, An
     logging.disable(logging.INFO)
     result: dict[str, Any] = {"norms": [], "losses": [], "validations": []}
     metrics.reset()
-    with _watched(result):
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)  # another run's of this process
+    with signals.watched(), _watched(result):
         train.main(cfg)
     return result
+
+
+@contextmanager
+def interrupted(method: str, when: int, number: signal.Signals, at_calls: bool = True) -> Iterator[Any]:
+    """Send this process a signal when a method of the trainer begins, and expect it to exit.
+
+    Args:
+        when: the number of the call, or with `at_calls=False` of updates that were made.
+    """
+    from fairseq_mtmoe.training import SparseTrainer, signals
+
+    original, calls = getattr(SparseTrainer, method), itertools.count(1)
+
+    def interrupting(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        if when == (next(calls) if at_calls else trainer.get_num_updates()):
+            os.kill(os.getpid(), number)
+            while signals.received() is None:
+                time.sleep(0.001)
+        return original(trainer, *args, **kwargs)
+
+    setattr(SparseTrainer, method, interrupting)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            yield ended
+    finally:
+        setattr(SparseTrainer, method, original)
 
 
 class _watched:

@@ -186,7 +186,9 @@ def _difference(one: Any, other: Any) -> float:
 def _state(checkpoint: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """All that must be equal, with its names: not the times, and not the averages that are only shown."""
     extra = checkpoint["extra_state"]
-    place = {name: extra["train_iterator"][name] for name in ("epoch", "batches_in_epoch", "shuffle")}
+    iterator = extra["train_iterator"]
+    counted = "batches_in_epoch" if "batches_in_epoch" in iterator else "iterations_in_epoch"  # of fairseq's own tasks
+    place = {name: iterator[name] for name in ("epoch", counted, "shuffle")}
     last = checkpoint["optimizer_history"][-1]  # fairseq adds an entry at each start
     updates = {name: last[name] for name in ("num_updates", "optimizer_name")}
     scores = {name: extra.get(name) for name in ("val_loss", "best")}

@@ -23,7 +23,7 @@ class RunOptions:
         default=10,
         metadata={
             "help": "skip updates whose loss or gradients are not finite, and stop after so many in a row; 0: stop at "
-            "the first as fairseq does, with its search for the layer"
+            "the first, and log which layers' outputs are not finite"
         },
     )
     distributed_timeout: int = field(

@@ -1,0 +1,134 @@
+"""fairseq's training loop: what it does after each batch, and how it ends when a signal ends it.
+
+A validation that a signal ends is owed: the checkpoint says so, and the run that goes on from it makes up for it first.
+So it validates and saves at the same places as one that nobody interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from fairseq import checkpoint_utils
+from torch import distributed as dist
+
+from fairseq_mtmoe.training import connections, signals
+
+Result = tuple[list[float | None], bool]  # the validation losses, and whether the run is to end
+
+OWED = "owed_validation"  # in a checkpoint's extra state
+RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in the training as a checkpoint has it, for fairseq's functions that ask its iterator."""
+
+    epoch: int
+    is_end: bool
+    state: dict[str, Any]
+
+    def end_of_epoch(self) -> bool:
+        """Whether the epoch is over."""
+        return self.is_end
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state from which an iterator goes on."""
+        return self.state
+
+
+def install() -> None:
+    """Put our functions around those of the training command, however it was started. Safe to call twice."""
+    for name in ("fairseq_cli.train", "__main__"):
+        module: Any = sys.modules.get(name)
+        original = getattr(module, "validate_and_save", None)
+        if original is not None and not hasattr(original, "installed_by"):
+            module.validate_and_save = _after_updates(original)
+            module.train = _saving_on_signals(module.train)
+            if not hasattr(checkpoint_utils.load_checkpoint, "makes_up"):
+                checkpoint_utils.load_checkpoint = _making_up(checkpoint_utils.load_checkpoint, original)
+
+
+def _after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
+    @functools.wraps(original)
+    def validate_and_save(
+        cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
+    ) -> Result:
+        """As fairseq's, after updates and at the ends of epochs: a batch that was left out left all as it was."""
+        stop: signal.Signals | None = getattr(trainer, "stopped_by", None)
+        owed: dict[str, Any] | None = None
+        result: Result = [None], False
+        try:
+            if end_of_epoch or not getattr(trainer, "left_out", False):
+                result = original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+        except signals.Stopped:
+            owed = {"epoch": epoch_itr.epoch, "end_of_epoch": end_of_epoch}
+            stop = trainer.stopped_by
+        if stop is None or result[1]:
+            return result
+        _save_and_end(cfg.checkpoint, trainer, epoch_itr, owed, stop)
+
+    validate_and_save.installed_by = __name__  # type: ignore[attr-defined]
+    return validate_and_save
+
+
+def _save_and_end(
+    cfg: Any, trainer: Any, epoch_itr: Any, owed: dict[str, Any] | None, number: signal.Signals
+) -> NoReturn:
+    trainer.owed_validation = owed
+    with connections.naming_lost_processes():
+        checkpoint_utils.save_checkpoint(cfg, trainer, epoch_itr, None)
+        if connections.several_processes():
+            # Whoever starts processes may kill the others when one ends.
+            dist.barrier(group=connections.between_hosts())
+    if trainer.is_data_parallel_master:
+        done = f"{number.name} ended the run after update {trainer.get_num_updates()}"
+        print(f"{done}: {_how_to_go_on(cfg, trainer.checkpoint_suffix)}.", file=sys.stderr, flush=True)
+    raise SystemExit(signals.exit_code(number))
+
+
+def _how_to_go_on(cfg: Any, suffix: str) -> str:
+    for name in ("no_save", "no_last_checkpoints"):
+        if getattr(cfg, name):
+            return f"with `--{name.replace('_', '-')}` it saves nothing to go on from"
+    once = [f"`--{name.replace('_', '-')}`" for name in RESETS if getattr(cfg, name)]
+    if cfg.restore_file != "checkpoint_last.pt":
+        once.insert(0, "`--restore-file`")
+    command = f"the same command without {', '.join(once)}" if once else "the same command"
+    return f"{command} goes on from `{cfg.save_dir}/checkpoint_last{suffix}.pt`"
+
+
+def _saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
+    @functools.wraps(original)
+    def train(*args: Any, **kwargs: Any) -> Result:
+        with signals.watched():  # fairseq-hydra-train loads plugins too late to be watched from its start
+            signals.saves_from_now_on()
+            return original(*args, **kwargs)
+
+    return train
+
+
+def _making_up(original: Callable[..., Any], validate_and_save: Callable[..., Result]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+        """As fairseq's; then validates, and saves, where a signal kept the run from it."""
+        extra_state, epoch_itr = original(cfg, trainer, **kwargs)
+        owed = (extra_state or {}).get(OWED)
+        if owed and not any(getattr(cfg, name) for name in RESETS):
+            place = Place(owed["epoch"], owed["end_of_epoch"], extra_state["train_iterator"])
+            subsets = trainer.cfg.dataset.valid_subset.split(",")
+            losses, is_over = validate_and_save(
+                trainer.cfg, trainer, trainer.task, place, subsets, owed["end_of_epoch"]
+            )
+            if owed["end_of_epoch"]:
+                trainer.lr_step(place.epoch, losses[0])
+            if is_over:
+                trainer.cfg.optimization.max_epoch = -1  # no epoch is begun
+        return extra_state, epoch_itr
+
+    load_checkpoint.makes_up = True  # type: ignore[attr-defined]
+    return load_checkpoint

@@ -1,0 +1,93 @@
+"""The lock of a run's folder: held by one process at a time, and by no dead one."""
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training.run_lock import FILE_NAME, lock
+from tests.helpers.digits import make_digit_corpus
+from tests.helpers.trainers import trainer_here
+
+# Holds the lock of a folder as a run does, with a child that outlives it and has all its files, until it is killed.
+HOLDER = """
+import fcntl, os, sys, time
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+file.write("process 123 of a-host.net since 2022-02-22 22:22")
+file.flush()
+if os.fork() == 0:
+    time.sleep(60)
+    os._exit(0)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / FILE_NAME)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_second_training_says_who_holds_the_folder(holder, tmp_path):
+    corpus = make_digit_corpus(tmp_path / "data", train=60, valid=4, test=4)
+    sentence = rf"no other training uses, but `{tmp_path}` is used by process 123 of a-host.net since 2022-02-22 22:22"
+    with pytest.raises(UserError, match=sentence):
+        trainer_here(corpus, tmp_path, "--max-tokens", 120)
+    (tmp_path / FILE_NAME).write_text("\0damaged" * 1000)
+    with pytest.raises(UserError, match="is used by another process: wait"):
+        lock(str(tmp_path))
+    assert trainer_here(corpus, tmp_path, "--max-tokens", 120, "--no-save")._lock is None  # it writes nothing
+
+
+def test_a_killed_process_holds_nothing_and_neither_does_its_child(holder, tmp_path):
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    with lock(str(tmp_path)):
+        holder_now = (tmp_path / FILE_NAME).read_text()
+        assert f"process {os.getpid()} of " in holder_now and "2022" not in holder_now
+
+
+def test_a_run_holds_its_folder_and_leaves_it(tmp_path):
+    def is_free():
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=lambda: lock(str(tmp_path)).close())
+        process.start()
+        process.join()
+        return process.exitcode == 0
+
+    held = lock(str(tmp_path))
+    assert not is_free()
+    held.close()
+    assert is_free()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_a_warning(code, tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    assert lock(str(tmp_path)) is None
+    assert "cannot be locked" in caplog.text and os.strerror(code) in caplog.text
+
+
+def test_a_file_that_cannot_be_opened_is_a_warning(tmp_path, caplog):
+    (tmp_path / FILE_NAME).mkdir()
+    assert lock(str(tmp_path)) is None
+    assert "cannot be locked (Is a directory)" in caplog.text
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / FILE_NAME).rmdir()
+    (tmp_path / "pipe").rename(tmp_path / FILE_NAME)
+    assert lock(str(tmp_path)) is None

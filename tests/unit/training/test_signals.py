@@ -1,0 +1,185 @@
+"""Signals that end a run of one process: what they leave, and that the run goes on from it as if there were none."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.training import signals
+from tests.helpers.digits import make_digit_corpus
+from tests.helpers.training import interrupted, train_here
+from tests.kill.runs import Outcome, compare
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=8, test=4)
+
+
+# ---- a run goes on as if there had been no signal ----
+
+HEATED = ("--max-tokens", 120, "--num-experts", 2, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2)
+STOCK = ("--task", "translation", "--source-lang", "en", "--target-lang", "aa", "--arch", "base_dense_tiny",
+         "--max-tokens", 120, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2)  # fmt: skip
+SAVES = ("--save-interval-updates", 4, "--num-workers", 0)
+
+
+def updates_of(folder):
+    return file_io.load(str(folder / "checkpoint_last.pt"))["optimizer_history"][-1]["num_updates"]
+
+
+@pytest.mark.parametrize("options", [HEATED, STOCK], ids=["translation_heated", "translation"])
+def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_not(options, corpus, tmp_path, capfd):
+    """In the middle of an epoch, in a validation there, in one at the end of an epoch, and in the last one."""
+    train_here(corpus, tmp_path / "all", *options, *SAVES)
+    last, run = updates_of(tmp_path / "all"), tmp_path / "run"
+    updates = []
+    for number, moment in (
+        (signal.SIGINT, ("train_step", 3)),
+        (signal.SIGTERM, ("valid_step", 1)),
+        (signal.SIGUSR1, ("get_train_iterator", 2)),  # between the epochs
+        (signal.SIGINT, ("begin_valid_epoch", last, False)),
+    ):
+        with interrupted(moment[0], moment[1], number, *moment[2:]) as ended:
+            train_here(corpus, run, *options, *SAVES)
+        assert ended.value.code == signals.exit_code(number)
+        updates.append(updates_of(run))
+        sentence = f"{number.name} ended the run after update {updates[-1]}: the same command goes on from `{run}/"
+        assert sentence in capfd.readouterr().err
+    assert updates == [3, 4, last // 2 + 1, last]
+    train_here(corpus, run, *options, *SAVES)
+    assert compare(tmp_path / "all", run) == Outcome(difference=0.0, leftovers=())
+
+
+def test_options_that_are_for_once_are_named(corpus, tmp_path, capfd):
+    options = ("--max-tokens", 120, "--num-experts", 2, "--max-update", 3, "--num-workers", 0)
+    with interrupted("train_step", 1, signal.SIGTERM):
+        train_here(corpus, tmp_path, *options)
+    start = tmp_path / "checkpoint_last.pt"
+    with interrupted("train_step", 1, signal.SIGTERM):
+        train_here(corpus, tmp_path / "b", *options, "--restore-file", start, "--reset-optimizer")
+    assert "the same command without `--restore-file`, `--reset-optimizer` goes on from" in capfd.readouterr().err
+    with interrupted("train_step", 1, signal.SIGTERM):
+        train_here(corpus, tmp_path / "c", *options, "--no-save")
+    assert "with `--no-save` it saves nothing to go on from" in capfd.readouterr().err
+
+
+# ---- the watch ----
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_first_signal_counts_and_the_handlers_come_back(capfd):
+    before = [signal.getsignal(number) for number in signals.SIGNALS]
+    with signals.watched():
+        signals.saves_from_now_on()
+        assert signals.received() is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # as from `timeout`: one for the process and one for its group
+        wait_for(signals.received)
+        time.sleep(0.05)
+        with signals.watched():
+            assert signals.received() is signal.SIGTERM
+    assert signals.received() is None
+    assert [signal.getsignal(number) for number in signals.SIGNALS] == before
+    notice = "SIGTERM: the run saves after this update and ends; a second signal ends it at once.\n"
+    assert capfd.readouterr().err == notice
+
+
+def test_signals_that_were_ignored_stay_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with signals.watched():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            assert signals.received() is None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def ends(function, *after):
+    """The exit code of a process that runs a function and gets the signals, each after so many seconds."""
+    ready, tell = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=function, args=(tell,))
+    process.start()
+    ready.recv()
+    for seconds, number in after:
+        time.sleep(seconds)
+        os.kill(process.pid, number)
+    process.join(10)
+    return process.exitcode
+
+
+def start_up(tell):
+    with signals.watched():
+        tell.send(None)
+        time.sleep(60)
+
+
+def inside_c_code(tell):
+    """As in an exchange with a process that does not answer: no handler of Python's runs."""
+    with signals.watched():
+        signals.saves_from_now_on()
+        tell.send(None)
+        libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_lock(mutex)
+
+
+def test_a_signal_before_the_first_update_ends_at_once(capfd):
+    assert ends(start_up, (0, signal.SIGTERM)) == 143
+    assert capfd.readouterr().err.startswith("SIGTERM ended the run before its first update, and nothing is lost")
+    assert ends(start_up, (0, signal.SIGINT)) == 130
+
+
+def test_a_second_signal_ends_at_once_whatever_the_process_waits_for(capfd):
+    assert ends(inside_c_code, (0, signal.SIGUSR1), (2 * signals.AS_ONE, signal.SIGINT)) == 130
+    assert "SIGINT ended the run at once" in capfd.readouterr().err
+
+
+def with_worker(tell):
+    with signals.watched():
+        worker = FORK.Process(target=time.sleep, args=(60,), daemon=True)
+        worker.start()
+        time.sleep(0.1)
+        for number in signals.SIGNALS:
+            stranger = FORK.Process(target=os.kill, args=(worker.pid, number))
+            stranger.start()
+            stranger.join()
+        worker.join(0.2)
+        assert worker.is_alive() and signals.received() is None
+        worker.terminate()
+        worker.join(10)
+        assert not worker.is_alive()
+    tell.send(None)
+
+
+def test_workers_end_by_their_parents_signal_alone():
+    assert ends(with_worker) == 0
+
+
+# ---- agreement ----
+
+
+@pytest.mark.parametrize(
+    ("got", "agreed"),
+    [
+        ([None, None, None], None),
+        ([None, signal.SIGUSR1, None], signal.SIGUSR1),
+        ([signal.SIGTERM] * 3, signal.SIGTERM),
+        ([signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1], signal.SIGTERM),
+    ],
+)
+def test_processes_agree_on_a_signal(got, agreed):
+    assert signals.elected(sum(signals.vote(number, 3) for number in got), 3) == agreed
