@@ -152,11 +152,18 @@ class SparseTrainer(Trainer):
 
     # ---- data ----
 
-    def get_train_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """As fairseq's; a task whose sampling goes by updates learns how many were made."""
+    def get_train_iterator(self, epoch: int, combine: bool = True, load_dataset: bool = True, **kwargs: Any) -> Any:
+        """As fairseq's; the first one of a run that goes on has the batches of the run's first start.
+
+        A task whose sampling goes by updates learns how many were made.
+        """
+        if load_dataset:
+            draws_once = not self.cfg.dataset.update_epoch_batch_itr and not self.task.has_sharded_data("train")
+            epoch, self._restored_draw = self._restored_draw or epoch, None
+            self._drawn = epoch if draws_once else None
         if hasattr(self.task, "num_updates"):
             self.task.num_updates = self.get_num_updates()
-        return super().get_train_iterator(*args, **kwargs)
+        return super().get_train_iterator(epoch, combine, load_dataset, **kwargs)
 
     # ---- steps ----
 
@@ -310,14 +317,6 @@ class SparseTrainer(Trainer):
             self.cfg.optimization.max_epoch = -1  # no epoch is begun
         self._restored_draw = None if self.cfg.checkpoint.reset_dataloader else places.drawn_in(extra_state)
         return places.adapted(extra_state, self.data_parallel_world_size)
-
-    def get_train_iterator(self, epoch: int, combine: bool = True, load_dataset: bool = True, **kwargs: Any) -> Any:
-        """As fairseq's; the first one of a run that goes on has the batches of the run's first start."""
-        if load_dataset:
-            draws_once = not self.cfg.dataset.update_epoch_batch_itr and not self.task.has_sharded_data("train")
-            epoch, self._restored_draw = self._restored_draw or epoch, None
-            self._drawn = epoch if draws_once else None
-        return super().get_train_iterator(epoch, combine, load_dataset, **kwargs)
 
     def expect_finite_weights(self, restored: str | None = None) -> None:
         """Refuse to save weights that are not finite, or to train on such; all processes must call it together.
