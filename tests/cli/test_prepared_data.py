@@ -24,7 +24,7 @@ def test_stock_fairseq_trains_on_catalogs(tmp_path, shards):
         "--lang-dict", folders[0] / "langs.txt", "--encoder-langtok", "tgt", "--decoder-langtok",
         "--virtual-epoch-size", 200, "--max-tokens", 1000, "--max-epoch", 2, "--optimizer", "adam",
         "--encoder-layers", 1, "--decoder-layers", 1, "--no-save", "--cpu", "--num-workers", 0,
-        "--log-format", "simple",
+        "--log-format", "simple", "--save-dir", tmp_path / "run",
     ).stdout  # fmt: skip
     assert "valid on 'valid' subset" in output and "end of epoch 2" in output
     for folder in folders:
