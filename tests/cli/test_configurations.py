@@ -9,12 +9,12 @@ import yaml
 from fairseq import options
 from fairseq.dataclass.initialize import add_defaults, hydra_init
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_REGISTRY
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.models.base_sparse import BaseMoEModel
 from tests.helpers.commands import PLUGIN, REPOSITORY, run
 from tests.helpers.models import stub_task
 
@@ -62,10 +62,7 @@ def plain(node):
 
 
 def shapes(cfg):
-    with torch.device("meta"), open_dict(cfg.model):
-        cfg.model.dense_updates = 0
-        model = BaseMoEModel.build_model(cfg.model, stub_task())
-    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+    return {name: tuple(p.shape) for name, p in built(cfg).named_parameters()}
 
 
 @pytest.mark.parametrize("name", ["wmt15", "ml50"])
@@ -86,6 +83,49 @@ def test_configuration_equals_command_line(name):
     assert [command.model[key] for key in expert_options] == [configuration.model[key] for key in expert_options]
     assert command.model.encoder_normalize_before == configuration.model.encoder_normalize_before
     assert shapes(command) == shapes(configuration)
+
+
+# The paper's, and fairseq's where the paper says nothing: blocks of each stack, width, inner size, heads, layer norms
+# before the attention, one vocabulary; dropout is of all that fairseq drops: blocks, attention weights, inner values.
+SIZES = {
+    "": (6, 512, 2048, 8, False, False, (0.1, 0.0, 0.0)),
+    "_tiny": (2, 64, 128, 2, False, True, (0.1, 0.0, 0.0)),
+    "_wmt15": (6, 512, 2048, 8, True, True, (0.1, 0.0, 0.0)),
+    "_ml50": (12, 1024, 4096, 16, True, True, (0.1, 0.0, 0.0)),
+}
+
+
+def size_of(model):
+    """What a built model is, by its parts."""
+    encoder, decoder = model.encoder, model.decoder
+    both = []
+    for stack in (encoder, decoder):
+        first = stack.layers[0]
+        drops = (first.dropout_module.p, first.self_attn.dropout_module.p, first.activation_dropout_module.p)
+        (inner, width), heads = first.fc1.weight.shape, first.self_attn.num_heads
+        both.append((len(stack.layers), width, inner, heads, first.normalize_before, drops))
+    assert both[0] == both[1]
+    *sizes, drops = both[0]
+    return (*sizes, encoder.embed_tokens is decoder.embed_tokens, drops)
+
+
+def built(cfg):
+    with torch.device("meta"), open_dict(cfg.model):
+        cfg.model.dense_updates = 0
+        return ARCH_MODEL_REGISTRY[cfg.model._name].build_model(cfg.model, stub_task())
+
+
+@pytest.mark.parametrize("model", ["base_moe", "base_dense"])
+@pytest.mark.parametrize("size", SIZES)
+def test_named_sizes_are_what_their_names_say(model, size):
+    register()
+    cfg = from_command_line(f"DATA --arch {model}{size} --user-dir fairseq_mtmoe --task translation_heated")
+    assert size_of(built(cfg)) == SIZES[size]
+
+
+@pytest.mark.parametrize("name", ["wmt15", "ml50"])
+def test_configurations_have_the_sizes_of_their_names(name):
+    assert size_of(built(from_configuration(name, "task.data=DATA"))) == SIZES[f"_{name}"]
 
 
 def test_every_key_of_the_debug_configuration_is_commented():

@@ -34,19 +34,46 @@ def data(tmp_path):
     return tmp_path
 
 
-def test_systems_differ_in_few_options(benchmarks, data):
+def options_of(command):
+    """The options of a command and their values; True for one without."""
+    given = {}
+    for name, value in itertools.pairwise([*command, "--"]):
+        if name.startswith("--"):
+            given[name] = True if value.startswith("--") else value
+    return given
+
+
+HEATING = {"--heating-coefficient": "3.0", "--heating-epochs": "30"}
+# A system -> the one that it is compared with, and the options that are other than there (None: not given).
+DIFFERENCES = {
+    "dense": (
+        "stock_dense",
+        {"--user-dir": "fairseq_mtmoe", "--task": "translation_heated", "--arch": "base_dense"}
+        | {"--keep-interval-updates": "1"},
+    ),
+    "base": ("dense", {"--arch": "base_moe", "--num-experts": "8", "--expert-combine": "paper"}),
+    "base_heated": ("base", HEATING),
+    "pretrained": ("base", {"--expert-combine": None, "--dense-updates": "480"}),
+    "pretrained_heated": ("pretrained", HEATING),
+    "alternating": ("base", {"--expert-gates": "base,task"}),
+}
+
+
+def test_systems_differ_in_nothing_but_what_is_compared(benchmarks, data):
     systems, _, _ = benchmarks
-
-    def options(name):
-        command = systems.train_command(systems.BY_NAME[name], systems.SETTINGS[SETTING], data, Path("run"), 1, 5)
-        return set(itertools.pairwise(command))
-
-    added = options("base_heated") - options("base")
-    assert {name for name, _ in added if name.startswith("--")} == {"--heating-coefficient", "--heating-epochs"}
-    assert ("--lang-pairs", "en-de,en-fr") in options("base")
-    assert ("--task", "translation_multi_simple_epoch") in options("stock_dense")
-    assert not any("fairseq_mtmoe" in option for option in options("stock_dense"))
-    assert ("--expert-gates", "base,task") in options("alternating")
+    given = {
+        name: options_of(systems.train_command(system, systems.SETTINGS[SETTING], data, Path("run"), 1, 5))
+        for name, system in systems.BY_NAME.items()
+    }
+    assert set(given) == {"stock_dense", *DIFFERENCES}
+    for name, (other, expected) in DIFFERENCES.items():
+        names = {*given[name], *given[other]}
+        found = {key: given[name].get(key) for key in names if given[name].get(key) != given[other].get(key)}
+        assert found == expected, name
+    stock = given["stock_dense"]
+    assert (stock["--task"], stock["--arch"]) == ("translation_multi_simple_epoch", "transformer")
+    assert (stock["--lang-pairs"], stock["--dropout"]) == ("en-de,en-fr", "0.1")
+    assert not any("mtmoe" in str(value) for value in stock.values())
 
 
 def test_minutes_of_a_stock_log_leave_validations_out(benchmarks):
