@@ -87,9 +87,7 @@ class ScoreFolder:
         ]
         if not all(name in settings for name in _DIGESTS):
             return ["another version of fairseq_mtmoe"]
-        return [
-            _DIGESTS.get(name, f"{name} {settings.get(name)} (now {self.settings.get(name)})") for name in names
-        ]
+        return [_DIGESTS.get(name, f"{name} {settings.get(name)} (now {self.settings.get(name)})") for name in names]
 
     def _is_whole(self) -> bool:
         files = [path for score in self._before for path in self._texts(score.pair)]

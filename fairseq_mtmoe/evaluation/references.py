@@ -40,7 +40,7 @@ class Speller:
     def __call__(self, tokens: torch.Tensor, unknown: str) -> str:
         """The text, with `unknown` for each unknown word."""
         text: str = self.dictionary.string(
-            tokens.int().cpu(), self._post_process, extra_symbols_to_ignore=self._ignored, unk_string=unknown
+            tokens.tolist(), self._post_process, extra_symbols_to_ignore=self._ignored, unk_string=unknown
         )
         return text
 
