@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
@@ -30,7 +32,12 @@ def must_be(name: str, rule: str, value: object) -> NoReturn:
 
 
 def find_user_error(error: BaseException | None) -> UserError | None:
-    """The `UserError` at the root of a chain of exceptions (fairseq re-raises some as bare `Exception`), if any."""
+    """The `UserError` at the root of a chain of exceptions (fairseq re-raises some as bare `Exception`), if any.
+
+    What the system says of a path on the command line (no permission, a folder, too long a name) is one as well.
+    """
+    if isinstance(error, OSError) and isinstance(error.filename, str) and _is_given(error.filename):
+        return UserError(f"`{error.filename}` cannot be read or written: {error.strerror}.")
     seen: list[BaseException] = []
     while error is not None and error not in seen:  # an exception can be its own cause
         if isinstance(error, UserError):
@@ -38,6 +45,12 @@ def find_user_error(error: BaseException | None) -> UserError | None:
         seen.append(error)
         error = error.__cause__ or error.__context__
     return None
+
+
+def _is_given(path: str) -> bool:
+    """Whether a path, or a folder above it, is on the command line, alone or as in `--out=PATH` and `PATH:PATH`."""
+    given = {part for argument in sys.argv[1:] for part in (argument, *re.split("[=:]", argument))}
+    return any(str(place) in given for place in (path, *Path(path).parents))
 
 
 def _tell_torchrun(error: UserError) -> None:

@@ -8,7 +8,7 @@ import sys
 import click
 
 from fairseq_mtmoe import __version__
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.known_warnings import filter_known
 
 COMMANDS = ("prepare", "upcycle", "reshard", "average", "evaluate", "plot")
@@ -41,6 +41,9 @@ def main() -> None:
     filter_known()
     try:
         commands()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:
+        sentence = find_user_error(error)
+        if sentence is None:
+            raise
+        print(f"error: {sentence}", file=sys.stderr)
         sys.exit(1)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from fairseq_mtmoe.errors import UserError, find_user_error, must_be
+from tests.helpers.commands import BIN
 
 SCRIPT = """
 from fairseq_mtmoe.errors import UserError, install_excepthook
@@ -19,8 +20,8 @@ except Exception:
 """
 
 
-def run(inner, **environment):
-    command = [sys.executable, "-c", SCRIPT.format(inner=inner)]
+def run(inner, *arguments, **environment):
+    command = [sys.executable, "-c", SCRIPT.format(inner=inner), *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
 
@@ -53,6 +54,24 @@ def test_torchruns_own_report_gets_the_sentence(tmp_path):
 def test_our_own_errors_keep_their_traceback():
     result = run("1 / 0")
     assert "ZeroDivisionError" in result.stderr and "Traceback" in result.stderr and result.returncode == 1
+
+
+@pytest.mark.parametrize("argument", ["{}", "--log-file={}", "a:{}"])
+def test_what_the_system_says_of_a_path_that_was_given_is_one_line(tmp_path, monkeypatch, argument):
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "log"
+    monkeypatch.setattr(sys, "argv", ["command", argument.format(path.parent)])
+    with pytest.raises(OSError) as error:
+        path.write_text("")
+    assert str(find_user_error(error.value)) == f"`{path}` cannot be read or written: Not a directory."
+    monkeypatch.setattr(sys, "argv", ["command", "elsewhere"])
+    assert find_user_error(error.value) is None
+
+
+def test_a_command_says_so_too(tmp_path):
+    result = subprocess.run([str(BIN / "mtmoe"), "evaluate", "x" * 300, "--path", "y"], capture_output=True, text=True)
+    assert result.returncode == 1 and result.stderr.endswith("` cannot be read or written: File name too long.\n")
+    assert result.stderr.count("\n") == 1
 
 
 def test_the_root_of_a_chain_is_found():
