@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.commands import ENVIRONMENT, REPOSITORY, training_arguments
 from tests.helpers.digits import make_digit_corpus
 
-TIMEOUT = 5  # seconds of `--distributed-timeout`
+TIMEOUT = 15  # seconds of `--distributed-timeout`, which a busy machine may need to start both processes
 PATIENCE = 10  # seconds that an end may take beyond it
 
 # fairseq-train in one of two processes. At the third call of a method of the trainer something happens: the place is a
@@ -65,7 +65,7 @@ def test_the_other_process_ends_soon_and_says_why(happening, place, corpus, tmp_
     options = ("--num-experts", 4, "--max-tokens", 120, "--distributed-timeout", TIMEOUT, *options)
     processes = [start(rank, method, happening, corpus, tmp_path, *options) for rank in range(2)]
     try:
-        _, message = processes[0].communicate(timeout=45)
+        _, message = processes[0].communicate(timeout=90)
         took = time.time() - float((tmp_path / "happened").read_text())
     finally:
         for process in processes:
@@ -88,7 +88,7 @@ def test_the_first_sentence_ends_all_wherever_they_are(happening, method, corpus
     options = ("--arch", "base_dense_tiny", "--max-tokens", 120, "--save-interval-updates", 1)
     processes = [start(rank, method, happening, corpus, tmp_path, *options) for rank in range(2)]
     try:
-        messages = [process.communicate(timeout=60)[1] for process in processes]
+        messages = [process.communicate(timeout=90)[1] for process in processes]
         took = time.time() - float((tmp_path / "happened").read_text())
     finally:
         for process in processes:

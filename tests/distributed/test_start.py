@@ -10,7 +10,7 @@ from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
 
 OPTIONS = ("--max-tokens", 120, "--max-update", 2, "--no-save")
-SECONDS = 3  # of `--distributed-timeout`
+SECONDS = 3  # of `--distributed-timeout` where nobody comes
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def join(rank, data, folder, world_size, *differing):
     from fairseq_cli import train as command
 
     joined = ("--distributed-init-method", f"file://{folder}/meeting", "--distributed-rank", rank,
-              "--distributed-world-size", world_size, "--distributed-timeout", SECONDS)  # fmt: skip
+              "--distributed-world-size", world_size)  # fmt: skip
     sys.argv[1:] = map(str, training_arguments(data, folder, *OPTIONS, *joined, *differing[rank]))
     begin = time.monotonic()
     try:
@@ -46,7 +46,7 @@ def test_options_that_differ_are_named_at_once(option, corpus, tmp_path):
 
 
 def test_a_process_that_is_not_started_is_missed(corpus, tmp_path):
-    ((said, took),) = run_processes(join, 1, corpus, tmp_path, 2, (), joined=False)
+    ((said, took),) = run_processes(join, 1, corpus, tmp_path, 2, ("--distributed-timeout", SECONDS), joined=False)
     assert f"waited for process 1, which did not come within {SECONDS} seconds (`--distributed-timeout`)" in said
     assert took >= SECONDS
 
