@@ -11,7 +11,6 @@ import copy
 import os
 import re
 import secrets
-import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fairseq_mtmoe.checkpoints import file_io, seal
+from fairseq_mtmoe.checkpoints import contents, file_io, seal
 from fairseq_mtmoe.checkpoints.expert_states import (
     PARTS,
     VERSION,
@@ -27,6 +26,7 @@ from fairseq_mtmoe.checkpoints.expert_states import (
     State,
     compact,
     count_experts,
+    has_rows,
     is_trunk,
     join,
     map_experts,
@@ -44,6 +44,7 @@ FileEntry = dict[str, Any]  # {"name": "0-3.pt", "first": 0, "count": 4, "sha256
 
 _ID = re.compile(r"[0-9a-f]{16}")
 _DELETED = re.compile(r"checkpoint(\d+|_\d+_\d+|\.best_.*)\.pt")  # what `--keep-…` has fairseq delete
+_UNEVEN = 4  # times: files of few experts are larger for each of them
 _NAME = re.compile(r"(\d+)-(\d+)\.pt")
 _PARTIAL_NAME = re.compile(r"\.\d+-\d+\.[\w-]+\.\d+\.pt")  # what `files.replacing` leaves of a killed process
 
@@ -93,11 +94,7 @@ def load_trunk(path: str | Path) -> State:
 
 def load_mapped(path: str | Path) -> State:
     """As `load_trunk`, but every tensor is read when it is touched, and none is held."""
-    with file_io.readable(str(path)):
-        seal.verify(path)
-    if not zipfile.is_zipfile(path):  # torch before 1.6 wrote it
-        return load_trunk(path)
-    state: State = _mapped(str(path))
+    state = file_io.load(str(path), mapped=True)
     if is_trunk(state):
         check_trunk(path, state)
     return state
@@ -168,7 +165,9 @@ class ExpertReader:
             end = min(first + count, entry["first"] + entry["count"])
             if start < end:
                 piece = narrow(self._open(entry), start, end - start, parts)
-                result = result or _room(piece, first, count)
+                if not result:
+                    self._check_room(entry, first, count)
+                    result = _room(piece, first, count)
                 self._copy(piece, narrow(result, start, end - start, parts), entry)
         return result
 
@@ -185,10 +184,20 @@ class ExpertReader:
             if digest != entry["sha256"]:
                 raise self._foreign(entry)
             self._verified.add(entry["name"])
-        content: Content = _mapped(str(path))
-        if (content.get("first"), content.get("count")) != (entry["first"], entry["count"]):
+        with file_io.readable(str(path)):
+            content: Content = contents.read(path, mapped=True)
+        if (content.get("first"), content.get("count")) != (entry["first"], entry["count"]) or not has_rows(content):
             raise self._foreign(entry)
         return content
+
+    def _check_room(self, known: FileEntry, first: int, count: int) -> None:
+        """Refuse a list of files whose experts would need more room than they have on the disk."""
+        per_expert = os.path.getsize(self._folder / known["name"]) / known["count"]
+        for entry in self._files:
+            path = self._folder / entry["name"]
+            wanted = entry["first"] < first + count and first < entry["first"] + entry["count"]
+            if wanted and path.is_file() and os.path.getsize(path) * _UNEVEN < per_expert * entry["count"]:
+                raise self._foreign(entry)
 
     def _copy(self, piece: Any, target: Any, entry: FileEntry) -> None:
         for key, value in piece.items():
@@ -310,16 +319,9 @@ def _remove_ids(folder: Path, keep: str | None) -> None:
 def _peek(path: str) -> State | None:
     """A checkpoint's state without reading its tensors; None if that cannot be done."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return contents.read(path, mapped=True)
     except Exception:  # whatever it is, loading will say it
         return None
-    return state if isinstance(state, dict) else None
-
-
-def _mapped(path: str) -> Any:
-    """A file's content, whose tensors are read when they are touched."""
-    with file_io.readable(path):
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _room(piece: Content, first: int, count: int) -> Content:

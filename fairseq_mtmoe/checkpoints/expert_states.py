@@ -49,6 +49,17 @@ def count_experts(model: Mapping[str, Tensor]) -> int:
     return next((len(value) for key, value in model.items() if is_expert(key)), 0)
 
 
+def has_rows(content: Content) -> bool:
+    """Whether every tensor of a content has as many rows as it has experts."""
+
+    def fits(value: Any) -> bool:
+        if isinstance(value, dict):
+            return all(map(fits, value.values()))
+        return not torch.is_tensor(value) or not value.dim() or len(value) == content["count"]
+
+    return all(fits(content[part]) for part in PARTS if part in content)
+
+
 def split(state: State, share: ExpertShare, parameters: Parameters) -> tuple[State, Content]:
     """The trunk and the content of one process's checkpoint, which is left as it is.
 
@@ -62,7 +73,7 @@ def split(state: State, share: ExpertShare, parameters: Parameters) -> tuple[Sta
         those in `state`.
 
     Raises:
-        UserError: the optimizer keeps tensors of other shapes for the experts than theirs.
+        UserError: a tensor has another number of experts, or the optimizer keeps tensors of other shapes than theirs.
     """
     trunk: State = dict(state)
     content = content_of(state, share, parameters)
@@ -71,6 +82,8 @@ def split(state: State, share: ExpertShare, parameters: Parameters) -> tuple[Sta
     for name in AVERAGES:
         if name in extra:
             extra[name] = _without_experts(extra[name])
+    if not has_rows(content):
+        raise UserError(f"Every tensor of experts in the checkpoint must have {share.count} of them, but one has not.")
     trunk["experts"] = {
         "version": VERSION,
         "num_experts": share.num_experts,

@@ -6,7 +6,7 @@ fairseq's:
 
 - a file appears under its name only when it is complete, sealed (`seal.py`) and on the disk;
 - loading and copying read the whole file first, and refuse one that is not what was written;
-- loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (torch's `weights_only`);
+- loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (`contents.py`);
 - what fails is said in one sentence.
 """
 
@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from fairseq_mtmoe.checkpoints import contents
 from fairseq_mtmoe.checkpoints.seal import damaged, seal, verify
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
@@ -75,15 +76,15 @@ def copy(source: str, target: str, overwrite: bool = False) -> bool:
     return True
 
 
-def load(path: str) -> Any:
-    """The content of a checkpoint file, on the CPU.
+def load(path: str, mapped: bool = False) -> dict[str, Any]:
+    """The content of a checkpoint file, on the CPU; `mapped`: tensors are read when they are touched, and not held.
 
     Raises:
-        UserError: the file is missing, damaged, or holds anything but tensors, plain containers and `Namespace`.
+        UserError: the file is missing, damaged, or holds what no checkpoint should: see `contents.py`.
     """
     with readable(path):
         verify(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return contents.read(path, mapped)
 
 
 def average_as_model(path: str, state: dict[str, Any]) -> dict[str, Any]:
@@ -146,19 +147,6 @@ def _unloadable(path: str, error: Exception) -> UserError:
     )
 
 
-def _verified_load(original: Callable[..., Any]) -> Callable[..., Any]:
-    from fairseq.file_io import PathManager
-
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
-        with readable(path):
-            if not PathManager.path_requires_pathmanager(path):
-                verify(path)
-            return original(path, *args, **kwargs)
-
-    load_checkpoint_to_cpu.installed_by = __name__  # type: ignore[attr-defined]
-    return load_checkpoint_to_cpu
-
-
 def _saved_whole(original: Callable[..., Any]) -> Callable[..., Any]:
     from fairseq.file_io import PathManager
 
@@ -167,6 +155,7 @@ def _saved_whole(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(obj, filename, async_write)
         return save(obj, filename)
 
+    torch_persistent_save.installed_by = __name__  # type: ignore[attr-defined]
     return torch_persistent_save
 
 
@@ -186,9 +175,8 @@ def install() -> None:
     """Put these functions in the place of fairseq's. Safe to call twice."""
     from fairseq import checkpoint_utils
 
-    if hasattr(checkpoint_utils.load_checkpoint_to_cpu, "installed_by"):
+    if hasattr(checkpoint_utils.torch_persistent_save, "installed_by"):
         return
-    checkpoint_utils.load_checkpoint_to_cpu = _verified_load(checkpoint_utils.load_checkpoint_to_cpu)
     checkpoint_utils.verify_checkpoint_directory = _writable_or_one_sentence(
         checkpoint_utils.verify_checkpoint_directory
     )

@@ -8,16 +8,20 @@ nobody to exchange tokens with. A training process reads its own share instead, 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
-from fairseq_mtmoe.checkpoints import expert_files, file_io, mismatch
+from torch import distributed as dist
+
+from fairseq_mtmoe.checkpoints import building, expert_files, file_io, mismatch
 from fairseq_mtmoe.checkpoints.expert_states import AVERAGES, PARTS
 from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import regular_file
 from fairseq_mtmoe.moe.share import are_whole, whole_models
 
 Read = Callable[[str], dict[str, Any]]
@@ -40,9 +44,10 @@ def install() -> None:
     from fairseq import checkpoint_utils
 
     file_io.install()
+    building.install()
     if hasattr(checkpoint_utils.load_model_ensemble_and_task, "installed_by"):
         return
-    checkpoint_utils.load_checkpoint_to_cpu = _with_experts(checkpoint_utils.load_checkpoint_to_cpu)
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
     checkpoint_utils.load_model_ensemble_and_task = _whole(checkpoint_utils.load_model_ensemble_and_task)
     checkpoint_utils.load_ema_from_checkpoint = load_ema
     checkpoint_utils.PathManager = _copying_checkpoints(checkpoint_utils.PathManager)
@@ -67,19 +72,38 @@ def _copying_checkpoints(paths: Any) -> Any:
     return CheckpointPaths
 
 
-def _with_experts(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> Any:
-        read = _read.get()
-        if read is not None:
-            state = _upgraded(read(path), arg_overrides)
-        else:
-            parts = ("model", *AVERAGES) if are_whole() else PARTS  # moments are for training
-            state = _whole_state(path, lambda: original(path, arg_overrides, load_on_all_ranks), parts)
-        rename_criterions(state)
-        return state
+def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> Any:
+    """A checkpoint with its experts and upgrades of old ones. Takes the place of fairseq's function of that name.
 
-    return load_checkpoint_to_cpu
+    Raises:
+        UserError: see `contents.read`, and inside `building.choosing` also `building.admit`.
+    """
+    read = _read.get()
+    if read is not None:
+        state = _upgraded(path, read(path), arg_overrides)
+    else:
+        parts = ("model", *AVERAGES) if are_whole() else PARTS  # moments are for training
+        local = _local(path, load_on_all_ranks)
+        state = _whole_state(path, lambda: _upgraded(path, file_io.load(local), arg_overrides), parts)
+    rename_criterions(state)
+    return state
+
+
+load_checkpoint_to_cpu.installed_by = __name__  # type: ignore[attr-defined]
+
+
+def _local(path: str, load_on_all_ranks: bool) -> str:
+    """The file to read; of one that is elsewhere a fresh copy, as in fairseq."""
+    from fairseq.file_io import PathManager
+
+    local: str = PathManager.get_local_path(path)
+    if local != path and PathManager.path_requires_pathmanager(path):
+        with suppress(FileNotFoundError):  # several processes may remove it
+            os.remove(local)
+        if load_on_all_ranks:
+            dist.barrier()
+        local = PathManager.get_local_path(path)
+    return local
 
 
 def load_ema(path: str) -> dict[str, Any]:
@@ -100,23 +124,40 @@ def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> 
         return expert_files.whole(path, again, parts)
 
 
-def _upgraded(state: dict[str, Any], arg_overrides: Any) -> Any:
+def _upgraded(path: str, state: dict[str, Any], arg_overrides: Any) -> Any:
     """A state that was read without fairseq, as fairseq's `load_checkpoint_to_cpu` hands it out."""
     from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import overwrite_args_by_name
     from omegaconf import OmegaConf
 
-    if state.get("cfg") is not None:
-        state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
-        if arg_overrides is not None:
-            overwrite_args_by_name(state["cfg"], arg_overrides)
-    return checkpoint_utils._upgrade_state_dict(state)
+    with file_io.readable(path):
+        building.admit(path, state)
+        if state.get("args") is not None:
+            vars(state["args"]).update(arg_overrides or {})
+        if state.get("cfg") is not None:
+            state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+            if arg_overrides is not None:
+                overwrite_args_by_name(state["cfg"], arg_overrides)
+        return checkpoint_utils._upgrade_state_dict(state)
 
 
 def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Models of files: whole, and no others than `building.py` lets them be."""
+    from fairseq.file_io import PathManager
+
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
     def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
-        with whole_models():
+        given = signature.bind(*args, **kwargs).arguments
+        kinds = ("model",) if given.get("task") is not None else building.EVERYTHING
+        holds_all = given.get("num_shards", 1) == 1
+        for path in given["filenames"] if holds_all and not given.get("suffix") else ():
+            if not PathManager.path_requires_pathmanager(path):
+                regular_file(path, "a checkpoint file")
+        with whole_models(), building.choosing(*kinds, holds_all=holds_all):
+            if given.get("state") is not None:
+                building.admit(given["filenames"][0], given["state"])
             return original(*args, **kwargs)
 
     load_model_ensemble_and_task.installed_by = __name__  # type: ignore[attr-defined]

@@ -25,9 +25,9 @@ import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
-
+from fairseq_mtmoe.checkpoints.contents import is_plain, read
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import regular_file
 
 _PREFIX = b"mtmoe sha256:"
 _COMMENT_SIZE = len(_PREFIX) + 64
@@ -36,7 +36,6 @@ _EOCD = b"PK\x05\x06"
 _EOCD_SIZE = 22
 _FIRST_RECORD = b"PK\x03\x04"
 _LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # torch's magic number, pickled: files before 1.6 begin so
-_FOLDER = 0x10  # the attribute of a zip record that makes torch's reader skip its content
 
 
 class _Damaged(Exception):
@@ -79,7 +78,7 @@ def verify(path: str | Path) -> str | None:
         A sealed file's digest in hex; None for an unsealed one, and for one from before torch 1.6.
 
     Raises:
-        UserError: the file is truncated or damaged.
+        UserError: the file is truncated or damaged, or it is a folder, a pipe or the like.
         OSError: the file cannot be read.
     """
     try:
@@ -145,24 +144,19 @@ def _age(path: Path) -> float:
 def _is_good(path: Path) -> bool:
     """Whether the file and those of its experts are seen to be whole and of one save, and have finite weights."""
     try:
-        with open(path, "rb") as opened:
-            if _is_legacy(opened):  # it may be whole, or not
-                return False
-        _inspect(path)
-        state = _mapped(path)
+        if _inspect(path) is None:
+            with open(path, "rb") as opened:
+                if _is_legacy(opened):  # it may be whole, or not
+                    return False
+        state = read(path, mapped=True)
         experts = state.get("experts", {})
         folder = path.with_suffix(".experts") / str(experts.get("id"))
         digests = {folder / entry["name"]: entry["sha256"] for entry in experts.get("files", ())}
         if any(_inspect(file) != digest for file, digest in digests.items()):
             return False
-        return all(_has_finite_weights(content) for content in (state, *map(_mapped, digests)))
+        return all(_has_finite_weights(content) for content in (state, *(read(file, mapped=True) for file in digests)))
     except Exception:  # whatever is wrong with it, it is nothing to go on from
         return False
-
-
-def _mapped(path: Path) -> Any:
-    """A file's content, whose tensors are read when they are touched."""
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _has_finite_weights(content: dict[str, Any]) -> bool:
@@ -177,6 +171,7 @@ def _has_finite_weights(content: dict[str, Any]) -> bool:
 
 def _inspect(path: str | Path) -> str | None:
     """`verify`, raising `_Damaged`."""
+    regular_file(path, "a checkpoint file")
     with open(path, "rb") as file:
         if _is_legacy(file):
             return None
@@ -215,9 +210,7 @@ def _check_records(file: BinaryIO) -> None:
         raise _Damaged
     try:
         with zipfile.ZipFile(file) as archive:
-            records = archive.infolist()
-            names = {record.filename for record in records}
-            if len(names) < len(records) or not all(map(_is_plain, records)) or archive.testzip() is not None:
+            if not is_plain(archive) or archive.testzip() is not None:
                 raise _Damaged
     # A damaged directory sends Python's reader anywhere, even before the file's start (EINVAL).
     except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, OverflowError, struct.error) as error:
@@ -226,9 +219,3 @@ def _check_records(file: BinaryIO) -> None:
         if error.errno != errno.EINVAL:
             raise
         raise _Damaged from error
-
-
-def _is_plain(record: zipfile.ZipInfo) -> bool:
-    """Whether a record is one that torch writes: its bytes as they are, not skipped as a folder."""
-    stored = record.compress_type == zipfile.ZIP_STORED and record.compress_size == record.file_size
-    return stored and not record.external_attr & _FOLDER

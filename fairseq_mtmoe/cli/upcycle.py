@@ -30,11 +30,14 @@ def command(dense: Path, sparse: Path, seed: int, overwrite: bool, **options: ob
 
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     register()
-    from fairseq_mtmoe.checkpoints import file_io
+    from fairseq_mtmoe.checkpoints import building, file_io
     from fairseq_mtmoe.checkpoints.expert_files import tidy
     from fairseq_mtmoe.models.base_sparse.upcycle import upcycle
 
-    result = upcycle(file_io.load(str(dense)), options, seed)
+    checkpoint = file_io.load(str(dense))
+    with building.choosing("model"):
+        building.admit(dense, checkpoint)
+        result = upcycle(checkpoint, options, seed)
     file_io.save(result, str(sparse))
     if sparse.suffix == ".pt":
         tidy(sparse)  # of the experts of what was there before

@@ -22,10 +22,12 @@ from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.multilingual import split_prefix
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, find_text, load_references
+from fairseq_mtmoe.files import regular_file
 
 # Tasks that translate one pair at a time at inference.
 TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")
@@ -241,13 +243,12 @@ def subword_marks(dictionary: Dictionary) -> str | None:
 def existing(path: str) -> str:
     """The path of a checkpoint, which is there."""
     # fairseq looks a relative path up elsewhere too; a plain sentence is better than its FileNotFoundError.
-    if not os.path.isfile(path):
-        raise UserError(f"There is no checkpoint {path}.")
-    return path
+    return str(regular_file(path, "a checkpoint file"))
 
 
 def _read(path: str) -> dict[str, Any]:
-    state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(existing(path))
+    with building.choosing("model", "task"):
+        state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(existing(path))
     state.pop("last_optimizer_state", None)  # most of the file's size
     return state
 

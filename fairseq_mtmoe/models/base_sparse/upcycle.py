@@ -12,6 +12,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.checkpoints.optimizer_entries import NamedState, has_shape, saved_state
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models._common.optimizer_state import trained_parameters
@@ -39,7 +40,7 @@ def upcycle(checkpoint: Dict[str, Any], options: Dict[str, Any], seed: int = 1) 
         raise UserError("The checkpoint to upcycle must be a dense model's, but has experts already.")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = BaseMoEModel.build_model(cfg, _dictionaries(weights))
+        model = building.build_within(BaseMoEModel.build_model, cfg, _dictionaries(weights))
         model.load_state_dict(dict(weights))
         state = _named_optimizer_state(checkpoint.get("last_optimizer_state"), model)
         sparse_state = sparsify_with_state(model, state or {})

@@ -220,7 +220,7 @@ def test_a_whole_file_that_is_no_checkpoint_is_not_called_damaged(tmp_path):
 def test_missing_file_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="must be a checkpoint file, but there is none"):
         file_io.load(str(tmp_path / "none.pt"))
-    with pytest.raises(UserError, match="Is a directory"):
+    with pytest.raises(UserError, match="must be a checkpoint file, but is a folder instead"):
         file_io.load(str(tmp_path))
 
 

@@ -185,7 +185,7 @@ def test_pairs_subset_and_folder_can_be_chosen(model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["data", "--path", "nothing.pt"], r"There is no checkpoint .*nothing\.pt"),
+        (["data", "--path", "nothing.pt"], r"nothing\.pt` must be a checkpoint file, but there is none"),
         (["nothing", "--path", "checkpoint.pt"], "There is no data directory"),
         (["data", "--path", "checkpoint.pt", "--subset", "dev"], "`--subset` must be one that"),
         (["data", "--path", "checkpoint.pt", "--lang-pairs", "en-zz"], "`--lang-pairs` must be pairs"),

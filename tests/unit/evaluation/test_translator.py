@@ -236,7 +236,7 @@ def test_bad_checkpoints_are_said_in_one_sentence(stock, tmp_path):
     def translator(path):
         return Translator(str(stock.data), [str(path)], SHORT)
 
-    with pytest.raises(UserError, match="There is no checkpoint"):
+    with pytest.raises(UserError, match="must be a checkpoint file, but there is none"):
         translator(tmp_path / "nothing.pt")
     cut = tmp_path / "cut.pt"
     cut.write_bytes(stock.checkpoint.read_bytes()[:1000])

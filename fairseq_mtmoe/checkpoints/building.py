@@ -1,0 +1,227 @@
+"""What a checkpoint's own options may build: models and the like that are known to do no more than they say.
+
+A file names its model, and fairseq's models do as they like with a file's options: some evaluate them, some open what
+they name. So a file is taken at its word for the models of this package and stock translation transformers alone, whose
+code was read for that; a user can trust others by name. Nor may a file describe a model larger than the one that it
+holds. What users give on the command line is theirs, and not looked at.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.checkpoints.options import every_option
+from fairseq_mtmoe.errors import UserError
+
+TRUST = "MTMOE_TRUST"  # the environment variable with names that a user adds
+OURS = "fairseq_mtmoe."
+KNOWN = {
+    "model": {"transformer", "transformer_align"},
+    "task": {"translation", "translation_multi_simple_epoch"},
+    "criterion": {
+        "adaptive_loss", "cross_entropy", "label_smoothed_cross_entropy", "label_smoothed_cross_entropy_with_alignment",
+    },
+    "bpe": {"byte_bpe", "bytes", "characters", "fastbpe", "sentencepiece", "subword_nmt"},
+    "tokenizer": {"moses", "nltk", "space"},
+}  # fmt: skip
+EVERYTHING = tuple(KNOWN)
+# fairseq takes the first of these that it finds, which is another one in different places.
+_NAMED_BY = {"model": ("_name", "arch"), **{kind: ("_name", kind) for kind in EVERYTHING if kind != "model"}}
+_LAYERS = ("encoder_layers", "decoder_layers", "base_layers", "base_sublayers", "layers")
+_KEYS_OF_A_LAYER = 10  # at least, of fairseq's 16 and of 12 in its older checkpoints
+_GROWTH = 4  # positions may be more than weights in a small model
+_SMALL = 1 << 24  # numbers: 64 MiB
+
+
+@dataclass
+class _Source:
+    """The file whose models are being built, and what a user lets it choose."""
+
+    kinds: tuple[str, ...]
+    holds_all: bool
+    path: str | Path = ""
+    model: Mapping[str, Tensor] | None = None
+
+
+_source: ContextVar[_Source | None] = ContextVar("checkpoint_source", default=None)
+
+
+@contextmanager
+def choosing(*kinds: str, holds_all: bool = True) -> Iterator[None]:
+    """Inside, checkpoints that are loaded choose what is built of these kinds, `model` and `task` for example.
+
+    `holds_all`: whether each file has all weights of its model.
+    """
+    token = _source.set(_Source(kinds, holds_all))
+    try:
+        yield
+    finally:
+        _source.reset(token)
+
+
+def admit(path: str | Path, state: dict[str, Any]) -> None:
+    """Look at what a checkpoint's options choose, before anything is made of them. Does nothing outside `choosing`.
+
+    Raises:
+        UserError: they choose what is neither known to be safe nor trusted by the user.
+    """
+    source = _source.get()
+    if source is not None:
+        known = {kind: check_name(path, state, kind) for kind in source.kinds}
+        source.path = path
+        source.model = (state.get("model") or {}) if known["model"] and source.holds_all else None
+        _forget_paths([state.get("cfg"), state.get("args")])
+
+
+def check_name(path: str | Path, state: dict[str, Any], kind: str) -> bool:
+    """Whether a checkpoint chooses a known model (or another kind of thing), and not one that the user trusts.
+
+    Raises:
+        UserError: it chooses one that is neither.
+    """
+    names = _names(state.get("args"), ("arch",) if kind == "model" else (kind,))
+    names += _names((_container(state.get("cfg")) or {}).get(kind), _NAMED_BY[kind])
+    if kind == "model" and not names:
+        raise UserError(f"`{path}` must name the model that it is of, but does not.")
+    trusted = {name.strip() for name in os.environ.get(TRUST, "").split(",")}
+    unknown = [name for name in names if not isinstance(name, str) or not _is_known(kind, name)]
+    for name in unknown:
+        if name not in trusted:
+            raise UserError(
+                f"`{path}` must be of a {kind} that is known to execute nothing of a file, but is of {name!r}; where "
+                f"you trust whoever made the file, set the environment variable `{TRUST}={name}`."
+            )
+    return not unknown
+
+
+def _container(options: Any) -> Any:
+    """Options in plain containers, if they are fairseq's by now."""
+    from omegaconf import DictConfig, OmegaConf
+
+    return OmegaConf.to_container(options) if isinstance(options, DictConfig) else options
+
+
+def _names(options: Any, keys: tuple[str, ...]) -> list[Any]:
+    if options is None or isinstance(options, str):
+        return [] if options is None else [options]
+    values = vars(options) if isinstance(options, Namespace) else options
+    if not isinstance(values, dict):
+        return [values]
+    return [values[key] for key in keys if values.get(key) is not None]
+
+
+def _is_known(kind: str, name: str) -> bool:
+    """Whether this is ours, or stock and known; a model also by the name of one of its architectures."""
+    return _base_name(kind, name) in KNOWN[kind] or _registered(kind, name).startswith(OURS)
+
+
+def _base_name(kind: str, name: str) -> str:
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+
+    base: str = ARCH_MODEL_NAME_REGISTRY.get(name, name) if kind == "model" else name
+    return base
+
+
+def _registered(kind: str, name: str) -> str:
+    """The module of what fairseq has under a name."""
+    from fairseq.models import MODEL_REGISTRY
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_REGISTRY
+
+    registries = {"model": MODEL_REGISTRY, "task": TASK_REGISTRY}
+    found = (registries.get(kind) or REGISTRIES[kind]["registry"]).get(_base_name(kind, name))
+    return getattr(found, "__module__", "")
+
+
+def _forget_paths(options: Any) -> None:
+    """Leave out which pretrained embeddings a model began with: those in the file take their place."""
+    if isinstance(options, Namespace):
+        options = vars(options)
+    for key, value in options.items() if isinstance(options, dict) else enumerate(options):
+        if isinstance(key, str) and key.endswith("embed_path"):
+            options[key] = None
+        elif isinstance(value, dict | list | Namespace):
+            _forget_paths(value)
+
+
+def check_size(path: str | Path, model: Mapping[str, Tensor], options: Any, build: Callable[[], nn.Module]) -> None:
+    """Refuse options of a model that the weights in the file are too few for.
+
+    Args:
+        path: the file.
+        model: its weights.
+        options: of the model, by name.
+        build: makes the model; it is called where tensors have no memory, once its layers are not too many.
+
+    Raises:
+        UserError: the model would be larger than the file's.
+    """
+    counts = (value for name, value in every_option(_container(options)) if name in _LAYERS)
+    layers = sum(int(value) for value in counts if _is_number(value))
+    if layers * _KEYS_OF_A_LAYER > len(model):
+        raise UserError(
+            f"`{path}` must hold the weights of the model that it describes, but that one has {layers} layers, and the "
+            f"file {len(model)} weights."
+        )
+    with torch.device("meta"):
+        twin = build()
+    held = sum(value.numel() for value in model.values())
+    needed = sum(value.numel() for module in twin.modules() for value in _own_tensors(module))
+    if needed > _GROWTH * held + _SMALL:
+        raise UserError(
+            f"`{path}` must hold the weights of the model that it describes, but that one has {needed} numbers, and "
+            f"the file {held}."
+        )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether this is a whole number, be it as text, which a configuration turns into one."""
+    return isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
+
+
+def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
+    """A module's parameters, buffers, and tensors that are neither, such as the sines of positions."""
+    yield from module.parameters(recurse=False)
+    yield from module.buffers(recurse=False)
+    yield from (value for value in vars(module).values() if isinstance(value, Tensor))
+
+
+def install() -> None:
+    """Put the check of a model's size before fairseq builds one from a file. Safe to call twice."""
+    from fairseq import models
+
+    if not hasattr(models.build_model, "installed_by"):
+        models.build_model = _sized(models.build_model)
+
+
+def _sized(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def build_model(cfg: Any, task: Any, *args: Any, **kwargs: Any) -> Any:
+        return build_within(original, cfg, task, *args, **kwargs)
+
+    build_model.installed_by = __name__  # type: ignore[attr-defined]
+    return build_model
+
+
+def build_within(build: Callable[..., Any], options: Any, *args: Any, **kwargs: Any) -> Any:
+    """`build(options, …)`: inside `choosing` no larger a model than the weights that were admitted last.
+
+    Raises:
+        UserError: see `check_size`.
+    """
+    source = _source.get()
+    if source is not None and source.model is not None:
+        check_size(source.path, source.model, options, lambda: build(copy.deepcopy(options), *args, **kwargs))
+    return build(options, *args, **kwargs)
