@@ -15,7 +15,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ EVERYTHING = tuple(KNOWN)
 _NAMED_BY = {"model": ("_name", "arch"), **{kind: ("_name", kind) for kind in EVERYTHING if kind != "model"}}
 _LAYERS = ("encoder_layers", "decoder_layers", "base_layers", "base_sublayers", "layers")
 _KEYS_OF_A_LAYER = 10  # at least, of fairseq's 16 and of 12 in its older checkpoints
+_FEW_EXPERTS = 1024
 _GROWTH = 4  # positions may be more than weights in a small model
 _SMALL = 1 << 24  # numbers: 64 MiB
 
@@ -98,7 +99,7 @@ def check_name(path: str | Path, state: dict[str, Any], kind: str) -> bool:
     trusted = {name.strip() for name in os.environ.get(TRUST, "").split(",")}
     unknown = [name for name in names if not isinstance(name, str) or not _is_known(kind, name)]
     for name in unknown:
-        if name not in trusted:
+        if not isinstance(name, str) or name not in trusted:
             raise UserError(
                 f"`{path}` must be of a {kind} that is known to execute nothing of a file, but is of {name!r}; where "
                 f"you trust whoever made the file, set the environment variable `{TRUST}={name}`."
@@ -107,9 +108,11 @@ def check_name(path: str | Path, state: dict[str, Any], kind: str) -> bool:
 
 
 def _container(options: Any) -> Any:
-    """Options in plain containers, if they are fairseq's by now."""
+    """Options in plain containers, if they are a configuration by now."""
     from omegaconf import DictConfig, OmegaConf
 
+    if is_dataclass(options):
+        return vars(options)
     return OmegaConf.to_container(options) if isinstance(options, DictConfig) else options
 
 
@@ -168,12 +171,14 @@ def check_size(path: str | Path, model: Mapping[str, Tensor], options: Any, buil
     Raises:
         UserError: the model would be larger than the file's.
     """
-    counts = (value for name, value in every_option(_container(options)) if name in _LAYERS)
-    layers = sum(int(value) for value in counts if _is_number(value))
-    if layers * _KEYS_OF_A_LAYER > len(model):
+    counts = [(name, int(value)) for name, value in every_option(_container(options)) if _is_number(value)]
+    layers = sum(value for name, value in counts if name in _LAYERS)
+    experts = max((value for name, value in counts if name == "num_experts"), default=0)
+    rows = max((len(value) for value in model.values() if value.dim()), default=0)
+    if layers * _KEYS_OF_A_LAYER > len(model) or experts > max(rows, _FEW_EXPERTS):  # each takes time to make
         raise UserError(
-            f"`{path}` must hold the weights of the model that it describes, but that one has {layers} layers, and the "
-            f"file {len(model)} weights."
+            f"`{path}` must hold the weights of the model that it describes, but that one has {layers} layers with "
+            f"{experts} experts, and the file {len(model)} weights of at most {rows} rows."
         )
     with torch.device("meta"):
         twin = build()

@@ -1,0 +1,228 @@
+"""What a checkpoint's options may build, read and evaluate when fairseq makes a model of it: nothing that harms."""
+
+import ast
+import copy
+import inspect
+import time
+from argparse import Namespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+from fairseq import checkpoint_utils, tasks
+from fairseq.data import encoders
+from fairseq.models import register_model, register_model_architecture, transformer, transformer_align
+from fairseq.models.transformer import TransformerModel
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.checkpoints import options
+from fairseq_mtmoe.checkpoints.building import TRUST
+from fairseq_mtmoe.cli.upcycle import command as upcycle
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from tests.helpers import untrained
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    """`.data`, and `.state` of an untrained stock transformer, which `.write` saves with changes."""
+    register()
+    folder = tmp_path_factory.mktemp("stock")
+    data, path = untrained.make_data(folder / "data"), folder / "checkpoint_last.pt"
+    untrained.save_model(data, path, *untrained.ONE_PAIR)
+    state = torch.load(path)
+    state["cfg"]["task"]["data"] = str(data)
+
+    def write(change) -> str:
+        changed = {**state, "cfg": copy.deepcopy(state["cfg"])}
+        change(changed)
+        torch.save(changed, path)
+        return str(path)
+
+    return Namespace(data=data, state=state, write=write, folder=folder)
+
+
+def load(path: str, task=None):
+    return checkpoint_utils.load_model_ensemble_and_task([path], task=task)
+
+
+def refused(path: str, words: str, **how) -> None:
+    start = time.process_time()
+    with pytest.raises(UserError) as caught:
+        load(path, **how)
+    sentence = str(caught.value)
+    assert path in sentence and words in sentence and "\n" not in sentence, sentence
+    assert time.process_time() - start < 10
+
+
+def evil(folder) -> str:
+    return f"__import__('os').mkdir('{folder}/executed') or [(8, 3)]"
+
+
+def in_model(**values):
+    return lambda state: vars(state["cfg"]["model"]).update(values)
+
+
+def in_task(**values):
+    return lambda state: state["cfg"]["task"].update(values)
+
+
+def instead(section: str, value):
+    return lambda state: state["cfg"].update({section: value})
+
+
+WAV2VEC = {"_name": "wav2vec2", "conv_feature_layers": "__import__('os').mkdir('executed') or [(8, 3, 1)]"}
+FCONV = "__import__('os').mkdir('executed') or [(8, 3)] * 2"
+
+
+def as_namespace(**values):
+    """As fairseq saved options before it had configurations."""
+
+    def change(state):
+        task = state["cfg"]["task"]
+        state["args"] = Namespace(**{**vars(state["cfg"]["model"]), **task, "task": "translation", **values})
+        state["cfg"] = None
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (instead("model", WAV2VEC), "is of 'wav2vec2'; where you trust whoever made the file, set the environment"),
+        (instead("model", {"wav2vec2": WAV2VEC}), "must name the model"),
+        (instead("model", None), "must name the model"),
+        (instead("model", Namespace(arch="fconv", encoder_layers=FCONV)), "is of 'fconv'"),
+        (instead("model", Namespace(_name="transformer", arch="fconv")), "is of 'fconv'"),
+        (as_namespace(arch="fconv", encoder_layers=FCONV), "is of 'fconv'"),
+        (as_namespace(arch=["transformer"]), "is of ['transformer']"),
+        (as_namespace(task="audio_pretraining"), "must be of a task that is known"),
+        (in_task(task="audio_pretraining"), "must be of a task that is known"),
+        (in_task(_name="language_modeling"), "must be of a task that is known"),
+        (instead("criterion", {"_name": "ctc", "wer_args": FCONV}), "must be of a criterion that is known"),
+        (instead("bpe", {"_name": "gpt2"}), "must be of a bpe that is known"),
+        (instead("tokenizer", "unheard"), "must be of a tokenizer that is known"),
+        (in_model(encoder_xformers_att_config=FCONV), "`encoder_xformers_att_config` must be a literal"),
+        (in_model(decoder={"xformers_att_config": FCONV}), "`xformers_att_config` must be a literal"),
+        (in_model(adaptive_softmax_cutoff=FCONV), "`adaptive_softmax_cutoff` must be a literal"),
+        (in_model(adaptive_softmax_cutoff="(" * 10_000), "must be a literal"),
+        (as_namespace(left_pad_source=FCONV), "`left_pad_source` must be a literal"),
+        (in_task(source_lang="${oc.env:HOME}"), "`source_lang` must be a plain value, but is '${oc.env:HOME}'"),
+        (instead("${oc.env:HOME}", 1), "must be a plain value"),
+        (as_namespace(source_lang="a${oc.env:HOME}"), "`source_lang` must be a plain value"),
+        (in_task(lang_pairs=["${model.encoder_embed_dim}", "${task}${task}"]), "`lang_pairs` must be a plain value"),
+        (in_task(lang_pairs=list(range(60_000))), "`options` must be at most 50,000"),
+        (in_model(encoder_layers=10**7), "that one has 10000002 layers with"),
+        (in_model(decoder_layers="10000000"), "layers with"),
+        (in_model(encoder={"layers": 10**7}), "layers with"),
+        (in_model(base_layers=10**7), "layers with"),
+        (in_model(encoder_embed_dim=10**6, encoder_ffn_embed_dim=10**6), "but that one has"),
+        (in_model(max_source_positions=10**9), "but that one has"),
+        (lambda state: state.update(extra_state={"metrics": {"train": [(1, "loss", "exit", {})]}}), "a kind of meter"),
+    ],
+)
+def test_what_a_file_may_not_choose(stock, monkeypatch, change, words):
+    monkeypatch.chdir(stock.folder)
+    refused(stock.write(change), words)
+    assert not (stock.folder / "executed").exists()
+
+
+def test_a_command_with_a_task_of_its_own_builds_the_model_alone_from_the_file(stock):
+    task = tasks.setup_task(Namespace(**stock.state["cfg"]["task"], task="translation"))
+    path = stock.write(instead("criterion", {"_name": "somebodys"}))
+    assert load(path, task=task)[0]
+    refused(path, "must be of a criterion that is known")
+    refused(stock.write(instead("model", WAV2VEC)), "is of 'wav2vec2'", task=task)
+
+
+def test_the_path_of_pretrained_embeddings_is_not_opened(stock):
+    assert load(stock.write(in_model(encoder_embed_path="/dev/zero", decoder_embed_path="nowhere")))[0]
+
+
+def test_mtmoe_evaluate_and_upcycle_refuse_the_same(stock):
+    for change, words in (
+        (instead("model", WAV2VEC), "is of 'wav2vec2'"),
+        (in_task(task="audio_pretraining"), "must be of a task"),
+        (in_model(encoder_layers=10**7), "layers with"),
+    ):
+        path = stock.write(change)
+        with pytest.raises(UserError, match=words):
+            Translator(str(stock.data), [path], Decoding()).translate("en-bb", "test")
+        if words != "must be of a task":
+            result = CliRunner().invoke(upcycle, [path, str(stock.folder / "sparse.pt"), "--num-experts", "2"])
+            assert isinstance(result.exception, UserError) and words in str(result.exception)
+    assert not (stock.folder / "sparse.pt").exists()
+
+
+def test_sparse_models_are_no_larger_than_their_files_either(stock):
+    path = stock.folder / "sparse.pt"
+    untrained.save_model(stock.data, path, *untrained.SPARSE)
+    state = torch.load(path)
+    state["cfg"]["task"]["data"] = str(stock.data)
+    for change, words in (({"num_experts": 10**7}, "10000000 experts, and the"), ({"encoder_layers": 10**7}, "layers with 4 experts, and the")):
+        torch.save({**state, "cfg": {**state["cfg"], "model": {**state["cfg"]["model"], **change}}}, path)
+        refused(str(path), words)
+    torch.save(state, path)
+    assert load(str(path))[0]
+
+
+class Mine(TransformerModel):
+    """A user's own."""
+
+
+def test_a_users_own_model_needs_to_be_trusted_and_an_architecture_does_not(stock, monkeypatch):
+    register_model("mine")(Mine)
+    register_model_architecture("mine", "mine_small")(transformer.transformer_legacy.tiny_architecture)
+    register_model_architecture("transformer", "transformer_own")(transformer.transformer_legacy.tiny_architecture)
+    path = stock.write(in_model(_name="mine_small", arch="mine_small"))
+    refused(path, f"set the environment variable `{TRUST}=mine_small`")
+    monkeypatch.setenv(TRUST, "wav2vec2, mine_small")
+    assert type(load(path)[0][0]) is Mine
+    monkeypatch.delenv(TRUST)
+    assert load(stock.write(in_model(_name="transformer_own", arch="transformer_own")))[0]
+
+
+@pytest.mark.parametrize("change", [lambda state: None, as_namespace()], ids=["configuration", "namespace"])
+def test_a_stock_checkpoint_is_built_as_ever(stock, change):
+    (model,), cfg, task = load(stock.write(change))
+    key = "encoder.layers.0.fc1.weight"
+    assert torch.equal(model.state_dict()[key], stock.state["model"][key])
+    assert cfg.task.source_lang == task.cfg.source_lang == "en"
+    assert all(parameter.device.type == "cpu" for parameter in model.parameters())
+
+
+def test_literals_that_fairseq_evaluates_are_left_alone(stock):
+    path = stock.write(as_namespace(adaptive_softmax_cutoff="10,20", left_pad_source="True"))
+    state = checkpoint_utils.load_checkpoint_to_cpu(path)
+    assert state["args"].adaptive_softmax_cutoff == "10,20"
+
+
+def evaluated(module) -> set[str]:
+    """The options that a module's source hands to what evaluates text."""
+    found = set()
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in ("eval", "exec") and not isinstance(node.func, ast.Attribute):
+                found.add("eval")
+            elif name in ("eval_str_list", "eval_str_dict", "eval_bool") and node.args:
+                found.add(getattr(node.args[0], "attr", getattr(node.args[0], "id", "")))
+    return found
+
+
+def test_known_models_and_tasks_evaluate_no_other_options():
+    """A version of fairseq that evaluates more must not be trusted with it."""
+    from fairseq.criterions import adaptive_loss, cross_entropy, label_smoothed_cross_entropy
+    from fairseq.data.multilingual import multilingual_data_manager
+    from fairseq.modules import multihead_attention, transformer_layer
+    from fairseq.tasks import translation, translation_multi_simple_epoch
+
+    modules = [
+        transformer.transformer_base, transformer.transformer_decoder, transformer.transformer_encoder,
+        transformer.transformer_legacy, transformer_align, multihead_attention, transformer_layer, adaptive_loss,
+        cross_entropy, label_smoothed_cross_entropy, multilingual_data_manager, translation,
+        translation_multi_simple_epoch, encoders.sentencepiece_bpe, encoders.moses_tokenizer, encoders.fastbpe,
+    ]  # fmt: skip
+    found = set().union(*map(evaluated, modules))
+    lambdas = {"uf"}  # in parsers of the command line
+    assert found - lambdas == set(options._EVALUATED)

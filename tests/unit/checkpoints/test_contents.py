@@ -1,0 +1,252 @@
+"""What loading refuses: files that execute, or that become much more than they are. None hangs, none needs memory."""
+
+import os
+import random
+import resource
+import sys
+import time
+import zipfile
+from argparse import Namespace
+from collections import Counter, OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.checkpoints import contents, expert_files, file_io, seal
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.pickles import PROTO, STOP, checkpoint, nested, tensor, under_model, unicode, write_pickle
+from tests.helpers.states import trained, write_in_parts
+
+register()
+
+LOADERS = {
+    "load": lambda path: file_io.load(path),
+    "mapped": lambda path: file_io.load(path, mapped=True),
+    "fairseq's": lambda path: checkpoint_utils.load_checkpoint_to_cpu(path),
+    "average": lambda path: checkpoint_utils.load_ema_from_checkpoint(path),
+    "experts": lambda path: expert_files.load_mapped(path),
+}
+SIX_GB = b"\x8a\x05" + (6 * 10**9).to_bytes(5, "little")
+EMPTY = b"c__builtin__\nset\n"
+
+
+def refused(path, words: str, load=file_io.load) -> None:
+    """Loading ends in one sentence with these words, in seconds and without memory."""
+    before, start = peak(), time.process_time()
+    with pytest.raises(UserError) as caught:
+        load(str(path))
+    sentence = str(caught.value)
+    assert words in sentence and str(path) in sentence and "\n" not in sentence, sentence
+    assert peak() - before < 400e6 and time.process_time() - start < 30
+
+
+def peak() -> int:
+    """The most bytes that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@pytest.mark.parametrize(
+    ("pickled", "words"),
+    [
+        (under_model(b"c__builtin__\nbytearray\n" + SIX_GB + b"\x85R"), "(`__builtin__.bytearray`)"),
+        (under_model(b"c_codecs\nencode\n" + unicode("a" * 99) + unicode("punycode") + b"\x86R"), "`_codecs.encode`"),
+        (under_model(b"ctorch\nTensor\n" + SIX_GB + b"\x85R"), "`torch.Tensor`"),
+        (under_model(b"cos\nsystem\n" + unicode("true") + b"\x85R"), "`os.system`"),
+        (under_model(tensor((10**6, 10**6), (0, 0))), "what becomes many times that when it is used"),
+        (PROTO + b"}(" + b")" + b"\x85" * 1_500_000 + b"K\x01u" + STOP, "containers in at most 100 others"),
+        (PROTO + b"}" + unicode("a") + b"(" + b"N" * 2_500_000 + b"ts" + STOP, "read in 2,000,000 steps"),
+        (PROTO + b"]" + STOP, "a checkpoint's dictionary, but holds a list"),
+        (PROTO + EMPTY + b")R" + b"q\x00" + STOP, "a checkpoint's dictionary, but holds a set"),
+    ],
+    ids=["bytearray", "codec", "sized tensor", "system", "stride 0", "deep tuples", "many steps", "list", "set"],
+)  # fmt: skip
+def test_what_a_pickle_may_not_ask_for(tmp_path, pickled, words):
+    path = write_pickle(tmp_path / "a.pt", pickled, _0=b"\0" * 4)
+    for load in LOADERS.values() if len(pickled) < 1000 else [file_io.load]:
+        refused(path, words, load)
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["archive", "before archives"])
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (checkpoint(cfg={"model": nested(40)}), "what becomes many times that"),
+        (checkpoint(extra_state={"x": nested(40)}), "what becomes many times that"),
+        (checkpoint(model=[]), "a dict as `model`, but holds a list"),
+        (checkpoint(model={"w": 3}), "tensors by name as `model`"),
+        (checkpoint(model={"w": torch.zeros(2, device="meta")}), "holds"),
+        (checkpoint(model={"w": torch.eye(3).to_sparse()}), "other Python objects"),
+        (checkpoint(args="yes"), "a Namespace as `args`"),
+        (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), "`epoch`, but holds 1000000000000"),
+        (checkpoint(extra_state={"train_iterator": {"epoch": 1, "iterations_in_epoch": -1}}), "`iterations_in_epoch`"),
+        (checkpoint(extra_state={"train_iterator": 3}), "dictionaries as `train_iterator`"),
+        (checkpoint(optimizer_history=[{"num_updates": -5}]), "`num_updates`, but holds -5"),
+        (checkpoint(optimizer_history=[{"num_updates": 2.5}]), "`num_updates`, but holds 2.5"),
+        (checkpoint(extra_state={"c": Counter("aab")}), "`collections.Counter`"),
+        ({"model": {f"w{i}": torch.zeros(300_000)[None].expand(10**6, -1) for i in range(3)}}, "many times that"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_state_may_not_be(tmp_path, state, words, old):
+    torch.save(state, tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
+    refused(tmp_path / "a.pt", words)
+
+
+def test_a_container_in_itself_and_a_dictionary_with_attributes_are_refused(tmp_path):
+    loop = {"model": {}}
+    loop["loop"] = loop
+    torch.save(loop, tmp_path / "loop.pt")
+    refused(tmp_path / "loop.pt", "containers in at most 100 others")
+    odd = OrderedDict(w=torch.zeros(1))
+    odd.extra = "none"
+    torch.save({"model": odd}, tmp_path / "odd.pt")
+    refused(tmp_path / "odd.pt", "plain dictionaries, but holds some with attributes")
+
+
+def test_an_archive_that_grows_is_refused(tmp_path):
+    bomb = under_model(tensor((25_000_000,), (1,), elements=25_000_000))
+    path = write_pickle(tmp_path / "a.pt", bomb, zipfile.ZIP_DEFLATED, _0=b"\0" * 100_000_000)
+    assert path.stat().st_size < 2e5
+    with pytest.raises(UserError, match="records as torch writes them"):
+        contents.read(path)
+    refused(path, "is truncated or damaged")
+    file_io.save({"n": 1}, str(tmp_path / "sealed.pt"))
+    seal_of(path)
+    for load in LOADERS.values():
+        refused(path, "records as torch writes them, but holds compressed or overlapping ones", load)
+
+
+def seal_of(path) -> None:
+    seal.seal(path)
+    assert seal.verify(path)
+
+
+def test_nothing_is_executed_whatever_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+
+    class Touch:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "executed"),)
+
+    for old in (False, True):
+        torch.save(checkpoint(model={"w": Touch()}), tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
+        for load in LOADERS.values():
+            refused(tmp_path / "a.pt", "which loading could execute", load)
+    assert not seal.newest_good(tmp_path / "b.pt") and not (tmp_path / "executed").exists()
+
+
+def test_every_load_of_torch_in_the_package_says_weights_only():
+    sources = Path(sys.modules["fairseq_mtmoe"].__file__).parent.rglob("*.py")
+    lines = [line for source in sources for line in source.read_text("utf-8").splitlines() if "torch.load(" in line]
+    assert lines and all("weights_only=True" in line for line in lines), lines
+
+
+def test_what_users_told_torch_to_be_safe_stays_so(tmp_path):
+    torch.save(checkpoint(extra_state={"c": Counter("aab")}), tmp_path / "a.pt")
+    with torch.serialization.safe_globals([Counter]):
+        assert file_io.load(str(tmp_path / "a.pt"))["extra_state"]["c"]["a"] == 2
+    refused(tmp_path / "a.pt", "`collections.Counter`")
+
+
+def test_what_checkpoints_hold_is_loaded(tmp_path):
+    weights = OrderedDict(w=torch.arange(6.0).view(2, 3).t(), h=torch.ones(2, dtype=torch.bfloat16))
+    weights["tied"] = weights["w"]
+    weights._metadata = OrderedDict({"": {"version": 1}})
+    state = checkpoint(
+        args=Namespace(arch="transformer", betas=(0.9, 0.98), pairs=["a-b"], languages={"a", "b"}),
+        model=weights, criterion=OrderedDict(), extra_state={"metrics": {"train": [(10, "loss", "AverageMeter", {})]}},
+        last_optimizer_state={"state": {0: {"step": 3, "exp_avg": torch.nn.Parameter(torch.zeros(3))}}},
+        dtype=torch.float16, size=torch.Size([2]),
+    )  # fmt: skip
+    for old in (False, True):
+        torch.save(state, tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
+        loaded = file_io.load(str(tmp_path / "a.pt"))
+        assert list(loaded) == list(state) and loaded["args"] == state["args"]
+        assert all(torch.equal(loaded["model"][key], value) for key, value in weights.items())
+        assert loaded["model"]._metadata == weights._metadata
+
+
+KINDS = ("folder", "pipe", "device", "dangling link", "looping link", "link to itself through a folder")
+
+
+def place(path, kind: str) -> None:
+    """Something else in the place of a file."""
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        target = {"device": "/dev/zero", "dangling link": "nowhere", "looping link": path.name}
+        path.symlink_to(target.get(kind, path / "x"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file_is_refused_and_passed_over(tmp_path, kind):
+    odd, good, damaged = tmp_path / "checkpoint_best.pt", tmp_path / "checkpoint1.pt", tmp_path / "checkpoint_last.pt"
+    place(odd, kind)
+    for load in LOADERS.values():
+        refused(odd, "must be a checkpoint file, but ", load)
+    refused(odd, "must be a checkpoint file, but ", lambda path: file_io.copy(path, f"{path}.copy"))
+    assert not expert_files.has_experts(odd)
+    expert_files.tidy(tmp_path)
+    file_io.save(checkpoint(), str(good))
+    damaged.write_bytes(good.read_bytes()[:-100])
+    refused(damaged, f"the newest good one beside it is `{good}`")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file_of_experts_is_refused(tmp_path, kind):
+    state, parameters = trained()
+    trunk = write_in_parts(tmp_path / "checkpoint_last.pt", state, parameters, 2)
+    file = tmp_path / "checkpoint_last.experts" / trunk["experts"]["id"] / "2-3.pt"
+    file.unlink()
+    place(file, kind)
+    path = str(tmp_path / "checkpoint_last.pt")
+    refused(file, "must be there", lambda _: expert_files.whole(path, expert_files.load_mapped(path)))
+
+
+def test_experts_in_other_numbers_than_are_named_are_refused(tmp_path):
+    state, parameters = trained()
+    path = tmp_path / "checkpoint_last.pt"
+    trunk = write_in_parts(path, state, parameters, 2)
+    folder = tmp_path / "checkpoint_last.experts" / trunk["experts"]["id"]
+    content = torch.load(folder / "2-3.pt")
+    key = next(iter(content["model"]))
+    content["model"][key] = content["model"][key][:1].clone()
+    trunk["experts"]["files"][1]["sha256"] = file_io.save(content, str(folder / "2-3.pt"))
+    file_io.save(trunk, str(path))
+    refused(folder / "2-3.pt", "must be the file that was saved with", lambda _: expert_files.whole(path, trunk))
+    trunk["experts"]["files"][1] |= {"count": 10**12, "name": f"2-{10**12 + 1}.pt"}
+    trunk["experts"]["num_experts"] = 10**12 + 2
+    os.rename(folder / "2-3.pt", folder / f"2-{10**12 + 1}.pt")
+    refused(folder, "must be the file that was saved with", lambda _: expert_files.whole(path, trunk))
+
+
+def test_no_odd_file_does_harm(tmp_path):
+    """Random changes to good files of both formats, sealed again: loaded or refused in a sentence, never executed."""
+    draw, path, loaded = random.Random(1), tmp_path / "checkpoint_last.pt", 0
+    state = checkpoint(model={f"layer.{i}": torch.zeros(2) for i in range(20)}, task_state={"langs": ["a", "b"]})
+    for old in (False, True):
+        torch.save(state, path, _use_new_zipfile_serialization=not old)
+        data = path.read_bytes()
+        if not old:
+            with zipfile.ZipFile(path) as archive:
+                records = {entry.filename.split("/", 1)[1]: archive.read(entry) for entry in archive.infolist()}
+            data = records["data.pkl"]
+            tensors = {f"_{name[5:]}": content for name, content in records.items() if name.startswith("data/")}
+        for _ in range(40):
+            changed = bytearray(data)
+            for _ in range(draw.choice((1, 1, 2, 8))):
+                changed[draw.randrange(min(len(changed), 2500))] = draw.randrange(256)
+            if old:
+                path.write_bytes(changed)
+            else:
+                write_pickle(path, bytes(changed), **tensors)
+            try:
+                loaded += isinstance(file_io.load(str(path)), dict)
+            except UserError as error:
+                assert str(path) in str(error) and "\n" not in str(error)
+    assert 0 < loaded < 75
