@@ -159,7 +159,7 @@ def test_sparse_models_are_no_larger_than_their_files_either(stock):
     untrained.save_model(stock.data, path, *untrained.SPARSE)
     state = torch.load(path)
     state["cfg"]["task"]["data"] = str(stock.data)
-    for change, words in (({"num_experts": 10**7}, "10000000 experts, and the"), ({"encoder_layers": 10**7}, "layers with 4 experts, and the")):
+    for change, words in (({"num_experts": 10**7}, "10000000 experts"), ({"encoder_layers": 10**7}, "with 4 experts")):
         torch.save({**state, "cfg": {**state["cfg"], "model": {**state["cfg"]["model"], **change}}}, path)
         refused(str(path), words)
     torch.save(state, path)
