@@ -25,6 +25,8 @@ import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
+
 from fairseq_mtmoe.checkpoints.contents import is_plain, read
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import regular_file

@@ -97,6 +97,21 @@ def test_damaged_checkpoint(digits, trained, tmp_path):
     assert not (tmp_path / "sparse.pt").exists()
 
 
+def test_a_checkpoint_that_would_execute_or_wait(digits, trained, tmp_path):
+    """What a file's options say is not done; see tests/unit/checkpoints/test_building.py for more of it."""
+    state = torch.load(trained / "checkpoint_last.pt")
+    evil = f"__import__('os').mkdir('{tmp_path / 'executed'}') or [(8, 3, 1)]"
+    state["cfg"]["model"] = {"_name": "wav2vec2", "conv_feature_layers": evil}
+    torch.save(state, tmp_path / "evil.pt")
+    os.mkfifo(tmp_path / "pipe.pt")
+    options = (digits, *PLUGIN, "--task", "translation_heated", "-s", "en", "-t", "aa", "--cpu")
+    sentence = sentence_of(run("fairseq-generate", *options, "--path", tmp_path / "evil.pt", check=False))
+    assert "is of 'wav2vec2'; where you trust whoever made the file, set the environment" in sentence
+    sentence = sentence_of(run("fairseq-generate", *options, "--path", tmp_path / "pipe.pt", check=False))
+    assert "pipe.pt` must be a checkpoint file, but is a pipe instead" in sentence
+    assert not (tmp_path / "executed").exists()
+
+
 def test_unknown_language_at_generation(digits, trained):
     result = run(
         "fairseq-generate", digits, *PLUGIN, "--task", "translation_heated", "-s", "en", "-t", "zz", "--path",
