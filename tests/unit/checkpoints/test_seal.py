@@ -163,10 +163,10 @@ def test_files_from_before_archives_pass_unchecked(tmp_path):
         assert verify(tmp_path / "old.pt") is None
 
 
-def test_an_unreadable_file_is_the_systems_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
+def test_what_is_no_file_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="must be a checkpoint file, but there is none"):
         verify(tmp_path / "none.pt")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(UserError, match="must be a checkpoint file, but is a folder instead"):
         verify(tmp_path)
 
 
