@@ -82,7 +82,7 @@ def admit(path: str | Path, state: dict[str, Any]) -> None:
     if source is not None:
         known = {kind: check_name(path, state, kind) for kind in source.kinds}
         source.path = path
-        source.model = (state.get("model") or {}) if known["model"] and source.holds_all else None
+        source.model = (state.get("model") or {}) if known.get("model") and source.holds_all else None
         _forget_paths([state.get("cfg"), state.get("args")])
 
 

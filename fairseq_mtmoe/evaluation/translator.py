@@ -247,7 +247,7 @@ def existing(path: str) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
-    with building.choosing("model", "task"):
+    with building.choosing():  # the task is looked at below, and the model when it is built
         state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(existing(path))
     state.pop("last_optimizer_state", None)  # most of the file's size
     return state
@@ -259,6 +259,7 @@ def _task_settings(state: dict[str, Any], path: str) -> Any:
     name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
     if name not in TASKS:
         must_be(path, f"a checkpoint of a task that translates ({', '.join(TASKS)})", name)
+    building.check_name(path, state, "task")  # fairseq may find another name in it
     return copy.deepcopy(task)
 
 
