@@ -70,7 +70,14 @@ def all_pairs(args: Namespace) -> List[str]:
 
 def _values(cfg: Any) -> Dict[str, Any]:
     values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
-    return {name: value for name, value in values.items() if name != "_name"}
+    return {name: _as_written(name, value) for name, value in values.items() if name != "_name"}
+
+
+def _as_written(name: str, value: Any) -> Any:
+    """An option as on the command line: a checkpoint of fairseq's own multilingual task has what that made of it."""
+    if name in ("langs", "lang_pairs", "langtoks_specs") and isinstance(value, list):
+        return ",".join(value)
+    return str(value) if name.startswith("left_pad_") else value
 
 
 def _contents(value: str) -> str:

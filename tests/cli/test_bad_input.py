@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from tests.helpers.commands import PLUGIN, REPOSITORY, run, train
+from tests.helpers.commands import PLUGIN, REPOSITORY, run, train, training_arguments
 
 
 def sentence_of(result) -> str:
@@ -120,13 +120,26 @@ def test_unknown_language_at_generation(digits, trained):
     assert "zz" in sentence_of(result)
 
 
-def test_upcycle_goes_on_training(digits, tmp_path):
-    """The offline way: dense with fairseq-train, sparse with mtmoe, on with fairseq-train, moments and all."""
-    train(digits, tmp_path / "dense", "--arch", "base_dense_tiny", "--max-update", 4)
-    result = run("mtmoe", "upcycle", tmp_path / "dense" / "checkpoint_last.pt", tmp_path / "sparse.pt",
-                 "--num-experts", 4, "--expert-interval", 1)  # fmt: skip
+def test_a_stock_model_is_upcycled_and_goes_on(digits, tmp_path):
+    """Dense with fairseq's own parts, sparse with mtmoe, looked at, and on with fairseq-train, moments and all."""
+    pairs = ("--lang-pairs", "en-aa,en-bb,en-cc")
+    stock = ("--task", "translation_multi_simple_epoch", *pairs, "--encoder-langtok", "tgt", "--decoder-langtok",
+             "--arch", "transformer_tiny", "--share-all-embeddings")  # fmt: skip
+    run("fairseq-train", *training_arguments(digits, tmp_path / "dense", *stock, "--max-update", 4))
+    sparse = tmp_path / "sparse.pt"
+    result = run("mtmoe", "upcycle", tmp_path / "dense" / "checkpoint_last.pt", sparse, "--num-experts", 4)
     assert "4 experts per layer, with the optimizer's moments" in result.stdout
-    train(digits, tmp_path / "on", "--restore-file", tmp_path / "sparse.pt", "--max-update", 6)
+    shown = run("fairseq-validate", digits, *PLUGIN, "--task", "translation_heated", *pairs, "--path", sparse,
+                "--cpu", "--max-tokens", 4000).stdout  # fmt: skip
+    assert "en-cc_ppl" in shown
+    options = ("--arch", "base_moe_tiny", "--continue-once", sparse, "--max-update", 6,
+               "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam")  # fmt: skip
+    assert sentence_of(train(digits, tmp_path / "on", *options, check=False)) == (
+        "error: `--encoder-ffn-embed-dim` must be 64 and `--decoder-ffn-embed-dim` 64 to load "
+        f"`{sparse}`, but they are 128 and 128 instead."
+    )
+    assert not list((tmp_path / "on").glob("*.pt"))
+    train(digits, tmp_path / "on", *options, "--encoder-ffn-embed-dim", 64)
     state = torch.load(tmp_path / "on" / "checkpoint_last.pt")
     assert state["optimizer_history"][-1]["num_updates"] == 6
     assert any(".moe.experts." in key for key in state["model"])

@@ -11,8 +11,8 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, Speller, load_references
 from tests.golden.old_runs import OLD
 
-LINES = ["Straße nach Köln", "I'm here, \"now\" &c.", "42 % (x)", "ﬁne…", "नमस्ते दुनिया"]
-PIECES = ["▁Straße ▁nach ▁K ö ln", "▁I 'm ▁here , ▁\" now \" ▁& c .", "▁4 2 ▁% ▁( x )", "▁ﬁne …", "▁नमस्ते ▁दुनिया"]
+LINES = ["Straße nach Köln", 'I\'m here, "now" &c.', "42 % (x)", "ﬁne…", "नमस्ते दुनिया"]
+PIECES = ["▁Straße ▁nach ▁K ö ln", '▁I \'m ▁here , ▁" now " ▁& c .', "▁4 2 ▁% ▁( x )", "▁ﬁne …", "▁नमस्ते ▁दुनिया"]
 KNOWN = sorted({piece for line in PIECES for piece in line.split()})
 
 
@@ -75,7 +75,7 @@ def test_unknown_words_may_be_anything(folder, known, impl):
 
 def test_what_people_do_to_text_before_binarizing_is_no_difference(folder):
     """Words apart from punctuation, lower case, NFKC, spaces."""
-    lines = ["strasse nach köln", "i 'm here , \" now \" & c .", "42 % ( x )", "fine ...", "नमस्ते दुनिया"]
+    lines = ["strasse nach köln", 'i \'m here , " now " & c .', "42 % ( x )", "fine ...", "नमस्ते दुनिया"]
     write_pieces(folder, lines, [word for line in lines for word in line.split()])
     for post_process in (None, "subword_nmt"):
         assert load(folder, post_process=post_process).lines == LINES

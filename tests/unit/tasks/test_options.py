@@ -49,6 +49,19 @@ def test_every_option_of_fairseqs_task_keeps_its_name_and_default():
         assert ours[name].help
 
 
+def test_options_that_fairseqs_task_has_read_already_are_read_as_they_were_written(digits):
+    """As in the checkpoints of that task, which `fairseq-validate` hands to the task that it is told."""
+    arguments_ = ["--task", "translation_multi_simple_epoch", "--lang-pairs", "en-aa,en-bb", "--langs", "en,bb,aa"]
+    parser = get_training_parser("translation_multi_simple_epoch")
+    args = parse_args_and_arch(parser, [str(digits), *arguments_, "--arch", "transformer_tiny", "--optimizer", "adam"])
+    TranslationMultiSimpleEpochTask.setup_task(args)
+    assert args.langtoks_specs == ["main"] and args.left_pad_source is True and isinstance(args.lang_pairs, list)
+    found = arguments(TranslationHeatedConfig.from_namespace(args))
+    right = of(digits, langs="en,bb,aa")
+    for name in ("langs", "lang_pairs", "langtoks_specs", "left_pad_source", "left_pad_target"):
+        assert getattr(found, name) == getattr(right, name)
+
+
 def test_the_command_line_and_a_configuration_file_give_the_same_arguments(digits):
     cli = convert_namespace_to_omegaconf(
         command_line(
