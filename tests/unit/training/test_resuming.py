@@ -255,11 +255,10 @@ def test_embeddings_that_are_shared_or_not(tmp_path):
 
 def test_a_stock_model_goes_on_as_a_sparse_one_with_its_moments(tmp_path):
     """fairseq's own task, model, criterion and Adam; then ours in the place of each."""
-    stock = ("--arch", "transformer", "--encoder-attention-heads", 2, "--decoder-attention-heads", 2)
-    dense = trainer_here(
-        OLD / "data", tmp_path / "stock", *RUNS["dense"], "--task", "translation_multi_simple_epoch", *stock,
-        "--share-all-embeddings",
-    )  # fmt: skip
+    stock = ("--task", "translation_multi_simple_epoch", "--lang-pairs", "en-aa,en-bb,en-cc", "--encoder-langtok",
+             "tgt", "--decoder-langtok", "--arch", "transformer", "--encoder-attention-heads", 2,
+             "--decoder-attention-heads", 2, "--share-all-embeddings")  # fmt: skip
+    dense = trainer_here(OLD / "data", tmp_path / "stock", *RUNS["dense"], *stock)
     dense.train_step(groups_of(dense, 1)[0])
     path = save(dense, tmp_path / "dense.pt")
     file_io.save(upcycle(file_io.load(str(path)), {"num_experts": 2}), str(tmp_path / "sparse.pt"))
