@@ -115,6 +115,20 @@ def test_unknown_words_do_not_hide_another_line(folder, line):
         load(folder)
 
 
+OVERLAPS = {"kakakak": True, "Ka x Kak!": True, "kakak": True, "kak": False, "ka": False}
+
+
+@pytest.mark.parametrize(("line", "fits"), OVERLAPS.items())
+def test_what_surrounds_an_unknown_word_does_not_overlap(folder, line, fits):
+    write_pieces(folder, ["▁ka ö kak", *PIECES[1:]], known=["▁ka", "kak", *(piece for piece in KNOWN if piece != "ö")])
+    write_text(folder, [line, *LINES[1:]])
+    if fits:
+        assert load(folder).lines[0] == line
+    else:
+        with pytest.raises(UserError, match="line 1 is another there"):
+            load(folder)
+
+
 def test_a_pipe_is_no_text(folder):
     (folder / "raw" / "test.en-de.de").unlink()
     os.mkfifo(folder / "raw" / "test.en-de.de")
