@@ -114,7 +114,9 @@ def _saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]
 def _making_up(original: Callable[..., Any], validate_and_save: Callable[..., Result]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        """As fairseq's; then validates, and saves, where a signal kept the run from it."""
+        """As fairseq's, for one training at a time; then validates, and saves, where a signal kept the run from it."""
+        if hasattr(trainer, "lock_save_dir"):  # fairseq's trainer of parallel models has not
+            trainer.lock_save_dir()
         extra_state, epoch_itr = original(cfg, trainer, **kwargs)
         owed = (extra_state or {}).get(OWED)
         if owed and not any(getattr(cfg, name) for name in RESETS):

@@ -69,7 +69,7 @@ class SparseTrainer(Trainer):
         if connections.several_processes() and will_exchange(model, self.data_parallel_world_size):
             connections.between_hosts()
         self._limit_waiting()
-        self._lock = self._lock_save_dir()
+        self._lock: Any = None
         self._nonfinite = self._count_nonfinite()
         self.left_out = False  # whether the last step made no update
         self.owed_validation: dict[str, Any] | None = None  # see `loop.py`
@@ -86,12 +86,6 @@ class SparseTrainer(Trainer):
         if value is not None and value < least:
             must_be(f"--{name.replace('_', '-')}", f"at least {least}", value)
         return value
-
-    def _lock_save_dir(self) -> Any:
-        if self.cfg.checkpoint.no_save:
-            return None
-        with connections.naming_lost_processes():
-            return run_lock.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
 
     def _count_nonfinite(self) -> NonfiniteUpdates | None:
         """None where fairseq deals with such updates itself, or where processes make updates of their own."""
@@ -224,9 +218,12 @@ class SparseTrainer(Trainer):
             sums = (float(sum(log["sample_size"] for log in real)), *sums[1:])
         world_size = self.data_parallel_world_size
         vote = signals.vote(signals.received(), world_size)
-        logs, (*sums, votes) = super()._aggregate_logging_outputs(logging_outputs, *sums, vote, ignore=ignore)
-        self._elected = signals.elected(float(votes), world_size)
-        return logs, sums
+        logs, found = super()._aggregate_logging_outputs(logging_outputs, *sums, vote, ignore=ignore)
+        # One wait for a GPU: fairseq, too, looks at the first of the sums soon.
+        tensors = all(torch.is_tensor(value) for value in found)
+        *numbers, votes = torch.stack(found).tolist() if tensors else map(float, found)
+        self._elected = signals.elected(votes, world_size)
+        return logs, numbers
 
     @property
     def stopped_by(self) -> signal.Signals | None:
@@ -279,6 +276,16 @@ class SparseTrainer(Trainer):
                 self.task.train_step(prepared, self.model, self.criterion, self.optimizer, self.get_num_updates())
 
     # ---- checkpoints ----
+
+    def lock_save_dir(self) -> None:
+        """Keep other trainings out of the folder, as long as this trainer is there; all processes call it together.
+
+        Raises:
+            UserError: another training uses it, or another process is lost.
+        """
+        if not self.cfg.checkpoint.no_save:
+            with connections.naming_lost_processes():
+                self._lock = run_lock.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
 
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
         """As fairseq's.

@@ -82,7 +82,7 @@ def test_weights_that_are_not_finite_in_one_process_end_both(corpus, tmp_path):
 def begin(rank, data, folder):
     """The sentence with which a process does not begin."""
     with pytest.raises(UserError) as refused:
-        trainer_here(data, folder, *SMALL)
+        train_here(data, folder, *SMALL)
     return str(refused.value)
 
 

@@ -14,6 +14,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training.run_lock import FILE_NAME, lock
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.trainers import trainer_here
+from tests.helpers.training import train_here
 
 # Holds the lock of a folder as a run does, with a child that outlives it and has all its files, until it is killed.
 HOLDER = """
@@ -44,11 +45,11 @@ def test_a_second_training_says_who_holds_the_folder(holder, tmp_path):
     corpus = make_digit_corpus(tmp_path / "data", train=60, valid=4, test=4)
     sentence = rf"no other training uses, but `{tmp_path}` is used by process 123 of a-host.net since 2022-02-22 22:22"
     with pytest.raises(UserError, match=sentence):
-        trainer_here(corpus, tmp_path, "--max-tokens", 120)
+        train_here(corpus, tmp_path, "--max-tokens", 120)
     (tmp_path / FILE_NAME).write_text("\0damaged" * 1000)
     with pytest.raises(UserError, match="is used by another process: wait"):
         lock(str(tmp_path))
-    assert trainer_here(corpus, tmp_path, "--max-tokens", 120, "--no-save")._lock is None  # it writes nothing
+    trainer_here(corpus, tmp_path, "--max-tokens", 120, "--no-save").lock_save_dir()  # it writes nothing
 
 
 def test_a_killed_process_holds_nothing_and_neither_does_its_child(holder, tmp_path):
