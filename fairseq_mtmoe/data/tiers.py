@@ -7,18 +7,23 @@ pairs or target languages.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.files import read_json
 
+logger = logging.getLogger(__name__)
+
 TIERS = ("high", "mid", "low")
 FILE_NAME = "tiers.json"
 
 
-def load_tiers(data_dir: str | Path, sizes: Mapping[str, int]) -> dict[str, str]:
+def load_tiers(
+    data_dir: str | Path, sizes: Mapping[str, int], languages: Collection[str] | None = None
+) -> dict[str, str]:
     """The tier of every pair.
 
     Args:
@@ -26,6 +31,8 @@ def load_tiers(data_dir: str | Path, sizes: Mapping[str, int]) -> dict[str, str]
         sizes: training sentences of each pair ("en-de"). A pair that the file does not name, or every pair without the
             file, is `high` with at least half as many as the largest pair, `low` with less than an eighth, else `mid`;
             one without training data has no tier then.
+        languages: all of the data's, beside those of the pairs: names of others, which may be misspelt, are warned of.
+            None: no name is.
 
     Raises:
         UserError: the file is not of the form above.
@@ -33,12 +40,20 @@ def load_tiers(data_dir: str | Path, sizes: Mapping[str, int]) -> dict[str, str]
     path = Path(data_dir) / FILE_NAME
     tiers = read_tiers(path) if os.path.lexists(path) else {}
     named = {name: tier for tier, names in tiers.items() for name in names}
+    if languages is not None:
+        _warn_of_unknown(path, named, {lang for pair in sizes for lang in pair.split("-")}.union(languages))
     largest = max(sizes.values(), default=0)
     found = {
         pair: named.get(pair) or named.get(pair.split("-")[-1]) or (tier_of_size(size, largest) if size else None)
         for pair, size in sizes.items()
     }
     return {pair: tier for pair, tier in found.items() if tier}
+
+
+def _warn_of_unknown(path: Path, names: Iterable[str], languages: set[str]) -> None:
+    unknown = [name for name in names if not languages.issuperset(name.split("-"))]
+    if unknown:
+        logger.warning(f"{path} names {', '.join(unknown)}, which are no language pairs or languages of the data")
 
 
 def tier_of_size(size: int, largest: int) -> str:

@@ -186,9 +186,15 @@ def languages_of(folder: str) -> List[str]:
     """
     if not os.path.isdir(folder):
         must_be("data", "an existing directory", folder)
-    pairs = [match.groups() for match in map(_INDEX_FILE.fullmatch, os.listdir(folder)) if match]
-    if not pairs:
+    found = found_languages(folder)
+    if not found:
         must_be("data", "a directory with binarized data such as train.en-de.en.idx", folder)
+    return found
+
+
+def found_languages(folder: str) -> List[str]:
+    """The languages that the names of a folder's index files speak of, sorted."""
+    pairs = [match.groups() for match in map(_INDEX_FILE.fullmatch, os.listdir(folder)) if match]
     return sorted({lang for pair in pairs for lang in pair})
 
 

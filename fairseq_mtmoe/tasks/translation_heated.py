@@ -25,7 +25,7 @@ from fairseq_mtmoe.models._common.task_channel import takes
 from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, stop_counting
 from fairseq_mtmoe.tasks._memory import recall, relabel, remembered, warn_of_changes
-from fairseq_mtmoe.tasks._options import all_pairs, arguments, check_language_tokens
+from fairseq_mtmoe.tasks._options import all_pairs, arguments, check_language_tokens, found_languages
 from fairseq_mtmoe.tasks._pair_metrics import add_pair_sums, group_values, log_groups
 from fairseq_mtmoe.tasks._sampling import announce, plan_of
 
@@ -335,7 +335,8 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
         """The tier of each language pair, where the data tells it."""
         if self._pair_tiers is None:
             sizes = {**dict.fromkeys(self.lang_pairs, 0), **training_sizes(self.data_manager)}
-            self._pair_tiers = load_tiers(split_paths(self.args.data)[0], sizes)
+            folder = split_paths(self.args.data)[0]
+            self._pair_tiers = load_tiers(folder, sizes, found_languages(folder))
         return self._pair_tiers
 
     def _tier_pairs(self) -> Dict[str, List[str]]:

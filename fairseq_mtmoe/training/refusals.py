@@ -6,6 +6,7 @@ its own way for some updates would leave the others waiting.
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import nn
 
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._common import expert_slots
+
+logger = logging.getLogger(__name__)
 
 BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
 
@@ -37,6 +40,16 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
     if will_exchange(model, distributed.distributed_world_size):
         _refuse_back_ends(cfg)
         _refuse_options(cfg)
+
+
+def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
+    """Say which options are given and change nothing."""
+    weight = getattr(cfg.criterion, "load_balancing_weight", 0.0)
+    if weight and all(slot.plan.gate != "switch" for slot in expert_slots(model).values()):
+        logger.warning(
+            f"--load-balancing-weight {weight} changes nothing: no layer of the model has a Switch gate "
+            "(--expert-gates switch)"
+        )
 
 
 def _refuse_back_ends(cfg: Any) -> None:

@@ -28,6 +28,7 @@ from fairseq_mtmoe.training import (
     connections,
     cpu_processes,
     full_sharding,
+    help_text,
     joining,
     loop,
     nonfinite,
@@ -43,7 +44,8 @@ from fairseq_mtmoe.training import (
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
 from fairseq_mtmoe.training.gradients import clip_all, local_experts
 from fairseq_mtmoe.training.nonfinite import NonfiniteUpdates, SkippedUpdate, forget_gradients, show_in_gradients
-from fairseq_mtmoe.training.refusals import refuse_what_cannot_work, will_exchange
+from fairseq_mtmoe.training.refusals import refuse_what_cannot_work, warn_of_what_does_nothing, will_exchange
+from fairseq_mtmoe.training.workers import PastEpochs
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +63,12 @@ class SparseTrainer(Trainer):
         self._slots = list(expert_slots(model).values())
         self._wrapped_dense = False
         self._idle = False
+        self._trained_on, self._validated_on = PastEpochs(), PastEpochs()
         self._dummies: list[bool] = []  # of the batches of the step under way
         super().__init__(cfg, task, model, criterion, quantizer)
         screen.follow(self)
         refuse_what_cannot_work(self.cfg, model)
+        warn_of_what_does_nothing(self.cfg, model)
         self._timeout = self._number("distributed_timeout", least=1)
         if connections.several_processes() and will_exchange(model, self.data_parallel_world_size):
             connections.between_hosts()
@@ -157,7 +161,13 @@ class SparseTrainer(Trainer):
             self._drawn = epoch if draws_once else None
         if hasattr(self.task, "num_updates"):
             self.task.num_updates = self.get_num_updates()
-        return super().get_train_iterator(epoch, combine, load_dataset, **kwargs)
+        self._trained_on.end()
+        return self._trained_on.add(super().get_train_iterator(epoch, combine, load_dataset, **kwargs))
+
+    def get_valid_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq's."""
+        self._validated_on.end()
+        return self._validated_on.add(super().get_valid_iterator(*args, **kwargs))
 
     # ---- steps ----
 
@@ -170,6 +180,7 @@ class SparseTrainer(Trainer):
         """
         with connections.naming_lost_processes(), self._comm_log.update():
             self._dummies.clear()
+            self._validated_on.end()
             self._sparsify_when_due()
             try:
                 # Not through fairseq's decorator, which does not count down when an error passes.
@@ -362,6 +373,7 @@ def install() -> None:
     joining.install()
     cpu_processes.install()
     full_sharding.install()
+    help_text.install()
     zero_sharding.install()
     screen.install()
     signals.install()

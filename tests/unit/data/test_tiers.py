@@ -25,6 +25,16 @@ def test_the_file_names_pairs_or_target_languages(tmp_path):
     assert (tiers["en-de"], tiers["en-fr"], tiers["en-kk"]) == ("low", "mid", "low")
 
 
+def test_names_of_no_language_of_the_data_are_said(tmp_path, caplog):
+    (tmp_path / "tiers.json").write_text(json.dumps({"low": ["en-de", "en-ge"], "mid": ["fr", "xx", "fi", "lt"]}))
+    load_tiers(tmp_path, {"en-de": 5, "en-fr": 7}, ["fi", "lt"])
+    assert caplog.messages == [
+        f"{tmp_path / 'tiers.json'} names en-ge, xx, which are no language pairs or languages of the data"
+    ]
+    load_tiers(tmp_path, {"en-de": 5})
+    assert len(caplog.messages) == 1
+
+
 def test_a_pair_without_training_data_has_only_a_named_tier(tmp_path):
     (tmp_path / "tiers.json").write_text(json.dumps({"high": ["de"]}))
     assert load_tiers(tmp_path, {"en-de": 0, "en-fr": 0}) == {"en-de": "high"}

@@ -299,6 +299,14 @@ def test_without_training_data_tiers_come_from_the_file_alone(tmp_path):
     assert digit_task(data).pair_tiers() == {"en-bb": "mid"}
 
 
+def test_tiers_of_other_pairs_of_the_directory_are_not_unknown(digits, tmp_path, caplog):
+    shutil.copytree(digits, tmp_path / "data")
+    (tmp_path / "data" / "tiers.json").write_text('{"mid": ["bb", "en-cc"], "low": ["dd"]}')
+    assert digit_task(tmp_path / "data", lang_pairs="en-bb").pair_tiers() == {"en-bb": "mid"}
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 1 and "tiers.json names dd, which are no language pairs or languages of the data" in said[0]
+
+
 # ---- generation ----
 
 

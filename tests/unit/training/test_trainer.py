@@ -222,3 +222,14 @@ def test_what_cannot_work_is_refused(changes, sentence, corpus, tmp_path):
 def test_numbers_out_of_range_are_named(option, value, corpus, tmp_path):
     with pytest.raises(UserError, match=f"`{option}` must be at least"):
         trainer_here(corpus, tmp_path, *SMALL, option, value)
+
+
+@pytest.mark.parametrize("gates", ["base", "base,switch"])
+def test_a_balancing_weight_without_a_switch_gate_is_said(gates, corpus, tmp_path, caplog):
+    ours = ("--criterion", "moe_label_smoothed_cross_entropy", "--load-balancing-weight", 0.01, "--expert-gates", gates)
+    trainer_here(corpus, tmp_path, *SMALL, *ours)
+    said = [message for message in caplog.messages if "--load-balancing-weight 0.01 changes nothing" in message]
+    assert len(said) == (gates == "base")
+    caplog.clear()
+    trainer_here(corpus, tmp_path, *SMALL, *ours[:2], "--expert-gates", gates)
+    assert "changes nothing" not in caplog.text

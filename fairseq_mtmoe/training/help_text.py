@@ -1,0 +1,59 @@
+"""`fairseq-train … --help` with the options of the chosen task, model, criterion and optimizer.
+
+fairseq prints its help before it adds these, whichever are chosen on the same command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_HELP = {"-h", "--help"}
+_EPILOG = "`mtmoe options` lists what the plugin fairseq_mtmoe adds, with the defaults of each architecture."
+
+
+def install() -> None:
+    """Put this around fairseq's `parse_args_and_arch`. Safe to call twice."""
+    from fairseq import options
+
+    if not hasattr(options.parse_args_and_arch, "installed_by"):
+        options.parse_args_and_arch = _with_whole_help(options.parse_args_and_arch)
+
+
+def _with_whole_help(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def parse_args_and_arch(
+        parser: argparse.ArgumentParser, input_args: list[str] | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        given = sys.argv[1:] if input_args is None else input_args
+        if _HELP.intersection(given):
+            _add_chosen(parser, [argument for argument in given if argument not in _HELP])
+            parser.epilog = _EPILOG
+            parser.parse_args(["--help"])
+        return original(parser, input_args, *args, **kwargs)
+
+    parse_args_and_arch.installed_by = __name__  # type: ignore[attr-defined]
+    return parse_args_and_arch
+
+
+def _add_chosen(parser: argparse.ArgumentParser, given: list[str]) -> None:
+    from fairseq.dataclass.utils import gen_parser_from_dataclass
+    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_REGISTRY
+
+    chosen = vars(parser.parse_known_args(given)[0])
+    known = {"task": TASK_REGISTRY, "arch": {**MODEL_REGISTRY, **ARCH_MODEL_REGISTRY}}
+    known.update({name: registry["registry"] for name, registry in REGISTRIES.items()})
+    for option, registered in known.items():
+        kind = registered.get(chosen.get(option))
+        if kind is None:
+            continue
+        group = parser.add_argument_group(f"options of --{option.replace('_', '-')} {chosen[option]}")
+        if hasattr(kind, "add_args"):
+            kind.add_args(group)
+        elif getattr(kind, "__dataclass", None) is not None:
+            gen_parser_from_dataclass(group, kind.__dataclass())

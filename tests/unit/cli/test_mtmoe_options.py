@@ -1,0 +1,91 @@
+"""`mtmoe options`, the table in the README and `--help` say what the options are, and with which defaults."""
+
+import dataclasses
+import re
+
+import pytest
+from click.testing import CliRunner
+from fairseq import options
+
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.cli.options import ARCHITECTURES, CHOICES, options_of, shown
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
+from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
+from tests.helpers.commands import REPOSITORY
+
+
+def ours(name):
+    return {option.flag: option for option in options_of(name) if option.is_ours}
+
+
+def run(*arguments):
+    result = CliRunner().invoke(commands, ["options", *arguments])
+    if isinstance(result.exception, UserError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_defaults_are_those_of_the_architecture():
+    defaults = {name: {o.flag: o.default for o in options_of(name)} for name in ("base_moe_tiny", "base_moe_ml50")}
+    tiny, ml50 = defaults.values()
+    assert (tiny["--num-experts"], ml50["--num-experts"]) == (4, 16)
+    assert (tiny["--encoder-layers"], ml50["--encoder-layers"]) == (2, 12)
+    assert (tiny["--decoder-ffn-embed-dim"], ml50["--decoder-ffn-embed-dim"]) == (128, 4096)
+    assert tiny.keys() == {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(BaseMoEConfig)
+                           if field.name != "_name"}  # fmt: skip
+
+
+def test_each_option_is_ours_or_fairseqs():
+    assert set(ours("translation_heated")) == {
+        "--heating-coefficient", "--heating-epochs", "--heating-updates", "--task-ids",
+    }  # fmt: skip
+    assert set(ours("moe_label_smoothed_cross_entropy")) == {"--load-balancing-weight"}
+    assert not ours("fused_adam") and "--adam-betas" in {option.flag for option in options_of("fused_adam")}
+    assert {"--num-experts", "--max-nonfinite"} <= set(ours("base_moe")) and "--dropout" not in ours("base_moe")
+    assert set(ours("base_dense_tiny")) < set(ours("base_moe"))
+
+
+def test_every_option_is_shown_with_meaning_and_default():
+    text = run("translation_heated")
+    for field in dataclasses.fields(TranslationHeatedConfig):
+        if field.metadata.get("help"):
+            assert (f"--{field.name.replace('_', '-')} " in text) == (field.name != "data")
+    row = next(line for line in text.splitlines() if "--sampling-temperature" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")][1::2] == ["1.5", "fairseq"]
+
+
+def test_the_overview_names_every_choice():
+    text = run()
+    assert all(name in text for name in CHOICES) and "--heating-updates" in text
+    with pytest.raises(UserError, match=r"`NAME` must be one of base_moe, .*but is 'adam' instead"):
+        run("adam")
+
+
+def test_the_table_of_the_readme_has_our_options_with_their_defaults():
+    rows = {}
+    for line in (REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines():
+        if match := re.match(r"\| `(--[a-z-]+)[^|]*\| ([^|]*) \| ", line):
+            rows[match[1]] = match[2]
+    known = {flag: o for name in ("base_moe", *list(CHOICES)[len(ARCHITECTURES) :]) for flag, o in ours(name).items()}
+    known.pop("--task-names")  # the task fills it in
+    assert rows.keys() == known.keys()
+    for flag, option in known.items():
+        found = re.match(r"`([^`]*)`", rows[flag])
+        assert (found[1] if found else "") == shown(option.default), flag
+    tiny = ours("base_moe_tiny")
+    others = [flag for flag in tiny if tiny[flag].default != known.get(flag, tiny[flag]).default]
+    assert others == ["--num-experts"] and "`4` in `base_moe_tiny`" in rows["--num-experts"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--task", "translation_heated", "--arch", "base_moe_tiny")])
+def test_help_shows_the_options_of_what_is_chosen(arguments, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fairseq-train", *arguments, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        options.parse_args_and_arch(options.get_training_parser())
+    text = capsys.readouterr().out
+    assert ended.value.code == 0 and "mtmoe options" in " ".join(text.split())
+    for flag in ("--num-experts", "--heating-updates", "--encoder-embed-dim"):
+        assert (flag in text) == bool(arguments)
+    assert "--label-smoothing" not in text and "--max-tokens" in text
