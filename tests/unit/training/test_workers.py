@@ -11,7 +11,13 @@ from tests.helpers.digits import make_digit_corpus
 from tests.helpers.training import train_here
 
 
-@pytest.mark.parametrize(("task", "buffered"), [("translation_heated", 4), ("translation_multi_simple_epoch", 0)])
+STOCK = (
+    "--task", "translation_multi_simple_epoch", "--lang-pairs", "en-aa,en-bb,en-cc", "--encoder-langtok", "tgt",
+    "--sampling-method", "temperature",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "buffered"), [((), 4), (STOCK, 0)], ids=["ours", "stock"])
 def test_workers_end_with_their_epoch(task, buffered, tmp_path, monkeypatch):
     data = make_digit_corpus(tmp_path / "data", train=160, valid=8, test=8)
     alive = {"training": [], "validation": []}
@@ -29,7 +35,7 @@ def test_workers_end_with_their_epoch(task, buffered, tmp_path, monkeypatch):
     gc.disable()
     try:
         train_here(
-            data, tmp_path / "run", "--task", task, "--num-workers", 1, "--data-buffer-size", buffered, "--no-save",
+            data, tmp_path / "run", *task, "--num-workers", 1, "--data-buffer-size", buffered, "--no-save",
             "--max-epoch", 5, "--virtual-epoch-size", 60, "--max-tokens", 300, "--required-batch-size-multiple", 1,
         )  # fmt: skip
     finally:
