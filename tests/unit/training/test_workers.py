@@ -1,4 +1,4 @@
-"""The worker processes that load batches end with their epoch or validation, without waiting for a garbage collection."""
+"""The worker processes that load batches end with their epoch or validation: no garbage collection is waited for."""
 
 import gc
 import multiprocessing
@@ -9,7 +9,6 @@ from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq_mtmoe.training import SparseTrainer
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.training import train_here
-
 
 STOCK = (
     "--task", "translation_multi_simple_epoch", "--lang-pairs", "en-aa,en-bb,en-cc", "--encoder-langtok", "tgt",
