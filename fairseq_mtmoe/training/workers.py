@@ -27,7 +27,7 @@ class PastEpochs:
         """End the workers of all epochs that were begun so far; how many batches they had is still known."""
         for iterator in self._iterators:
             for name in _HELD_AS:
-                counting = getattr(iterator, name, None)
+                counting: Any = getattr(iterator, name, None)
                 if hasattr(counting, "_itr"):
                     counting._itr = iter(())
         self._iterators.clear()
