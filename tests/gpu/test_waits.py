@@ -1,10 +1,14 @@
 """Whole updates on a pretended GPU, in one process and in several, and the documented number of waits."""
 
+import logging
+import math
+
 import pytest
 import torch
 
 from fairseq_mtmoe.moe.form import Form, form_everywhere
 from tests.helpers import waits
+from tests.helpers.processes import run_processes
 from tests.helpers.trainers import groups_of, state_of, trainer_here
 
 pytestmark = pytest.mark.slow
@@ -45,3 +49,33 @@ def test_updates_are_those_of_this_form_on_a_cpu(digits, tmp_path, gates):
     assert found.keys() == right.keys()
     for name, value in right.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+# Nine batches: in an epoch's last update some processes have none of their own.
+FEW = ("--max-tokens", 300, "--virtual-epoch-size", 250)
+
+
+def update_everywhere(rank, data, folder):
+    """The updates of an epoch: what they make of the parameters that all share, and whether a batch was another's."""
+    logging.disable(logging.INFO)
+    waits.prepare()
+    sizes, was_idle = [], False
+    for gates, dtype in (("base", "float16"), ("task", "float32")):
+        with waits.pretended_gpu():
+            trainer = waits.gpu_trainer(data, folder, gates, dtype, *FEW)
+            for group in groups_of(trainer, 12):
+                assert trainer.train_step(group)["loss"] > 0
+                was_idle = was_idle or True in trainer._dummies
+            shared = [parameter for parameter in trainer.get_model().parameters() if not hasattr(parameter, "expert")]
+            sizes += [float(parameter.detach().float().norm()) for parameter in shared]
+            assert trainer.get_num_updates() > 1
+    return sizes, was_idle
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_several_processes_update_with_idle_ones_among_them(digits, tmp_path, world_size):
+    results = run_processes(update_everywhere, world_size, digits, tmp_path, seconds=300)
+    assert any(was_idle for _, was_idle in results)
+    first, *others = [sizes for sizes, _ in results]
+    assert all(other == first for other in others)
+    assert len(first) > 50 and all(map(math.isfinite, first))
