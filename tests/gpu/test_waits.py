@@ -36,7 +36,7 @@ def test_updates_are_those_of_this_form_on_a_cpu(digits, tmp_path, gates):
     options = ("--expert-gates", gates, "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam")
 
     def updated(cpu):
-        trainer = trainer_here(digits, tmp_path, *options, common__cpu=cpu)
+        trainer = trainer_here(digits, tmp_path / str(cpu), *options, common__cpu=cpu)
         for group in groups_of(trainer, 3):
             trainer.train_step(group)
         return state_of(trainer)
@@ -62,7 +62,7 @@ def update_everywhere(rank, data, folder):
     sizes, was_idle = [], False
     for gates, dtype in (("base", "float16"), ("task", "float32")):
         with waits.pretended_gpu():
-            trainer = waits.gpu_trainer(data, folder, gates, dtype, *FEW)
+            trainer = waits.gpu_trainer(data, folder / gates, gates, dtype, *FEW)
             for group in groups_of(trainer, 12):
                 assert trainer.train_step(group)["loss"] > 0
                 was_idle = was_idle or True in trainer._dummies

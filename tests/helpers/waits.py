@@ -118,7 +118,7 @@ def all_updates_wait(rank: int, data: Path, folder: Path) -> dict[str, Counter[s
     """`update_waits` of every model."""
     logging.disable(logging.INFO)
     try:
-        return {model: update_waits(data, folder, model) for model in MODELS}
+        return {model: update_waits(data, folder / model, model) for model in MODELS}
     finally:
         logging.disable(logging.NOTSET)
 
@@ -134,8 +134,8 @@ def tables() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         data = make_digit_corpus(Path(folder) / "data", train=100)
         updates = [
-            all_updates_wait(0, data, Path(folder)),
-            run_processes(all_updates_wait, 2, data, Path(folder))[0],
+            all_updates_wait(0, data, Path(folder) / "alone"),
+            run_processes(all_updates_wait, 2, data, Path(folder) / "several")[0],
         ]
     return {
         "layers": layer_table(all_layers_wait(), run_processes(all_layers_wait, 2)[0]),
