@@ -20,7 +20,7 @@ from fairseq import checkpoint_utils, utils
 from omegaconf import open_dict
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import expert_files, loading
+from fairseq_mtmoe.checkpoints import expert_files, loading, mismatch
 from fairseq_mtmoe.checkpoints.expert_states import content_of, split
 from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters
 from fairseq_mtmoe.errors import UserError, must_be
@@ -200,7 +200,10 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     share = share_of(trainer)
     if share is None or not (share.is_exchanged or expert_files.is_in_parts(path)):
         return expert_files.load_trunk(path)
-    return expert_files.load_local(path, share, trained_shapes(trainer), is_flat(trainer))
+    try:
+        return expert_files.load_local(path, share, trained_shapes(trainer), is_flat(trainer))
+    except UserError as error:
+        raise mismatch.refusal_of(model, path) or error from error
 
 
 def share_of(trainer: Any) -> ExpertShare | None:

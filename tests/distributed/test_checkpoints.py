@@ -12,8 +12,9 @@ from torch import distributed as dist
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import expert_files
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import connections
+from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.commands import BIN, ENVIRONMENT, PLUGIN, REPOSITORY, generate, run
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import SECONDS, run_processes
@@ -186,3 +187,17 @@ def test_processes_copy_what_they_write_and_agree_beside_the_gpus(corpus, tmp_pa
     experts = {name for name in first if ".moe.experts." in name}
     assert experts and {name for name in second if name.startswith("/model")} == experts
     assert all(".moe.experts." in name for name in second)
+
+
+def refused(rank, data, options):
+    with pytest.raises(Exception) as caught:
+        train_here(data, *options)
+    return str(find_user_error(caught.value))
+
+
+def test_a_whole_checkpoint_of_another_size_is_named_where_each_process_takes_its_share(tmp_path):
+    path = str(OLD / "sparse" / "checkpoint_last.pt")
+    options = (tmp_path, *RUNS["sparse"], "--restore-file", path, "--encoder-embed-dim", 16)
+    right = "`--encoder-embed-dim` must be 8 and `--decoder-embed-dim` 8"
+    sentence = f"{right} to load `{path}`, but they are 16 and 16 instead."
+    assert run_processes(refused, 2, OLD / "data", options) == [sentence, sentence]
