@@ -86,10 +86,21 @@ def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ran
         local = _local(path, load_on_all_ranks)
         state = _whole_state(path, lambda: _upgraded(path, file_io.load(local), arg_overrides), parts)
     rename_criterions(state)
+    _keep_options_with_place(state)
     return state
 
 
 load_checkpoint_to_cpu.installed_by = __name__  # type: ignore[attr-defined]
+
+
+def _keep_options_with_place(state: dict[str, Any]) -> None:
+    """Beside the place in the data of version 0.1.0, which does not say how it was reached, put the task's options."""
+    place, cfg = (state.get("extra_state") or {}).get("train_iterator"), state.get("cfg")
+    if cfg is None or not isinstance(place, dict) or "sampling" in place or "batches_in_epoch" not in place:
+        return
+    from omegaconf import OmegaConf
+
+    place["options"] = OmegaConf.to_container(cfg.task) if OmegaConf.is_config(cfg.get("task")) else {}
 
 
 def _local(path: str, load_on_all_ranks: bool) -> str:

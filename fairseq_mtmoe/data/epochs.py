@@ -71,7 +71,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         if self.epoch != state_dict["epoch"]:
             self.epoch, self._frozen_batches = state_dict["epoch"], None
         if hasattr(self.dataset, "resume") and "batches_in_epoch" in state_dict:
-            seen = self._resume_drawing(state_dict.get("sampling"), seen)
+            seen = self._resume_drawing(state_dict, seen)
         if seen:
             self.seed = state_dict.get("seed", self.seed)
         self._begin_after(seen, state_dict.get("group_size", self.num_shards) if seen else self.num_shards)
@@ -79,10 +79,10 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         if seen:
             self._next_epoch_itr = self._get_iterator_for_epoch(self.epoch, state_dict.get("shuffle", True))
 
-    def _resume_drawing(self, memory: Any, seen: int) -> int:
+    def _resume_drawing(self, state_dict: dict[str, Any], seen: int) -> int:
         """Let the dataset draw as it did; returns how many batches of what is now the epoch were seen."""
         drawn = self.dataset.draw
-        goes_on = self.dataset.resume(memory, self.epoch, seen > 0)
+        goes_on = self.dataset.resume(state_dict, seen > 0)
         if self.dataset.draw != drawn:
             self._frozen_batches = None
         if goes_on:

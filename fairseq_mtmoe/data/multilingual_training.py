@@ -12,7 +12,16 @@ import torch
 
 from fairseq_mtmoe.data.multilingual import PairLoader
 from fairseq_mtmoe.data.multilingual_batches import PairsDataset
-from fairseq_mtmoe.data.sampling import Order, SamplingPlan, batch_ends, changes, order_by_length, recall, remember
+from fairseq_mtmoe.data.sampling import (
+    Order,
+    SamplingPlan,
+    batch_ends,
+    changes,
+    order_by_length,
+    recall,
+    recall_0_1_0,
+    remember,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -60,18 +69,22 @@ class TrainingPairs(PairsDataset):
         """What a checkpoint must remember to go on in this epoch, or at the beginning of the next."""
         return remember(self.plan, epoch)
 
-    def resume(self, memory: Mapping[str, Any] | None, epoch: int, has_begun: bool) -> bool:
+    def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
         """Go on in a checkpoint's epoch; says what has changed since.
 
         Args:
-            memory: the checkpoint's; None in one of version 0.1.0, whose epochs could be longer than a pass.
-            epoch: the checkpoint's.
+            state: the checkpoint's, with `epoch` and what was remembered as `sampling`; in one of version 0.1.0 with
+                the `options` of its task instead.
             has_begun: whether a part of the epoch was seen.
 
         Returns:
             whether that part stays seen: not if the data has changed. Then the next epoch begins.
         """
-        before = recall(memory) if memory is not None else self.plan.as_before_memory(epoch, self.updates)
+        epoch, memory = state["epoch"], state.get("sampling")
+        if memory is not None:
+            before = recall(memory)
+        else:
+            before = recall_0_1_0(state.get("options", {}), self.plan, epoch, self.updates)
         goes_on = self.plan.follow(before, has_begun, self.updates)
         self._report(before, goes_on and has_begun)
         self.epoch = 0

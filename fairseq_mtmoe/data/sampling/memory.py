@@ -5,6 +5,7 @@ With it a run goes on where it was, also under other rules; without it the place
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,30 @@ def recall(memory: Mapping[str, Any]) -> SamplingPlan:
             "The checkpoint's memory of what was drawn must be as it was saved, but is damaged: go on from another "
             "checkpoint, or begin the data anew with `--reset-dataloader`."
         ) from error
+
+
+def recall_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: int, update: int) -> SamplingPlan:
+    """The plan of a run of version 0.1.0, whose checkpoints remember no more than their options.
+
+    Args:
+        options: the checkpoint's; where they do not say how it drew, it drew by the rules of `plan`.
+        plan: of the run that goes on, with the same data.
+        epoch: the checkpoint's.
+        update: how many updates were made.
+    """
+    try:
+        weights = options["sampling_weights"]
+        assert not options["sampling_weights_from_file"]
+        known = {
+            **options,
+            "sampling_weights": ast.literal_eval(weights) if isinstance(weights, str) else None,
+            "heating_epochs": options["heating_epochs"] or options["max_epoch"],
+            "heating_updates": None,
+            "exceeds_pass": True,
+        }
+        return plan.as_before_memory(epoch, update, _rules_of(known, plan.names), int(options["seed"]))
+    except (KeyError, TypeError, ValueError, SyntaxError, AssertionError):
+        return plan.as_before_memory(epoch, update)
 
 
 def _recall(memory: Mapping[str, Any]) -> SamplingPlan:

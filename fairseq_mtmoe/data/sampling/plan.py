@@ -90,10 +90,13 @@ class SamplingPlan:
         """Stand at the first epoch, before which so many updates were made."""
         self.stand_at(Place(1, self.rules, self._epochs_per_pass(0), update=update))
 
-    def as_before_memory(self, epoch: int, update: int) -> SamplingPlan:
-        """The plan by which version 0.1.0, whose checkpoints remember none, would draw this epoch."""
+    def as_before_memory(
+        self, epoch: int, update: int, rules: Rules | None = None, seed: int | None = None
+    ) -> SamplingPlan:
+        """The plan by which version 0.1.0, whose checkpoints remember none, drew this epoch: by `rules`, or its own."""
         before = copy(self)
-        before.rules = replace(self.rules, exceeds_pass=True)
+        before.rules = replace(rules or self.rules, exceeds_pass=True)
+        before.seed = self.seed if seed is None else seed
         before.begin(0)
         before.place_at(epoch, update)
         return before

@@ -142,6 +142,22 @@ def test_a_checkpoint_of_0_1_0_goes_on_where_it_was(digits):
     assert go(resumed, len(expected)) == expected and go(resumed, 30) == go(before, 30)
 
 
+OPTIONS_OF_0_1_0 = {**HEATED, "heating_epochs": None, "sampling_weights": None, "sampling_weights_from_file": None,
+                    "virtual_data_size": None, "seed": 1}  # fmt: skip
+
+
+def test_a_longer_run_of_0_1_0_does_not_cool_down_either(digits):
+    before, seen = interrupted(digits, 16)
+    state, rest = {**of_0_1_0(before.state_dict()), "options": OPTIONS_OF_0_1_0}, rest_of(before)
+    resumed = resume(state, digits, max_epoch=9)
+    later = go(resumed, 80) + rest_of(resumed)
+    assert later[: len(rest)] == rest
+    assert resumed.dataset.plan.temperature(9) == pytest.approx(3.0)
+    assert spread(seen + later) == 1
+    state["options"] = {**OPTIONS_OF_0_1_0, "sampling_weights": "open('x')", "max_epoch": "x"}
+    assert resume(state, digits).dataset.plan.temperature(4) == pytest.approx(1.5 * (1 + 3 * 3 / 4) ** 0.5)
+
+
 def test_a_run_that_0_1_0_began_keeps_epochs_that_are_longer_than_a_pass(digits):
     state = of_0_1_0(interrupted(digits, 3, virtual_epoch_size=500)[0].state_dict())
     resumed = resume(state, digits, virtual_epoch_size=500)

@@ -1,9 +1,12 @@
 """fairseq's training command, resumed with other sampling options: the run goes on as if they had been the same."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 from fairseq_mtmoe.analysis.run_log import read
+from fairseq_mtmoe.checkpoints import file_io
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.training import train_here
 
@@ -26,11 +29,18 @@ def same(first, second):
 def test_a_finished_run_goes_on_without_cooling_down(small, tmp_path):
     """`--heating-epochs` is the `--max-epoch` that the run began with, and not the one that it goes on with."""
     train_here(small, tmp_path / "longer", *HEATED, "--max-epoch", 2)
+    shutil.copytree(tmp_path / "longer", tmp_path / "of 0.1.0")
+    last = str(tmp_path / "of 0.1.0" / "checkpoint_last.pt")
+    state = file_io.load(last)
+    del state["extra_state"]["train_iterator"]["sampling"]
+    file_io.save(state, last)
     longer = train_here(small, tmp_path / "longer", *HEATED, "--max-epoch", 4)
     whole = train_here(small, tmp_path / "whole", *HEATED, "--max-epoch", 4, "--heating-epochs", 2)
     assert temperatures(tmp_path / "longer") == temperatures(tmp_path / "whole")
     assert temperatures(tmp_path / "longer") == pytest.approx([1.5, 1.5 * np.sqrt(2.5), 3.0, 3.0])
     assert same(longer, whole)
+    train_here(small, tmp_path / "of 0.1.0", *HEATED, "--max-epoch", 3)
+    assert temperatures(tmp_path / "of 0.1.0") == temperatures(tmp_path / "whole")[:3]
 
 
 def test_heating_by_update_resumes_in_the_middle_of_an_epoch(small, tmp_path):
