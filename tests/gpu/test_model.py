@@ -69,13 +69,15 @@ def passed(model, net_input):
     return [output.detach(), *(parameter.grad for parameter in model.parameters())]
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype, _ in TYPES])
+# What options do is no matter of types.
+OPTIONS = ({"idle": True}, {"checkpoint_activations": True})
+TYPES_OPTIONS = [*((dtype, {}) for dtype, _ in TYPES), *((torch.float32, options) for options in OPTIONS)]
+
+
+@pytest.mark.parametrize(("dtype", "options"), TYPES_OPTIONS, ids=str)
 @capabilities
 @pytest.mark.parametrize("gates", GATES)
-@pytest.mark.parametrize("options", [{}, {"checkpoint_activations": True}, {"idle": True}], ids=str)
-def test_a_model_trains_as_in_this_form_on_a_cpu(gates, options, capability, form, dtype):
-    if options and dtype != torch.float32:
-        pytest.skip("what these do is no matter of types")
+def test_a_model_trains_as_in_this_form_on_a_cpu(gates, capability, form, dtype, options):
     options = dict(options)
     idle = options.pop("idle", False)
     layers = dict(encoder_layers=4, decoder_layers=4) if "," in gates else {}
