@@ -78,6 +78,11 @@ def between_hosts() -> Any:
     return _between_hosts[world]
 
 
+def made_between_hosts() -> Any:
+    """The group of `between_hosts` where there is one already; else that of all processes."""
+    return _between_hosts.get(dist.group.WORLD, dist.group.WORLD)
+
+
 def _backend() -> str:
     return dist.get_backend()
 

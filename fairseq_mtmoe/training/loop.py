@@ -83,7 +83,8 @@ def _save_and_end(
     with connections.naming_lost_processes():
         checkpoint_utils.save_checkpoint(cfg, trainer, epoch_itr, None)
         if connections.several_processes():
-            dist.barrier()  # whoever starts processes may kill the others when one ends
+            # Whoever starts processes may kill the others when one ends.
+            dist.barrier(group=connections.made_between_hosts())
     if trainer.is_data_parallel_master:
         done = f"{number.name} ended the run after update {trainer.get_num_updates()}"
         print(f"{done}: {_how_to_go_on(cfg, trainer.checkpoint_suffix)}.", file=sys.stderr, flush=True)

@@ -46,7 +46,7 @@ def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
             sentence = str(error)
     if connections.several_processes():
         box = [sentence]
-        dist.broadcast_object_list(box, src=0)
+        dist.broadcast_object_list(box, src=0, group=connections.made_between_hosts())
         sentence = box[0]
     if sentence is not None:
         raise UserError(sentence)

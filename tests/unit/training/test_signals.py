@@ -113,6 +113,7 @@ def ends(function, *after):
     ready, tell = FORK.Pipe(duplex=False)
     process = FORK.Process(target=function, args=(tell,))
     process.start()
+    tell.close()  # a process that fails then ends the wait for it
     ready.recv()
     for seconds, number in after:
         time.sleep(seconds)
@@ -166,6 +167,7 @@ def with_worker(tell):
 
 
 def test_workers_end_by_their_parents_signal_alone():
+    signals.install()
     assert ends(with_worker) == 0
 
 
