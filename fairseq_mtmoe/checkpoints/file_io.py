@@ -155,7 +155,6 @@ def _saved_whole(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(obj, filename, async_write)
         return save(obj, filename)
 
-    torch_persistent_save.installed_by = __name__  # type: ignore[attr-defined]
     return torch_persistent_save
 
 
@@ -168,6 +167,7 @@ def _writable_or_one_sentence(original: Callable[[str], None]) -> Callable[[str]
                 f"`--save-dir` must be a folder in which files can be written, but is {save_dir!r}: {error.strerror}."
             ) from error
 
+    verify_checkpoint_directory.installed_by = __name__  # type: ignore[attr-defined]
     return verify_checkpoint_directory
 
 
@@ -175,7 +175,7 @@ def install() -> None:
     """Put these functions in the place of fairseq's. Safe to call twice."""
     from fairseq import checkpoint_utils
 
-    if hasattr(checkpoint_utils.torch_persistent_save, "installed_by"):
+    if hasattr(checkpoint_utils.verify_checkpoint_directory, "installed_by"):
         return
     checkpoint_utils.verify_checkpoint_directory = _writable_or_one_sentence(
         checkpoint_utils.verify_checkpoint_directory
