@@ -47,8 +47,13 @@ def plan_of(args: Namespace, loader: PairLoader) -> SamplingPlan:
 
 
 def announce(journal: Journal, dataset: TrainingPairs, epoch: int, run: Dict[str, Any]) -> None:
-    """Say how an epoch's sentences are sampled; before the first one, also what is known of the `run`."""
+    """Say how an epoch's sentences are sampled; before the first one, also what is known of the `run`.
+
+    Raises:
+        UserError: neither the options nor a checkpoint say how long the temperature rises.
+    """
     plan = dataset.plan
+    plan.rules.schedule.check_duration()
     names = [key[len("main:") :] if key.startswith("main:") else key for key in plan.names]
     options = options_of(plan.rules, names)
     if not journal.has_begun:

@@ -248,7 +248,7 @@ class TranslationHeatedTask(TranslationMultiSimpleEpochTask):
     # ---- training ----
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Called by fairseq; says how the epoch's sentences are sampled."""
+        """Called by fairseq before it trains; says how the epoch's sentences are sampled, or why they cannot be."""
         if not self.training:
             raise UserError("`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`.")
         run = {

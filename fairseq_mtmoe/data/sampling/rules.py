@@ -69,11 +69,11 @@ class Rules:
 
         Args:
             before: the others.
-            given_duration: whether C of the heating was asked for. Else it is a default, which the run settled when it
-                began: a run that goes on for longer does not cool down.
+            given_duration: whether C of the heating was asked for. Else it is, in epochs or updates, what the run
+                settled when it began: a run that goes on for longer does not cool down.
         """
         schedule, old = self.schedule, before.schedule
-        if not given_duration and schedule.heating_coefficient > 0 < old.heating_coefficient and old.heating_epochs:
-            schedule = replace(schedule, heating_epochs=old.heating_epochs)
+        if not given_duration and schedule.heating_coefficient > 0 < old.heating_coefficient:
+            schedule = replace(schedule, heating_epochs=old.heating_epochs, heating_updates=old.heating_updates)
         same_size = self.virtual_epoch_size == before.virtual_epoch_size
         return replace(self, schedule=schedule, exceeds_pass=before.exceeds_pass and same_size)

@@ -23,7 +23,8 @@ class Schedule:
         method: one of `METHODS`.
         temperature: T_s, for the method `temperature`.
         heating_coefficient: k of equation 2.
-        heating_epochs: C of equation 2; None without heating, or where it goes by updates.
+        heating_epochs: C of equation 2; None without heating, where it goes by updates, or, with `heating_updates`
+            None too, while only a checkpoint knows it.
         heating_updates: C in updates, in the place of epochs: an epoch has the temperature of the update it begins at.
         weights: (L,) fixed shares, instead of the method's.
 
@@ -50,12 +51,19 @@ class Schedule:
         if self.heating_coefficient > 0:
             self._check_heating()
 
-    def _check_heating(self) -> None:
-        if self.heating_epochs is None and self.heating_updates is None:
+    def check_duration(self) -> None:
+        """To be called before training: until then a checkpoint may say what C is.
+
+        Raises:
+            UserError: it heats, but in how many epochs or updates is not known.
+        """
+        if self.heating_coefficient > 0 and self.heating_epochs is None and self.heating_updates is None:
             raise UserError(
                 "`--heating-coefficient` above 0 needs to know in how many epochs or updates to heat: "
                 "give `--heating-epochs`, `--heating-updates` or `--max-epoch`."
             )
+
+    def _check_heating(self) -> None:
         if self.heating_epochs is not None and self.heating_updates is not None:
             raise UserError("`--heating-epochs` and `--heating-updates` exclude each other: give one of them.")
         for name, duration in (("epochs", self.heating_epochs), ("updates", self.heating_updates)):

@@ -7,6 +7,7 @@ import pytest
 
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.errors import UserError
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.training import train_here
 
@@ -44,10 +45,11 @@ def test_a_finished_run_goes_on_without_cooling_down(small, tmp_path):
 
 
 def test_heating_by_update_resumes_in_the_middle_of_an_epoch(small, tmp_path):
-    options = (*HEATED, "--heating-updates", 9, "--max-epoch", 9)
-    for updates in (7, 12):
-        parts = train_here(small, tmp_path / "parts", *options, "--max-update", updates)
-    whole = train_here(small, tmp_path / "whole", *options, "--max-update", 12)
+    """`--heating-updates` is remembered: the run that goes on is not given it, nor a `--max-epoch`."""
+    by_update = (*HEATED, "--heating-updates", 9)
+    train_here(small, tmp_path / "parts", *by_update, "--max-update", 7)
+    parts = train_here(small, tmp_path / "parts", *HEATED, "--max-update", 12)
+    whole = train_here(small, tmp_path / "whole", *by_update, "--max-update", 12)
     events = [event for event in read(tmp_path / "whole") if event["event"] == "sampling"]
     begins = [event["updates_before"] for event in events]
     assert begins[0] == 0 and len(begins) >= 3 and 7 not in begins
@@ -55,3 +57,9 @@ def test_heating_by_update_resumes_in_the_middle_of_an_epoch(small, tmp_path):
     assert [event["temperature"] for event in events] == pytest.approx(expected)
     assert temperatures(tmp_path / "parts") == temperatures(tmp_path / "whole")
     assert same(parts, whole)
+
+
+def test_a_new_run_that_does_not_know_how_long_to_heat_ends_before_it_trains(small, tmp_path):
+    with pytest.raises(UserError, match="give `--heating-epochs`, `--heating-updates` or `--max-epoch`"):
+        train_here(small, tmp_path / "new", *HEATED, "--max-update", 3)
+    assert not [path for path in (tmp_path / "new").iterdir() if not path.name.startswith(".")]

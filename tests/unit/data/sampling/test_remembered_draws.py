@@ -85,6 +85,29 @@ def test_a_run_that_goes_on_for_longer_does_not_cool_down():
     assert spread(times) == 1 and min(map(min, times)) > 5
 
 
+@pytest.mark.parametrize("epochs", [20, None])
+def test_heating_by_update_goes_on_by_update(epochs):
+    first = plan(heated(epochs=None, updates=100))
+    hot = first.temperature(3, 50)
+    longer = resumed(first, 4, plan(heated(epochs=epochs), given_duration=False), update=100)
+    assert changes(recall(saved(first, 4)), longer) == []
+    assert hot == pytest.approx(1.5 * np.sqrt(2.5)) and longer.temperature(4) == pytest.approx(3.0)
+    again = resumed(longer, 5, plan(heated(epochs=1000), given_duration=False), update=200)
+    assert again.temperature(5) == pytest.approx(3.0)
+    by_epoch = resumed(longer, 5, plan(heated(epochs=10)), update=200)
+    assert by_epoch.temperature(5) == pytest.approx(1.5 * np.sqrt(2.2))
+
+
+def test_only_a_checkpoint_may_know_the_duration_in_the_place_of_the_options():
+    unknown = plan(heated(epochs=None), given_duration=False)
+    for other in (unknown, resumed(plan(heated(0)), 4, plan(heated(epochs=None), given_duration=False))):
+        with pytest.raises(UserError, match="give `--heating-epochs`, `--heating-updates` or `--max-epoch`"):
+            other.rules.schedule.check_duration()
+    known = resumed(plan(), 4, unknown)
+    known.rules.schedule.check_duration()
+    assert same(known.draw(9), plan().draw(9))
+
+
 def test_a_duration_that_is_asked_for_counts_and_so_does_one_for_a_heating_that_only_begins():
     first = plan(heated(epochs=10), given_duration=False)
     asked = resumed(first, 11, plan(heated(epochs=20)))

@@ -52,10 +52,6 @@ def test_only_the_method_temperature_has_one():
         ({"temperature": math.nan}, "`--sampling-temperature`"),
         ({"heating_coefficient": -0.5}, "`--heating-coefficient` must be a finite number of at least 0, but is -0.5"),
         (
-            {"method": "temperature", "heating_coefficient": 1.0},
-            "give `--heating-epochs`, `--heating-updates` or `--max-epoch`",
-        ),
-        (
             {"method": "temperature", "heating_coefficient": 1.0, "heating_epochs": 3, "heating_updates": 3},
             "`--heating-epochs` and `--heating-updates` exclude each other",
         ),
