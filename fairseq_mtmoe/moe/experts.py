@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.moe.grouped import grouped_linear, grouped_relu_network
+from fairseq_mtmoe.moe.grouped import ends_at_hand, grouped_linear, grouped_relu_network
 from fairseq_mtmoe.moe.share import ExpertShare
 from fairseq_mtmoe.moe.spares import SpareMemory
 
@@ -97,6 +97,7 @@ class ExpertBank(nn.Module):
         if self.activation is F.relu and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
             return grouped_relu_network(rows_TH, ends_N, *weights, self.spares, most)
+        ends_N = ends_at_hand(ends_N, rows_TH, self.fc1_weight, most)  # once for both products
         inner = self.activation(grouped_linear(rows_TH, ends_N, self.fc1_weight, self.fc1_bias, most))
         inner = F.dropout(inner, self.dropout, self.training)
         return grouped_linear(inner, ends_N, self.fc2_weight, self.fc2_bias, most)

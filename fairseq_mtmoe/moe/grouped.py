@@ -49,7 +49,7 @@ def grouped_linear(
         rows_TI, weight_NOI = _as_autocast_wants(rows_TI, weight_NOI)
     else:
         rows_TI, weight_NOI, bias_NO = _as_autocast_wants(rows_TI, weight_NOI, bias_NO)
-    product: Tensor = _linear(rows_TI, _at_hand(ends_N, rows_TI, weight_NOI, most), weight_NOI, bias_NO, most)
+    product: Tensor = _linear(rows_TI, ends_at_hand(ends_N, rows_TI, weight_NOI, most), weight_NOI, bias_NO, most)
     return product
 
 
@@ -68,18 +68,21 @@ def grouped_relu_network(
     `spares`, if given, is where the gradients of the weights are written.
     """
     operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
-    ends_N = _at_hand(ends_N, operands[0], operands[1], most)
+    ends_N = ends_at_hand(ends_N, operands[0], operands[1], most)
     output: Tensor = _ReluNetwork.apply(spares, most, ends_N, *operands)  # type: ignore[no-untyped-call]
     return output
 
 
 def reads_ends(rows: Tensor, weight: Tensor, most: int | None = None) -> bool:
     """Whether the host reads where the groups of rows on a GPU end, which it must wait for unless it knows already."""
-    return not form_for(rows).has_values_at_hand and _way_for(rows, weight, most=most) is ONE_BY_ONE
+    if form_for(rows).has_values_at_hand:
+        return False
+    operands = _as_autocast_wants(rows[:0], weight[:0])  # their types and widths, without casting values
+    return _way_for(*operands, most=most) is ONE_BY_ONE
 
 
-def _at_hand(ends: Tensor, rows: Tensor, weight: Tensor, most: int | None) -> Tensor:
-    """The ends where they will be read: brought to the host once, for the backward pass too."""
+def ends_at_hand(ends: Tensor, rows: Tensor, weight: Tensor, most: int | None) -> Tensor:
+    """The ends where they will be read: brought to the host once, for the backward pass and further products too."""
     return ends if torch.compiler.is_compiling() or not reads_ends(rows, weight, most) else ends.cpu()
 
 

@@ -66,7 +66,7 @@ class TokenShuffle:
         place, size = dist.get_rank(group), len(counts)
         send = parts_of(num_tokens, place, size)
         receive = [parts_of(count, source, size)[place] for source, count in enumerate(counts)]
-        # From pinned memory it flows to a GPU by itself.
+        # From pinned memory it flows to a GPU by itself. That takes a GPU, whatever form computations are given.
         order_T = torch.randperm(num_tokens, pin_memory=scores_TN.is_cuda).to(scores_TN.device, non_blocking=True)
         # A last column tells padding from tokens.
         sent = scores_TN.new_zeros(num_tokens, num_experts + 1)

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.form import Form, form_everywhere
 from tests.helpers import waits
@@ -23,6 +24,15 @@ def test_the_documented_waits_are_those_that_are_counted():
 def test_base_layers_wait_for_nothing_in_training():
     for kind in waits.TYPES:
         assert waits.layer_waits("base", *kind, training=True) == 0
+
+
+@pytest.mark.parametrize("options", [{"activation": F.gelu}, {"dropout": 0.1}], ids=["gelu", "dropout"])
+def test_experts_of_any_activation_and_dropout_wait_as_often_as_those_with_relu(options):
+    for gate in waits.GATES:
+        for kind in waits.TYPES:
+            for training in (True, False):
+                case = (gate, *kind, training)
+                assert waits.layer_waits(*case, **options) == waits.layer_waits(*case), case
 
 
 @pytest.mark.parametrize("gates", ["base", "task"])

@@ -33,7 +33,7 @@ LAYERS = 4  # with experts, in the models whose updates are counted
 # ---- one layer ----
 
 
-def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bool) -> int:
+def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bool, **expert_options: Any) -> int:
     """How often the host waits in one expert layer, forward and, in training, backward; one process or each of several.
 
     In several processes BASE shuffles its tokens; the numbers of tokens, which a stack asks for once, are known.
@@ -45,7 +45,7 @@ def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bo
 
     torch.manual_seed(0)
     share = share_experts(N)
-    layer = MoELayer(build_gate(gate, N, H, TASKS), ExpertBank(N, H, F, share=share))
+    layer = MoELayer(build_gate(gate, N, H, TASKS), ExpertBank(N, H, F, share=share, **expert_options))
     counts = TokenCounts()
     if isinstance(layer.gate, BaseGate) and share.is_exchanged:
         layer.gate.shuffle = TokenShuffle(share, counts)

@@ -6,7 +6,16 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.moe import grouped
 from fairseq_mtmoe.moe.batched import Operand, batched_products, has_batched_products
-from fairseq_mtmoe.moe.grouped import BATCHED, IN_ONE, ONE_BY_ONE, filled_way, grouped_linear, grouped_relu_network
+from fairseq_mtmoe.moe.form import Form, form_everywhere
+from fairseq_mtmoe.moe.grouped import (
+    BATCHED,
+    IN_ONE,
+    ONE_BY_ONE,
+    filled_way,
+    grouped_linear,
+    grouped_relu_network,
+    reads_ends,
+)
 
 INPUTS, OUTPUTS = 8, 12
 GROUPS = {
@@ -127,6 +136,15 @@ def test_autocast_casts_as_for_a_linear_layer():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert grouped_linear(rows, ends, weight, bias).dtype == torch.bfloat16
         assert F.linear(rows, weight[0]).dtype == torch.bfloat16
+
+
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
+def test_the_host_reads_ends_for_the_types_that_autocast_makes():
+    rows, weight = torch.ones(3, 8), torch.ones(2, 16, 8)
+    with form_everywhere(Form.GPU_WITH_GROUPED_MM):
+        assert reads_ends(rows, weight)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert not reads_ends(rows, weight)
 
 
 def test_the_operators_keep_torchs_rules():
