@@ -40,6 +40,7 @@ class Alarm:
         self._store, self._line = store, line
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._heard: UserError | None = None  # for when the store has gone
 
     def tell(self, error: BaseException) -> None:
         """Tell all processes why this one fails, unless another one failed first."""
@@ -49,16 +50,30 @@ class Alarm:
         said = {"words": words} if sentence is None else {"sentence": str(sentence)}
         with suppress(RuntimeError):  # the store is gone, and with it the first process
             self._store.compare_set(_KEY, "", json.dumps(said))
+        self.heard()  # its own words, too
 
     def heard(self) -> UserError | None:
         """The sentence that the first error ends this process with; None as long as there is none."""
+        if self._heard is not None:
+            return self._heard
         try:
             if not self._is_there() or not self._store.check([_KEY]):
                 return None
             said = json.loads(self._store.get(_KEY))
         except RuntimeError:
             return None
-        return UserError(said["sentence"]) if "sentence" in said else connections.lost_with(said["words"])
+        self._heard = UserError(said["sentence"]) if "sentence" in said else connections.lost_with(said["words"])
+        with suppress(RuntimeError):
+            self._store.set(f"known to {dist.get_rank()}", "")
+        return self._heard
+
+    def _wait_for_others(self) -> None:
+        """Until all know of the error, or had time for two looks: the store goes when its process does."""
+        end = time.monotonic() + 2.5 * _PAUSE
+        keys = [f"known to {rank}" for rank in range(dist.get_world_size())]
+        with suppress(RuntimeError):
+            while self._is_there() and not self._store.check(keys) and time.monotonic() < end:
+                time.sleep(_PAUSE / 10)
 
     def _is_there(self) -> bool:
         """Whether the store is still there: asking it otherwise has torch print the frames of its stack."""
@@ -77,10 +92,15 @@ class Alarm:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the process end in its own way: a thread that still ran then could make Python crash."""
+        """Let the process end in its own way: a thread that still ran then could make Python crash.
+
+        After an error the others get up to 1.25 seconds to hear of it.
+        """
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout=_GRACE)
+        if self._heard is not None:
+            self._wait_for_others()
         if self._line is not None:
             self._line.close()
 
@@ -99,6 +119,7 @@ def start(store: Any) -> None:
     line = None
     with suppress(AttributeError, OSError):  # a store in a file has no address
         line = socket.create_connection((store.host, store.port), timeout=_GRACE)
+        line.setblocking(False)  # with a timeout, also a look that should not wait does
     with suppress(AttributeError, RuntimeError, NotImplementedError):
         store = store.clone()
     _alarm = Alarm(dist.PrefixStore("fairseq_mtmoe alarm", store), line)  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.training import alarm, connections, signals
+from fairseq_mtmoe.training import alarm, connections, screen, signals
 from fairseq_mtmoe.training.agreement import Options, differing, first_difference, shared_options
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
                 raise
             raise reason from error
         finally:
+            screen.close()
             alarm.stop()
 
     with signals.watched_if_training(cfg, main):

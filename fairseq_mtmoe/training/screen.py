@@ -176,6 +176,11 @@ def follow(trainer: Any) -> None:
         log_to_file(trainer.cfg)  # where fairseq has spawned this process, nothing of ours came before
 
 
+def close() -> None:
+    """The run is over in this process: its terminal is as it was. Safe to call twice."""
+    _screen.close()
+
+
 def log_to_file(cfg: Any) -> None:
     """Let the screen have warnings and errors alone, and a file have everything. Safe to call twice."""
     root = logging.getLogger()
@@ -236,7 +241,7 @@ def _with_screen(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(cfg, main, **kwargs)
         finally:
-            _screen.close()
+            close()
 
     return call_main
 

@@ -7,6 +7,7 @@ Hence a thread reads the signals, from a socket into which Python puts them as s
 from __future__ import annotations
 
 import functools
+import logging
 import multiprocessing
 import os
 import signal
@@ -14,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch import distributed as dist
 from torch.multiprocessing.spawn import ProcessExitedException
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-AS_ONE = 0.3  # seconds: `timeout`, for one, signals the process and then its whole group
+AS_ONE = 1.0  # seconds: `timeout` signals the process and then its whole group, torchrun forwards what a terminal sent
 
 _watch: _Watch | None = None
 
@@ -68,8 +69,7 @@ class _Watch:
             if self.saves:
                 _say(f"{number.name}: the run saves after this update and ends; a second signal ends it at once.")
             elif spawned:  # they train, and this process waits for them
-                for child in spawned:
-                    os.kill(child.pid or 0, number)
+                _pass_on(number, spawned)
             else:
                 _end_at_once(number, "before its first update, and nothing is lost: the same command starts it again")
         elif now - self._since > AS_ONE:
@@ -78,6 +78,15 @@ class _Watch:
 
 def _do_nothing(*_: Any) -> None:
     """The handler of our signals; what they do is the watch's."""
+
+
+def _pass_on(number: signal.Signals, spawned: list[SpawnProcess]) -> None:
+    """To processes that torch started, which then say how the run ends: torch has nothing to add."""
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
+    for child in spawned:
+        if child.pid:
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(child.pid, number)
 
 
 def _end_at_once(number: signal.Signals, how: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.commands import ENVIRONMENT, REPOSITORY, training_arguments
 from tests.helpers.digits import make_digit_corpus
+from tests.kill.runs import free_address
 
 TIMEOUT = 15  # seconds of `--distributed-timeout`, which a busy machine may need to start both processes
 PATIENCE = 10  # seconds that an end may take beyond it
@@ -86,6 +87,7 @@ def test_the_other_process_ends_soon_and_says_why(happening, place, corpus, tmp_
 def test_the_first_sentence_ends_all_wherever_they_are(happening, method, corpus, tmp_path):
     """One sleeps, as it would in an exchange on a GPU; of a dense model only the first process saves."""
     options = ("--arch", "base_dense_tiny", "--max-tokens", 120, "--save-interval-updates", 1)
+    options = (*options, "--distributed-init-method", free_address())  # the first process has the store
     processes = [start(rank, method, happening, corpus, tmp_path, *options) for rank in range(2)]
     try:
         messages = [process.communicate(timeout=90)[1] for process in processes]
@@ -106,7 +108,7 @@ def start(rank, method, happening, corpus, folder, *options):
         "--distributed-backend", "gloo", "--distributed-world-size", 2, "--distributed-no-spawn",
         "--distributed-init-method", f"file://{folder}/meeting", "--distributed-rank", rank,
     )  # fmt: skip
-    arguments = training_arguments(corpus, folder, *options, *joined)
+    arguments = training_arguments(corpus, folder, *joined, *options)
     return subprocess.Popen(
         [sys.executable, "-c", COMMAND, str(rank), method, HAPPENINGS[happening], str(folder), *map(str, arguments)],
         stdout=subprocess.DEVNULL,

@@ -81,7 +81,7 @@ def _start(
     data: Path, save_dir: Path, case: Case, processes: int, moment: Moment | None, counts: Sequence[Path] = ()
 ) -> None:
     """One start of the command in some processes: all must end well or, with a moment, by the signal and after it."""
-    address, workers, logs = _free_address(), [], []
+    address, workers, logs = free_address(), [], []
     for rank in range(processes):
         arguments = _arguments(data, save_dir, case, processes)
         if processes > 1:
@@ -130,7 +130,8 @@ def _joined(processes: int, rank: int, address: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _free_address() -> str:
+def free_address() -> str:
+    """A meeting place on this machine that nobody has."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return f"tcp://127.0.0.1:{listener.getsockname()[1]}"

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -56,6 +57,46 @@ def test_a_store_that_is_gone_is_nothing_to_hear():
     one.listen()
     one.stop()
     assert one.heard() is None
+
+
+def test_a_store_at_an_address_is_seen_until_it_goes(monkeypatch):
+    monkeypatch.setattr(alarm, "_PAUSE", 100)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    alarm.start(store)
+    one = alarm._alarm
+    try:
+        begin = time.monotonic()
+        assert one._line is not None and one._is_there()
+        assert time.monotonic() - begin < alarm._GRACE / 2  # it looks, and does not wait
+        del store
+        deadline = time.monotonic() + 10
+        while one._is_there():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        alarm.stop()
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_process_that_told_ends_when_the_others_have_heard_or_had_the_time(comes, joined, monkeypatch):
+    monkeypatch.setattr(alarm, "_GRACE", 100)
+    monkeypatch.setattr(alarm, "_PAUSE", 0.4 if comes else 0.04)
+    monkeypatch.setattr(dist, "get_rank", lambda: int(threading.current_thread() is other))
+    heard = []
+
+    def look():
+        time.sleep(0.1)
+        heard.append(alarm.Alarm(joined._store).heard())
+
+    other = threading.Thread(target=look)
+    joined.tell(UserError("`x` is bad."))
+    if comes:
+        other.start()
+    begin = time.monotonic()
+    joined.stop()
+    took = time.monotonic() - begin
+    assert list(map(str, heard)) == ["`x` is bad."] * comes
+    assert 0.09 <= took < 1.0
 
 
 SCRIPT = """

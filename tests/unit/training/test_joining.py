@@ -1,5 +1,6 @@
 """Processes that meet: threads of one process, at a store in its memory."""
 
+import io
 import socket
 import threading
 import time
@@ -7,9 +8,11 @@ from argparse import Namespace
 
 import pytest
 from omegaconf import OmegaConf
+from rich.console import Console
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training import joining, screen
 from fairseq_mtmoe.training.agreement import shared_options
 from fairseq_mtmoe.training.joining import CPU, Meeting, choose_backend
 
@@ -191,3 +194,19 @@ def test_a_folder_that_is_not_shared_is_seen_by_its_checkpoint(tmp_path):
     (here / "checkpoint_last.pt").touch()
     assert shared_options(configuration(here))["--save-dir"] == "a place with checkpoint_last.pt"
     assert empty["--save-dir"] == "a place without checkpoint_last.pt"
+
+
+def test_the_line_of_progress_ends_with_the_process(monkeypatch):
+    """In a process that torch started `call_main`, which closes the screen elsewhere, is not called."""
+
+    def draw(cfg):
+        own._bar.start()
+        assert own._bar.live.is_started
+        raise ValueError("the end")
+
+    own = screen.Screen(Console(file=io.StringIO(), force_terminal=True))
+    monkeypatch.setattr(screen, "_screen", own)
+    monkeypatch.setattr(joining, "_fairseq_main", lambda i, main, cfg, kwargs: main(cfg, **kwargs))
+    with pytest.raises(ValueError, match="the end"):
+        joining.distributed_main(0, draw, None, {})
+    assert not own._bar.live.is_started
