@@ -44,7 +44,7 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/mypy
 
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
-test: lint  ## every test (under 15 minutes on 2 cores)
+test: lint  ## every test (under 35 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: lint  ## style, types and the quick tests, for while you change something (under 2 minutes on 2 cores)

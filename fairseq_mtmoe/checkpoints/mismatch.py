@@ -59,19 +59,35 @@ def install() -> None:
         return
     BaseFairseqModel.load_state_dict = _explaining(BaseFairseqModel.load_state_dict)
     checkpoint_utils.load_checkpoint_to_cpu = _noting(checkpoint_utils.load_checkpoint_to_cpu)
-    checkpoint_utils.load_model_ensemble_and_task = explained()(checkpoint_utils.load_model_ensemble_and_task)
+    checkpoint_utils.load_model_ensemble_and_task = _explained_load(checkpoint_utils.load_model_ensemble_and_task)
+
+
+def _explained_load(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_model_ensemble_and_task(filenames: Any, *args: Any, **kwargs: Any) -> Any:
+        with explained():
+            state = kwargs.get("state")
+            if state is not None:  # read already
+                _note(filenames[0], state)
+            return original(filenames, *args, **kwargs)
+
+    return load_model_ensemble_and_task
 
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
         state = original(path, *args, **kwargs)
-        origins = _origins.get()
-        if origins is not None:
-            origins.append(_origin_of(path, state))
+        _note(path, state)
         return state
 
     return load_checkpoint_to_cpu
+
+
+def _note(path: str, state: Any) -> None:
+    origins = _origins.get()
+    if origins is not None:
+        origins.append(_origin_of(path, state))
 
 
 def _explaining(original: Callable[..., Any]) -> Callable[..., Any]:

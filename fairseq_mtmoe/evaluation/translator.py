@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.multilingual import split_prefix
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, find_text, load_references
 from fairseq_mtmoe.files import regular_file
 
@@ -264,14 +264,7 @@ def _task_settings(state: dict[str, Any], path: str) -> Any:
 
 
 def _build(task: Any, state: dict[str, Any], path: str) -> Any:
-    try:
-        models, _, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task, state=state)
-    except RuntimeError as error:
-        if "size mismatch" not in str(error):
-            raise
-        raise UserError(
-            f"The checkpoint {path} does not fit the data directory: its dictionary or its languages are others."
-        ) from error
+    models, _, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task, state=state)
     return models[0]
 
 

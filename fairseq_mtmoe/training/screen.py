@@ -27,12 +27,14 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
+from torch import distributed as dist
 
 NAME = "rich"
 LOG_FILE = "train.log"
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 TIERS = ("low", "mid", "high")
 SHOWN = {"loss": "loss", "ppl": "perplexity", "wps": "tokens/s", "sampling_temperature": "temperature"}
+FOR_SCREEN = {"for_screen": True}  # `extra` of a log record that somebody who waits wants to see
 LINE = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
 
 
@@ -182,22 +184,35 @@ def close() -> None:
 
 
 def log_to_file(cfg: Any) -> None:
-    """Let the screen have warnings and errors alone, and a file have everything. Safe to call twice."""
+    """Let the screen have what is `FOR_SCREEN`, warnings and errors, and a file have everything. Safe to call twice.
+
+    Processes other than the first have warnings and errors alone to say, as in fairseq.
+    """
     root = logging.getLogger()
     if any(isinstance(handler, RichHandler) for handler in root.handlers):
+        return
+    screen = RichHandler(console=_screen.console, show_path=False, markup=False, show_level=False, show_time=False)
+    screen.addFilter(lambda record: record.levelno >= logging.WARNING or hasattr(record, "for_screen"))
+    for handler in root.handlers[:]:
+        if type(handler) is logging.StreamHandler:
+            root.removeHandler(handler)
+    root.addHandler(screen)
+    if not _is_first_process():
+        root.setLevel(logging.WARNING)
         return
     path = Path(cfg.common.log_file or Path(cfg.checkpoint.save_dir) / LOG_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(logging.Formatter(LINE, "%Y-%m-%d %H:%M:%S"))
-    for handler in root.handlers[:]:
-        if type(handler) is logging.StreamHandler:
-            root.removeHandler(handler)
     root.setLevel(logging.INFO)  # the file has everything, whatever LOGLEVEL keeps from the screen before
     root.addHandler(file)
-    root.addHandler(RichHandler(logging.WARNING, _screen.console, show_path=False, markup=False))
-    if int(os.environ.get("RANK", 0)) == 0:
-        _screen.console.print(f"The log is in {path}.", highlight=False, soft_wrap=True)
+    _screen.console.print(f"The log is in {path}.", highlight=False, soft_wrap=True)
+
+
+def _is_first_process() -> bool:
+    if dist.is_available() and dist.is_initialized():
+        return bool(dist.get_rank() == 0)
+    return int(os.environ.get("RANK", 0)) == 0
 
 
 def install() -> None:
@@ -238,6 +253,7 @@ def _with_screen(original: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_rich(cfg.common.log_format) or not main.__module__.endswith("train"):
             return original(cfg, main, **kwargs)
         log_to_file(cfg)
+        cfg.common.log_file = None  # fairseq would write some of the lines there once more
         try:
             return original(cfg, main, **kwargs)
         finally:

@@ -329,9 +329,12 @@ class SparseTrainer(Trainer):
                 self.expect_finite_weights(restored=filename)
                 if not kwargs.get("reset_meters"):
                     self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
+        if extra_state is not None:
+            logger.info(f"goes on after update {self.get_num_updates()} of {filename}", extra=screen.FOR_SCREEN)
         limit = self.cfg.optimization.max_update
         if limit and self.get_num_updates() >= limit:
-            logger.info(f"the run has made its {self.get_num_updates()} updates (--max-update {limit})")
+            made = f"the run has made its {self.get_num_updates()} updates (--max-update {limit})"
+            logger.info(made, extra=screen.FOR_SCREEN)
             self.cfg.optimization.max_epoch = -1  # no epoch is begun
         self._restored_draw = None if self.cfg.checkpoint.reset_dataloader else places.drawn_in(extra_state)
         return places.adapted(extra_state, self.data_parallel_world_size)

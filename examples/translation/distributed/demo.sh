@@ -31,4 +31,4 @@ fi
 
 echo "== One process goes on from the checkpoint of two."
 bash "$HERE/train.sh" --cpu --max-update "$UPDATES"
-mtmoe evaluate "$RUN/data" --path "$MODEL/checkpoint_last.pt" --beam 2 --cpu "$@"
+mtmoe evaluate "$RUN/data" --path "$MODEL/checkpoint_last.pt" --beam 2 --cpu --overwrite "$@"

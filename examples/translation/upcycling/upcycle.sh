@@ -19,6 +19,7 @@ mtmoe prepare catalogs "$DATA" --langs fr,de,es,cs --vocab-size 4000
 if [ ! -e "$RUN/sparse.pt" ]; then
     echo "== Stock fairseq trains a dense model."
     fairseq-train "$DATA" --save-dir "$RUN/dense" --save-interval 1000 \
+        --save-interval-updates 200 --keep-interval-updates 1 --validate-interval-updates 200 \
         --task translation_multi_simple_epoch --arch transformer \
         --criterion label_smoothed_cross_entropy --optimizer adam \
         "${SAME[@]}" "${TRAINING[@]}" --max-update "$UPDATES"

@@ -38,7 +38,8 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
             read_state(optimizer, trained_parameters(model))
         return False
     sparsify_with_optimizer(model, optimizer)
-    logger.info(f"sparsified after {update_num} dense updates: {len(expert_slots(model))} layers got experts")
+    sentence = f"sparsified after {update_num} dense updates: {len(expert_slots(model))} layers got experts"
+    logger.info(sentence, extra={"for_screen": True})  # see training/screen.py
     return True
 
 

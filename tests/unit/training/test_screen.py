@@ -108,13 +108,35 @@ def test_other_processes_show_nothing(shown, monkeypatch):
     assert text() == ""
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_screen_has_what_is_for_it_and_the_first_process_keeps_all(tmp_path, monkeypatch, shown, rank):
+    _, text = shown
+    monkeypatch.setattr(logging, "root", logging.RootLogger(logging.INFO))
+    monkeypatch.setattr(logging, "getLogger", lambda: logging.root)
+    monkeypatch.setenv("RANK", str(rank))
+    options = {"common": type("common", (), {"log_file": None}), "checkpoint": type("c", (), {"save_dir": tmp_path})}
+    screen.log_to_file(type("cfg", (), options))
+    screen.log_to_file(type("cfg", (), options))
+    logging.root.info("options")
+    logging.root.info("sparsified", extra=screen.FOR_SCREEN)
+    logging.root.warning("careful")
+    assert ("sparsified" in text(), "options" in text(), "careful" in text()) == (rank == 0, False, True)
+    if rank == 0:
+        assert [line.split(" | ")[-1] for line in (tmp_path / "train.log").read_text().splitlines()] == [
+            "options", "sparsified", "careful",
+        ]  # fmt: skip
+    else:
+        assert not (tmp_path / "train.log").exists()
+
+
 def test_a_run_shows_a_table_and_keeps_everything_in_a_file(tmp_path):
     """The real command; fairseq's own lines are in the file once, not once per epoch as with its `--log-file`."""
     make_digit_corpus(tmp_path / "data", train=60, valid=6)
-    result = train(tmp_path / "data", tmp_path / "run", "--max-epoch", 2, "--log-format", "rich", "--log-interval", 1)
+    options = ("--log-format", "rich", "--log-interval", 1, "--log-file", tmp_path / "train.log")
+    result = train(tmp_path / "data", tmp_path / "run", "--max-epoch", 2, *options)
     assert "├" in result.stdout and "en-aa" in result.stdout and "'common':" not in result.stdout
     assert max(map(len, result.stdout.splitlines())) < 150
-    log = (tmp_path / "run" / "train.log").read_text()
-    assert "'common':" in log and "BaseMoEModel" in log
+    log = (tmp_path / "train.log").read_text()
+    assert log.count("'common':") == 1 and "BaseMoEModel" in log
     assert log.count("begin training epoch 2") == 1 and log.count("| valid | epoch 002 ") == 1
     assert "epoch 2: 1" not in result.stderr and "Traceback" not in result.stderr
