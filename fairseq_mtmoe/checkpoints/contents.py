@@ -26,6 +26,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import regular_file
 
 _MOST_STEPS = 2_000_000  # some hundred for each parameter with its moments; they take torch about 8 s
+_LARGE, _MOST_LARGE = 2**61 - 1, 1000  # integers from here on can be keys that all have one hash
 _DEEPEST = 100  # containers in containers; Python's own recursion, in C too, goes wrong at larger depths
 _GROWTH = 8  # tied weights are three tensors over one storage
 _SMALL = 1 << 20  # bytes that do no harm
@@ -119,6 +120,7 @@ def _check_steps(path: str | Path, pickled: BinaryIO) -> None:
     depths: list[int] = []
     marks: list[int] = []
     memo: dict[int, int] = {}
+    large = 0
     argument: Any
     for count, (step, argument, _) in enumerate(pickletools.genops(pickled)):
         if step.name == "GLOBAL" and not (_GLOBALS.fullmatch(argument) or argument in allowed):
@@ -126,6 +128,9 @@ def _check_steps(path: str | Path, pickled: BinaryIO) -> None:
             _refuse(path, "tensors, plain containers and `argparse.Namespace` alone", found)
         if count == _MOST_STEPS:
             _refuse(path, f"what can be read in {_MOST_STEPS:,} steps", "more")
+        large += isinstance(argument, int) and abs(argument) >= _LARGE
+        if large > _MOST_LARGE:
+            _refuse(path, f"at most {_MOST_LARGE:,} integers of {_LARGE:,} or more", "more")
         if step.name == "MARK":
             marks.append(len(depths))
         elif step.name in ("BINPUT", "LONG_BINPUT", "PUT"):

@@ -21,6 +21,10 @@ _EVALUATED = ("xformers_att_config", "adaptive_softmax_cutoff", "left_pad_source
 _FOLLOWING = re.compile(r"\$\{model\.(encoder|decoder)[._](ffn_)?embed_dim\}")
 _MOST = 50_000  # OmegaConf needs a second and 70 MB for them; fairseq has about 400
 _METER = re.compile(r"\w*Meter")
+_LONGEST = 10_000  # characters of a literal: Python takes 500 bytes for each
+# fairseq looks for a file of the name that one of these has.
+_REGISTRIES = ("scoring", "tokenizer", "bpe", "optimizer", "lr_scheduler", "criterion", "simul_type")
+_NAME = re.compile(r"[\w-]*")
 
 Option = tuple[str, Any]
 
@@ -36,10 +40,12 @@ def check_options(path: str | Path, state: dict[str, Any]) -> None:
             _refuse(path, "options", f"be at most {_MOST:,}, but are more")
         if not isinstance(value, str):
             continue
+        if name in _REGISTRIES and not _NAME.fullmatch(value):
+            _refuse(path, name, f"be a name, but is {value[:80]!r}")
         if "${" in value and not _FOLLOWING.fullmatch(value):
             _refuse(path, name, f"be a plain value, but is {value[:80]!r}")
         if name.endswith(_EVALUATED) and not _is_literal(value):
-            _refuse(path, name, f"be a literal, but is {value[:80]!r}, which fairseq would execute")
+            _refuse(path, name, f"be a literal, and no long one, but is {value[:80]!r}, which fairseq would execute")
     for name in _meters((state.get("extra_state") or {}).get("metrics")):
         if not (isinstance(name, str) and _METER.fullmatch(name)):  # fairseq calls what has that name
             _refuse(path, "metrics", f"name a kind of meter, but name {str(name)[:80]!r}")
@@ -65,6 +71,8 @@ def _refuse(path: str | Path, name: str, rule: str) -> None:
 
 
 def _is_literal(text: str) -> bool:
+    if len(text) > _LONGEST:
+        return False
     try:
         ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

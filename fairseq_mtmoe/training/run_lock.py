@@ -61,7 +61,7 @@ def lock(save_dir: str) -> io.FileIO | None:
     """
     path = Path(save_dir) / FILE_NAME
     try:
-        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666), "r+")
+        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666), "r+")
     except OSError as error:
         _warn(path, error)
         return None

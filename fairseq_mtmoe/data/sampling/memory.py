@@ -14,6 +14,8 @@ from fairseq_mtmoe.data.sampling.rules import Rules
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.errors import UserError
 
+_MOST_DRAWN, _MOST_PASSES = 10**8, 100  # sentences of an epoch that a file may ask for: so many, and passes of the data
+
 
 def options_of(rules: Rules, names: Sequence[str]) -> dict[str, Any]:
     """Rules by the names of the options that they come from."""
@@ -107,6 +109,10 @@ def _recall(memory: Mapping[str, Any]) -> SamplingPlan:
     epoch, epochs_left, shard_epoch, update = counts
     assert len(plan.names) == len(plan.numbers) == len(plan.sizes) and min(epoch, epochs_left) >= 1
     assert min([shard_epoch, update, *cursors.values()]) >= 0
+    assert len(set(plan.numbers)) == len(plan.numbers) and abs(plan.seed) < 2**63
+    most = _MOST_DRAWN + _MOST_PASSES * sum(plan.sizes)
+    for known in (rules, rules_of_epoch):
+        assert max(known.virtual_epoch_size or 0, known.virtual_data_size or 0) <= most
     plan.stand_at(Place(epoch, rules_of_epoch, epochs_left, shard_epoch, update, cursors))
     return plan
 

@@ -48,6 +48,10 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+# Keys of one hash: Python compares each with all before it.
+COLLIDING = b"".join(b"\x8a\x08" + (i * (2**61 - 1) % 2**63).to_bytes(8, "little") + b"N" for i in (1, 2) * 600)
+
+
 @pytest.mark.parametrize(
     ("pickled", "words"),
     [
@@ -58,10 +62,14 @@ def peak() -> int:
         (under_model(tensor((10**6, 10**6), (0, 0))), "what becomes many times that when it is used"),
         (PROTO + b"}(" + b")" + b"\x85" * 1_500_000 + b"K\x01u" + STOP, "containers in at most 100 others"),
         (PROTO + b"}" + unicode("a") + b"(" + b"N" * 2_500_000 + b"ts" + STOP, "read in 2,000,000 steps"),
+        (PROTO + b"}(" + COLLIDING + b"u" + STOP, "at most 1,000 integers of"),
         (PROTO + b"]" + STOP, "a checkpoint's dictionary, but holds a list"),
         (PROTO + EMPTY + b")R" + b"q\x00" + STOP, "a checkpoint's dictionary, but holds a set"),
     ],
-    ids=["bytearray", "codec", "sized tensor", "system", "stride 0", "deep tuples", "many steps", "list", "set"],
+    ids=[
+        "bytearray", "codec", "sized tensor", "system", "stride 0", "deep tuples", "many steps", "one hash", "list",
+        "set",
+    ],
 )  # fmt: skip
 def test_what_a_pickle_may_not_ask_for(tmp_path, pickled, words):
     path = write_pickle(tmp_path / "a.pt", pickled, _0=b"\0" * 4)

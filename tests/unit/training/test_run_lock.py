@@ -92,3 +92,11 @@ def test_a_file_that_cannot_be_opened_is_a_warning(tmp_path, caplog):
     (tmp_path / FILE_NAME).rmdir()
     (tmp_path / "pipe").rename(tmp_path / FILE_NAME)
     assert lock(str(tmp_path)) is None
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("text")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / FILE_NAME).symlink_to(tmp_path / "precious")
+    assert lock(str(tmp_path / "run")) is None
+    assert (tmp_path / "precious").read_text() == "text"

@@ -246,6 +246,10 @@ def damaged(change):
         damaged(lambda memory: memory.update(shard_sizes=[[40], [9], []])),
         damaged(lambda memory: memory.update(seed="x")),
         damaged(lambda memory: memory.update(numbers=[0, 1])),
+        damaged(lambda memory: memory.update(numbers=[0, 1, 1])),
+        damaged(lambda memory: memory.update(seed=2**80)),
+        damaged(lambda memory: memory["rules"].update(virtual_data_size=10**12)),
+        damaged(lambda memory: memory["place"]["rules"].update(virtual_epoch_size=10**12)),
     ],
 )
 def test_a_damaged_memory_is_one_sentence(memory):
