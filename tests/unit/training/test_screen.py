@@ -111,6 +111,7 @@ def test_other_processes_show_nothing(shown, monkeypatch):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_screen_has_what_is_for_it_and_the_first_process_keeps_all(tmp_path, monkeypatch, shown, rank):
     _, text = shown
+    monkeypatch.setattr(logging.Logger.manager, "disable", logging.NOTSET)  # other tests silence runs by it
     monkeypatch.setattr(logging, "root", logging.RootLogger(logging.INFO))
     monkeypatch.setattr(logging, "getLogger", lambda: logging.root)
     monkeypatch.setenv("RANK", str(rank))
