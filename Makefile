@@ -9,6 +9,8 @@ INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 BENCHMARKS := layer assignment step decode epoch scaling
 KERNELS := $(wildcard fairseq_mtmoe/moe/kernels/*.cpp fairseq_mtmoe/moe/kernels/*.h)
+# Unit tests that train, build models or count frequencies: a minute or more each.
+SLOW_UNITS := benchmarks checkpoints cli data/corpora data/sampling/test_permutation.py evaluation models moe/test_compile.py training
 RUNS ?= runs
 
 .PHONY: help install demo demo-distributed test check test-kill lint coverage bench bench-check clean
@@ -48,7 +50,7 @@ test: lint  ## every test (under 35 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: lint  ## style, types and the quick tests, for while you change something (under 2 minutes on 2 cores)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow' tests/unit
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
 
 test-kill: $(INSTALLED)  ## kill small runs at 30 moments and resume them: a table in benchmarks/results/kills.md
 	PYTHONPATH=benchmarks OMP_NUM_THREADS=1 $(BIN)/python -m tests.kill.report --write
