@@ -86,8 +86,9 @@ SAVING = (*ADAM, "--max-tokens", 250, "--save-interval-updates", 3, "--log-inter
 SPARSE = ("--no-token-shuffle", "--num-experts", 4, "--expert-gates", "base,task")
 DENSE = {  # of ours and of fairseq
     "ours": ("--arch", "base_dense_tiny", "--zero-sharding", "os"),
-    "stock": ("--arch", "transformer_tiny", "--task", "translation_multi_simple_epoch"),
-}
+    "stock": ("--arch", "transformer_tiny", "--task", "translation_multi_simple_epoch", "--lang-pairs",
+              "en-aa,en-bb,en-cc", "--encoder-langtok", "tgt", "--decoder-langtok"),
+}  # fmt: skip
 
 
 def train_until(rank, data, folder, world_size, updates, *options):
