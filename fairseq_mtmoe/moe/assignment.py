@@ -18,7 +18,8 @@ from torch import Tensor
 from fairseq_mtmoe.moe import kernels
 from fairseq_mtmoe.moe.exchange import even_out
 from fairseq_mtmoe.moe.form import form_for
-from fairseq_mtmoe.moe.prices import COARSE, FINE, larger_shares, market_prices
+from fairseq_mtmoe.moe.prices import COARSE, FINE, in_units_of, larger_shares, market_prices, resumed_prices
+from fairseq_mtmoe.moe.prices import Assignment as Assignment
 from fairseq_mtmoe.moe.waitless import waitless_assignment
 
 # All in units of the mean over tokens of highest - lowest score; promised is twice the accepted loss.
@@ -30,55 +31,83 @@ SAFE_SIZES = (1e-25, 1e25)  # sums of so many scores neither overflow nor vanish
 
 
 @torch.no_grad()
-def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
-    """The expert of each token, (T,), for the highest sum of scores with ⌊T/N⌋ or ⌈T/N⌉ tokens for every expert.
+def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact: bool = False) -> Assignment:
+    """⌊T/N⌋ or ⌈T/N⌉ tokens for every expert with the highest sum of scores, and the experts' prices.
 
     Args:
         scores_TN: how well token and expert fit, any floating type, N at least 1. Infinite scores count as the highest
             or lowest finite one, NaN as the lowest.
+        start_N: prices of an earlier step, (N,), float32, in units of the scores: the nearer they are to this step's,
+            the less there is to do on a CPU, where bad ones cost time only. A GPU does the same whatever they are: from
+            those off by more than about the mean over tokens of highest - lowest score, the gap may be larger.
         exact: find the optimum but for rounding: the gap to it is at most 1e-6 of the sum over tokens of highest -
-            lowest score. Otherwise it is at most 0.1% of that sum (on a GPU not for scores of very few different
-            values, for which nothing is promised). With the compiled kernel the optimum costs nothing more.
+            lowest score, and every token prefers its own expert at these prices, unless it has to be torn between two.
+            Otherwise the gap is at most 0.1% of that sum (on a GPU not for scores of very few different values, for
+            which nothing is promised). With the compiled kernel the optimum costs nothing more.
 
-    The same scores give the same answer. The work is bounded: nothing is repeated until it converges.
+    The same scores and the same start give the same answer. The work is bounded: nothing is repeated until it
+    converges. Prices are 0 without tokens and for one expert; elsewhere they are finite, and differ by no more than the
+    finite scores do, about.
     """
     num_tokens, num_experts = scores_TN.shape
     if num_tokens == 0 or num_experts == 1:
-        return torch.zeros(num_tokens, dtype=torch.long, device=scores_TN.device)
+        nobody_T = torch.zeros(num_tokens, dtype=torch.long, device=scores_TN.device)
+        return Assignment(nobody_T, torch.zeros(num_experts, device=scores_TN.device))
     if not exact and not form_for(scores_TN).has_values_at_hand:
-        return waitless_assignment(scores_TN)
-    expert_T = kernels.assign(scores_TN)
-    return stepwise_assignment(scores_TN, exact=exact) if expert_T is None else expert_T
+        return waitless_assignment(scores_TN, start_N=start_N)
+    compiled = kernels.assign(scores_TN, start_N=start_N)
+    return stepwise_assignment(scores_TN, start_N, exact=exact) if compiled is None else compiled
 
 
-def stepwise_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
+def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
+    """The expert of each token, (T,): what `priced_assignment` finds without a start, less the prices."""
+    return priced_assignment(scores_TN, exact=exact).expert_T
+
+
+@torch.no_grad()
+def stepwise_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact: bool = False) -> Assignment:
     """The same in torch's operations, one step after the other; N at least 2 and T at least 1."""
     with torch.autocast(scores_TN.device.type, enabled=False):
         wide = exact or scores_TN.dtype == torch.float64
-        scaled_TN = _scaled(scores_TN.double() if wide else scores_TN.float())
-        prices_N = market_prices(scaled_TN.float(), COARSE)
+        scaled_TN, size = _scaled(scores_TN.double() if wide else scores_TN.float())
+        prices_N = resumed_prices(scaled_TN.float(), None if start_N is None else _start(start_N, size))
+        if prices_N is None:
+            prices_N = market_prices(scaled_TN.float(), COARSE)
         if not exact:
             expert_T = _moved_surplus(scaled_TN, prices_N)
             if expert_T is not None:
-                return expert_T
+                return Assignment(expert_T, in_units_of(size, prices_N))
         prices_N = market_prices(scaled_TN.float(), FINE, prices_N).to(scaled_TN.dtype)
-        return even_out(scaled_TN, prices_N, EXACT_TOLERANCE if exact else TOLERANCE)
+        expert_T, prices_N = even_out(scaled_TN, prices_N, EXACT_TOLERANCE if exact else TOLERANCE)
+        return Assignment(expert_T, in_units_of(size, prices_N))
 
 
-def _scaled(scores_TN: Tensor) -> Tensor:
-    """Finite scores with a token's highest at 0 and, on average, its lowest at -1 (all 0 if scores are constant)."""
+def _start(start_N: Tensor, size: Tensor) -> Tensor:
+    """Prices of an earlier step in the units of scaled scores, 0 on average."""
+    wide_N = start_N.double()
+    return ((wide_N - wide_N.mean()) / size).float()
+
+
+def _scaled(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
+    """Finite scores with a token's highest at 0 and, on average, its lowest at -1, and what 1 is in their own units.
+
+    Constant scores become 0.
+    """
     low_T, high_T = scores_TN.amin(1), scores_TN.amax(1)
     size = torch.maximum(low_T.abs().amax(), high_T.abs().amax())
-    if not SAFE_SIZES[0] < size < SAFE_SIZES[1]:  # NaN and infinity come here too
-        scores_TN = _tamed(scores_TN)
+    if SAFE_SIZES[0] < size < SAFE_SIZES[1]:
+        size = torch.ones_like(size)
+    else:  # NaN and infinity come here too
+        scores_TN, size = _tamed(scores_TN)
         low_T, high_T = scores_TN.amin(1), scores_TN.amax(1)
     spread = (high_T - low_T).mean()
     smallest = torch.finfo(spread.dtype).tiny  # less has no finite reciprocal
-    return (scores_TN - high_T.unsqueeze(1)).mul_(1 / torch.where(spread > smallest, spread, 1))
+    spread = torch.where(spread > smallest, spread, 1)
+    return (scores_TN - high_T.unsqueeze(1)).mul_(1 / spread), spread.double() * size
 
 
-def _tamed(scores_TN: Tensor) -> Tensor:
-    """Finite scores of at most 1 in size."""
+def _tamed(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
+    """Finite scores of at most 1 in size, and what 1 was."""
     finite_TN = scores_TN.isfinite()
     low = torch.where(finite_TN, scores_TN, torch.inf).amin()
     high = torch.where(finite_TN, scores_TN, -torch.inf).amax()
@@ -86,7 +115,8 @@ def _tamed(scores_TN: Tensor) -> Tensor:
         low, high = torch.zeros_like(low), torch.zeros_like(high)
     scores_TN = torch.where(finite_TN, scores_TN, torch.where(scores_TN == torch.inf, high, low))
     size = torch.maximum(low.abs(), high.abs()).double()
-    return (scores_TN.double() / torch.where(size > 0, size, 1)).to(scores_TN.dtype)
+    size = torch.where(size > 0, size, 1)
+    return (scores_TN.double() / size).to(scores_TN.dtype), size
 
 
 def _moved_surplus(scores_TN: Tensor, prices_N: Tensor) -> Tensor | None:

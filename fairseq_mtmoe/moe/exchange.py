@@ -16,11 +16,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.prices import larger_shares
+from fairseq_mtmoe.moe.prices import Assignment, larger_shares
 
 
-def even_out(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Tensor:
-    """The expert of each token, (T,): every expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens.
+def even_out(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Assignment:
+    """The expert of each token, ⌊T/N⌋ or ⌈T/N⌉ for every expert, and prices, of the scores' type, that support it.
 
     Args:
         scores_TN: finite scores.
@@ -31,7 +31,7 @@ def even_out(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Tensor:
     for _ in range(len(scores_TN)):  # each round takes at least one token from those that experts have too many
         if not exchange.advance():
             break
-    return exchange.expert_T.to(scores_TN.device)
+    return Assignment(exchange.expert_T.to(scores_TN.device), exchange.middle().to(scores_TN.device))
 
 
 class _Exchange:
@@ -75,6 +75,21 @@ class _Exchange:
             if node != self.pool:
                 self._refresh(node)
         return True
+
+    def middle(self) -> Tensor:
+        """The middle of all prices, (N,), at which every token's expert is its choice, but for the tolerance.
+
+        These are a polytope: p_a - p_b is at most the cost of the step from a to b. Shortest paths end at one of its
+        corners, where tokens are torn between two experts. Two corners per expert follow from the paths between all
+        nodes: distances to it and, negative, from it. Where the price of a may be above its lowest beside that of b, it
+        is at the corner of a: in the mean of these corners nobody is torn who need not be. The mean depends on the
+        assignment only, not on the way that led to it.
+        """
+        room = (self.cost - self.prices.unsqueeze(1) + self.prices).clamp(min=0).fill_diagonal_(0)
+        for node in range(self.pool + 1):  # Floyd and Warshall's algorithm
+            room = torch.minimum(room, room[:, node : node + 1] + room[node])
+        room = room[:-1, :-1]
+        return self.prices[:-1] + (room.mean(1) - room.mean(0)) / 2
 
     def _distances(self) -> tuple[Tensor, list[int]]:
         """Lengths of the shortest paths from experts with too many tokens, and the node before each (-1: none)."""

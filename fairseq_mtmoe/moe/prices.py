@@ -8,6 +8,8 @@ says enough.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -17,9 +19,24 @@ MOST_STEPS = 4  # of Newton's method at one temperature
 NEAR = 0.3  # temperatures: after a step shorter than this, the temperature may fall
 LONGEST_STEP = 4.0  # temperatures: further away, the smooth demand says nothing
 RIDGE = 1e-3  # in tokens per expert: keeps the system solvable where nobody wavers between two experts
+FARTHEST = 1e3  # prices of an earlier step that are further apart are none to begin with
+MOST_UNEVEN = 2.0  # demand over share, or share over demand, at prices that may be gone on from
 SAMPLE = 32  # tokens per expert
 SMALLEST_SAMPLE = 256
 GOLDEN = 0.6180339887498949  # its multiples spread over [0, 1) evenly, and in step with no length of sentences
+
+
+class Assignment(NamedTuple):
+    """Which expert each token goes to, and what the experts cost.
+
+    Attributes:
+        expert_T: each token's expert, (T,), long.
+        price_N: each expert's price, (N,), float32, 0 on average, in units of the scores: a token prefers the expert
+            with the highest score - price.
+    """
+
+    expert_T: Tensor
+    price_N: Tensor
 
 
 def market_prices(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: Tensor | None = None) -> Tensor:
@@ -37,6 +54,24 @@ def market_prices(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: 
 def sample_places(size: int, num_tokens: int, device: torch.device) -> Tensor:
     """`size` of the tokens 0 … T-1, spread evenly and in step with nothing, (size,), long."""
     return torch.arange(size, dtype=torch.float64, device=device).mul_(GOLDEN).frac_().mul_(num_tokens).long()
+
+
+def in_units_of(size: Tensor, prices_N: Tensor) -> Tensor:
+    """Prices less their mean, times `size`, (N,), float32: finite, whatever the size is."""
+    wide_N = prices_N.double()
+    limit = torch.finfo(torch.float32).max
+    return ((wide_N - wide_N.mean()) * size.double()).clamp(-limit, limit).float()
+
+
+def resumed_prices(scores_TN: Tensor, start_N: Tensor | None) -> Tensor | None:
+    """Prices, (N,), from those of an earlier step; None where they are too far from what these scores need."""
+    if start_N is None or not (start_N.abs() < FARTHEST).all():  # NaN neither
+        return None
+    prices_N = _cooled(scores_TN, start_N, COARSE[-1:])
+    share = len(scores_TN) / len(start_N)
+    demand_N = torch.bincount((scores_TN - prices_N).argmax(1), minlength=len(start_N))
+    even = (demand_N >= share / MOST_UNEVEN).all() and (demand_N <= share * MOST_UNEVEN).all()
+    return prices_N if even else None
 
 
 def larger_shares(prices_N: Tensor, num_tokens: int) -> Tensor:

@@ -49,11 +49,16 @@ def _logits(layer: MoELayer, hidden_H: Tensor, task: int | None) -> Tensor:
 
 
 def _choose(layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, padding_T: Tensor | None) -> dict[int, int]:
-    if not isinstance(layer.gate, BaseGate) or not layer.training or not logits:
+    gate = layer.gate
+    if not isinstance(gate, BaseGate) or not logits:
         return {token: int(row_N.argmax()) for token, row_N in logits.items()}
-    scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()
-    expert_T = assigned(scores_TN, padding_T).tolist()
-    return {token: expert_T[token] for token in logits}
+    known = gate.prices.known
+    if layer.training and not (known and gate.routing.training == "prices"):
+        scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()
+        expert_T = assigned(scores_TN, padding_T, gate.prices.mean if known else None)[0].tolist()
+        return {token: expert_T[token] for token in logits}
+    price_N = gate.prices.mean * (layer.training or gate.routing.evaluation == "prices")
+    return {token: int((row_N - price_N).argmax()) for token, row_N in logits.items()}
 
 
 def _scale(layer: MoELayer, logits_N: Tensor, expert: int) -> Tensor:

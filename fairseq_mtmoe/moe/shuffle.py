@@ -18,7 +18,14 @@ from torch import distributed as dist
 from fairseq_mtmoe.moe.collectives import CommRecord, all_to_all, gather_numbers
 from fairseq_mtmoe.moe.share import ExpertShare
 
-Assign = Callable[[Tensor, Tensor | None], Tensor]
+Assign = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]  # scores and padding to experts and prices
+
+
+def real_tokens(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
+    """How many tokens are no padding, (), where the scores are."""
+    if padding_T is None:
+        return scores_TN.new_full((), len(scores_TN), dtype=torch.float32)
+    return (~padding_T).sum().float()
 
 
 class TokenCounts:
@@ -54,8 +61,12 @@ class TokenShuffle:
         self.share = share
         self.counts = counts
 
-    def __call__(self, scores_TN: Tensor, padding_T: Tensor | None, assign: Assign, record: CommRecord) -> Tensor:
-        """The expert of each token, (T,); `assign` does it for the tokens of one part.
+    def __call__(
+        self, scores_TN: Tensor, padding_T: Tensor | None, assign: Assign, record: CommRecord
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The expert of each token, (T,); and the prices, (N,), in the part that this process assigned, with its size.
+
+        `assign` does it for the tokens of one part.
 
         The order is drawn from torch's CPU generator, which fairseq seeds in each update: resumed runs draw the same.
         """
@@ -74,10 +85,11 @@ class TokenShuffle:
         if padding_T is not None:
             sent[:, -1] = padding_T[order_T]
         arrived = all_to_all(sent, send, receive, group, record)
-        expert_S = assign(arrived[:, :-1].contiguous(), arrived[:, -1] > 0).to(torch.int32)
+        part_SN, padding_S = arrived[:, :-1].contiguous(), arrived[:, -1] > 0
+        expert_S, price_N = assign(part_SN, padding_S)
         expert_T = torch.empty_like(order_T)
-        expert_T[order_T] = all_to_all(expert_S, receive, send, group, record).long()
-        return expert_T
+        expert_T[order_T] = all_to_all(expert_S.to(torch.int32), receive, send, group, record).long()
+        return expert_T, price_N, real_tokens(part_SN, padding_S)
 
 
 def parts_of(num_tokens: int, source: int, size: int) -> list[int]:

@@ -7,61 +7,82 @@ not, and at the end places that are still free go to the tokens that are still t
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.prices import newton_step, sample_places
+from fairseq_mtmoe.moe.prices import FARTHEST, LONGEST_STEP, Assignment, in_units_of, newton_step, sample_places
 
 # Temperatures with their numbers of steps; the first ones with a sample of the tokens.
 SAMPLED = ((0.25, 4), (0.0625, 3), (0.0156, 3))
 ALL = ((0.0156, 2), (0.0039, 2), (0.00098, 2))
 SAMPLE = 64  # tokens per expert
 ROUNDS = 4
+# Where prices of an earlier step are given: one step at each of these temperatures. The first is high, and steps may be
+# long, because that step's tokens may have been of other languages.
+WARMEST, COLDEST, STEPS = 0.25, 0.002, 6
+RESUMED = tuple(WARMEST * (COLDEST / WARMEST) ** (step / (STEPS - 1)) for step in range(STEPS))
+RESUMED_ROUNDS = 3
+RESUMED_RIDGE = 0.01  # of an expert's demand
+LEVEL = 100.0  # ridges, which keep the mean of the prices where it is
+SHUNNED = 1e-3  # of its share: demand below it counts as that much
 
 
 @torch.no_grad()
-def waitless_assignment(scores_TN: Tensor, padding_T: Tensor | None = None) -> Tensor:
-    """The expert of each token, (T,), as `balanced_assignment` without `exact`, but with no bound on its loss.
+def waitless_assignment(
+    scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
+) -> Assignment:
+    """As `priced_assignment` without `exact`, but with no bound on what is lost.
 
     Args:
         scores_TN: as there, N at least 2 and T at least 1.
         padding_T: True at tokens that take no part; their expert is N.
+        start_N: prices of an earlier step, of mean 0. Ones further from this step's than about the mean over tokens of
+            highest - lowest score make the assignment bad, and balanced.
     """
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
-    real_T = torch.ones(num_tokens, device=scores_TN.device) if padding_T is None else (~padding_T).float()
+    real_T = scores_TN.new_ones(num_tokens, dtype=torch.float32) if padding_T is None else (~padding_T).float()
+    number = real_T.sum()
+    count = number.clamp(min=1)
     with torch.autocast(scores_TN.device.type, enabled=False):
-        scaled_TN = _scaled(scores_TN.float(), real_T)
-        prices_N = _prices(scaled_TN, real_T)
+        scaled_TN, size = _scaled(scores_TN.float(), real_T, count)
+        if start_N is None:
+            prices_N = _prices(scaled_TN, real_T, count)
+        else:
+            prices_N = _resumed(scaled_TN, None if padding_T is None else real_T, count, start_N / size)
     value_TN = scaled_TN - prices_N
     best_T, expert_T = value_TN.max(1)
-    expert_T = expert_T.masked_fill(real_T == 0, num_experts)
-    share_N = _shares(prices_N, real_T.sum().long())
-    for _ in range(ROUNDS):
-        expert_T = _moved(value_TN, best_T, expert_T, share_N)
-    return _filled(expert_T, share_N)
+    if padding_T is not None:
+        expert_T = expert_T.masked_fill(padding_T, num_experts)
+    places = Places.of(prices_N, number.long(), num_tokens)
+    for _ in range(ROUNDS if start_N is None else RESUMED_ROUNDS):
+        expert_T = _moved(value_TN, best_T, expert_T, places)
+    return Assignment(_filled(expert_T, places), in_units_of(size, prices_N))
 
 
-def _scaled(scores_TN: Tensor, real_T: Tensor) -> Tensor:
-    """Finite scores with a token's highest at 0 and, on average, its lowest at -1."""
-    finite_TN = scores_TN.isfinite()
-    low = torch.where(finite_TN, scores_TN, torch.inf).amin()
-    high = torch.where(finite_TN, scores_TN, -torch.inf).amax()
+def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Finite scores with a token's highest at 0 and, on average, its lowest at -1, and what 1 is in their own units."""
+    odd_TN = ~(scores_TN.abs() < torch.inf)  # NaN too
+    low, high = scores_TN.masked_fill(odd_TN, torch.inf).amin(), scores_TN.masked_fill(odd_TN, -torch.inf).amax()
     size = torch.maximum(low.abs(), high.abs())
-    size = torch.where(size.isfinite() & (size > 0), size, 1)
+    size = torch.where((size > 0) & (size < torch.inf), size, 1)
     # Where nothing is finite, `low` is +inf: all scores count as the same.
-    odd_TN = torch.where(scores_TN == torch.inf, high, low).nan_to_num(0, 0, 0)
-    scores_TN = torch.where(finite_TN, scores_TN, odd_TN) / size
+    instead_TN = torch.where(scores_TN == torch.inf, high, low).nan_to_num(0, 0, 0)
+    scores_TN = torch.where(odd_TN, instead_TN, scores_TN) / size
     below_TN = scores_TN - scores_TN.amax(1, keepdim=True)
-    spread = -(below_TN.amin(1) * real_T).sum() / real_T.sum().clamp(min=1)
-    return below_TN / torch.where(spread > torch.finfo(spread.dtype).tiny, spread, 1)
+    spread = (below_TN.amin(1) @ real_T) / count
+    spread = torch.where(spread < -torch.finfo(spread.dtype).tiny, -spread, 1)
+    return below_TN / spread, spread.double() * size
 
 
-def _prices(scores_TN: Tensor, real_T: Tensor) -> Tensor:
+def _prices(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> Tensor:
     num_tokens, num_experts = scores_TN.shape
     size = min(SAMPLE * num_experts, num_tokens)
     place = sample_places(size, num_tokens, scores_TN.device)
-    prices_N = (scores_TN * real_T.unsqueeze(1)).sum(0) / real_T.sum().clamp(min=1)
+    prices_N = (real_T @ scores_TN) / count
     sample = scores_TN.index_select(0, place), real_T.index_select(0, place)
     for schedule, (scores, real) in ((SAMPLED, sample), (ALL, (scores_TN, real_T))):
         for temperature, steps in schedule:
@@ -70,49 +91,88 @@ def _prices(scores_TN: Tensor, real_T: Tensor) -> Tensor:
     return prices_N
 
 
-def _shares(prices_N: Tensor, num_tokens: Tensor) -> Tensor:
-    """Each expert's number of tokens, (N,); the dearest get one more where they do not divide."""
-    num_experts = len(prices_N)
-    rank_N = prices_N.argsort(descending=True, stable=True).argsort()
-    return num_tokens // num_experts + (rank_N < num_tokens % num_experts)
+def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: Tensor) -> Tensor:
+    """Prices from those of an earlier step, in fewer operations than by `newton_step`.
+
+    Demand falls about exponentially as a price rises. So a step makes its logarithm even, which works from far away and
+    lets the temperature fall after every step. With D the demand, (T, N), and d its sums, in shares, the step x solves
+    (diag(d) - DᵀD) x = d log d. The system is divided by d, so that its ridge is a part of each expert's own demand.
+    """
+    num_tokens, num_experts = scores_TN.shape
+    prices_1N = start_N.nan_to_num(0, 0, 0).unsqueeze(0)
+    prices_1N = (prices_1N - prices_1N.mean()).clamp(-FARTHEST, FARTHEST).float()
+    # As there, prices are defined up to a constant only: hence the second term.
+    ridge_NN = torch.eye(num_experts, device=scores_TN.device) * (1 + RESUMED_RIDGE)
+    ridge_NN += RESUMED_RIDGE * LEVEL / num_experts
+    weight_T1 = None if real_T is None else (real_T * (num_experts / count)).unsqueeze(1)
+    for temperature in RESUMED:
+        demand_TN = (scores_TN - prices_1N).div_(temperature).softmax(1)
+        if weight_T1 is None:
+            both_NN = torch.addmm(ridge_NN, demand_TN.t(), demand_TN, beta=0, alpha=num_experts / num_tokens)
+        else:
+            both_NN = demand_TN.t() @ (demand_TN * weight_T1)
+        demand_1N = both_NN.sum(0, keepdim=True).clamp_(min=SHUNNED)
+        slope_NN = ridge_NN.addcdiv(both_NN, demand_1N, value=-1)
+        step_1N = torch.linalg.solve_ex(slope_NN, demand_1N.log(), left=False).result
+        prices_1N = prices_1N.add(step_1N.clamp_(-LONGEST_STEP, LONGEST_STEP), alpha=temperature)
+    return prices_1N.squeeze(0)
 
 
-def _moved(value_TN: Tensor, best_T: Tensor, expert_T: Tensor, share_N: Tensor) -> Tensor:
+class Places(NamedTuple):
+    """What the rounds share.
+
+    Attributes:
+        share_M: each expert's number of tokens, (N + 1,); as many as there are at all for padding, the last.
+        empty_M: how many tokens above their share experts without tokens have: -share_M.
+        expert_M: 0 … N.
+        token_T: 0 … T-1.
+        one_T: as many ones.
+    """
+
+    share_M: Tensor
+    empty_M: Tensor
+    expert_M: Tensor
+    token_T: Tensor
+    one_T: Tensor
+
+    @staticmethod
+    def of(prices_N: Tensor, number: Tensor, num_tokens: int) -> Places:
+        """The shares of `number` tokens; the dearest experts get one more where they do not divide."""
+        num_experts = len(prices_N)
+        rank_N = prices_N.argsort(descending=True, stable=True).argsort()
+        share_N = number // num_experts + (rank_N < number % num_experts)
+        token_T = torch.arange(num_tokens, device=prices_N.device)
+        expert_M = torch.arange(num_experts + 1, device=prices_N.device)
+        share_M = F.pad(share_N, (0, 1), value=num_tokens)
+        return Places(share_M, -share_M, expert_M, token_T, torch.ones_like(token_T))
+
+    def surplus(self, expert_T: Tensor) -> Tensor:
+        """How many tokens above their share the experts have, (N + 1,)."""
+        return self.empty_M.scatter_add(0, expert_T, self.one_T)
+
+    def ranks(self, group_T: Tensor) -> Tensor:
+        """How many earlier entries belong to the same group, of 0 to N, as each entry."""
+        ordered, order = group_T.sort(stable=True)
+        first_M = torch.searchsorted(ordered, self.expert_M)
+        return torch.empty_like(order).scatter_(0, order, self.token_T - first_M[ordered])
+
+
+def _moved(value_TN: Tensor, best_T: Tensor, expert_T: Tensor, places: Places) -> Tensor:
     """Experts with too many tokens let go of the cheapest, experts with room take the cheapest of those."""
-    num_experts = len(share_N)
-    surplus_N = _counts(expert_T, num_experts) - share_N
-    value_T, target_T = value_TN.masked_fill(surplus_N >= 0, -torch.inf).max(1)
-    # Padding belongs to expert N, which has no surplus.
-    surplus_N = torch.cat([surplus_N, surplus_N.new_zeros(1)])
-    loss_T = torch.where(surplus_N[expert_T] > 0, best_T - value_T, torch.inf)
-    order = loss_T.argsort(stable=True)
+    surplus_M = places.surplus(expert_T)
+    value_T, target_T = value_TN.masked_fill(surplus_M[:-1] >= 0, -torch.inf).max(1)
+    order = (best_T - value_T).argsort(stable=True)
     source, target = expert_T[order], target_T[order]
-    leaves = loss_T[order].isfinite() & (_ranks(source, num_experts) < surplus_N[source])
-    wanted = torch.where(leaves, target, num_experts)
-    arrives = leaves & (_ranks(wanted, num_experts) < -surplus_N[target])
+    leaves = places.ranks(source) < surplus_M[source]
+    wanted = torch.where(leaves, target, places.expert_M[-1])
+    arrives = leaves & (places.ranks(wanted) < -surplus_M[target])
     return expert_T.scatter(0, order, torch.where(arrives, target, source))
 
 
-def _filled(expert_T: Tensor, share_N: Tensor) -> Tensor:
+def _filled(expert_T: Tensor, places: Places) -> Tensor:
     """Equal shares, whatever is left to do."""
-    num_experts = len(share_N)
-    room_N = (share_N - _counts(expert_T, num_experts)).clamp(min=0)
-    shares = torch.cat([share_N, share_N.new_full((1,), len(expert_T))])
-    surplus_T = _ranks(expert_T, num_experts) >= shares[expert_T]
+    room_N = (-places.surplus(expert_T)[:-1]).clamp_(min=0)
+    surplus_T = places.ranks(expert_T) >= places.share_M[expert_T]
     place_T = surplus_T.cumsum(0) - 1
     target_T = torch.searchsorted(room_N.cumsum(0), place_T, right=True)
     return torch.where(surplus_T, target_T, expert_T)
-
-
-def _counts(expert_T: Tensor, num_experts: int) -> Tensor:
-    counts = expert_T.new_zeros(num_experts + 1)
-    return counts.scatter_add(0, expert_T, torch.ones_like(expert_T))[:num_experts]
-
-
-def _ranks(group_T: Tensor, num_experts: int) -> Tensor:
-    """How many earlier entries belong to the same group, of 0 to N, as each entry."""
-    ordered, order = group_T.sort(stable=True)
-    groups = torch.arange(num_experts + 1, device=group_T.device)
-    first = torch.searchsorted(ordered, groups)
-    places = torch.arange(len(group_T), device=group_T.device)
-    return torch.empty_like(order).scatter(0, order, places - first[ordered])

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import ctypes
 import sysconfig
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-Assign = Callable[[int, int, int, int], int]
+from fairseq_mtmoe.moe.prices import Assignment
+
+Assign = Callable[[int, int, int, int | None, int, int], int]
 
 LIBRARIES = {"AVX512": "_assignment_avx512", "AVX2": "_assignment_avx2", "DEFAULT": "_assignment"}
 
 
-def assign(scores_TN: Tensor, build: Assign | None = None) -> Tensor | None:
-    """The expert of each token, (T,): ⌊T/N⌋ or ⌈T/N⌉ tokens for every expert, and the highest sum of scores.
+def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | None = None) -> Assignment | None:
+    """⌊T/N⌋ or ⌈T/N⌉ tokens for every expert with the highest sum of scores, and prices at which tokens choose it.
 
     The gap to the optimum is what float32 rounds: at most 1e-6 of the sum over tokens of highest - lowest score. The
     same scores give the same answer, with the same build. Other Python threads run meanwhile; the work itself takes one
@@ -30,6 +33,7 @@ def assign(scores_TN: Tensor, build: Assign | None = None) -> Tensor | None:
     Args:
         scores_TN: how well token and expert fit.
         build: one of `BUILDS`; by default the fastest.
+        start_N: prices to begin with, (N,).
 
     Returns None where torch has to do it: without a compiled library, on another device, for float64, for scores that
     are not finite or larger than 1e30, for such as differ by less than 1e-30 on average, and if memory is short.
@@ -40,8 +44,13 @@ def assign(scores_TN: Tensor, build: Assign | None = None) -> Tensor | None:
     scores_TN = scores_TN.detach().float().contiguous()
     num_tokens, num_experts = scores_TN.shape
     expert_T = torch.empty(num_tokens, dtype=torch.long, device="cpu")
-    outcome = build(scores_TN.data_ptr(), num_tokens, num_experts, expert_T.data_ptr())
-    return expert_T if outcome == 0 else None
+    price_N = torch.empty(num_experts, device="cpu")
+    if start_N is not None:
+        start_N = start_N.detach().float().contiguous()
+        assert start_N.shape == price_N.shape and start_N.device == price_N.device
+    start = None if start_N is None else start_N.data_ptr()
+    outcome = build(scores_TN.data_ptr(), num_tokens, num_experts, start, expert_T.data_ptr(), price_N.data_ptr())
+    return Assignment(expert_T, price_N) if outcome == 0 else None
 
 
 def load_builds(folder: Path, capability: str) -> dict[str, Assign]:
@@ -53,12 +62,20 @@ def load_builds(folder: Path, capability: str) -> dict[str, Assign]:
 
 
 def load(library: Path) -> Assign | None:
-    """A library's `mtmoe_balanced_assignment(scores, T, N, experts)`; ctypes lets go of Python's lock around it."""
+    """A library's `mtmoe_priced_assignment` (see assignment.cpp); ctypes lets go of Python's lock around it."""
     try:
-        function = ctypes.CDLL(str(library)).mtmoe_balanced_assignment
-    except (OSError, AttributeError):  # not built, or for another machine
+        function = ctypes.CDLL(str(library)).mtmoe_priced_assignment
+    except OSError:  # not built, or for another machine
         return None
-    function.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    except AttributeError:
+        warnings.warn(
+            f"`{library}` must be of this version of fairseq_mtmoe, but is of another one, and is not used: installing "
+            "the package again builds it, and makes balanced assignment ten times as fast.",
+            stacklevel=2,
+        )
+        return None
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    function.argtypes = [pointer, number, number, pointer, pointer, pointer]
     function.restype = ctypes.c_int
     return function
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "interior.h"
 #include "scores.h"
 
 namespace {
@@ -120,7 +121,6 @@ class Exchange {
   // Moves tokens until shares are even. Each round takes one or more from those that are too many. Returns false if
   // there is no way to move one, which does not happen with finite scores.
   bool run() {
-    if (!crowded()) return true;
     gather();
     while (crowded()) {
       const int end = search();
@@ -140,6 +140,24 @@ class Exchange {
       move_along(path_to(end));
     }
     return true;
+  }
+
+  // Moves the prices into the middle of all those at which every token's expert is its choice, and returns them. After
+  // `run`.
+  const Floats* centre() {
+    count_others();
+    Interior interior(pool_, width_);
+    for (int node = 0; node <= pool_; ++node) {
+      const Floats* costs = costs_from(node);
+      Floats* room = interior.room_from(node);
+      const float price = at(prices_.begin(), node);
+      for (int v = 0; v < width_; ++v) {
+        const Floats above = costs[v] - price + prices_[v];  // below 0 it is rounding or tolerance
+        room[v] = above > 0.f ? above : Floats{};
+      }
+    }
+    interior.add_middle(prices_.begin());
+    return prices_.begin();
   }
 
  private:
@@ -192,6 +210,20 @@ class Exchange {
       members_[expert_[loose_[i]]].push_back(static_cast<int32_t>(i));
     }
     for (int e = 0; e < pool_; ++e) refresh(e);
+  }
+
+  // Lowers the costs to those of all tokens, the ones that are not loose too.
+  void count_others() {
+    for (int64_t t = 0; t < tokens_; ++t) {
+      if (lead_[t] <= reach_) continue;
+      const float* scores = rows_ + t * pool_;
+      float* costs = reinterpret_cast<float*>(costs_from(expert_[t]));
+      const float own = scores[expert_[t]];
+      for (int e = 0; e < pool_; ++e) {
+        const float loss = (own - scores[e]) * unit_;
+        costs[e] = loss < costs[e] ? loss : costs[e];
+      }
+    }
   }
 
   // Costs of steps from an expert, and to and from the pool.

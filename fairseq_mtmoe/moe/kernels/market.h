@@ -5,6 +5,7 @@
 // exact. It ends early: what it leaves over costs less to move than another step.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -28,6 +29,13 @@ constexpr float SMALL_SHARE = 0.02f;    // less than this of a token's demand do
 constexpr int SLOPE_TOKENS = 256;       // make up the slope at least,
 constexpr int SLOPE_PER_EXPERT = 4;     // and so many per expert,
 constexpr int SLOPE_STRIDE = 16;        // and every 16th block of tokens
+// Prices of an earlier step:
+constexpr float FARTHEST = 1e3f;        // mean spreads from their mean: further, and they are none to begin with
+constexpr float LOST = 0.5f;            // of the tokens are too many: more, and it begins anew
+constexpr float SHUNNED = 1e-5f;        // demand over share: less, and that price is too far from where anybody would buy
+constexpr float NEAR = 0.12f;           // of the tokens are too many: less is nearer than a sample could bring it
+constexpr float UNSOLVED = 0.15f;       // of the tokens are too many at the end: more, and it begins anew
+constexpr int SLOPE_PARTS = 4;          // times as many tokens make up the slope: near the end, a better one pays
 constexpr float PER_E = 1.44269504f;    // log2(e): the softmax is of powers of e, and those of 2 are cheaper
 
 // 2^x for x <= 0, with an error below 1e-4; at least 2^-60, so that no number is denormal.
@@ -51,6 +59,7 @@ struct Demand {
         who(experts),
         weights(experts) {}
 
+  int slope_parts = 1;       // the slope is of so many times as many tokens
   std::vector<float> total;  // per expert, in tokens
   Array<Floats> slope;       // (a, b): sum over tokens of (share of expert a) · (share of expert b), where they count
   float wavering = 1;        // part of the demand that is not for its token's favourite
@@ -81,7 +90,7 @@ INLINE void add_slope(Demand& demand, int lane, int experts, float weight) {
 // Each token's shares are the softmax over experts of (values · unit - prices), to the base of 2.
 void add_up(const Scores& scores, float unit, const float* prices, Demand& demand) {
   const int experts = scores.experts();
-  const int64_t slope_tokens = std::max(SLOPE_TOKENS, SLOPE_PER_EXPERT * experts);
+  const int64_t slope_tokens = demand.slope_parts * std::max(SLOPE_TOKENS, SLOPE_PER_EXPERT * experts);
   const int64_t stride = std::max<int64_t>(1, std::min<int64_t>(SLOPE_STRIDE, scores.tokens() / slope_tokens));
   const float weight = static_cast<float>(scores.blocks()) / static_cast<float>((scores.blocks() - 1) / stride + 1);
   Floats* const shares = demand.shares.begin();
@@ -175,45 +184,98 @@ void solve(const Demand& demand, const std::vector<float>& excess, float share, 
 class Market {
  public:
   // unit: what scores are multiplied with, so that their mean spread is 1.
-  Market(int experts, float unit) : unit_(unit), prices_(experts), demand_(experts) {}
+  Market(int experts, float unit) : unit_(unit), prices_(experts), excess_(experts), step_(experts), demand_(experts) {}
   const std::vector<float>& prices() const { return prices_; }
   float temperature() const { return temperature_; }
 
-  // From the mean scores on; the temperature falls until most tokens know what they want.
-  void cool(const Scores& scores) {
-    start(scores);
-    for (int level = 1;; ++level, temperature_ *= COOLING) {
-      settle(scores);
-      if (level == MOST_LEVELS || (level >= FEWEST_LEVELS && demand_.wavering < WAVERING)) return;
-    }
+  // From the mean scores on, through all temperatures; first with some of the scores.
+  void begin(const Scores& some, const Scores& all) {
+    demand_.slope_parts = 1;
+    take_means(some);
+    cool(some, 0);
+    if (&some != &all) settle(all);
   }
 
-  // Newton's method at one temperature.
-  void settle(const Scores& scores) {
-    const int experts = scores.experts();
-    const float share = static_cast<float>(scores.tokens()) / static_cast<float>(experts);
-    const float factor = PER_E / temperature_;
-    std::vector<float> scaled(experts), excess(experts), step(experts);
-    for (int i = 0; i < MOST_STEPS; ++i) {
-      for (int e = 0; e < experts; ++e) scaled[e] = factor * prices_[e];
-      add_up(scores, factor * unit_, scaled.data(), demand_);
-      float surplus = 0;
-      for (int e = 0; e < experts; ++e) {
-        excess[e] = demand_.total[e] - share;
-        surplus += std::max(0.f, excess[e]);
-      }
-      solve(demand_, excess, share, step);
-      for (int e = 0; e < experts; ++e)
-        prices_[e] += temperature_ * std::min(LONGEST_STEP, std::max(-LONGEST_STEP, step[e]));
-      // Tokens choose one expert where their demand was spread: so many are too many even at perfect prices.
-      if (surplus < 1 + UNEVEN * std::sqrt(demand_.wavering * share) * static_cast<float>(experts)) return;
-    }
+  // From prices of an earlier step, in units of the scores. Returns false, for beginning anew, where they are too far from
+  // what these scores need: a few of them tell.
+  bool resume(const Scores& few, const Scores& some, const Scores& all, const float* start) {
+    const int level = FEWEST_LEVELS - 1;
+    temperature_ = temperature_of(level);
+    if (!take(start)) return false;
+    const float surplus = look(few) / static_cast<float>(few.tokens());
+    if (surplus > LOST || shuns()) return false;
+    demand_.slope_parts = SLOPE_PARTS;
+    if (&some != &all && surplus > NEAR) cool(some, level);
+    return cool(all, level) < UNSOLVED * static_cast<float>(all.tokens());
   }
 
  private:
-  void start(const Scores& scores) {
+  static float temperature_of(int level) { return WARMEST * std::pow(COOLING, static_cast<float>(level)); }
+
+  // The temperature falls until most tokens know what they want. Returns as `settle`.
+  float cool(const Scores& scores, int level) {
+    for (;; ++level) {
+      temperature_ = temperature_of(level);
+      const float surplus = settle(scores);
+      if (level >= MOST_LEVELS - 1 || (level >= FEWEST_LEVELS - 1 && demand_.wavering < WAVERING)) return surplus;
+    }
+  }
+
+  // Newton's method at one temperature. Returns how many tokens were too many before its last step.
+  float settle(const Scores& scores) {
+    float surplus = 0;
+    for (int i = 0; i < MOST_STEPS; ++i) {
+      surplus = look(scores);
+      step();
+      // Tokens choose one expert where their demand was spread: so many are too many even at perfect prices.
+      const float doubtful = std::sqrt(demand_.wavering * share_) * static_cast<float>(prices_.size());
+      if (surplus < 1 + UNEVEN * doubtful) break;
+    }
+    return surplus;
+  }
+
+  // What the tokens buy at these prices and this temperature. Returns how many of them are too many.
+  float look(const Scores& scores) {
+    const int experts = scores.experts();
+    const float factor = PER_E / temperature_;
+    share_ = static_cast<float>(scores.tokens()) / static_cast<float>(experts);
+    for (int e = 0; e < experts; ++e) step_[e] = factor * prices_[e];
+    add_up(scores, factor * unit_, step_.data(), demand_);
+    float surplus = 0;
+    for (int e = 0; e < experts; ++e) {
+      excess_[e] = demand_.total[e] - share_;
+      surplus += std::max(0.f, excess_[e]);
+    }
+    return surplus;
+  }
+
+  // A step of Newton's method from there.
+  void step() {
+    solve(demand_, excess_, share_, step_);
+    for (size_t e = 0; e < prices_.size(); ++e)
+      prices_[e] += temperature_ * std::min(LONGEST_STEP, std::max(-LONGEST_STEP, step_[e]));
+  }
+
+  // Whether hardly anybody buys from some expert: then it is unknown how far its price is from where somebody would.
+  bool shuns() const {
+    return *std::min_element(demand_.total.begin(), demand_.total.end()) < SHUNNED * share_;
+  }
+
+  // Returns false where a price is not finite, or absurd.
+  bool take(const float* start) {
+    double mean = 0;
+    for (size_t e = 0; e < prices_.size(); ++e) mean += start[e] / static_cast<double>(prices_.size());
+    for (size_t e = 0; e < prices_.size(); ++e) {
+      prices_[e] = static_cast<float>((start[e] - mean) * unit_);
+      if (!(std::fabs(prices_[e]) < FARTHEST)) return false;  // NaN too
+    }
+    return true;
+  }
+
+  void take_means(const Scores& scores) {
     const int experts = scores.experts();
     demand_.sums.fill(Floats{});
+    std::fill(prices_.begin(), prices_.end(), 0.f);
     const Floats* value = scores.values();
     for (int64_t b = 0; b < scores.blocks(); ++b, value += experts)
       for (int e = 0; e < experts; ++e) demand_.sums[e] += value[e];
@@ -223,8 +285,9 @@ class Market {
   }
 
   float unit_;
-  std::vector<float> prices_;
+  std::vector<float> prices_, excess_, step_;
   float temperature_ = WARMEST;
+  float share_ = 0;  // tokens per expert
   Demand demand_;
 };
 

@@ -46,7 +46,7 @@ def gap_to(reference, scores, expert):
 @pytest.mark.parametrize(("tokens", "experts"), [*SIZES, (1, 1), (1, 7), (15, 16), (17, 15), (33, 31), (64, 300)])
 def test_it_finds_the_optimum(kind, tokens, experts):
     scores = make(kind, tokens, experts)
-    expert = kernels.assign(scores)
+    expert = kernels.assign(scores).expert_T
     assert_fair(expert, tokens, experts)
     assert gap(scores, expert) <= EXACT_GAP
 
@@ -57,9 +57,9 @@ def test_it_finds_the_optimum(kind, tokens, experts):
 def test_it_finds_the_optimum_from_a_sample(kind, tokens, experts):
     """So many tokens that prices come from some of them first. Torch is the judge, scipy would take minutes."""
     scores = make(kind, tokens, experts)
-    expert = kernels.assign(scores)
+    expert = kernels.assign(scores).expert_T
     assert_fair(expert, tokens, experts)
-    assert gap_to(stepwise_assignment(scores, exact=True), scores, expert) <= EXACT_GAP
+    assert gap_to(stepwise_assignment(scores, exact=True).expert_T, scores, expert) <= EXACT_GAP
 
 
 @needs_library
@@ -69,22 +69,22 @@ def test_any_scores_of_any_shape(data):
     """Floats of any size, infinite ones and NaN among them: the optimum, or a refusal that says leave it to torch."""
     scores = any_scores(data, 20, 18)
     tokens, experts = scores.shape
-    expert = kernels.assign(scores)
-    if expert is None:
+    found = kernels.assign(scores)
+    if found is None:
         spread = (scores.amax(1) - scores.amin(1)).double().mean()
         assert not (scores.abs() <= 1e30).all() or 0 < spread < 1e-30
         return
     assert scores.isfinite().all()
-    assert_fair(expert, tokens, experts)
+    assert_fair(found.expert_T, tokens, experts)
     if tokens:
-        assert gap(scores, expert) <= EXACT_GAP
+        assert gap(scores, found.expert_T) <= EXACT_GAP
 
 
 @needs_library
 @pytest.mark.parametrize("scale", [1e-25, 1e-10, 1e10, 1e25])
 def test_scores_of_extreme_size(scale):
     scores = make(random_scores, 300, 8)
-    expert = kernels.assign(scale * scores)
+    expert = kernels.assign(scale * scores).expert_T
     assert_fair(expert, 300, 8)
     assert gap(scores, expert) <= EXACT_GAP
 
@@ -96,7 +96,7 @@ def test_an_offset_per_token_changes_nothing():
         [torch.full((150, 8), 1e30), 1e-20 * make(random_scores, 150, 8)]
     )  # in units of the spread: infinite
     for scores in (make(random_scores, 300, 8) + offset, far):
-        expert = kernels.assign(scores)
+        expert = kernels.assign(scores).expert_T
         assert_fair(expert, 300, 8)
         assert gap(scores, expert) <= EXACT_GAP
 
@@ -122,19 +122,19 @@ def test_what_else_is_left_to_torch():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_other_types_and_layouts_give_what_float32_gives(dtype):
     scores = make(random_scores, 100, 8).to(dtype)
-    expert = kernels.assign(scores)
-    assert expert.tolist() == kernels.assign(scores.float()).tolist()
-    assert expert.tolist() == kernels.assign(scores.t().contiguous().t()).tolist()
+    expert = kernels.assign(scores).expert_T
+    assert expert.tolist() == kernels.assign(scores.float()).expert_T.tolist()
+    assert expert.tolist() == kernels.assign(scores.t().contiguous().t()).expert_T.tolist()
 
 
 @needs_library
 def test_the_same_scores_give_the_same_answer_in_many_threads():
     scores = [make(kind, 3000, 24) for kind in KINDS]
-    expected = [kernels.assign(s).tolist() for s in scores]
+    expected = [kernels.assign(s).expert_T.tolist() for s in scores]
     found = [None] * len(scores)
 
     def work(index):
-        found[index] = kernels.assign(scores[index]).tolist()
+        found[index] = kernels.assign(scores[index]).expert_T.tolist()
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(len(scores))]
     for thread in threads:
@@ -169,9 +169,9 @@ def one_token_aside(tokens, experts):
 @pytest.mark.parametrize("scores", [one_for_all, same_row, few_rows, one_direction, one_token_aside])
 def test_bad_cases_end(scores):
     scores = scores(8000, 48)
-    expert = kernels.assign(scores)
+    expert = kernels.assign(scores).expert_T
     assert_fair(expert, 8000, 48)
-    assert gap_to(stepwise_assignment(scores, exact=True), scores, expert) <= EXACT_GAP
+    assert gap_to(stepwise_assignment(scores, exact=True).expert_T, scores, expert) <= EXACT_GAP
 
 
 @needs_library
@@ -179,4 +179,4 @@ def test_places_for_one_token_more_go_where_they_are_worth_most():
     """Choosing them by price alone would be worse: all tokens of an expert may be indifferent."""
     for seed in range(20):
         scores = make(tied, 23, 9, seed)
-        assert total(scores, kernels.assign(scores)) == pytest.approx(optimum(scores))
+        assert total(scores, kernels.assign(scores).expert_T) == pytest.approx(optimum(scores))

@@ -1,0 +1,61 @@
+// Prices in the middle of all those that support an assignment, as in moe/exchange.py. See assignment.cpp.
+//
+// An assignment is supported by prices p with p_a - p_b <= c_ab, what the cheapest token loses on the step from a to b.
+// They form a polytope, and shortest paths end at one of its corners, where tokens are torn between two experts. Two
+// corners per expert follow from all shortest paths: distances to it and, negative, from it. Where the price of a may
+// stand at all above its lowest beside that of b, it does so at the corner of a: in the mean of these corners no token is
+// torn unless it must be. The mean depends on the assignment only, not on the way that led to it.
+#pragma once
+
+#include <vector>
+
+#include "lanes.h"
+
+namespace {
+
+class Interior {
+ public:
+  // Nodes are the experts and, last, the pool; rows are `width` vectors long.
+  Interior(int experts, int width)
+      : experts_(experts), width_(width), room_(static_cast<size_t>(experts + 1) * width) {}
+
+  // To be filled: by how much the price of this node may rise beside the others', at least 0.
+  Floats* room_from(int node) { return room_.begin() + static_cast<size_t>(node) * width_; }
+
+  void add_middle(Floats* prices) {
+    close();
+    std::vector<double> shift(experts_);
+    for (int a = 0; a < experts_; ++a) {
+      const Floats* room = room_from(a);
+      for (int b = 0; b < experts_; ++b) {
+        shift[a] += at(room, b);
+        shift[b] -= at(room, b);
+      }
+    }
+    for (int e = 0; e < experts_; ++e) set(prices, e, at(prices, e) + static_cast<float>(shift[e] / (2.0 * experts_)));
+  }
+
+ private:
+  // Floyd and Warshall's algorithm: the shortest paths between all nodes.
+  void close() {
+    for (int node = 0; node <= experts_; ++node) set(room_from(node), node, 0.f);
+    for (int by = 0; by <= experts_; ++by) {
+      const Floats* on = room_from(by);
+      for (int from = 0; from <= experts_; ++from) {
+        Floats* room = room_from(from);
+        const float first = at(room, by);
+        if (from == by || first == INFINITE) continue;
+        for (int v = 0; v < width_; ++v) {
+          const Floats length = on[v] + first;
+          room[v] = length < room[v] ? length : room[v];
+        }
+      }
+    }
+  }
+
+  int experts_;
+  int width_;
+  Array<Floats> room_;
+};
+
+}  // namespace
