@@ -1,29 +1,58 @@
 """Which expert each token goes to, and how strongly: three gates, one result.
 
-BASE (balanced in training, greedy in evaluation) of "Tricks for Training Sparse Translation Models", the task-aware
-gate of MT-TaG (equations 3-6), and Switch's single softmax gate. All of them compute in float32 whatever the model's
-type, so that half precision does not decide by rounding (Switch Transformer, §2.4).
+BASE layers' (Lewis et al. 2021: balanced in training, greedy in evaluation) as in "Tricks for Training Sparse
+Translation Models", but that evaluation goes by training's prices; the task-aware gate of MT-TaG (equations 3-6); and
+Switch's single softmax gate. All of them compute in float32 whatever the model's type, so that half precision does not
+decide by rounding (Switch Transformer, §2.4).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.moe.assignment import balanced_assignment
+from fairseq_mtmoe.moe.assignment import priced_assignment
 from fairseq_mtmoe.moe.collectives import CommRecord
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.form import form_for
 from fairseq_mtmoe.moe.grouped import grouped_linear
-from fairseq_mtmoe.moe.shuffle import TokenShuffle
+from fairseq_mtmoe.moe.running_prices import MEMORY, RunningPrices
+from fairseq_mtmoe.moe.shuffle import TokenShuffle, real_tokens
 from fairseq_mtmoe.moe.waitless import waitless_assignment
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
+TRAININGS = ("balanced", "prices")
+EVALUATIONS = ("prices", "greedy")
+
+
+@dataclass(frozen=True)
+class BaseRouting:
+    """How BASE gates route.
+
+    Attributes:
+        training: `balanced`, BASE layers' equal shares of every batch; or `prices`, by score less running price as in
+            evaluation, so that shares are about equal over many batches.
+        evaluation: `prices`, by score less running price, as training did; or `greedy`, by score alone (BASE layers).
+        memory: of the running mean of prices, see `RunningPrices`, which checks it.
+
+    Raises:
+        UserError: one of the others is unknown.
+    """
+
+    training: str = "balanced"
+    evaluation: str = "prices"
+    memory: float = MEMORY
+
+    def __post_init__(self) -> None:
+        for name, choices in (("training", TRAININGS), ("evaluation", EVALUATIONS)):
+            if getattr(self, name) not in choices:
+                must_be(name, f"one of {', '.join(choices)}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -87,35 +116,56 @@ class Gate(nn.Module, ABC):
 
 
 class BaseGate(Gate):
-    """BASE: experts get equal shares of a training batch; in evaluation each token goes to the expert it likes best.
+    """BASE: experts get equal shares of a training batch; in evaluation tokens choose at the prices of training.
 
     The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode follows `self.training` and nothing else.
 
     Attributes:
+        routing: how tokens are routed in each mode.
+        prices: those at which experts were equally in demand in training; `running_prices.remember_prices` moves them.
         shuffle: with it, balanced assignment is among tokens from all processes; None assigns this process's own.
     """
 
-    def __init__(self, num_experts: int, hidden_size: int, num_tasks: int = 0) -> None:
+    def __init__(
+        self, num_experts: int, hidden_size: int, num_tasks: int = 0, routing: BaseRouting | None = None
+    ) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
+        self.routing = routing or BaseRouting()
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
+        self.prices = RunningPrices(num_experts, self.routing.memory)
         self.shuffle: TokenShuffle | None = None
         nn.init.orthogonal_(self.weight, gain=0.1)
 
     def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
-        """Balanced in training, greedy in evaluation; `task_T` is not looked at."""
+        """As `routing` says; `task_T` is not looked at."""
         scores_TN = F.linear(hidden_TH, self.weight.float())
         fixed_TN = scores_TN.detach()
         most = None
         if not self.training:
-            expert_T = fixed_TN.argmax(1)
-        elif self.shuffle is None:
-            expert_T = assigned(fixed_TN, padding_T)
-            most = -(-len(hidden_TH) // self.num_experts)
+            expert_T = self._chosen(fixed_TN) if self.routing.evaluation == "prices" else fixed_TN.argmax(1)
         else:
-            expert_T = self.shuffle(fixed_TN, padding_T, assigned, self.comm)
+            expert_T = self._assigned(fixed_TN, padding_T)
+            if self.routing.training == "prices" and self.prices.known:
+                expert_T = self._chosen(fixed_TN)
+            elif self.shuffle is None:
+                most = -(-len(hidden_TH) // self.num_experts)
         chosen_T = expert_T.clamp(max=self.num_experts - 1)  # padding's expert is none of them
         gate_T = scores_TN.gather(1, chosen_T.unsqueeze(1)).squeeze(1).sigmoid()
         return Routing(expert_T, gate_T, neutral=0.5, most=most)
+
+    def _chosen(self, scores_TN: Tensor) -> Tensor:
+        return (scores_TN - self.prices.mean).argmax(1)
+
+    def _assigned(self, scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
+        """The balanced assignment, which begins with the running prices; its own prices are recorded."""
+        assign = partial(assigned, start_N=self.prices.mean if self.prices.known else None)
+        if self.shuffle is None:
+            expert_T, price_N = assign(scores_TN, padding_T)
+            num_tokens = real_tokens(scores_TN, padding_T)
+        else:
+            expert_T, price_N, num_tokens = self.shuffle(scores_TN, padding_T, assign, self.comm)
+        self.prices.record(price_N, num_tokens)
+        return expert_T  # type: ignore[no-any-return]
 
 
 class TaskGate(Gate):
@@ -177,32 +227,47 @@ class SwitchGate(Gate):
 
 
 @torch.library.custom_op("mtmoe::balanced_assignment", mutates_args=())
-def assigned(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
-    """Balanced assignment of tokens that are no padding, as one operator: the expert of each, (T,), N at padding."""
+def assigned(
+    scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Balanced assignment of tokens that are no padding, as one operator: `priced_assignment`'s, with N at padding."""
     if padding_T is None:
-        return balanced_assignment(scores_TN)
+        expert_T, price_N = priced_assignment(scores_TN, start_N)
+        return expert_T, price_N
     num_tokens, num_experts = scores_TN.shape
     if num_experts == 1:
-        return padding_T.long()
+        return padding_T.long(), scores_TN.new_zeros(1, dtype=torch.float32)
     if num_tokens > 0 and not form_for(scores_TN).has_values_at_hand:
-        return waitless_assignment(scores_TN, padding_T)
+        expert_T, price_N = waitless_assignment(scores_TN, padding_T, start_N)
+        return expert_T, price_N
     kept = (~padding_T).nonzero().squeeze(1)
     nobody = padding_T.new_full((num_tokens,), num_experts, dtype=torch.long)
-    return nobody.index_copy_(0, kept, balanced_assignment(scores_TN[kept]))
+    expert_K, price_N = priced_assignment(scores_TN[kept], start_N)
+    return nobody.index_copy_(0, kept, expert_K), price_N
 
 
 @assigned.register_fake
-def _(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
-    return scores_TN.new_empty(scores_TN.shape[0], dtype=torch.long)
+def _(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    num_tokens, num_experts = scores_TN.shape
+    return scores_TN.new_empty(num_tokens, dtype=torch.long), scores_TN.new_empty(num_experts, dtype=torch.float32)
 
 
-def build_gate(kind: str, num_experts: int, hidden_size: int, num_tasks: int = 0) -> Gate:
-    """The gate of a kind: `base`, `task` or `switch`.
+def base_gates(model: nn.Module) -> list[BaseGate]:
+    """Those of a model, in its order."""
+    return [module for module in model.modules() if isinstance(module, BaseGate)]
+
+
+def build_gate(
+    kind: str, num_experts: int, hidden_size: int, num_tasks: int = 0, base: BaseRouting | None = None
+) -> Gate:
+    """The gate of a kind: `base` (which routes as `base` says), `task` or `switch`.
 
     Raises:
         UserError: an unknown kind, no expert, or a task gate without tasks.
     """
-    kinds: dict[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate}
+    kinds: dict[str, type[Gate]] = {"task": TaskGate, "switch": SwitchGate}
+    if kind == "base":
+        return BaseGate(num_experts, hidden_size, num_tasks, base)
     if kind not in kinds:
-        must_be("gate", f"one of {', '.join(kinds)}", kind)
+        must_be("gate", "one of base, task, switch", kind)
     return kinds[kind](num_experts, hidden_size, num_tasks)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from fairseq.logging import metrics
+from fairseq.nan_detector import NanDetector
 from torch import Tensor, nn
 from torch import distributed as dist
 
@@ -104,6 +105,16 @@ def forget_gradients(optimizer: Any) -> None:
     optimizer.zero_grad()
     if getattr(optimizer, "scaler", None) is None and hasattr(optimizer, "_multiply_factor"):
         optimizer._multiply_factor = 1.0
+
+
+def search(trainer: Any, samples: list[Any]) -> None:
+    """Log which modules' outputs are not finite, as fairseq does; its search backward fails on our outputs."""
+    trainer._set_seed()
+    with NanDetector(trainer.get_model(), backward=False):
+        for sample in samples:
+            prepared, _ = trainer._prepare_sample(sample)
+            update = trainer.get_num_updates()
+            trainer.task.train_step(prepared, trainer.model, trainer.criterion, trainer.optimizer, update)
 
 
 def show_in_gradients(criterion: nn.Module, inputs: Any, output: Any) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from fairseq.logging import metrics
-from fairseq.nan_detector import NanDetector
 from fairseq.trainer import Trainer
 from torch import Tensor
 
@@ -43,7 +42,14 @@ from fairseq_mtmoe.training import (
 )
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
 from fairseq_mtmoe.training.gradients import clip_all, local_experts
-from fairseq_mtmoe.training.nonfinite import NonfiniteUpdates, SkippedUpdate, forget_gradients, show_in_gradients
+from fairseq_mtmoe.training.nonfinite import (
+    NonfiniteUpdates,
+    SkippedUpdate,
+    forget_gradients,
+    search,
+    show_in_gradients,
+)
+from fairseq_mtmoe.training.prices import PriceUpdates
 from fairseq_mtmoe.training.refusals import refuse_what_cannot_work, warn_of_what_does_nothing, will_exchange
 from fairseq_mtmoe.training.workers import PastEpochs
 
@@ -63,6 +69,7 @@ class SparseTrainer(Trainer):
         self._slots = list(expert_slots(model).values())
         self._wrapped_dense = False
         self._idle = False
+        self._price_updates = PriceUpdates(lambda: self._layers)
         self._trained_on, self._validated_on = PastEpochs(), PastEpochs()
         self._dummies: list[bool] = []  # of the batches of the step under way
         super().__init__(cfg, task, model, criterion, quantizer)
@@ -178,7 +185,7 @@ class SparseTrainer(Trainer):
         Raises:
             UserError: too many updates in a row were not finite, or another process is lost.
         """
-        with connections.naming_lost_processes(), self._comm_log.update():
+        with connections.naming_lost_processes(), self._comm_log.update(), self._price_updates.step():
             self._dummies.clear()
             self._validated_on.end()
             self._sparsify_when_due()
@@ -192,6 +199,12 @@ class SparseTrainer(Trainer):
             if self._nonfinite is not None:
                 self._nonfinite.log(passed=not self.left_out)
         return output
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """As fairseq's; an update that was made moves the running prices of BASE layers."""
+        alone = self.data_parallel_world_size == 1 or self.cfg.optimization.use_bmuf  # whose updates are local
+        self._price_updates.made(None if alone else self.data_parallel_process_group)
+        super().set_num_updates(num_updates)
 
     def begin_valid_epoch(self, epoch: int) -> None:
         """As fairseq's.
@@ -272,19 +285,11 @@ class SparseTrainer(Trainer):
         if skipped.overflow is None:
             assert self._nonfinite is not None
             if self._nonfinite.limit == 0:
-                self._search(samples)
+                search(self, samples)
             self._nonfinite.add(self.get_num_updates() + 1)
             return
         logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.overflow}")
         metrics.log_scalar("loss_scale", self.optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
-
-    def _search(self, samples: list[Any]) -> None:
-        """Log which modules' outputs are not finite, as fairseq does; its search backward fails on our outputs."""
-        self._set_seed()
-        with NanDetector(self.get_model(), backward=False):
-            for sample in samples:
-                prepared, _ = self._prepare_sample(sample)
-                self.task.train_step(prepared, self.model, self.criterion, self.optimizer, self.get_num_updates())
 
     # ---- checkpoints ----
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from fairseq_mtmoe.moe import ExpertBank, MoELayer, balanced_assignment, build_gate
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, priced_assignment, remember_prices
 from fairseq_mtmoe.moe.reference import slow_forward
 from fairseq_mtmoe.moe.share import average_over_replicas, share_experts
 from fairseq_mtmoe.moe.shuffle import TokenShuffle, parts_of
@@ -129,7 +129,9 @@ def shuffled(rank, num_experts, idle_rank):
     chosen = layer.gate(hidden, None, padding | layer.idle).expert_T
     torch.manual_seed(rank)
     order = torch.randperm(size)
-    return chosen.tolist(), order.tolist(), pass_batch(layer, rank, size)
+    remember_prices([layer.gate.prices], dist.group.WORLD)
+    price = layer.gate.prices.mean.tolist()
+    return chosen.tolist(), order.tolist(), pass_batch(layer, rank, size), price
 
 
 @pytest.mark.parametrize("idle_rank", [None, 1])
@@ -139,22 +141,27 @@ def test_shuffled_tokens_are_assigned_evenly_in_each_random_part(world_size, num
     several = run_processes(shuffled, world_size, num_experts, idle_rank)
     layer = build("base", num_experts)
     parts = [[] for _ in range(world_size)]
-    for rank, (_, order, _) in enumerate(several):
+    for rank, (_, order, _, _) in enumerate(several):
         sizes = parts_of(len(order), rank, world_size)
         assert sum(sizes) == len(order) and max(sizes) - min(sizes) <= 1
         for part, size in zip(parts, sizes, strict=True):
             part += [(rank, token) for token in order[:size]]
             order = order[size:]
     batches = [batch(rank, size) for rank, size in enumerate(SIZES[world_size])]
+    recorded, tokens = torch.zeros(num_experts), 0
     for part in parts:
         real = [(rank, token) for rank, token in part if rank != idle_rank and not batches[rank][2][token]]
         if real:
             scores = torch.stack([batches[rank][0][token] @ layer.gate.weight.T for rank, token in real]).detach()
-            right = balanced_assignment(scores).tolist()
+            right, price = priced_assignment(scores)
+            right = right.tolist()
+            recorded, tokens = recorded + len(real) * price, tokens + len(real)
             assert [several[rank][0][token] for rank, token in real] == right
             load = [right.count(expert) for expert in range(num_experts)]
             assert max(load) - min(load) <= 1
-    for rank, (chosen, _, _) in enumerate(several):
+    for rank, (chosen, _, _, price) in enumerate(several):
+        assert price == several[0][3]  # the same in all processes, to which each part counts by its tokens
+        torch.testing.assert_close(torch.tensor(price), recorded / tokens, atol=1e-4, rtol=0)
         padding = batches[rank][2] if rank != idle_rank else torch.ones(len(chosen), dtype=torch.bool)
         assert [expert == num_experts for expert in chosen] == padding.tolist()
 

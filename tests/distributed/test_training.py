@@ -50,6 +50,10 @@ def test_twenty_updates_are_those_of_one_process(world_size, backend, alone, cor
         found = [result["parameters"][name] for result in several]
         whole = np.concatenate(found) if ".moe.experts." in name else found[0]
         np.testing.assert_allclose(whole, right, atol=1e-5, rtol=1e-5, err_msg=name)
+    assert len(one["prices"]) == (8 if gate == "base" else 0)
+    for name, right in one["prices"].items():
+        for result in several:  # as the assignments: scores of nearly equal parameters
+            np.testing.assert_allclose(result["prices"][name], right, atol=1e-4, err_msg=name)
 
 
 def train_by_features(rank, data, folder, *options):
@@ -117,6 +121,9 @@ def test_a_run_goes_on_in_another_number_of_processes(chain, corpus, uninterrupt
     expected, saved = (whole_checkpoint(path) for path in (folder, tmp_path))
     assert_close(saved["last_optimizer_state"]["state"], expected["last_optimizer_state"]["state"])
     assert_close(saved["extra_state"]["ema"], expected["extra_state"]["ema"])
+    prices = {key: value for key, value in expected["model"].items() if ".prices." in key}
+    assert len(prices) == 4 and all(value.any() for value in prices.values())
+    assert_close({key: saved["model"][key] for key in prices}, prices)
     trunks = {path.stem for path in tmp_path.glob("*.pt")}
     assert {"checkpoint_best", "checkpoint_last"} < trunks
     assert {path.stem for path in tmp_path.glob("*.experts")} == (trunks if chain[-1] > 1 else set())

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.models._common.flat_options import nested_options
+from fairseq_mtmoe.moe import remember_prices, running_prices
 
 register()
 
@@ -80,11 +81,14 @@ def batch(task_ids: bool = True, pad: bool = True) -> dict[str, Tensor]:
 
 
 def perturb(model: nn.Module, scale: float = 0.3) -> None:
-    """Make all parameters differ: experts from each other, gates from zero."""
+    """Make all parameters differ: experts from each other, gates and prices from zero."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += scale * torch.randn(parameter.shape, generator=generator)
+    for prices in running_prices(model):
+        prices.record(scale * torch.randn(prices.total.shape, generator=generator), torch.ones(()))
+    remember_prices(running_prices(model))
 
 
 def without_ids(net_input: dict[str, Tensor]) -> dict[str, Tensor]:

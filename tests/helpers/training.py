@@ -22,7 +22,8 @@ def train_here(data: object, save_dir: object, *options: object) -> dict[str, An
     """Run `fairseq-train` on a digit corpus as the process of this rank, if processes are joined.
 
     Returns:
-        `norms` and `losses` of each update, and the final `parameters` of this process, by name, as numpy arrays;
+        `norms` and `losses` of each update, and the final `parameters` and `prices` of this process, by name, as numpy
+        arrays;
         `validations`: the losses of the validations.
     """
     from fairseq import checkpoint_utils
@@ -100,6 +101,8 @@ class _watched:
                 name: parameter.detach().numpy().astype(np.float32).copy()
                 for name, parameter in trainer.get_model().named_parameters()
             }
+            buffers = trainer.get_model().named_buffers()
+            result["prices"] = {name: buffer.numpy().copy() for name, buffer in buffers if ".prices." in name}
             return output
 
         def watched_norm(trainer: Any, clip_norm: float) -> Any:

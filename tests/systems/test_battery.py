@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from fairseq_mtmoe.models._common import expert_layers
+from fairseq_mtmoe.moe import remember_prices, running_prices
 from tests.helpers.models import batch, dense_model, moe_model, perturb, without_ids
 
 # A system's name -> its options on the 2+2-block model of tests/helpers/models.py.
 SYSTEMS: dict[str, dict[str, Any]] = {
     "base": dict(expert_gates="base"),
+    "base, greedy evaluation": dict(expert_gates="base", base_evaluation="greedy"),
+    "base, trained by prices": dict(expert_gates="base", base_training="prices"),
     "base, the paper's combine": dict(expert_gates="base", expert_combine="paper"),
     "task": dict(expert_gates="task"),
     "switch": dict(expert_gates="switch"),
@@ -38,6 +41,7 @@ def train(model, updates, lr=0.005):
         loss = copy_loss(model)
         loss.backward()
         optimizer.step()
+        remember_prices(running_prices(model))
     return loss.item()
 
 

@@ -5,7 +5,7 @@ fit. `sparsify` puts a mixture of experts in the layer's place ("Tricks for Trai
 Which blocks have experts, and of which kind, is a `SlotPlan`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, List, Optional, Tuple
 
 import torch
@@ -16,7 +16,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, Trans
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.models._common.decoding import BeamAttention, shares_beams
-from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.gates import BaseGate
 from fairseq_mtmoe.moe.share import share_experts
 from fairseq_mtmoe.moe.shuffle import TokenCounts, TokenShuffle
@@ -26,7 +26,8 @@ from fairseq_mtmoe.moe.shuffle import TokenCounts, TokenShuffle
 class SlotPlan:
     """What one block's experts are: the gate's kind, their number, how they are combined, the number of tasks.
 
-    `timeout` is in seconds, for the exchange between processes; `shuffles_tokens` mixes theirs before BASE assigns.
+    `base` is how BASE gates route. `timeout` is in seconds, for the exchange between processes; `shuffles_tokens` mixes
+    theirs before BASE assigns.
     """
 
     gate: str
@@ -34,6 +35,7 @@ class SlotPlan:
     combine: str
     num_tasks: int
     starts_dense: bool
+    base: BaseRouting = field(default_factory=BaseRouting)
     shuffles_tokens: bool = True
     timeout: Optional[float] = None
 
@@ -64,7 +66,7 @@ class ExpertSlot(nn.Module):
         )
         if copy_dense:
             bank.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)
-        gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks)
+        gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks, plan.base)
         if isinstance(gate, BaseGate) and share.is_exchanged and plan.shuffles_tokens:
             gate.shuffle = TokenShuffle(share, self.token_counts)
         moe = MoELayer(gate, bank, combine=plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)

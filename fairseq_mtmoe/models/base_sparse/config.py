@@ -5,6 +5,7 @@ from typing import Optional
 
 from fairseq_mtmoe.models._common.flat_options import FlatTransformerConfig
 from fairseq_mtmoe.models._common.run_options import RunOptions
+from fairseq_mtmoe.moe.running_prices import MEMORY
 
 
 @dataclass
@@ -36,6 +37,25 @@ class BaseMoEConfig(RunOptions, FlatTransformerConfig):
     dense_updates: int = field(
         default=0,
         metadata={"help": "train dense for so many updates, then make each expert a copy of its block's feed-forward"},
+    )
+    base_evaluation: str = field(
+        default="prices",
+        metadata={
+            "help": "how BASE layers route in evaluation: 'prices' takes the expert with the highest score less its "
+            "price, the running mean of those at which training's experts were equally in demand; 'greedy', as "
+            "BASE layers were published, that with the highest score"
+        },
+    )
+    base_training: str = field(
+        default="balanced",
+        metadata={
+            "help": "how BASE layers route in training: 'balanced', as published, gives experts equal shares of each "
+            "batch; 'prices' routes by running prices as in evaluation, with shares about equal"
+        },
+    )
+    price_memory: float = field(
+        default=MEMORY,
+        metadata={"help": "how much of the running mean of prices is left after an update, from 0 to below 1"},
     )
     task_names: Optional[str] = field(
         default=None,

@@ -17,6 +17,8 @@ from fairseq_mtmoe.models._common.run_options import run_option
 from fairseq_mtmoe.models._common.transformer import SparseTransformer
 from fairseq_mtmoe.models.base_sparse.architectures import register_sizes
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
+from fairseq_mtmoe.moe import BaseRouting
+from fairseq_mtmoe.moe.gates import EVALUATIONS, TRAININGS
 
 EXPERTS = ".moe.experts."
 GATES = ("base", "task", "switch")
@@ -129,6 +131,12 @@ def check_options(cfg: BaseMoEConfig, task_names: List[str]) -> None:
         must_be("--dense-updates", "at least 0", cfg.dense_updates)
     if cfg.expert_combine not in COMBINES:
         must_be("--expert-combine", f"one of {', '.join(COMBINES)}", cfg.expert_combine)
+    for name, choices in (("base_evaluation", EVALUATIONS), ("base_training", TRAININGS)):
+        if _option(cfg, name) not in choices:
+            must_be(f"--{name.replace('_', '-')}", f"one of {', '.join(choices)}", _option(cfg, name))
+    memory = _option(cfg, "price_memory")
+    if not isinstance(memory, (int, float)) or not 0 <= memory < 1:
+        must_be("--price-memory", "from 0 to below 1", memory)
     gates = cfg.expert_gates.split(",")
     if any(gate not in GATES for gate in gates):
         must_be("--expert-gates", f"one of {', '.join(GATES)}, or a comma-separated pattern of them", cfg.expert_gates)
@@ -144,10 +152,16 @@ def check_options(cfg: BaseMoEConfig, task_names: List[str]) -> None:
         must_be("--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval)
 
 
+def _option(cfg: Any, name: str) -> Any:
+    """An option that checkpoints of before 0.1.2 do not have."""
+    return getattr(cfg, name, getattr(BaseMoEConfig, name))
+
+
 def plan_slots(cfg: BaseMoEConfig, num_tasks: int) -> Dict[int, SlotPlan]:
     """Which block gets which experts: the last of every `expert_interval` blocks, the gates in the pattern's order."""
     gates = cfg.expert_gates.split(",")
     depth = max(cfg.encoder_layers, cfg.decoder_layers)
+    base = BaseRouting(_option(cfg, "base_training"), _option(cfg, "base_evaluation"), _option(cfg, "price_memory"))
     indices = range(cfg.expert_interval - 1, depth, cfg.expert_interval)
     return {
         index: SlotPlan(
@@ -156,6 +170,7 @@ def plan_slots(cfg: BaseMoEConfig, num_tasks: int) -> Dict[int, SlotPlan]:
             combine=cfg.expert_combine,
             num_tasks=num_tasks,
             starts_dense=cfg.dense_updates > 0,
+            base=base,
             shuffles_tokens=not run_option(cfg, "no_token_shuffle"),
             timeout=run_option(cfg, "distributed_timeout"),
         )

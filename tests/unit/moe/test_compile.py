@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, build_gate, remember_prices, running_prices
 
 H = 16
 
@@ -13,17 +13,31 @@ def run(function, layer, inputs, mask, ids):
     hidden = inputs.clone().requires_grad_()
     output = function(hidden, hidden * 2, mask, ids)
     output.square().sum().backward()
-    return [output.detach(), hidden.grad, *(parameter.grad.clone() for parameter in layer.parameters())]
+    recorded = [taken for prices in running_prices(layer) if (taken := prices.take()) is not None]
+    return [output.detach(), hidden.grad, *(parameter.grad.clone() for parameter in layer.parameters()), *recorded]
 
 
-CASES = [(kind, training, "aot_eager") for kind in ("base", "task", "switch") for training in (True, False)]
+CASES = [(kind, training, "aot_eager", False) for kind in ("base", "task", "switch") for training in (True, False)]
+PRICED = [("base", True, "aot_eager", True), ("base", False, "aot_eager", True), ("base", True, "inductor", True)]
 
 
-@pytest.mark.parametrize("kind, training, backend", [*CASES, ("base", True, "inductor")])
-def test_the_layer_compiles_without_a_graph_break(kind, training, backend):
+@pytest.mark.parametrize("kind, training, backend, with_prices", [*CASES, *PRICED])
+def test_the_layer_compiles_without_a_graph_break(kind, training, backend, with_prices):
+    assert_compiles(kind, training, backend, with_prices, BaseRouting())
+
+
+def test_training_by_prices_compiles():
+    assert_compiles("base", True, "aot_eager", True, BaseRouting(training="prices"))
+
+
+def assert_compiles(kind, training, backend, with_prices, routing):
     torch.manual_seed(0)
     torch._dynamo.reset()
-    layer = MoELayer(build_gate(kind, 4, H, 3), ExpertBank(4, H, 32), "paper").train(training)
+    layer = MoELayer(build_gate(kind, 4, H, 3, routing), ExpertBank(4, H, 32), "paper").train(training)
+    for prices in running_prices(layer) if with_prices else ():
+        prices.record(torch.tensor([0.3, -0.1, 0, -0.2]), torch.ones(()))
+        remember_prices([prices])
+        layer.load_state_dict(layer.state_dict())
     compiled = torch.compile(layer, backend=backend, fullgraph=True)
     for length in (7, 5):  # another length must not need another layer
         inputs, ids = torch.randn(length, 6, H), torch.randint(3, (length, 6))

@@ -173,4 +173,4 @@ def test_build_gate_hands_over_the_sizes():
     for kind, expected in (("base", BaseGate), ("task", TaskGate), ("switch", SwitchGate)):
         gate = build_gate(kind, N, H, K)
         assert type(gate) is expected
-        assert repr(gate) == f"{expected.__name__}(num_experts=4, hidden_size=8, num_tasks=3)"
+        assert "num_experts=4, hidden_size=8, num_tasks=3" in repr(gate)

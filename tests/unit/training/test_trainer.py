@@ -159,6 +159,37 @@ def test_any_task_is_told_of_the_switch_and_its_average_becomes_sparse_too(corpu
     assert experts[0] and experts[0] == experts[1]
 
 
+# ---- prices ----
+
+
+def prices_of(model):
+    return {name: buffer for name, buffer in model.named_buffers() if ".prices." in name}
+
+
+def test_prices_begin_at_the_switch_and_move_with_every_update(corpus, tmp_path):
+    trainer = trainer_here(corpus, tmp_path, *SMALL, "--dense-updates", 2, "--price-memory", 0.5, "--store-ema")
+    groups = groups_of(trainer, 4)
+    take(trainer, groups[:2])
+    assert not prices_of(trainer.get_model())
+    take(trainer, groups[2:])
+    weights = [value.item() for name, value in prices_of(trainer.get_model()).items() if name.endswith("weight")]
+    assert weights == [0.75] * 4
+    assert all(value.any() for value in prices_of(trainer.ema.get_model()).values())
+
+
+def test_activations_that_are_computed_twice_count_once(corpus, tmp_path):
+    runs = []
+    for options in ((), ("--checkpoint-activations",)):
+        trainer = trainer_here(corpus, tmp_path, *SMALL, "--update-freq", 2, *options)
+        take(trainer, groups_of(trainer, 3))
+        runs.append(
+            {name.replace("_fsdp_wrapped_module.", ""): v for name, v in prices_of(trainer.get_model()).items()}
+        )
+    assert len(runs[0]) == 8 and runs[0].keys() == runs[1].keys()
+    for name, value in runs[0].items():
+        torch.testing.assert_close(runs[1][name], value, rtol=1e-5, atol=1e-6)
+
+
 # ---- dummy batches ----
 
 

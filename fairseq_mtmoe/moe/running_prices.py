@@ -1,0 +1,157 @@
+"""The dual prices of balanced assignment, remembered: evaluation routes by them as training did.
+
+At the optimum of the assignment each token takes the expert with the highest `score - price`: linear programming
+duality. The running mean of the N prices routes any token as training did on average, whatever is in its
+batch. (Loss-free balancing, Wang et al. 2024, adds a bias of the same kind, steered by the loads.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from fairseq_mtmoe.errors import must_be
+
+MEMORY = 0.95  # see benchmarks/results/prices.md
+
+
+class RunningPrices(nn.Module):
+    """The running mean of one expert layer's prices, in units of the scores; 0 before the first update.
+
+    The two buffers are float32 whatever the model's type. Both are sums with the same falling weights, so that means of
+    several models' (averaged checkpoints, a moving average) are means of those that have prices.
+
+    Args:
+        num_experts: N.
+        memory: what is left of the mean's weights after one more update, from 0 (the last update's prices alone) to
+            below 1.
+
+    Attributes:
+        total: the prices of all updates, the newest weighted by 1 - memory, the one before by memory times that, and so
+            on, (N,).
+        weight: the sum of these weights, (): 0 before the first update, and near 1 after many.
+
+    Raises:
+        UserError: `memory` is out of its range.
+    """
+
+    total: Tensor
+    weight: Tensor
+
+    def __init__(self, num_experts: int, memory: float = MEMORY) -> None:
+        super().__init__()
+        if not 0 <= memory < 1:
+            must_be("memory", "from 0 to below 1", memory)
+        self.memory = float(memory)
+        self.register_buffer("total", torch.zeros(num_experts))
+        self.register_buffer("weight", torch.zeros(()))
+        self._known: bool | None = False
+        self._pending: Tensor | None = None
+
+    @property
+    def mean(self) -> Tensor:
+        """The prices, (N,): a token prefers the expert with the highest score less its price."""
+        return self.total.float() / self.weight.float().clamp(min=torch.finfo(torch.float32).tiny)
+
+    @property
+    def known(self) -> bool:
+        """Whether there was an update; a GPU is waited for once after loading a state that is on it."""
+        if self._known is None:
+            self._known = bool(self.weight > 0)
+        return self._known
+
+    def record(self, price_N: Tensor, num_tokens: Tensor) -> None:
+        """Keep a batch's prices, (N,), of mean 0, and number of tokens, (), until the update is made or left out."""
+        entry = torch.cat([price_N * num_tokens, num_tokens.to(price_N).view(1)])
+        self._pending = entry if self._pending is None else self._pending + entry
+
+    def take(self) -> Tensor | None:
+        """The sum of recorded prices, each times its number of tokens, and that of these numbers, (N + 1,); forgets."""
+        taken, self._pending = self._pending, None
+        return taken
+
+    @torch.no_grad()
+    def move(self, taken: Tensor) -> None:
+        """Move the mean by what the batches of one update recorded, (N + 1,).
+
+        Without tokens nothing moves, nor where a price is not finite: it would stay in the mean for ever.
+        """
+        # Whole-model wrappers cast buffers behind `_apply`'s back.
+        self.total, self.weight = self.total.float(), self.weight.float()
+        count = taken[-1]
+        price_N = taken[:-1] / count.clamp(min=1)
+        moves = (count > 0) & price_N.isfinite().all()
+        step = moves * (1 - self.memory)
+        self.total.lerp_(price_N.where(moves, 0.0), step)
+        self.weight.lerp_(torch.ones_like(step), step)
+        self._known = True
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RunningPrices:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in before.items():
+            moved = self._buffers[name]
+            if buffer is not None and moved is not None and moved.dtype != torch.float32:
+                self._buffers[name] = buffer.to(moved.device)
+        self._pending = None
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        names = ("total", "weight")
+        if not any(prefix + name in state_dict for name in names):  # a checkpoint of before 0.1.2
+            state_dict |= {prefix + name: torch.zeros_like(getattr(self, name)) for name in names}
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self._known = self._pending = None
+        loaded = [state_dict.get(prefix + name) for name in names]
+        if all(torch.is_tensor(value) and value.device.type == "cpu" for value in loaded):  # a GPU would be waited for
+            self._known = bool(self.weight > 0 and self.total.isfinite().all() and self.weight.isfinite())
+            if not self._known:  # damaged ones would route everything to one expert, and stay
+                self.total.zero_()
+                self.weight.zero_()
+
+    def extra_repr(self) -> str:
+        """The sizes, for printing a model."""
+        return f"num_experts={len(self.total)}, memory={self.memory}"
+
+
+def running_prices(model: nn.Module) -> list[RunningPrices]:
+    """Those of all BASE layers of a model."""
+    return [module for module in model.modules() if isinstance(module, RunningPrices)]
+
+
+def remember_prices(prices: Iterable[RunningPrices], group: dist.ProcessGroup | None = None) -> None:
+    """Move running means by what was recorded since the last update: to be called after each update of the weights.
+
+    Args:
+        prices: of all layers.
+        group: processes that share the update and call this together; all of them get the same means, to which each
+            batch counts by its tokens. None: this process alone.
+    """
+    layers = list(prices)
+    if not layers:
+        return
+    taken = [layer.take() for layer in layers]
+    if group is not None:
+        taken = _summed(taken, [layer.total for layer in layers], group)
+    for layer, part in zip(layers, taken, strict=True):
+        if part is not None:
+            layer.move(part)
+
+
+def _summed(taken: list[Tensor | None], totals: list[Tensor], group: dist.ProcessGroup) -> list[Tensor | None]:
+    """What all processes recorded, in one message."""
+    pairs = zip(taken, totals, strict=True)
+    parts = [total.new_zeros(len(total) + 1) if part is None else part for part, total in pairs]
+    together = torch.cat(parts)
+    dist.all_reduce(together, group=group)
+    return list(torch.split(together, [len(part) for part in parts]))
+
+
+def forget_prices(prices: Iterable[RunningPrices]) -> None:
+    """Drop what was recorded of batches whose update was left out."""
+    for layer in prices:
+        layer.take()

@@ -1,0 +1,252 @@
+"""The running mean of prices: what moves it, what it is worth, and that it travels with a model's state."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe import BaseGate, BaseRouting, RunningPrices, forget_prices, remember_prices, running_prices
+from fairseq_mtmoe.moe.assignment import priced_assignment
+from fairseq_mtmoe.moe.gates import assigned
+
+N, H = 8, 16
+
+
+def tokens(count):
+    return torch.tensor(float(count))
+
+
+def updated(prices, *batches):
+    """One update of these batches, pairs of prices and numbers of tokens."""
+    for price, count in batches:
+        prices.record(torch.tensor(price), tokens(count))
+    remember_prices([prices])
+    return prices.mean
+
+
+def test_the_mean_is_unbiased_from_the_first_update_on():
+    prices = RunningPrices(2, memory=0.75)
+    assert torch.equal(prices.mean, torch.zeros(2)) and not prices.known
+    assert updated(prices, ([1.0, -1.0], 5)).tolist() == [1, -1] and prices.known
+    expected = (0.25 * 3 + 0.75 * 0.25 * 1) / (0.25 + 0.75 * 0.25)
+    assert updated(prices, ([3.0, -3.0], 5)).tolist() == pytest.approx([expected, -expected])
+
+
+def test_without_memory_it_is_the_last_update():
+    prices = RunningPrices(2, memory=0)
+    updated(prices, ([4.0, -4.0], 1))
+    assert updated(prices, ([1.0, -1.0], 1)).tolist() == [1, -1]
+
+
+@pytest.mark.parametrize("memory", [-0.1, 1, 1.5])
+def test_memory_has_a_range(memory):
+    with pytest.raises(UserError, match="`memory` must be from 0 to below 1"):
+        RunningPrices(2, memory)
+
+
+def test_the_batches_of_an_update_count_by_their_tokens():
+    assert updated(RunningPrices(2), ([1.0, -1.0], 30), ([5.0, -5.0], 10)).tolist() == pytest.approx([2, -2])
+
+
+@pytest.mark.parametrize("batches", [[], [([9.0, -9.0], 0)]])
+def test_batches_without_tokens_move_nothing(batches):
+    prices = RunningPrices(2)
+    updated(prices, ([1.0, -1.0], 5))
+    before = copy.deepcopy(prices.state_dict())
+    updated(prices, *batches)
+    assert all(torch.equal(before[name], value) for name, value in prices.state_dict().items())
+
+
+@pytest.mark.parametrize("odd", [[3e38, -3e38], [float("nan"), 0.0], [float("inf"), 0.0]])
+def test_prices_that_are_not_finite_do_not_stay(odd):
+    prices = RunningPrices(2)
+    updated(prices, ([1.0, -1.0], 5))
+    assert updated(prices, (odd, 100)).tolist() == [1, -1]
+
+
+def test_an_update_that_was_left_out_moves_nothing():
+    prices = RunningPrices(2)
+    prices.record(torch.ones(2), tokens(3))
+    forget_prices([prices])
+    remember_prices([prices])
+    assert not prices.known and prices.weight == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_it_is_float32_in_every_model(dtype):
+    gate = BaseGate(N, H)
+    price = torch.linspace(-1 / 3, 1 / 3, N)
+    updated(gate.prices, (price.tolist(), 1))
+    before = copy.deepcopy(gate.prices.state_dict())
+    gate.to(dtype)
+    assert gate.weight.dtype == dtype
+    assert all(torch.equal(before[name], value) for name, value in gate.prices.state_dict().items())
+
+
+def test_it_travels_with_the_state():
+    gate, other = BaseGate(N, H), BaseGate(N, H)
+    updated(gate.prices, (torch.randn(N).tolist(), 1))
+    other.load_state_dict(gate.state_dict())
+    assert other.prices.known and torch.equal(other.prices.mean, gate.prices.mean)
+    assert copy.deepcopy(gate).prices.known
+
+
+def test_a_state_without_prices_has_none_of_before():
+    gate = BaseGate(N, H)
+    state = {key: value for key, value in gate.state_dict().items() if "prices" not in key}
+    updated(gate.prices, (torch.randn(N).tolist(), 1))
+    gate.load_state_dict(state)
+    assert not gate.prices.known and not gate.prices.mean.any()
+
+
+@pytest.mark.parametrize("name", ["total", "weight"])
+def test_a_state_with_half_of_it_is_refused(name):
+    gate = BaseGate(N, H)
+    state = {key: value for key, value in gate.state_dict().items() if not key.endswith(f"prices.{name}")}
+    with pytest.raises(RuntimeError, match=f"prices.{name}"):
+        gate.load_state_dict(state)
+
+
+@pytest.mark.parametrize("odd", [dict(total=float("nan")), dict(total=float("inf")), dict(weight=0), dict(weight=-1.0)])
+def test_damaged_prices_count_as_none(odd):
+    gate = BaseGate(N, H)
+    updated(gate.prices, (torch.randn(N).tolist(), 1))
+    state = gate.state_dict()
+    for name, value in odd.items():
+        state[f"prices.{name}"] = torch.full_like(state[f"prices.{name}"], value)
+    gate.load_state_dict(state)
+    assert not gate.prices.known and not gate.prices.mean.any()
+
+
+def test_buffers_that_a_wrapper_made_half_become_float32_again():
+    prices = RunningPrices(2)
+    updated(prices, ([1.0, -1.0], 5))
+    prices.total, prices.weight = prices.total.half(), prices.weight.half()
+    assert prices.mean.dtype == torch.float32
+    assert updated(prices, ([1.0, -1.0], 5)).tolist() == pytest.approx([1, -1], rel=1e-3)
+    assert prices.total.dtype == prices.weight.dtype == torch.float32
+
+
+def test_the_mean_of_several_states_is_that_of_those_with_prices():
+    one, other, new = RunningPrices(2), RunningPrices(2), RunningPrices(2)
+    updated(one, ([1.0, -1.0], 1))
+    updated(other, ([3.0, -3.0], 1))
+    states = [one.state_dict(), other.state_dict(), new.state_dict()]
+    mean = RunningPrices(2)
+    mean.load_state_dict({name: sum(state[name] for state in states) / 3 for name in states[0]})
+    assert mean.mean.tolist() == pytest.approx([2, -2])
+
+
+def test_all_of_a_model_are_found():
+    model = nn.ModuleDict({"a": BaseGate(N, H), "b": nn.ModuleList([BaseGate(2, H)])})
+    assert running_prices(model) == [model["a"].prices, model["b"][0].prices]
+
+
+# ---- the gate ----
+
+
+def trained_gate(routing=None, updates=20, seed=0):
+    """A gate that was trained on tokens which mostly prefer the same few experts; and a batch of such tokens."""
+    torch.manual_seed(seed)
+    gate = BaseGate(N, H, routing=routing)
+    common = 2 * torch.randn(H)
+    for _ in range(updates):
+        gate(torch.randn(512, H) + common)
+        remember_prices(running_prices(gate))
+    return gate, torch.randn(2048, H) + common
+
+
+def scores_of(gate, hidden):
+    return (hidden @ gate.weight.t()).detach()
+
+
+@pytest.mark.usefixtures("every_form")
+def test_evaluation_takes_the_highest_score_less_its_price():
+    gate, hidden = trained_gate()
+    gate.eval()
+    assert torch.equal(gate(hidden).expert_T, (scores_of(gate, hidden) - gate.prices.mean).argmax(1))
+    assert gate(hidden[:3]).expert_T.tolist() == gate(hidden).expert_T[:3].tolist()
+
+
+def test_greedy_evaluation_is_one_option_away():
+    gate, hidden = trained_gate(BaseRouting(evaluation="greedy"))
+    gate.eval()
+    assert gate.prices.known
+    assert torch.equal(gate(hidden).expert_T, scores_of(gate, hidden).argmax(1))
+
+
+def test_without_prices_evaluation_is_greedy():
+    gate, hidden = BaseGate(N, H).eval(), torch.randn(100, H)
+    assert torch.equal(gate(hidden).expert_T, scores_of(gate, hidden).argmax(1))
+
+
+def test_evaluation_records_nothing():
+    gate, hidden = trained_gate()
+    before = gate.prices.mean
+    gate.eval()(hidden + 3)
+    remember_prices([gate.prices])
+    assert torch.equal(before, gate.prices.mean)
+
+
+def test_padding_and_idle_batches_do_not_count():
+    gate, hidden = trained_gate(updates=0)
+    padding = torch.arange(len(hidden)) % 3 == 0
+    gate(hidden, None, padding)
+    gate(hidden + 100, None, torch.ones(len(hidden), dtype=torch.bool))
+    remember_prices([gate.prices])
+    expected = priced_assignment(scores_of(gate, hidden)[~padding]).price_N
+    torch.testing.assert_close(gate.prices.mean, expected)
+
+
+def test_training_by_prices_is_evaluation_by_prices():
+    gate, hidden = trained_gate(BaseRouting(training="prices"))
+    before = gate.prices.mean
+    expert = gate(hidden).expert_T
+    assert torch.equal(expert, (scores_of(gate, hidden) - before).argmax(1))
+    assert torch.equal(expert, gate.eval()(hidden).expert_T)
+    load = torch.bincount(expert, minlength=N)
+    assert load.max() > load.min() and load.max() < 1.3 * len(hidden) / N and load.min() > 0.7 * len(hidden) / N
+
+
+def test_training_by_prices_begins_balanced_and_corrects_itself():
+    gate, hidden = trained_gate(BaseRouting(training="prices"), updates=0)
+    assert torch.bincount(gate(hidden).expert_T, minlength=N).tolist() == [len(hidden) // N] * N
+    remember_prices([gate.prices])
+    torch.testing.assert_close(gate.prices.mean, assigned(scores_of(gate, hidden))[1])
+
+
+@pytest.mark.parametrize(("name", "value"), [("training", "greedy"), ("evaluation", "balanced")])
+def test_unknown_ways_are_refused(name, value):
+    with pytest.raises(UserError, match=f"`{name}` must be one of"):
+        BaseRouting(**{name: value})
+
+
+# ---- what it is worth ----
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.001])
+@pytest.mark.parametrize("memory", [0.9, 0.95])
+def test_prices_route_nearly_all_tokens_as_exact_assignment_does(memory, drift):
+    """Made scores whose best prices are known: normal ones, plus a popularity per expert that may drift."""
+    generator = torch.Generator().manual_seed(1)
+    popularity, slope = (torch.randn(N, generator=generator) for _ in range(2))
+    prices, same = RunningPrices(N, memory), []
+    for update in range(80):
+        popularity = popularity + drift * slope
+        scores = popularity + torch.randn(8192, N, generator=generator)
+        expert, price = assigned(scores, None, prices.mean if prices.known else None)
+        if update >= 60:
+            same.append(((scores - prices.mean).argmax(1) == expert).float().mean().item())
+        prices.record(price, tokens(len(scores)))
+        remember_prices([prices])
+    assert min(same) >= 0.97
+    torch.testing.assert_close(prices.mean, popularity - popularity.mean(), atol=0.03 + 20 * drift, rtol=0)
+
+
+@pytest.mark.parametrize(("count", "experts"), [(4096, 16), (4099, 7), (96, 12), (50, 16)])
+def test_a_batch_at_its_own_prices_is_its_assignment(count, experts):
+    scores = torch.randn(count, experts, generator=torch.Generator().manual_seed(count))
+    expert, price = priced_assignment(scores, exact=True)
+    assert torch.equal((scores - price).argmax(1), expert)
