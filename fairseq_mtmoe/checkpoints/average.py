@@ -1,6 +1,7 @@
 """The mean of several checkpoints' parameters: the job of fairseq's `scripts/average_checkpoints.py`.
 
 As there, parameters in half precision are summed, and stay, in float32, and all else is the first checkpoint's.
+A checkpoint without prices counts as zeros in both of their sums: the mean is of those that have some.
 Checkpoints may be whole or in parts; the result is one file, without an optimizer's state: no optimizer was there.
 """
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.expert_files import load_mapped, whole
 from fairseq_mtmoe.checkpoints.expert_states import PARTS, State
+from fairseq_mtmoe.checkpoints.prices import prices_of, with_prices
 from fairseq_mtmoe.errors import UserError, must_be
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
@@ -42,6 +44,8 @@ def average(paths: Iterable[Path]) -> State:
             total.update((key, _summand(value).clone()) for key, value in result["model"].items())
             continue
         model = whole(path, load_mapped(path), ["model"])["model"]
+        total = _with_prices_of(model, total)
+        model = {**{key: torch.zeros_like(value) for key, value in prices_of(total).items()}, **model}
         _check_same(model, total, path, first)
         for key, value in model.items():
             total[key] += _summand(value)
@@ -79,6 +83,12 @@ def newest(folder: Path, name: re.Pattern[str], count: int, upper_bound: int | N
 
 def _summand(value: Tensor) -> Tensor:
     return value.float() if value.dtype in _HALF else value
+
+
+def _with_prices_of(model: dict[str, Tensor], total: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The sum so far with places for a model's prices, if those before had none."""
+    new = {key: torch.zeros_like(value) for key, value in prices_of(model).items() if key not in total}
+    return with_prices(total, {**prices_of(total), **new}) if new else total
 
 
 def _check_same(model: dict[str, Tensor], total: dict[str, Tensor], path: Path, first: Path) -> None:

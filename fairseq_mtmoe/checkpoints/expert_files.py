@@ -11,8 +11,8 @@ import copy
 import os
 import re
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -267,14 +267,30 @@ def whole(path: str | Path, state: State, parts: Iterable[str] = PARTS) -> State
 
 def copy_with_experts(source: str | Path, target: str | Path) -> None:
     """Copy a checkpoint of either kind over `target`, completely or not at all; expert files become hard links."""
-    state = _peek(str(source)) or {}
+    with _experts_of(source, _peek(str(source)) or {}, target):
+        file_io.copy(str(source), str(target), overwrite=True)
+
+
+def save_with_experts(state: State, source: str | Path, target: str | Path) -> None:
+    """Write a state to `target`, completely or not at all; if it is a trunk, with the experts of the one at `source`.
+
+    Raises:
+        UserError: it cannot be written, or the experts are not there any more.
+    """
+    with _experts_of(source, state, target):
+        file_io.save(state, str(target))
+
+
+@contextmanager
+def _experts_of(source: str | Path, state: State, target: str | Path) -> Iterator[None]:
+    """Inside, the expert files of the trunk `source` lie beside `target`, too; later those that its trunk names."""
     try:
         if is_trunk(state):
             check_trunk(source, state)
             save_id = state["experts"]["id"]
             for entry in state["experts"]["files"]:
                 _link(companion(source) / save_id / entry["name"], companion(target) / save_id / entry["name"])
-        file_io.copy(str(source), str(target), overwrite=True)
+        yield
     finally:
         if Path(target).suffix == ".pt":
             tidy(target)

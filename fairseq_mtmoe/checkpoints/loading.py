@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,9 +23,12 @@ from fairseq_mtmoe.checkpoints.expert_states import AVERAGES, PARTS
 from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import regular_file
+from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.moe.share import are_whole, whole_models
 
 Read = Callable[[str], dict[str, Any]]
+
+logger = logging.getLogger(__name__)
 
 _read: ContextVar[Read | None] = ContextVar("read_checkpoint", default=None)
 
@@ -152,6 +156,15 @@ def _upgraded(path: str, state: dict[str, Any], arg_overrides: Any) -> Any:
         return checkpoint_utils._upgrade_state_dict(state)
 
 
+def _say_without_prices(path: str, model: Any) -> None:
+    gates = [gate for gate in base_gates(model) if gate.routing.evaluation == "prices"]
+    if gates and not any(gate.prices.known for gate in gates):
+        logger.warning(
+            f"`{path}` has no prices for its BASE layers, which therefore choose experts by scores alone, otherwise "
+            f"than in training; `mtmoe calibrate {path} OUT DATA` gives it some."
+        )
+
+
 def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
     """Models of files: whole, and no others than `building.py` lets them be."""
     from fairseq.file_io import PathManager
@@ -169,7 +182,10 @@ def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
         with whole_models(), building.choosing(*kinds, holds_all=holds_all):
             if given.get("state") is not None:
                 building.admit(given["filenames"][0], given["state"])
-            return original(*args, **kwargs)
+            loaded = original(*args, **kwargs)
+        for path, model in zip(given["filenames"], loaded[0], strict=True):
+            _say_without_prices(path, model)
+        return loaded
 
     load_model_ensemble_and_task.installed_by = __name__  # type: ignore[attr-defined]
     return load_model_ensemble_and_task

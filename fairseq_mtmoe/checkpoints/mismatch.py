@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_mtmoe.checkpoints import expert_files
+from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.errors import UserError
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -111,7 +112,13 @@ def _explaining(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def refusal(model: Any, state: Mapping[str, Any]) -> UserError | None:
     """What differs between a model and the state of another one, or None where nothing does."""
-    own, theirs = shapes_of(model.state_dict()), shapes_of(state)
+    theirs = shapes_of(state)
+    # A checkpoint need not have prices.
+    own = {
+        name: shape
+        for name, shape in shapes_of(model.state_dict()).items()
+        if name in theirs or not name.endswith(PRICES)
+    }
     origin = _origin()
     unseen_theirs, unseen_own = _unseen_options(model, origin)
     sentence = (

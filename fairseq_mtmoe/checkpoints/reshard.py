@@ -21,11 +21,12 @@ from fairseq_mtmoe.checkpoints.expert_files import (
 )
 from fairseq_mtmoe.checkpoints.expert_states import Content, State, count_experts, is_trunk, narrow, split
 from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters, has_shape
+from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.share import ExpertShare
 
 Track = Callable[[Iterable[int]], Iterable[int]]
-_BUFFERS = (".version", "._float_tensor")  # a format's number, and a tensor that has the model's type
+_BUFFERS = (".version", "._float_tensor", *PRICES)  # a format's number, a tensor that has the model's type
 _EMBEDDINGS = ("embed_tokens.weight", "output_projection.weight")  # what fairseq's options share
 
 

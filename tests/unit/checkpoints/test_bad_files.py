@@ -1,5 +1,6 @@
 """Truncated and bit-flipped checkpoints: none is accepted silently, none is executed, none ends without a sentence."""
 
+import encodings.raw_unicode_escape  # noqa: F401 (which a damaged pickle may ask for, and which is no attack)
 import os
 import pickle
 import random

@@ -1,0 +1,173 @@
+"""The prices of BASE layers survive whatever happens to a checkpoint."""
+
+import copy
+
+import pytest
+import torch
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.models.ema.ema import EMA
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.average import average
+from fairseq_mtmoe.checkpoints.expert_files import companion, load_trunk, save_with_experts, whole
+from fairseq_mtmoe.checkpoints.loading import load_ema
+from fairseq_mtmoe.checkpoints.prices import prices_of, put_prices, with_prices, without_prices
+from fairseq_mtmoe.checkpoints.reshard import write_in_parts as reshard
+from fairseq_mtmoe.checkpoints.reshard import write_whole
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe import remember_prices, running_prices
+from tests.helpers.models import batch, moe_model
+from tests.helpers.states import assert_same, trained, write_in_parts
+
+BASE = dict(expert_gates="base")
+
+
+def priced(seed=1, updates=3):
+    """What a run saves after so many updates; with none, without prices, as versions before 0.1.2 did."""
+    state, parameters = trained(4, seed=seed, **BASE)
+    if updates == 0:
+        return without(state), parameters
+    model = moe_model(seed, num_experts=4, **BASE).train()
+    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=True))
+    for _ in range(updates):
+        model(**batch())
+        remember_prices(running_prices(model))
+        average.step(model)
+    return put_prices(state, prices_of(model.state_dict()), prices_of(average.get_model().state_dict())), parameters
+
+
+def without(state):
+    state = {**state, "model": without_prices(state["model"]), "extra_state": dict(state["extra_state"])}
+    for name in ("ema", "ema_fp32_params"):
+        state["extra_state"][name] = without_prices(state["extra_state"][name])
+    return state
+
+
+def means(named):
+    totals = {key: value for key, value in named.items() if key.endswith("prices.total")}
+    return {key: value / named[key.replace("total", "weight")] for key, value in totals.items()}
+
+
+# ---- where they are in a state ----
+
+
+def test_they_are_put_where_a_model_has_them():
+    state, _ = priced()
+    names = list(moe_model(num_experts=4, **BASE).state_dict())
+    assert list(state["model"]) == list(with_prices(without_prices(state["model"]), prices_of(state["model"]))) == names
+    assert len(prices_of(state["model"])) == 4
+
+
+def test_putting_them_changes_nothing_else():
+    state, _ = priced(updates=0)
+    before, prices = copy.deepcopy(state), prices_of(priced()[0]["model"])
+    found = put_prices(state, prices, prices)
+    assert_same(state, before)
+    options = {**state["cfg"]["model"], "base_evaluation": "prices"}  # which can be overridden from now on
+    assert_same(without(found), {**state, "cfg": {**state["cfg"], "model": options}})
+    assert_same(prices_of(found["model"]), prices)
+    assert found["extra_state"]["ema"].keys() == found["extra_state"]["ema_fp32_params"].keys() == found["model"].keys()
+    assert "ema" not in put_prices({**state, "extra_state": {}}, prices, None)["extra_state"]
+
+
+def test_a_trunk_gets_them_too_and_keeps_its_experts(tmp_path):
+    state, parameters = priced(updates=0)
+    prices = prices_of(priced()[0]["model"])
+    source, target = tmp_path / "source.pt", tmp_path / "target.pt"
+    write_in_parts(source, state, parameters, 2)
+    for path in (target, source):  # the last in its own place
+        save_with_experts(put_prices(load_trunk(source), prices, prices), source, path)
+        assert_same(whole(path, load_trunk(path)), put_prices(state, prices, prices))
+        assert len(list(companion(path).glob("*/*.pt"))) == 2 and len(list(companion(path).iterdir())) == 1
+
+
+def test_a_trunk_whose_experts_are_gone_leaves_what_was_there(tmp_path):
+    state, parameters = priced()
+    source, target = tmp_path / "source.pt", tmp_path / "target.pt"
+    trunk = write_in_parts(source, state, parameters, 2)
+    write_in_parts(target, state, parameters, 4)
+    next(companion(source).glob("*/2-3.pt")).unlink()
+    with pytest.raises(UserError, match=r"2-3\.pt"):
+        save_with_experts(trunk, source, target)
+    with pytest.raises(UserError, match=r"2-3\.pt"):
+        save_with_experts(trunk, source, tmp_path / "new.pt")
+    assert_same(whole(target, load_trunk(target)), state)
+    assert not (tmp_path / "new.pt").exists() and not companion(tmp_path / "new.pt").exists()
+
+
+# ---- what commands do ----
+
+
+def test_resharding_there_and_back(tmp_path):
+    state, _ = priced()
+    file_io.save(state, str(tmp_path / "whole.pt"))
+    reshard(tmp_path / "whole.pt", tmp_path / "parts.pt", 3)
+    assert_same(prices_of(load_trunk(tmp_path / "parts.pt")["model"]), prices_of(state["model"]))
+    write_whole(tmp_path / "parts.pt", tmp_path / "again.pt")
+    assert_same(file_io.load(str(tmp_path / "again.pt")), state)
+
+
+def saved(folder, *states):
+    paths = [folder / f"{index}.pt" for index in range(len(states))]
+    for state, path in zip(states, paths, strict=True):
+        file_io.save(state, str(path))
+    return paths
+
+
+def test_the_average_of_two_has_the_means_of_totals_and_weights(tmp_path):
+    one, two = priced(1, updates=2)[0], priced(2, updates=9)[0]
+    found = average(saved(tmp_path, one, two))["model"]
+    for key, value in prices_of(found).items():
+        torch.testing.assert_close(value, (one["model"][key] + two["model"][key]) / 2)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_those_without_prices_do_not_count_in_an_average(tmp_path, order):
+    states = [priced(1)[0], priced(2, updates=0)[0], priced(3, updates=0)[0]]
+    found = average(saved(tmp_path, *(states[index] for index in order)))["model"]
+    assert list(found) == list(states[0]["model"])
+    right = means(states[0]["model"])
+    for key, value in means(found).items():
+        torch.testing.assert_close(value, right[key])
+    weight = "encoder.layers.1.moe.gate.weight"
+    torch.testing.assert_close(found[weight], sum(state["model"][weight] for state in states) / 3)
+
+
+def test_an_average_of_those_without_prices_has_none(tmp_path):
+    found = average(saved(tmp_path, priced(1, updates=0)[0], priced(2, updates=0)[0]))["model"]
+    assert not prices_of(found)
+
+
+def test_other_gates_are_still_refused_in_an_average(tmp_path):
+    switch, _ = trained(4, seed=2, expert_gates="base,switch", expert_interval=1)
+    with pytest.raises(UserError, match="must hold the same parameters"):
+        average(saved(tmp_path, priced()[0], switch))
+
+
+def test_the_moving_average_brings_its_own(tmp_path):
+    """A falling mean of totals and weights: prices of those updates that it remembers."""
+    state, _ = priced(updates=2)
+    [path] = saved(tmp_path, state)
+    found = prices_of(load_ema(str(path))["model"])
+    assert_same(found, dict(prices_of(state["extra_state"]["ema"])))
+    model = moe_model(num_experts=4, **BASE)
+    model.load_state_dict(load_ema(str(path))["model"])
+    assert all(prices.known for prices in running_prices(model))
+    before = means(state["model"])
+    assert not torch.equal(*(named["encoder.layers.1.moe.gate.prices.weight"] for named in (found, state["model"])))
+    for prices, right in zip(running_prices(model), before.values(), strict=True):
+        torch.testing.assert_close(prices.mean, right, atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_models_in_half_precision_save_them_in_full(tmp_path, dtype):
+    state, _ = priced()
+    model = moe_model(num_experts=4, **BASE).to(dtype)
+    model.load_state_dict(state["model"])
+    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))
+    average.step(model)
+    halves = {"model": model.state_dict(), "extra_state": {"ema": average.get_model().state_dict()}}
+    [path] = saved(tmp_path, halves)
+    for named in (file_io.load(str(path))["model"], load_ema(str(path))["model"]):
+        assert_same(prices_of(named), dict(prices_of(state["model"])))
+    assert file_io.load(str(path))["model"]["encoder.layers.1.moe.gate.weight"].dtype == dtype
