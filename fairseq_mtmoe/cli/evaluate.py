@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -20,26 +17,12 @@ from rich.table import Table
 from fairseq_mtmoe.analysis import scores as scoring
 from fairseq_mtmoe.analysis.scores import PairScore
 from fairseq_mtmoe.checkpoints import seal
+from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.cli._score_folder import JSON_FILE, MARKDOWN_FILE, ScoreFolder, digest_of_data
 from fairseq_mtmoe.cli.plot import names
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.translator import Translation
-
-
-@contextmanager
-def _quiet_fairseq() -> Iterator[None]:
-    """It and torch repeat the same remarks for every pair."""
-    logger = logging.getLogger("fairseq")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning)
-            warnings.filterwarnings("ignore", message=".*pin_memory")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 @click.command("evaluate")
@@ -62,10 +45,12 @@ def _quiet_fairseq() -> Iterator[None]:
 @click.option("--references", type=click.Choice(["text", "fairseq"]), default="text", show_default=True,
               help="text: the text in DATA/raw, where it is there; fairseq: what fairseq-generate compares, binarized "
               "words with <unk> for unknown ones, without sentences that are too long for the model.")  # fmt: skip
+@click.option("--base-evaluation", type=click.Choice(["prices", "greedy"]),
+              help="How BASE layers route (mtmoe options base_moe); by default as the checkpoint says.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace other scores in the output folder.")
 @click.option("--fp16", is_flag=True, help="Half precision.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
-@_quiet_fairseq()
+@quiet_fairseq()
 def command(
     data: str,
     checkpoints: str,
@@ -76,7 +61,7 @@ def command(
     post_process: str | None,
     references: str,
     overwrite: bool,
-    **decoding: float | bool | None,
+    **decoding: float | bool | str | None,
 ) -> None:
     """Translate the test set of every language pair of DATA and score it.
 
@@ -90,7 +75,8 @@ def command(
 
     register()
     from fairseq_mtmoe.evaluation import test_sets
-    from fairseq_mtmoe.evaluation.translator import Decoding, Translator, existing
+    from fairseq_mtmoe.evaluation.stored import existing
+    from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 
     sizes = test_sets.sizes_of(data, subset)
     paths = checkpoints.split(":")

@@ -8,29 +8,21 @@ from __future__ import annotations
 
 import copy
 import os
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, tasks, utils
+from fairseq import tasks, utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import OmegaConf
 
-from fairseq_mtmoe.checkpoints import building
-from fairseq_mtmoe.data.indexed_files import check_ids
-from fairseq_mtmoe.data.multilingual import split_prefix
-from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, find_text, load_references
-from fairseq_mtmoe.files import regular_file
-
-# Tasks that translate one pair at a time at inference.
-TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")
+from fairseq_mtmoe.evaluation.stored import build_model, change, check_pair, read, setting, task_settings
+from fairseq_mtmoe.moe.gates import base_gates
 
 # Written for an unknown word of a hypothesis, because nobody else writes it. `<unk>` would be taken apart, and its
 # pieces found in the references: in their `<<unk>>` above all.
@@ -39,7 +31,7 @@ UNKNOWN = "⁇"
 
 @dataclass(frozen=True)
 class Decoding:
-    """Options of fairseq-generate, with its names and defaults."""
+    """Options of fairseq-generate, with its names and defaults; and how BASE layers route, as trained if None."""
 
     beam: int = 5
     lenpen: float = 1.0
@@ -49,6 +41,7 @@ class Decoding:
     batch_size: int | None = None
     fp16: bool = False
     cpu: bool = False
+    base_evaluation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,10 +87,10 @@ class Translator:
             beam=decoding.beam, lenpen=decoding.lenpen, max_len_a=decoding.max_len_a, max_len_b=decoding.max_len_b
         )
         self._paths = list(checkpoints)
-        self._states = [_read(path) for path in checkpoints]
-        self._task_cfg = _task_settings(self._states[0], checkpoints[0])
+        self._states = [read(path) for path in checkpoints]
+        self._task_cfg = task_settings(self._states[0], checkpoints[0])
         if langs:
-            _set(self._task_cfg, langs=_like(_get(self._task_cfg, "langs"), langs), lang_dict=None)
+            change(self._task_cfg, langs=_like(setting(self._task_cfg, "langs"), langs), lang_dict=None)
         self._task_state = self._states[0].get("task_state")
         self._models: list[Any] = []
         self._task_names: list[str] | None = None
@@ -105,10 +98,10 @@ class Translator:
     @property
     def trained_pairs(self) -> list[str]:
         """The language pairs that the first checkpoint was trained on, as far as it says."""
-        pairs = (self._task_state or {}).get("lang_pairs") or _get(self._task_cfg, "lang_pairs")
+        pairs = (self._task_state or {}).get("lang_pairs") or setting(self._task_cfg, "lang_pairs")
         if pairs:
             return pairs.split(",") if isinstance(pairs, str) else list(pairs)
-        source, target = _get(self._task_cfg, "source_lang"), _get(self._task_cfg, "target_lang")
+        source, target = setting(self._task_cfg, "source_lang"), setting(self._task_cfg, "target_lang")
         return [f"{source}-{target}"] if source and target else []
 
     def translate(self, pair: str, subset: str, advance: Callable[[int], None] = lambda sentences: None) -> Translation:
@@ -121,7 +114,8 @@ class Translator:
         """
         task = self._task(pair)
         models = self._load(task)
-        self._check_ids(task, pair, subset)
+        folder = utils.split_paths(self.data)[0]
+        check_pair(folder, subset, pair, (task.source_dictionary, task.target_dictionary))
         task.load_dataset(subset)
         dataset = task.dataset(subset)
         generator = task.build_generator(models, self.generation)
@@ -160,9 +154,9 @@ class Translator:
     def _task(self, pair: str) -> Any:
         settings = copy.deepcopy(self._task_cfg)
         source, _, target = pair.partition("-")
-        _set(settings, data=self.data, source_lang=source, target_lang=target)
-        if _get(settings, "eval_bleu"):
-            _set(settings, eval_bleu=False)
+        change(settings, data=self.data, source_lang=source, target_lang=target)
+        if setting(settings, "eval_bleu"):
+            change(settings, eval_bleu=False)
         task = tasks.setup_task(settings)
         if self._task_state:
             task.load_state_dict(self._task_state)
@@ -170,25 +164,21 @@ class Translator:
             task.task_names = self._task_names
         return task
 
-    def _check_ids(self, task: Any, pair: str, subset: str) -> None:
-        """Stock fairseq's tasks take any number for an id."""
-        folder, (source, target) = utils.split_paths(self.data)[0], pair.split("-")
-        for lang, dictionary in ((source, task.source_dictionary), (target, task.target_dictionary)):
-            prefix = split_prefix(folder, subset, source, target, lang)
-            if prefix is not None:
-                check_ids(prefix, len(dictionary))
-
     def _load(self, task: Any) -> list[Any]:
         """The models; the first task builds them, and learns from them which tasks they tell apart."""
         if not self._models:
             self._models = [
-                self._prepared(_build(task, state, path)) for state, path in zip(self._states, self._paths, strict=True)
+                self._prepared(build_model(task, state, path))
+                for state, path in zip(self._states, self._paths, strict=True)
             ]
             self._states = []
             self._task_names = getattr(task, "task_names", None)
         return self._models
 
     def _prepared(self, model: Any) -> Any:
+        if self.decoding.base_evaluation is not None:
+            for gate in base_gates(model):
+                gate.routing = replace(gate.routing, evaluation=self.decoding.base_evaluation)
         if self.decoding.fp16:
             model.half()
         if self.use_cuda:
@@ -238,46 +228,6 @@ def subword_marks(dictionary: Dictionary) -> str | None:
     if sum(symbol.startswith("▁") for symbol in dictionary.symbols) > few:
         return "sentencepiece"
     return "subword_nmt" if sum(symbol.endswith("@@") for symbol in dictionary.symbols) > few else None
-
-
-def existing(path: str) -> str:
-    """The path of a checkpoint, which is there."""
-    # fairseq looks a relative path up elsewhere too; a plain sentence is better than its FileNotFoundError.
-    return str(regular_file(path, "a checkpoint file"))
-
-
-def _read(path: str) -> dict[str, Any]:
-    with building.choosing():  # the task is looked at below, and the model when it is built
-        state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(existing(path))
-    state.pop("last_optimizer_state", None)  # most of the file's size
-    return state
-
-
-def _task_settings(state: dict[str, Any], path: str) -> Any:
-    cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state.get("cfg")
-    task = cfg.get("task") if cfg is not None else None
-    name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
-    if name not in TASKS:
-        must_be(path, f"a checkpoint of a task that translates ({', '.join(TASKS)})", name)
-    building.check_name(path, state, "task")  # fairseq may find another name in it
-    return copy.deepcopy(task)
-
-
-def _build(task: Any, state: dict[str, Any], path: str) -> Any:
-    models, _, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task, state=state)
-    return models[0]
-
-
-def _get(settings: Any, name: str) -> Any:
-    return settings.get(name) if isinstance(settings, DictConfig) else getattr(settings, name, None)
-
-
-def _set(settings: Any, **values: Any) -> None:
-    if isinstance(settings, DictConfig):
-        with open_dict(settings):
-            settings.update(values)
-    else:
-        vars(settings).update(values)
 
 
 def _like(old: Any, names: Sequence[str]) -> Any:

@@ -1,0 +1,153 @@
+"""`mtmoe calibrate` writes a checkpoint with prices, as it was otherwise, and loses none."""
+
+import shutil
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.expert_files import companion, copy_with_experts, load_trunk, whole
+from fairseq_mtmoe.checkpoints.prices import prices_of, without_prices
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation import training_batches
+from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from tests.golden.old_runs import OLD, RUNS
+from tests.helpers.commands import run
+from tests.helpers.states import assert_same
+from tests.helpers.training import train_here
+
+DATA = OLD / "data"
+WHOLE, PARTS, DENSE = (OLD / name / "checkpoint_last.pt" for name in ("sparse", "parts", "dense"))
+
+
+def calibrate(*arguments):
+    arguments = ["calibrate", *map(str, arguments), "--updates", "2", "--cpu"]
+    result = CliRunner().invoke(commands, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_checkpoint_in_one_file_stays_in_one(tmp_path):
+    out = tmp_path / "out.pt"
+    shown = calibrate(WHOLE, out, DATA)
+    assert "decoder.layers.0" in shown and shown.endswith(f"{out}: prices of 2 updates\n")
+    before, after = file_io.load(str(WHOLE)), file_io.load(str(out))
+    assert len(prices_of(after["model"])) == 4
+    before["cfg"]["model"]["base_evaluation"] = "prices"  # an option that can be overridden from now on
+    assert_same({**after, "model": without_prices(after["model"])}, before)
+    assert not companion(out).exists()
+
+
+def test_the_command_itself_lets_models_be_evaluated_by_prices(tmp_path, caplog):
+    out = tmp_path / "out.pt"
+    found = run("mtmoe", "calibrate", PARTS, out, DATA, "--updates", 2, "--cpu")
+    assert found.stderr == "" and found.stdout.count("layers.0") == 2
+    for path, said in ((PARTS, True), (out, False)):
+        caplog.clear()
+        Translator(str(DATA), [str(path)], Decoding(beam=1, max_len_b=4, cpu=True)).translate("en-aa", "test")
+        assert ("has no prices for its BASE layers" in caplog.text) == said
+
+
+def test_a_checkpoint_in_parts_stays_in_parts(tmp_path):
+    out = tmp_path / "out.pt"
+    shown = calibrate(PARTS, out, DATA)
+    assert shown.endswith(f"{out}: prices of 2 updates, experts in {companion(out)}\n")
+    before, after = (whole(path, load_trunk(path)) for path in (PARTS, out))
+    assert list(before["model"]) == list(without_prices(after["model"])) and len(prices_of(after["model"])) == 4
+    before["cfg"]["model"]["base_evaluation"] = "prices"  # an option that can be overridden from now on
+    assert_same({**after, "model": without_prices(after["model"])}, before)
+
+
+def test_a_run_goes_on_from_it_as_it_would_have(tmp_path):
+    """With the same moments and batches, and the prices."""
+    (tmp_path / "without").mkdir()
+    copy_with_experts(PARTS, tmp_path / "without" / PARTS.name)
+    calibrate(PARTS, tmp_path / "with" / PARTS.name, DATA)
+    runs = [train_here(DATA, tmp_path / name, *RUNS["parts"]) for name in ("without", "with")]
+    assert runs[0]["norms"] == runs[1]["norms"] and len(runs[0]["norms"]) > 2
+    assert all((runs[0]["prices"][key] != runs[1]["prices"][key]).any() for key in runs[0]["prices"])
+
+
+@pytest.mark.parametrize("name", [WHOLE, PARTS], ids=["whole", "parts"])
+def test_the_checkpoint_itself_may_be_replaced_when_told(tmp_path, name):
+    path = tmp_path / "model.pt"
+    copy_with_experts(name, path)
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="`OUT` must be a file that does not exist yet, or be given with `--overwrite`"):
+        calibrate(path, path, DATA)
+    assert path.read_bytes() == before
+    calibrate(path, path, DATA, "--overwrite")
+    other = tmp_path / "other.pt"
+    calibrate(name, other, DATA)
+    assert_same(whole(path, load_trunk(path)), whole(other, load_trunk(other)))
+    assert name.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "data", "sentence"),
+    [
+        (DENSE, DATA, "must be of a model with BASE layers to be given prices, but has none"),
+        (OLD / "nothing.pt", DATA, "must be a checkpoint file, but there is none"),
+        (WHOLE, OLD / "nothing", "`data` must be an existing directory"),
+        (WHOLE, OLD / "prepared", "The dictionary of aa is missing"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_one_sentence_and_writes_nothing(tmp_path, checkpoint, data, sentence):
+    with pytest.raises(UserError, match=sentence):
+        calibrate(checkpoint, tmp_path / "out.pt", data)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_expert_file_that_is_missing_is_named(tmp_path):
+    copy_with_experts(PARTS, tmp_path / "in.pt")
+    shutil.rmtree(companion(tmp_path / "in.pt"))
+    with pytest.raises(UserError, match=r"in\.experts` must lie beside"):
+        calibrate(tmp_path / "in.pt", tmp_path / "out.pt", DATA)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.pt"]
+
+
+@pytest.mark.parametrize("place", ["between updates", "while it writes"])
+def test_ctrl_c_leaves_what_was_there(tmp_path, monkeypatch, place):
+    out = tmp_path / "out.pt"
+    calibrate(PARTS, out, DATA)
+    before, files = whole(out, load_trunk(out)), sorted(tmp_path.rglob("*"))
+
+    def interrupt(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    where = (training_batches.iterators, "GroupedIterator") if place == "between updates" else (torch, "save")
+    monkeypatch.setattr(*where, interrupt)
+    for path in (out, tmp_path / "new.pt"):
+        result = CliRunner().invoke(commands, ["calibrate", str(PARTS), str(path), str(DATA), "--cpu", "--overwrite",
+                                               "--updates", "2"])  # fmt: skip
+        assert result.exit_code == 1 and "Aborted!" in result.output
+    assert sorted(tmp_path.rglob("*")) == files
+    assert_same(whole(out, load_trunk(out)), before)
+
+
+def test_a_checkpoint_that_its_run_replaced_meanwhile_is_not_written_over(tmp_path, monkeypatch):
+    path = tmp_path / "model.pt"
+    copy_with_experts(WHOLE, path)
+    original = training_batches.iterators.GroupedIterator
+
+    def replacing(*args, **kwargs):
+        copy_with_experts(WHOLE, path)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(training_batches.iterators, "GroupedIterator", replacing)
+    before = path.read_bytes()
+    with pytest.raises(
+        UserError, match=r"model\.pt` was replaced meanwhile, by its run perhaps: calibrate a copy of it"
+    ):
+        calibrate(path, path, DATA, "--overwrite")
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("out", "sentence"), [("out.bin", "must end in"), ("file/out.pt", "must be a folder")])
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path, monkeypatch, out, sentence):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("fairseq_mtmoe.evaluation.calibration.calibrate", None)  # would fail otherwise
+    with pytest.raises(UserError, match=sentence):
+        calibrate(PARTS, tmp_path / out, DATA)
