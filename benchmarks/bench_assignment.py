@@ -17,6 +17,7 @@ from statistics import median
 import click
 import torch
 from assignment_cases import Case, Libbase, cases, experts_of, gap, libbase_assignment, random_scores, scipy_assignment
+from assignment_starts import compare_starts
 from measure import Floor, Ratio, Report, interleaved, report_name
 from torch import Tensor
 
@@ -61,6 +62,7 @@ def main(device: str, repetitions: int, small: bool, check: bool, write: bool) -
     compare_builds(report, repetitions)
     sizes = (SMALL_TOKENS, SMALL_EXPERTS) if small else (TOKENS, EXPERTS)
     compare(report, sizes, repetitions, small)
+    compare_starts(report, *sizes, repetitions)
     report.finish(write, check)
 
 
@@ -116,9 +118,9 @@ def compare_builds(report: Report, repetitions: int) -> None:
 
 def assign_with(build: kernels.Assign, scores_TN: Tensor) -> Tensor:
     """The assignment by one build."""
-    expert_T = kernels.assign(scores_TN, build)
-    assert expert_T is not None
-    return expert_T
+    found = kernels.assign(scores_TN, build)
+    assert found is not None
+    return found.expert_T
 
 
 def is_for_scipy(case: Case, small: bool) -> bool:

@@ -114,9 +114,22 @@ def captions() -> Iterator[tuple[str, str]]:
         yield f"captions, {system}, all at {UPDATE}: perplexity", f"{training.at_update(system, UPDATE):.1f}"
 
 
+def prices() -> Iterator[tuple[str, str]]:
+    """BASE layers evaluated by prices and greedily: perplexity over all at the end of the runs of `bench_prices.py`."""
+    runs = [run for run in read("prices")["runs"] if run["kind"] == "balanced"]
+    for name in dict.fromkeys(run["data_set"] for run in runs):
+        ends = [run["ways"][max(run["ways"], key=int)] for run in runs if run["data_set"] == name]
+        ways = {way: [end[way]["perplexity"]["all"] for end in ends] for way in ("greedy", "prices")}
+        lower = [100 * (1 - own / other) for own, other in zip(ways["prices"], ways["greedy"], strict=True)]
+        for way, values in ways.items():
+            yield f"prices: {name}, {way}: perplexity", f"{fmean(values):.1f}"
+        for what, value in (("mean", fmean(lower)), ("least", min(lower)), ("most", max(lower))):
+            yield f"prices: {name}, percent lower, {what}", f"{value:.1f}"
+
+
 def readme() -> Figures:
     """The section Results of the README."""
-    return dict([*captions(), *costs()])
+    return dict([*captions(), *prices(), *costs()])
 
 
 def training_text() -> Figures:

@@ -22,6 +22,8 @@ WIDTH, HEADS, LAYERS = 128, 4, 2
 CONTEXT = 128  # bytes
 BATCH = 8  # contexts, of the steps before scores are taken
 STEPS = 200  # before scores are taken
+RATE = 2e-3  # of learning
+CALM_STEPS, CALM_RATE = 100, 2e-4  # further ones, after which a step changes as little as in the bulk of a training
 TEXT_SIZE = 4_000_000  # bytes
 
 
@@ -31,17 +33,21 @@ class RealScores:
     Args:
         num_experts: N.
         seed: of the weights and the batches.
+        calm: train further at a lower rate, which scores are then taken at: for what consecutive steps have in common.
     """
 
-    def __init__(self, num_experts: int, seed: int = 1) -> None:
+    def __init__(self, num_experts: int, seed: int = 1, calm: bool = False) -> None:
         torch.manual_seed(seed)
         self._text = standard_library()
         self._model = ByteModel(num_experts)
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=2e-3)
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=RATE)
         self.losses: list[float] = []
         screen = Console(stderr=True)
         what = f"training {num_experts} experts"
-        for _ in track(range(STEPS), what, console=screen, transient=True, disable=not screen.is_terminal):
+        steps = range(STEPS + calm * CALM_STEPS)
+        for step in track(steps, what, console=screen, transient=True, disable=not screen.is_terminal):
+            if step == STEPS:
+                self._optimizer.param_groups[0]["lr"] = CALM_RATE
             self._step(BATCH)
 
     def scores(self, num_tokens: int, batches: int) -> Iterator[Tensor]:

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from fairseq_mtmoe.moe import balanced_assignment
+from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
 
 
 @pytest.fixture
@@ -88,3 +88,22 @@ def test_turns_take_the_matrices_in_turn():
         turns.prepare()
         turns()
     assert [int(answer) for answer in turns.answers] == [10, 20]
+
+
+def test_starts_are_prices_of_the_steps_before(cases, monkeypatch):
+    import assignment_starts
+    import real_scores
+
+    monkeypatch.setattr(real_scores, "STEPS", 1)
+    monkeypatch.setattr(real_scores, "CALM_STEPS", 1)
+    monkeypatch.setattr(assignment_starts, "HISTORY", 2)
+    number = assignment_starts.HISTORY + assignment_starts.MEASURED
+    steps = assignment_starts.steps_of(real_scores.RealScores(4, calm=True).scores(256, number))
+    assert len(steps) == assignment_starts.MEASURED
+    first, second = steps[:2]
+    last_N = priced_assignment(first.scores_TN).price_N
+    assert torch.equal(second.starts["last"], last_N)
+    mean_N = (0.95 * first.starts["mean"] * 1.95 + last_N) / (0.95 * 1.95 + 1)
+    torch.testing.assert_close(second.starts["mean"], mean_N)
+    assert assignment_starts.waitless_gap(first) <= 1e-2
+    assert assignment_starts.share_of_operations() <= 0.38
