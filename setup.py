@@ -48,7 +48,7 @@ setup(
         Extension(  # a plain library, loaded by ctypes: it includes no headers of Python or torch
             f"fairseq_mtmoe.moe.kernels.{name}",
             sources=[f"{KERNELS}/assignment.cpp"],
-            depends=[f"{KERNELS}/{name}.h" for name in ("exchange", "lanes", "market", "scores")],
+            depends=[f"{KERNELS}/{name}.h" for name in ("exchange", "interior", "lanes", "market", "scores")],
             language="c++",
             extra_compile_args=["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-Wno-psabi", *flags],
             optional=True,

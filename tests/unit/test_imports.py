@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "optim": {"errors"},
     "training": {"errors", "files", "moe", "checkpoints", "models/_common"},
     "data": {"errors", "files", "data/sampling", "data/tiers"},
-    "evaluation": {"errors", "files", "checkpoints", "data", "data/tiers"},
+    "evaluation": {"errors", "files", "moe", "checkpoints", "data", "data/tiers"},
     "tasks": {
         *("errors", "files", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "models/_common")
     },
