@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 from torch import nn
 from wmt15_models import FULL, SMALL, Size, models, sentences, sparse_config, translation_task
 
-from fairseq_mtmoe.models._common import expert_layers
+from fairseq_mtmoe.slots import expert_layers
 
 Sample = dict[str, Any]
 STOCK, DENSE = "stock fairseq transformer", "base_moe_wmt15, still dense"

@@ -22,9 +22,9 @@ import torch
 from torch import distributed as dist
 from wmt15_models import Size, batches, models, sentences, sparse_config, stock_config, translation_task
 
-from fairseq_mtmoe.models._common import expert_layers
 from fairseq_mtmoe.moe.collectives import CommRecord
 from fairseq_mtmoe.moe.share import share_experts
+from fairseq_mtmoe.slots import expert_layers
 
 COMMON = (
     "--cpu", "--label-smoothing", "0.1", "--adam-betas", "(0.9,0.98)", "--clip-norm", "1.0", "--lr", "0.0007",

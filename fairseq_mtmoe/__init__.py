@@ -33,6 +33,7 @@ def register() -> None:
     from fairseq_mtmoe.data import fairseq_readers
     from fairseq_mtmoe.errors import install_excepthook
     from fairseq_mtmoe.known_warnings import filter_known
+    from fairseq_mtmoe.models import systems
 
     filter_known()
     # fairseq's checkpoints hold their options as a Namespace: a plain container, and safe to unpickle.
@@ -41,7 +42,7 @@ def register() -> None:
     loading.install()
     fairseq_readers.install()
     training.install()
-    for name in ("optim", "tasks", "models.base_sparse"):
+    for name in ("optim", "tasks", *(f"models.{system}" for system in systems())):
         importlib.import_module(f"{__name__}.{name}")
 
 

@@ -95,8 +95,8 @@ def _fields(name: str) -> tuple[Iterable[dataclasses.Field[Any]], set[str]]:
     from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
     from fairseq_mtmoe.criterions.moe_label_smoothed_cross_entropy import MoELabelSmoothedCrossEntropyConfig
-    from fairseq_mtmoe.models._common.flat_options import FlatTransformerConfig
     from fairseq_mtmoe.optim.fused_adam import FusedAdamConfig
+    from fairseq_mtmoe.options.transformer import FlatTransformerConfig
     from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
 
     kind = CHOICES[name]

@@ -32,7 +32,7 @@ def command(dense: Path, sparse: Path, seed: int, overwrite: bool, **options: ob
     register()
     from fairseq_mtmoe.checkpoints import building, file_io
     from fairseq_mtmoe.checkpoints.expert_files import tidy
-    from fairseq_mtmoe.models.base_sparse.upcycle import upcycle
+    from fairseq_mtmoe.sparsify.upcycle import upcycle
 
     checkpoint = file_io.load(str(dense))
     with building.choosing("model"):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
-from fairseq_mtmoe.models._common import expert_layers
+from fairseq_mtmoe.slots import expert_layers
 
 
 class Stopwatch:

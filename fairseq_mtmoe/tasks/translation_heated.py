@@ -21,7 +21,7 @@ from fairseq_mtmoe.data.multilingual_evaluation import EvaluationPairs
 from fairseq_mtmoe.data.multilingual_training import TrainingPairs
 from fairseq_mtmoe.data.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.models._common.task_channel import takes
+from fairseq_mtmoe.slots.task_channel import takes
 from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, stop_counting
 from fairseq_mtmoe.tasks._memory import recall, relabel, remembered, warn_of_changes

@@ -10,8 +10,8 @@ from typing import Any
 
 from fairseq.logging import metrics
 
-from fairseq_mtmoe.models._common import ExpertSlot
 from fairseq_mtmoe.moe import MoELayer
+from fairseq_mtmoe.slots import ExpertSlot
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.models._common import expert_slots
+from fairseq_mtmoe.slots import expert_slots
 
 logger = logging.getLogger(__name__)
 

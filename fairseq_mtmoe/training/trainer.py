@@ -19,9 +19,9 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import seal
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.models._common import expert_slots
-from fairseq_mtmoe.models._common.switch import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.moe import MoELayer
+from fairseq_mtmoe.slots import expert_slots
+from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.training import (
     bfloat16,
     connections,

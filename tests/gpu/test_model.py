@@ -5,10 +5,10 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch.nn import functional as F
 
-from fairseq_mtmoe.models._common import expert_layers
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.form import Form, form_everywhere
 from fairseq_mtmoe.moe.reference import slow_forward
+from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.models import batch, moe_model, perturb, stub_task
 from tests.helpers.pretended_gpu import pretended_gpu
 

@@ -9,8 +9,8 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor, nn
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.models._common.flat_options import nested_options
 from fairseq_mtmoe.moe import remember_prices, running_prices
+from fairseq_mtmoe.options.transformer import nested_options
 
 register()
 

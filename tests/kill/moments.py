@@ -67,7 +67,7 @@ class Case:
 
 
 _TASK = "fairseq_mtmoe.tasks.translation_heated:TranslationHeatedTask."
-_SWITCH = "fairseq_mtmoe.models._common.switch:"
+_SWITCH = "fairseq_mtmoe.sparsify.in_training:"
 
 WRITE = Moment("torch:save", when="inside")
 FLUSH = Moment("os:fsync")

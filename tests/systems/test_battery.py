@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_mtmoe.models._common import expert_layers
 from fairseq_mtmoe.moe import remember_prices, running_prices
+from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.models import batch, dense_model, moe_model, perturb, without_ids
 
 # A system's name -> its options on the 2+2-block model of tests/helpers/models.py.

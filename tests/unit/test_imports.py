@@ -19,16 +19,17 @@ MAY_IMPORT = {
     "data/corpora": {"errors", "files", "data/tiers", "data/sampling"},
     "analysis": {"errors", "files", "data/tiers"},
     "checkpoints": {"errors", "files", "moe"},
-    "models/_common": {"errors", "moe", "checkpoints"},
-    "models/base_sparse": {"errors", "moe", "checkpoints", "models/_common"},
+    "options": {"errors"},
+    "slots": {"errors", "moe", "checkpoints"},
+    "backbones/translation": {"errors", "moe", "checkpoints", "slots", "options"},
+    "sparsify": {"errors", "moe", "checkpoints", "slots", "optim", "models/base_sparse"},
+    "models/base_sparse": {"errors", "moe", "checkpoints", "slots", "options", "backbones/translation"},
     "criterions": {"errors", "moe"},
-    "optim": {"errors"},
-    "training": {"errors", "files", "moe", "checkpoints", "models/_common"},
+    "optim": {"errors", "checkpoints"},
+    "training": {"errors", "files", "moe", "checkpoints", "slots", "sparsify"},
     "data": {"errors", "files", "data/sampling", "data/tiers"},
     "evaluation": {"errors", "files", "moe", "checkpoints", "data", "data/tiers"},
-    "tasks": {
-        *("errors", "files", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "models/_common")
-    },
+    "tasks": {*("errors", "files", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "slots")},
 }
 NO_FAIRSEQ = ("errors", "files", "moe", "data/sampling", "analysis")
 

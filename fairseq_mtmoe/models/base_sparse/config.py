@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Optional
 
-from fairseq_mtmoe.models._common.flat_options import FlatTransformerConfig
-from fairseq_mtmoe.models._common.run_options import RunOptions
 from fairseq_mtmoe.moe.running_prices import MEMORY
+from fairseq_mtmoe.options.run import RunOptions
+from fairseq_mtmoe.options.transformer import FlatTransformerConfig
 
 
 @dataclass

@@ -9,16 +9,16 @@ from typing import Any, Dict, List, Optional
 from fairseq.models import register_model
 from torch import Tensor
 
+from fairseq_mtmoe.backbones.translation.model import SparseTransformer
 from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.models._common import SlotPlan, expert_layers, expert_slots
-from fairseq_mtmoe.models._common.flat_options import nested_options
-from fairseq_mtmoe.models._common.run_options import run_option
-from fairseq_mtmoe.models._common.transformer import SparseTransformer
 from fairseq_mtmoe.models.base_sparse.architectures import register_sizes
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
 from fairseq_mtmoe.moe import BaseRouting
 from fairseq_mtmoe.moe.gates import EVALUATIONS, TRAININGS
+from fairseq_mtmoe.options.run import run_option
+from fairseq_mtmoe.options.transformer import nested_options
+from fairseq_mtmoe.slots import SlotPlan, expert_layers, expert_slots
 
 EXPERTS = ".moe.experts."
 GATES = ("base", "task", "switch")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._common import expert_layers, expert_slots
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate
+from fairseq_mtmoe.slots import expert_layers, expert_slots
 from tests.helpers.models import batch, dense_model, moe_model, perturb, stock_model, without_ids
 
 pytestmark = pytest.mark.usefixtures("every_form")

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._common import expert_layers
+from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, make_digit_corpus
 from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig
 

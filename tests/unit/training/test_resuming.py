@@ -12,7 +12,7 @@ from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import find_user_error
-from fairseq_mtmoe.models.base_sparse.upcycle import upcycle
+from fairseq_mtmoe.sparsify.upcycle import upcycle
 from fairseq_mtmoe.training.resuming import install
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.trainers import groups_of, state_of, trainer_here

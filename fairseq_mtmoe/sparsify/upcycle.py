@@ -15,10 +15,10 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.checkpoints.optimizer_entries import NamedState, has_shape, saved_state
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._common.optimizer_state import trained_parameters
-from fairseq_mtmoe.models._common.switch import sparsify_with_state
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
 from fairseq_mtmoe.models.base_sparse.model import BaseMoEModel
+from fairseq_mtmoe.optim.optimizer_state import trained_parameters
+from fairseq_mtmoe.sparsify.in_training import sparsify_with_state
 
 
 def upcycle(checkpoint: Dict[str, Any], options: Dict[str, Any], seed: int = 1) -> Dict[str, Any]:

@@ -1,11 +1,9 @@
 """fairseq's transformer blocks with a slot for experts.
 
 A block starts with the feed-forward layer that fairseq gives it, and keeps fairseq's parameter names: dense checkpoints
-fit. `sparsify` puts a mixture of experts in the layer's place ("Tricks for Training Sparse Translation Models", §2.3).
-Which blocks have experts, and of which kind, is a `SlotPlan`.
+fit. `sparsify` puts a mixture of experts in the layer's place.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, List, Optional, Tuple
 
 import torch
@@ -15,78 +13,9 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import LongTensor, Tensor, nn
 
-from fairseq_mtmoe.models._common.decoding import BeamAttention, shares_beams
-from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, build_gate
-from fairseq_mtmoe.moe.gates import BaseGate
-from fairseq_mtmoe.moe.share import share_experts
-from fairseq_mtmoe.moe.shuffle import TokenCounts, TokenShuffle
-
-
-@dataclass(frozen=True)
-class SlotPlan:
-    """What one block's experts are: the gate's kind, their number, how they are combined, the number of tasks.
-
-    `base` is how BASE gates route. `timeout` is in seconds, for the exchange between processes; `shuffles_tokens` mixes
-    theirs before BASE assigns.
-    """
-
-    gate: str
-    num_experts: int
-    combine: str
-    num_tasks: int
-    starts_dense: bool
-    base: BaseRouting = field(default_factory=BaseRouting)
-    shuffles_tokens: bool = True
-    timeout: Optional[float] = None
-
-
-class ExpertSlot(nn.Module):
-    """Mixed into a block of fairseq: its feed-forward layer is dense (`fc1`, `fc2`) or a mixture of experts (`moe`)."""
-
-    def plan_experts(self, plan: SlotPlan, token_counts: TokenCounts) -> None:
-        """Remember the plan, and follow it at once unless the model starts dense. The stack shares `token_counts`."""
-        self.plan = plan
-        self.token_counts = token_counts
-        self.moe: Optional[MoELayer] = None
-        if not plan.starts_dense:
-            self.sparsify(copy_dense=False)
-
-    def sparsify(self, copy_dense: bool = True) -> None:
-        """Replace the feed-forward layer by experts: copies of it, or with an initialisation of their own."""
-        fc1, fc2 = self.fc1, self.fc2
-        plan = self.plan
-        share = share_experts(plan.num_experts, plan.timeout)
-        bank = ExpertBank(
-            plan.num_experts,
-            fc1.in_features,
-            fc1.out_features,
-            activation=self.activation_fn,
-            dropout=self.activation_dropout_module.p,
-            share=share,
-        )
-        if copy_dense:
-            bank.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)
-        gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks, plan.base)
-        if isinstance(gate, BaseGate) and share.is_exchanged and plan.shuffles_tokens:
-            gate.shuffle = TokenShuffle(share, self.token_counts)
-        moe = MoELayer(gate, bank, combine=plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)
-        moe.requires_grad_(fc1.weight.requires_grad)
-        moe.train(self.training)
-        del self.fc1, self.fc2
-        self.moe = moe
-
-    def experts_branch(self, h: Tensor, padding_mask: Optional[Tensor], task_ids: Optional[LongTensor]) -> Tensor:
-        """The block's second half: `h` (L, B, H) plus the experts' branch, normed where fairseq norms it.
-
-        The gate reads the residual stream `h` itself, the experts what the dense layer would read.
-        `padding_mask` is (B, L), True for padding; `task_ids` is (B,).
-        """
-        assert self.moe is not None
-        branch_input = self.final_layer_norm(h) if self.normalize_before else h
-        mask = None if padding_mask is None else padding_mask.t()
-        ids = None if task_ids is None else task_ids.unsqueeze(0).expand(h.shape[:2])
-        h = self.residual_connection(self.dropout_module(self.moe(h, branch_input, mask, ids)), h)
-        return h if self.normalize_before else self.final_layer_norm(h)
+from fairseq_mtmoe.backbones.translation.decoding import BeamAttention, shares_beams
+from fairseq_mtmoe.moe.shuffle import TokenCounts
+from fairseq_mtmoe.slots import ExpertSlot, SlotPlan
 
 
 class SparseEncoderLayer(ExpertSlot, TransformerEncoderLayerBase):

@@ -4,8 +4,8 @@ from typing import Dict
 
 from torch import nn
 
-from fairseq_mtmoe.models._common.blocks import ExpertSlot
 from fairseq_mtmoe.moe import MoELayer
+from fairseq_mtmoe.slots.expert_slot import ExpertSlot
 
 
 def expert_slots(model: nn.Module) -> Dict[str, ExpertSlot]:

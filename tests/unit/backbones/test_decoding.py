@@ -4,7 +4,7 @@ import pytest
 import torch
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 
-from fairseq_mtmoe.models._common.decoding import STATE, group_size, sentence_order
+from fairseq_mtmoe.backbones.translation.decoding import STATE, group_size, sentence_order
 from tests.helpers.models import batch, dense_model, moe_model, perturb, stock_model, stub_task, without_ids
 
 WORDS = 40  # more than the room that is made at first

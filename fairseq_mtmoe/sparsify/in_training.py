@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import expert_key
 from fairseq_mtmoe.checkpoints.optimizer_entries import NamedState, map_tensors
-from fairseq_mtmoe.models._common.expert_layers import expert_slots
-from fairseq_mtmoe.models._common.optimizer_state import read_state, trained_parameters, write_state
+from fairseq_mtmoe.optim.optimizer_state import read_state, trained_parameters, write_state
+from fairseq_mtmoe.slots.expert_layers import expert_slots
 
 logger = logging.getLogger(__name__)
 

@@ -16,14 +16,13 @@ from fairseq.models.transformer import (
 )
 from torch import LongTensor, Tensor, nn
 
-from fairseq_mtmoe.models._common.blocks import (
+from fairseq_mtmoe.backbones.translation.blocks import (
     DecoderLayer,
-    SlotPlan,
     SparseDecoderLayer,
     SparseEncoderLayer,
     wrap_block,
 )
-from fairseq_mtmoe.models._common.decoding import (
+from fairseq_mtmoe.backbones.translation.decoding import (
     STATE,
     BeamState,
     group_size,
@@ -31,8 +30,9 @@ from fairseq_mtmoe.models._common.decoding import (
     sentence_order,
     shares_beams,
 )
-from fairseq_mtmoe.models._common.task_channel import TaskChannel
 from fairseq_mtmoe.moe.shuffle import TokenCounts
+from fairseq_mtmoe.slots import SlotPlan
+from fairseq_mtmoe.slots.task_channel import TaskChannel
 
 
 class SlotStack:

@@ -13,10 +13,10 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._common.optimizer_state import read_state, trained_parameters
-from fairseq_mtmoe.models._common.switch import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
-from fairseq_mtmoe.models.base_sparse.upcycle import upcycle
+from fairseq_mtmoe.optim.optimizer_state import read_state, trained_parameters
+from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
+from fairseq_mtmoe.sparsify.upcycle import upcycle
 from tests.helpers.models import SIZES, batch, dense_model, moe_model, perturb
 
 ADAFACTOR = {

@@ -1,0 +1,1 @@
+"""fairseq's encoder-decoder transformer, whose blocks have slots."""

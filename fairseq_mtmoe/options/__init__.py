@@ -1,0 +1,1 @@
+"""Option dataclasses that several models share."""

@@ -1,0 +1,1 @@
+"""Dense to sparse: in the middle of training, and offline."""
