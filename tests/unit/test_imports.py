@@ -9,9 +9,14 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "fairseq_mtmoe"
 
-# A place -> the places of the package that it may import from (itself always).
+EVERYTHING = {"*"}
+
+# A place -> the places of the package that it may import from (itself always). A folder that is not here is an error.
 MAY_IMPORT = {
+    "__init__": EVERYTHING,
+    "cli": EVERYTHING,
     "errors": set(),
+    "known_warnings": set(),
     "files": {"errors"},
     "moe": {"errors"},
     "data/sampling": {"errors"},
@@ -21,51 +26,106 @@ MAY_IMPORT = {
     "checkpoints": {"errors", "files", "moe"},
     "options": {"errors"},
     "slots": {"errors", "moe", "checkpoints"},
+    "backbones": set(),
     "backbones/translation": {"errors", "moe", "checkpoints", "slots", "options"},
     "sparsify": {"errors", "moe", "checkpoints", "slots", "optim", "models/base_sparse"},
-    "models/base_sparse": {"errors", "moe", "checkpoints", "slots", "options", "backbones/translation"},
+    "models": set(),
     "criterions": {"errors", "moe"},
     "optim": {"errors", "checkpoints"},
-    "training": {"errors", "files", "moe", "checkpoints", "slots", "sparsify"},
+    "training": {"errors", "files", "known_warnings", "moe", "checkpoints", "slots", "sparsify"},
     "data": {"errors", "files", "data/sampling", "data/tiers"},
     "evaluation": {"errors", "files", "moe", "checkpoints", "data", "data/tiers"},
     "tasks": {*("errors", "files", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "slots")},
 }
+# Every folder of `models/` that is not listed is a system; no system imports another.
+OF_A_SYSTEM = {"errors", "moe", "checkpoints", "slots", "options", "backbones/translation"}
 NO_FAIRSEQ = ("errors", "files", "moe", "data/sampling", "analysis")
 
 
 def place_of(dotted: str) -> str:
-    """The longest place in the table that a dotted module name lies in."""
-    path = dotted.replace(".", "/")
-    return max((place for place in MAY_IMPORT if f"{path}/".startswith(f"{place}/")), key=len, default=path)
+    """The longest place in the table that a dotted module name lies in, a system's folder, or the name itself."""
+    path = dotted.replace(".", "/") or "__init__"
+    parts = path.split("/")
+    found = max((place for place in MAY_IMPORT if f"{path}/".startswith(f"{place}/")), key=len, default=path)
+    return "/".join(parts[:2]) if found == "models" and len(parts) > 1 else found
+
+
+def allowed(place: str) -> set[str]:
+    """What a place may import; KeyError where nobody said so."""
+    return OF_A_SYSTEM if place.startswith("models/") and place not in MAY_IMPORT else MAY_IMPORT[place]
 
 
 def imported_modules(file: Path) -> set[str]:
+    """Dotted names of what a file imports, also inside functions; a module that is taken from its folder by its own."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute, so that the rule can read them"
+            names = {f"{node.module}.{name.name}" for name in node.names}
+            found.update(name if is_module(name) else str(node.module) for name in names)
         elif isinstance(node, ast.Import):
             found.update(name.name for name in node.names)
     return found
+
+
+def is_module(dotted: str) -> bool:
+    """Whether this is a module or folder of the package."""
+    path = PACKAGE.parent.joinpath(*dotted.split("."))
+    return dotted.startswith("fairseq_mtmoe.") and (path.is_dir() or path.with_suffix(".py").exists())
 
 
 def modules() -> list[tuple[str, Path]]:
     return [(".".join(file.relative_to(PACKAGE).with_suffix("").parts), file) for file in PACKAGE.rglob("*.py")]
 
 
-def test_imports_go_one_way():
+def wrong_imports(modules: list[tuple[str, Path]]) -> list[str]:
+    """What breaks the rule, or lies in a place that it does not know."""
     wrong = []
-    for name, file in modules():
-        here = place_of(name.removesuffix(".__init__"))
-        if here not in MAY_IMPORT:
-            continue  # cli and the package's own __init__ may use everything
+    for name, file in modules:
+        here = place_of(name.removesuffix("__init__").removesuffix("."))
+        try:
+            may = allowed(here)
+        except KeyError:
+            wrong.append(f"{name}: nothing says what {here} may import")
+            continue
         for module in imported_modules(file):
             if module.startswith("fairseq_mtmoe."):
                 there = place_of(module.removeprefix("fairseq_mtmoe."))
-                if there != here and there not in MAY_IMPORT[here]:
+                if there != here and there not in may and may is not EVERYTHING:
                     wrong.append(f"{name} imports {module}")
-    assert not wrong
+    return wrong
+
+
+def test_imports_go_one_way():
+    assert wrong_imports(modules()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "imports"),
+    [
+        ("models.mt_tag.model", "fairseq_mtmoe.models.base_sparse.config"),  # another system
+        ("models.base_sparse.model", "fairseq_mtmoe.training.trainer"),
+        ("moe.layer", "fairseq_mtmoe.data.tiers"),
+        ("attic.old", "fairseq_mtmoe.errors"),  # a folder that nobody listed
+        ("models", "fairseq_mtmoe.moe"),
+    ],
+)
+def test_the_rule_is_closed(name, imports, tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text(f"import {imports}\n")
+    assert len(wrong_imports([(name, file)])) == 1
+
+
+def test_a_new_system_may_import_what_systems_may(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text("from fairseq_mtmoe.moe import MoELayer\nfrom fairseq_mtmoe.models.mt_tag.config import X\n")
+    assert wrong_imports([("models.mt_tag.model", file)]) == []
+
+
+def test_the_table_names_only_what_is_there():
+    assert [
+        place for place in MAY_IMPORT if not (PACKAGE / place).is_dir() and not (PACKAGE / f"{place}.py").exists()
+    ] == []
 
 
 @pytest.mark.parametrize("place", NO_FAIRSEQ)

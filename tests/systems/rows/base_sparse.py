@@ -1,0 +1,90 @@
+"""Sparse translation: BASE, task-gated and Switch experts, as published and in our variants."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.slots import expert_layers
+from tests.helpers.models import batch, dense_model, moe_model, perturb
+from tests.systems.system import Batch, System
+from tests.systems.training import train
+
+# A row's name -> its options on the 2+2-block model of tests/helpers/models.py.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "base": dict(expert_gates="base"),
+    "base, greedy evaluation": dict(expert_gates="base", base_evaluation="greedy"),
+    "base, trained by prices": dict(expert_gates="base", base_training="prices"),
+    "base, the paper's combine": dict(expert_gates="base", expert_combine="paper"),
+    "task": dict(expert_gates="task"),
+    "switch": dict(expert_gates="switch"),
+    "base,task": dict(expert_gates="base,task", encoder_layers=4, decoder_layers=4),
+    "dense, then base": dict(expert_gates="base", dense_updates=20),
+    "pre-norm": dict(expert_gates="base", encoder_normalize_before=True, decoder_normalize_before=True),
+}
+
+
+def output(model: nn.Module, net_input: Batch) -> Tensor:
+    """The logits at the target's tokens."""
+    logits: Tensor = model(**net_input)[0]
+    return logits[net_input["prev_output_tokens"].ne(1)]
+
+
+def copy_loss(model: nn.Module, net_input: Batch) -> Tensor:
+    """Cross-entropy of naming the target's own tokens."""
+    target = net_input["prev_output_tokens"]
+    return torch.nn.functional.cross_entropy(output(model, net_input), target[target.ne(1)])
+
+
+def build(options: dict[str, Any], seed: int) -> nn.Module:
+    """The sparse model; one that begins dense has made its dense updates."""
+    model = moe_model(seed, **options)
+    if model.is_dense:
+        train(model, copy_loss, batch(), options["dense_updates"])
+        model.sparsify()
+    return model.eval()
+
+
+def dense_twin(options: dict[str, Any]) -> nn.Module:
+    """Stock fairseq's blocks in the same sizes."""
+    dense = dense_model(**{key: value for key, value in options.items() if "layers" in key or "normalize" in key})
+    perturb(dense)
+    return dense
+
+
+def of_dense(options: dict[str, Any], dense: nn.Module) -> nn.Module:
+    """One expert per layer, a copy of the feed-forward layer; with the paper's combine at gate value 1."""
+    model = moe_model(**{**options, "num_experts": 1, "dense_updates": 1})
+    model.load_state_dict(dense.state_dict())
+    model.sparsify()
+    for layer in expert_layers(model).values():
+        nn.init.normal_(layer.gate.weight)  # what it says must not matter
+        if layer.blend is None:
+            layer.gate.register_forward_hook(_with_gates_at_one)
+    return model
+
+
+def _with_gates_at_one(gate, inputs, routing):
+    return dataclasses.replace(routing, gate_T=torch.ones_like(routing.gate_T))
+
+
+def in_decoder(name: str) -> bool:
+    """The encoder is frozen, and with it the embeddings, which both share."""
+    return name.startswith("decoder.")
+
+
+ROWS = [
+    System(
+        name=name,
+        build=partial(build, options),
+        dense_twin=partial(dense_twin, options),
+        of_dense=partial(of_dense, options),
+        batch=batch,
+        output=output,
+        loss=copy_loss,
+        trainable=in_decoder,
+    )
+    for name, options in OPTIONS.items()
+]
