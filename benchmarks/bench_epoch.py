@@ -28,7 +28,7 @@ from fairseq.data.multilingual.sampled_multi_dataset import SampledMultiDataset
 from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
 from measure import Floor, Ratio, Report, interleaved, report_name
 
-from fairseq_mtmoe.data.multilingual_training import TrainingPairs
+from fairseq_mtmoe.data.mixtures.training import TrainingPairs
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, batch_ends, order_by_length
 from fairseq_mtmoe.data.sampling.order import _bundles, _read
 

@@ -97,7 +97,7 @@ def _fields(name: str) -> tuple[Iterable[dataclasses.Field[Any]], set[str]]:
     from fairseq_mtmoe.criterions.moe_label_smoothed_cross_entropy import MoELabelSmoothedCrossEntropyConfig
     from fairseq_mtmoe.optim.fused_adam import FusedAdamConfig
     from fairseq_mtmoe.options.transformer import FlatTransformerConfig
-    from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
+    from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 
     kind = CHOICES[name]
     if kind == "task":

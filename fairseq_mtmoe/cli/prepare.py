@@ -24,7 +24,7 @@ from fairseq_mtmoe.data.corpora.report import Report, hints, make_report, report
 from fairseq_mtmoe.data.corpora.selection import select_languages
 from fairseq_mtmoe.data.corpora.split import split_by_message
 from fairseq_mtmoe.data.corpora.text import find_text_files, lone_carriage_returns, read_bitexts, read_ranked_tiers
-from fairseq_mtmoe.data.tiers import FILE_NAME as TIERS_FILE
+from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.errors import must_be
 
 DEFAULT_PACKAGES = ("pycountry", "django", "sphinx")

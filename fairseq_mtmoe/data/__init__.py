@@ -1,4 +1,4 @@
-"""Data: corpora to train on, which sentences an epoch draws from which language pair, and the datasets that batch them.
+"""Data: corpora to train on, which sentences an epoch draws from which task, and the datasets that batch them.
 
-`sampling` and `corpora` are free of fairseq; the modules `multilingual…` are fairseq datasets.
+`sampling` and `corpora` are free of fairseq; `mixtures` and `translation` are fairseq datasets.
 """

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, open_dict
 
 from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.data.indexed_files import check_ids
-from fairseq_mtmoe.data.multilingual import split_prefix
+from fairseq_mtmoe.data.translation.pairs import split_prefix
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.files import regular_file
 from fairseq_mtmoe.moe.share import whole_models

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fairseq import utils
 
-from fairseq_mtmoe.data.multilingual import sentences_of
-from fairseq_mtmoe.data.tiers import FILE_NAME, load_tiers
+from fairseq_mtmoe.data.translation.pairs import sentences_of
+from fairseq_mtmoe.data.translation.tiers import FILE_NAME, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
 
 

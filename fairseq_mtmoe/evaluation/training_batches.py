@@ -23,7 +23,7 @@ from fairseq_mtmoe.errors import UserError
 
 Samples = list[dict[str, Any]]
 
-_DRAWN = "drawn_in_epoch"  # what stock tasks made their batches for: see training/places.py
+_DRAWN = "drawn_in_epoch"  # what stock tasks made their batches for: see training/epoch_position.py
 _DEFAULTS = {
     "common": CommonConfig(),
     "dataset": DatasetConfig(),

@@ -1,6 +1,6 @@
 """The tasks. Importing this package registers them, and the criterions, for which fairseq does not look itself."""
 
 from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy
-from fairseq_mtmoe.tasks import translation_heated
+from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
 
-__all__ = ["moe_label_smoothed_cross_entropy", "translation_heated"]
+__all__ = ["TranslationHeatedTask", "moe_label_smoothed_cross_entropy"]

@@ -26,12 +26,12 @@ from fairseq_mtmoe.training import (
     bfloat16,
     connections,
     cpu_processes,
+    epoch_position,
     full_sharding,
     help_text,
     joining,
     loop,
     nonfinite,
-    places,
     resuming,
     run_lock,
     saving,
@@ -85,7 +85,7 @@ class SparseTrainer(Trainer):
         self.left_out = False  # whether the last step made no update
         self.owed_validation: dict[str, Any] | None = None  # see `loop.py`
         self._elected: signal.Signals | None = None
-        self._drawn: int | None = None  # for which epoch batches were drawn, see `places.py`
+        self._drawn: int | None = None  # for which epoch batches were drawn, see `epoch_position.py`
         self._restored_draw: int | None = None
         self._comm_log = ExpertCommLog(expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False))
         if self._nonfinite is not None:
@@ -311,7 +311,7 @@ class SparseTrainer(Trainer):
         """
         if os.path.basename(filename) == "crash.pt" and self._exchanges:
             return None  # the others are not here to save their experts
-        extra_state = places.counted(extra_state, self.data_parallel_world_size, self._drawn)
+        extra_state = epoch_position.counted(extra_state, self.data_parallel_world_size, self._drawn)
         if self._nonfinite is not None:
             extra_state = {**extra_state, "nonfinite": self._nonfinite.state_dict()}
         if self.owed_validation is not None:
@@ -341,8 +341,8 @@ class SparseTrainer(Trainer):
             made = f"the run has made its {self.get_num_updates()} updates (--max-update {limit})"
             logger.info(made, extra=screen.FOR_SCREEN)
             self.cfg.optimization.max_epoch = -1  # no epoch is begun
-        self._restored_draw = None if self.cfg.checkpoint.reset_dataloader else places.drawn_in(extra_state)
-        return places.adapted(extra_state, self.data_parallel_world_size)
+        self._restored_draw = None if self.cfg.checkpoint.reset_dataloader else epoch_position.drawn_in(extra_state)
+        return epoch_position.adapted(extra_state, self.data_parallel_world_size)
 
     def expect_finite_weights(self, restored: str | None = None) -> None:
         """Refuse to save weights that are not finite, or to train on such; all processes must call it together.

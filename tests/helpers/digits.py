@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary, indexed_dataset
 
-from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
-from fairseq_mtmoe.tasks.translation_heated import TranslationHeatedTask
+from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
+from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
 
 TRANSLATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "aa": lambda digits: digits,

@@ -66,7 +66,7 @@ class Case:
     victim: int = 0
 
 
-_TASK = "fairseq_mtmoe.tasks.translation_heated:TranslationHeatedTask."
+_TASK = "fairseq_mtmoe.tasks.translation.task:TranslationHeatedTask."
 _SWITCH = "fairseq_mtmoe.sparsify.in_training:"
 
 WRITE = Moment("torch:save", when="inside")

@@ -20,9 +20,9 @@ MAY_IMPORT = {
     "files": {"errors"},
     "moe": {"errors"},
     "data/sampling": {"errors"},
-    "data/tiers": {"errors", "files"},
-    "data/corpora": {"errors", "files", "data/tiers", "data/sampling"},
-    "analysis": {"errors", "files", "data/tiers"},
+    "data/translation/tiers": {"errors", "files"},
+    "data/corpora": {"errors", "files", "data/translation/tiers", "data/sampling"},
+    "analysis": {"errors", "files", "data/translation/tiers"},
     "checkpoints": {"errors", "files", "moe"},
     "options": {"errors"},
     "slots": {"errors", "moe", "checkpoints"},
@@ -33,9 +33,12 @@ MAY_IMPORT = {
     "criterions": {"errors", "moe"},
     "optim": {"errors", "checkpoints"},
     "training": {"errors", "files", "known_warnings", "moe", "checkpoints", "slots", "sparsify"},
-    "data": {"errors", "files", "data/sampling", "data/tiers"},
-    "evaluation": {"errors", "files", "moe", "checkpoints", "data", "data/tiers"},
-    "tasks": {*("errors", "files", "moe", "data", "data/sampling", "data/tiers", "analysis", "criterions", "slots")},
+    "data": {"errors", "files", "data/sampling", "data/translation/tiers"},
+    "evaluation": {"errors", "files", "moe", "checkpoints", "data", "data/translation/tiers"},
+    "tasks": {
+        *("errors", "files", "moe", "data", "data/sampling", "data/translation/tiers", "analysis", "criterions"),
+        "slots",
+    },
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {"errors", "moe", "checkpoints", "slots", "options", "backbones/translation"}
@@ -105,7 +108,7 @@ def test_imports_go_one_way():
     [
         ("models.mt_tag.model", "fairseq_mtmoe.models.base_sparse.config"),  # another system
         ("models.base_sparse.model", "fairseq_mtmoe.training.trainer"),
-        ("moe.layer", "fairseq_mtmoe.data.tiers"),
+        ("moe.layer", "fairseq_mtmoe.data.translation.tiers"),
         ("attic.old", "fairseq_mtmoe.errors"),  # a folder that nobody listed
         ("models", "fairseq_mtmoe.moe"),
     ],

@@ -15,8 +15,8 @@ import sentencepiece
 
 from fairseq_mtmoe.data.corpora.bitext import Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.spm import sample_text, train_model_apart
-from fairseq_mtmoe.data.tiers import FILE_NAME as TIERS_FILE
-from fairseq_mtmoe.data.tiers import TIERS, tier_of_size
+from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
+from fairseq_mtmoe.data.translation.tiers import TIERS, tier_of_size
 from fairseq_mtmoe.errors import UserError, must_be
 
 

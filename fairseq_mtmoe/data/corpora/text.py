@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.clean import Changes, changes_of, normalise
-from fairseq_mtmoe.data.tiers import read_tiers
+from fairseq_mtmoe.data.translation.tiers import read_tiers
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import read_bytes, regular_file, text_lines
 

@@ -10,11 +10,11 @@ having been drawn: a resumed run continues with the same sentences. Numpy only.
 from fairseq_mtmoe.data.sampling.apportion import apportion
 from fairseq_mtmoe.data.sampling.batches import batch_ends
 from fairseq_mtmoe.data.sampling.draw import Draw, Numbering
-from fairseq_mtmoe.data.sampling.memory import changes, options_of, recall, recall_0_1_0, remember
 from fairseq_mtmoe.data.sampling.order import Order, Runs, order_by_length
 from fairseq_mtmoe.data.sampling.permutation import derive_key
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.rules import Rules
+from fairseq_mtmoe.data.sampling.saved_plan import changes, options_of, recall, recall_0_1_0, remember
 from fairseq_mtmoe.data.sampling.schedule import METHODS, Schedule
 from fairseq_mtmoe.data.sampling.temperature import heated_temperature, temperature_probabilities
 

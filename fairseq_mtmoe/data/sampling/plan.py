@@ -3,7 +3,7 @@
 Every task has an endless shuffled sequence of its sentences (see `permutation`); an epoch takes the next so many of
 each. Where a task's cursor stands at an epoch follows from the counts of the epochs before; so any epoch of a run whose
 rules stay can be drawn by itself. Where they change, the plan goes on from the cursors that a checkpoint remembers (see
-`memory`). A virtual epoch is a fixed number of sentences: consecutive ones walk through the data.
+`saved_plan`). A virtual epoch is a fixed number of sentences: consecutive ones walk through the data.
 """
 
 from __future__ import annotations

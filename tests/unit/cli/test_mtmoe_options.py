@@ -11,7 +11,7 @@ from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.cli.options import ARCHITECTURES, CHOICES, options_of, shown
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
-from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
+from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 from tests.helpers.commands import REPOSITORY
 
 

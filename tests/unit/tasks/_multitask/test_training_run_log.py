@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from fairseq_mtmoe.analysis.run_log import read
-from fairseq_mtmoe.tasks import _journal
-from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, stop_counting
+from fairseq_mtmoe.tasks._multitask import run_log
+from fairseq_mtmoe.tasks._multitask.run_log import Journal, Stopwatch, start_counting, stop_counting
 
 
 def test_only_running_time_counts(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(_journal.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
     watch = Stopwatch()
     assert watch.seconds == 0 and not watch.is_running
     watch.start()
@@ -51,9 +51,9 @@ def test_counts_of_experts_are_those_of_all_processes(monkeypatch):
         load = SimpleNamespace(enabled=False, counts=torch.zeros(2, 3), reset=lambda: None)
         parameters = staticmethod(lambda: iter([torch.zeros(1)]))
 
-    monkeypatch.setattr(_journal, "expert_layers", lambda model: {"encoder.layers.1": Layer})
-    monkeypatch.setattr(_journal.torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(_journal.torch.distributed, "all_reduce", lambda counts: counts.mul_(2))
+    monkeypatch.setattr(run_log, "expert_layers", lambda model: {"encoder.layers.1": Layer})
+    monkeypatch.setattr(run_log.torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(run_log.torch.distributed, "all_reduce", lambda counts: counts.mul_(2))
     start_counting(None)
     assert Layer.load.enabled
     Layer.load.counts += torch.arange(6).view(2, 3)
@@ -63,7 +63,7 @@ def test_counts_of_experts_are_those_of_all_processes(monkeypatch):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_only_the_first_process_writes(rank, tmp_path, monkeypatch):
-    monkeypatch.setattr(_journal.torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(_journal.torch.distributed, "get_rank", lambda: rank)
+    monkeypatch.setattr(run_log.torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(run_log.torch.distributed, "get_rank", lambda: rank)
     Journal(str(tmp_path)).begin(seed=1)
     assert (tmp_path / "mtmoe.jsonl").exists() == (rank == 0)

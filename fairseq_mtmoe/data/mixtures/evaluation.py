@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from fairseq.data import FairseqDataset
 
-from fairseq_mtmoe.data.multilingual_batches import Item, PairsDataset
+from fairseq_mtmoe.data.mixtures.dataset import Item, PairsDataset
 from fairseq_mtmoe.data.sampling import Numbering
 
 

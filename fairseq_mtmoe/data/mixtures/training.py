@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairseq_mtmoe.data.multilingual import PairLoader
-from fairseq_mtmoe.data.multilingual_batches import PairsDataset
+from fairseq_mtmoe.data.mixtures.dataset import PairsDataset
 from fairseq_mtmoe.data.sampling import (
     Order,
     SamplingPlan,
@@ -22,6 +21,7 @@ from fairseq_mtmoe.data.sampling import (
     recall_0_1_0,
     remember,
 )
+from fairseq_mtmoe.data.translation.pairs import PairLoader
 
 logger = logging.getLogger(__name__)
 

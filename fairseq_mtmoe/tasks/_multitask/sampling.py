@@ -6,11 +6,11 @@ from typing import Any, Dict
 
 from fairseq.logging import metrics
 
-from fairseq_mtmoe.data.multilingual import PairLoader
-from fairseq_mtmoe.data.multilingual_training import TrainingPairs
+from fairseq_mtmoe.data.mixtures.training import TrainingPairs
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, options_of
+from fairseq_mtmoe.data.translation.pairs import PairLoader
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.tasks._journal import Journal
+from fairseq_mtmoe.tasks._multitask.run_log import Journal
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
-from fairseq_mtmoe.tasks._options import arguments, languages_of
-from fairseq_mtmoe.tasks.translation_heated import TranslationHeatedTask
+from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
+from fairseq_mtmoe.tasks.translation.options import arguments, languages_of
+from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
 from tests.helpers.damage import damaged, value_or_sentence
 
 NEW = {"heating_coefficient", "heating_epochs", "heating_updates", "task_ids"}

@@ -8,7 +8,7 @@ import torch
 from fairseq.data.multilingual.multilingual_utils import augment_dictionary
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks._memory import recall, relabel, remembered
+from fairseq_mtmoe.tasks.translation.saved_settings import recall, relabel, remembered
 from tests.helpers.digits import digit_dictionary, digit_task
 
 

@@ -16,18 +16,18 @@ from fairseq.utils import split_paths
 from omegaconf import open_dict
 
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
-from fairseq_mtmoe.data.multilingual import PairLoader, training_sizes
-from fairseq_mtmoe.data.multilingual_evaluation import EvaluationPairs
-from fairseq_mtmoe.data.multilingual_training import TrainingPairs
-from fairseq_mtmoe.data.tiers import TIERS, load_tiers
+from fairseq_mtmoe.data.mixtures.evaluation import EvaluationPairs
+from fairseq_mtmoe.data.mixtures.training import TrainingPairs
+from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
+from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.slots.task_channel import takes
-from fairseq_mtmoe.tasks._config import TranslationHeatedConfig
-from fairseq_mtmoe.tasks._journal import Journal, Stopwatch, start_counting, stop_counting
-from fairseq_mtmoe.tasks._memory import recall, relabel, remembered, warn_of_changes
-from fairseq_mtmoe.tasks._options import all_pairs, arguments, check_language_tokens, found_languages
-from fairseq_mtmoe.tasks._pair_metrics import add_pair_sums, group_values, log_groups
-from fairseq_mtmoe.tasks._sampling import announce, plan_of
+from fairseq_mtmoe.tasks._multitask.group_metrics import add_pair_sums, group_values, log_groups
+from fairseq_mtmoe.tasks._multitask.run_log import Journal, Stopwatch, start_counting, stop_counting
+from fairseq_mtmoe.tasks._multitask.sampling import announce, plan_of
+from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
+from fairseq_mtmoe.tasks.translation.options import all_pairs, arguments, check_language_tokens, found_languages
+from fairseq_mtmoe.tasks.translation.saved_settings import recall, relabel, remembered, warn_of_changes
 
 logger = logging.getLogger(__name__)
 

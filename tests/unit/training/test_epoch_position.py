@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_mtmoe.training.places import adapted, counted, drawn_in
+from fairseq_mtmoe.training.epoch_position import adapted, counted, drawn_in
 
 
 def state(iterations, **others):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from fairseq_mtmoe.tasks._pair_metrics import add_pair_sums, group_values, log_groups
+from fairseq_mtmoe.tasks._multitask.group_metrics import add_pair_sums, group_values, log_groups
 
 PAIRS = ["en-aa", "en-bb", "en-cc"]
 

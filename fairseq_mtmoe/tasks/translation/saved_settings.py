@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping
 from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_utils import augment_dictionary
 
-from fairseq_mtmoe.tasks._options import all_pairs
+from fairseq_mtmoe.tasks.translation.options import all_pairs
 
 logger = logging.getLogger(__name__)
 

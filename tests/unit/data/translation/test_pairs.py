@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.multilingual import PairLoader
+from fairseq_mtmoe.data.translation.pairs import PairLoader
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.digits import digit_dictionary, digit_task, make_digit_corpus, write_digits
 

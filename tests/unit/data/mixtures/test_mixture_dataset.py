@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.multilingual import PairLoader
-from fairseq_mtmoe.data.multilingual_batches import PairsDataset
+from fairseq_mtmoe.data.mixtures.dataset import PairsDataset
 from fairseq_mtmoe.data.sampling import Numbering
+from fairseq_mtmoe.data.translation.pairs import PairLoader
 from tests.helpers.digits import TRANSLATIONS, digit_task
 
 TARGETS = list(TRANSLATIONS)

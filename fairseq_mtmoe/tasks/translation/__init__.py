@@ -1,0 +1,1 @@
+"""Many-language translation: `--task translation_heated`."""
