@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 BENCHMARKS := layer assignment step decode epoch scaling
-KERNELS := $(wildcard fairseq_mtmoe/moe/kernels/*.cpp fairseq_mtmoe/moe/kernels/*.h)
+KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/moe/assignment/kernels/*.h)
 # Unit tests that train, build models or count frequencies: a minute or more each.
 SLOW_UNITS := benchmarks checkpoints cli data/corpora data/sampling/test_permutation.py evaluation models moe/test_compile.py training
 RUNS ?= runs
@@ -73,4 +73,4 @@ bench-check: $(BENCH_INSTALLED)  ## small sizes: fails if a figure misses its fl
 		test -z "$$failed" || { echo "Missed or failed:$$failed" >&2; exit 1; }
 
 clean:  ## remove the set-up and the demo's runs
-	rm -rf $(VENV) $(RUNS)/catalogs $(RUNS)/distributed build fairseq_mtmoe/moe/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(RUNS)/catalogs $(RUNS)/distributed build fairseq_mtmoe/moe/assignment/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -13,7 +13,8 @@ for line in (HERE / "fairseq_mtmoe" / "__init__.py").read_text(encoding="utf-8")
     if line.startswith("__version__"):
         exec(line, VERSION)
 
-KERNELS = "fairseq_mtmoe/moe/kernels"
+KERNELS = "fairseq_mtmoe/moe/assignment/kernels"
+HEADERS = ("augmenting_paths", "central_prices", "dual_solver", "scores", "simd")
 # One library for each length of vectors, so that one build runs at full speed on every node of a cluster. The flags are
 # what torch looks for when it says that a processor has AVX2 or AVX512, which is how kernels/__init__.py chooses.
 INSTRUCTION_SETS = {
@@ -46,9 +47,9 @@ setup(
     package_data={"fairseq_mtmoe": ["**/*.md"]},
     ext_modules=[
         Extension(  # a plain library, loaded by ctypes: it includes no headers of Python or torch
-            f"fairseq_mtmoe.moe.kernels.{name}",
+            f"fairseq_mtmoe.moe.assignment.kernels.{name}",
             sources=[f"{KERNELS}/assignment.cpp"],
-            depends=[f"{KERNELS}/{name}.h" for name in ("exchange", "interior", "lanes", "market", "scores")],
+            depends=[f"{KERNELS}/{name}.h" for name in HEADERS],
             language="c++",
             extra_compile_args=["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-Wno-psabi", *flags],
             optional=True,

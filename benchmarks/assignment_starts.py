@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_mtmoe.moe import priced_assignment
-from fairseq_mtmoe.moe.waitless import waitless_assignment
+from fairseq_mtmoe.moe.assignment.gpu_form import waitless_assignment
 
 HISTORY, MEASURED = 12, 4  # steps
 MEMORY = 0.95  # of the running mean

@@ -21,7 +21,8 @@ from assignment_starts import compare_starts
 from measure import Floor, Ratio, Report, interleaved, report_name
 from torch import Tensor
 
-from fairseq_mtmoe.moe import balanced_assignment, kernels
+from fairseq_mtmoe.moe import balanced_assignment
+from fairseq_mtmoe.moe.assignment import kernels
 
 TOKENS, EXPERTS = (1024, 4096, 8192, 65_536), (8, 16, 64, 128)
 SMALL_TOKENS, SMALL_EXPERTS = (4096, 8192), (16, 64)

@@ -22,8 +22,8 @@ import torch
 from torch import distributed as dist
 from wmt15_models import Size, batches, models, sentences, sparse_config, stock_config, translation_task
 
-from fairseq_mtmoe.moe.collectives import CommRecord
-from fairseq_mtmoe.moe.share import share_experts
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord
+from fairseq_mtmoe.moe.parallel.placement import share_experts
 from fairseq_mtmoe.slots import expert_layers
 
 COMMON = (

@@ -38,7 +38,7 @@ from fairseq_mtmoe.checkpoints.expert_states import (
 from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
-from fairseq_mtmoe.moe.share import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare
 
 FileEntry = dict[str, Any]  # {"name": "0-3.pt", "first": 0, "count": 4, "sha256": "…"}
 

@@ -23,7 +23,7 @@ from fairseq_mtmoe.checkpoints.optimizer_entries import (
     saved_state,
 )
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.moe.share import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare
 
 State = dict[str, Any]
 Content = dict[str, Any]

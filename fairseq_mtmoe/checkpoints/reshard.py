@@ -23,7 +23,7 @@ from fairseq_mtmoe.checkpoints.expert_states import Content, State, count_expert
 from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters, has_shape
 from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.moe.share import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare
 
 Track = Callable[[Iterable[int]], Iterable[int]]
 _BUFFERS = (".version", "._float_tensor", *PRICES)  # a format's number, a tensor that has the model's type

@@ -17,7 +17,7 @@ from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.translation.pairs import split_prefix
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.files import regular_file
-from fairseq_mtmoe.moe.share import whole_models
+from fairseq_mtmoe.moe.parallel.placement import whole_models
 
 # Tasks that translate one pair at a time at inference.
 TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")

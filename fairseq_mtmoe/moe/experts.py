@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.moe.grouped import ends_at_hand, grouped_linear, grouped_relu_network
-from fairseq_mtmoe.moe.share import ExpertShare
-from fairseq_mtmoe.moe.spares import SpareMemory
+from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import SpareMemory
+from fairseq_mtmoe.moe.grouped_matmul.operators import ends_at_hand, grouped_linear, grouped_relu_network
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare
 
 
 class ExpertBank(nn.Module):

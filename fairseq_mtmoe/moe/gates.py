@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.moe.assignment import priced_assignment
-from fairseq_mtmoe.moe.collectives import CommRecord
+from fairseq_mtmoe.moe.assignment.gpu_form import waitless_assignment
+from fairseq_mtmoe.moe.assignment.running_prices import MEMORY, RunningPrices
+from fairseq_mtmoe.moe.assignment.stepwise import priced_assignment
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.form import form_for
-from fairseq_mtmoe.moe.grouped import grouped_linear
-from fairseq_mtmoe.moe.running_prices import MEMORY, RunningPrices
-from fairseq_mtmoe.moe.shuffle import TokenShuffle, real_tokens
-from fairseq_mtmoe.moe.waitless import waitless_assignment
+from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, real_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
 TRAININGS = ("balanced", "prices")

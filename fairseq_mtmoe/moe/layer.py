@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.moe.collectives import CommRecord
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import Gate, Routing
-from fairseq_mtmoe.moe.remote import remote_experts
+from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import remote_experts
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.stats import ExpertLoad
 
 COMBINES = ("preserving", "paper")

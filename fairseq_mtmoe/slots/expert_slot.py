@@ -9,8 +9,8 @@ from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.gates import BaseGate
-from fairseq_mtmoe.moe.share import share_experts
-from fairseq_mtmoe.moe.shuffle import TokenCounts, TokenShuffle
+from fairseq_mtmoe.moe.parallel.placement import share_experts
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle
 from fairseq_mtmoe.slots.plan import SlotPlan
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe import MoELayer
-from fairseq_mtmoe.moe.share import ExpertShare, average_over_replicas
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare, average_over_replicas
 
 
 @dataclass(frozen=True)

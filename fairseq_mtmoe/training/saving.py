@@ -24,7 +24,7 @@ from fairseq_mtmoe.checkpoints import expert_files, loading, mismatch
 from fairseq_mtmoe.checkpoints.expert_states import content_of, split
 from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.moe.share import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.training import alarm, connections
 

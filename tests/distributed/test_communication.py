@@ -10,8 +10,8 @@ from torch import distributed as dist
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.exchange_model import count_bytes, gather_bytes, num_operations, row_bytes, shuffle_bytes
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
-from fairseq_mtmoe.moe.share import share_experts
-from fairseq_mtmoe.moe.shuffle import TokenShuffle, parts_of
+from fairseq_mtmoe.moe.parallel.placement import share_experts
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.models import batch, moe_model
 from tests.helpers.processes import run_processes

@@ -5,9 +5,9 @@ import torch
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, priced_assignment, remember_prices
+from fairseq_mtmoe.moe.parallel.placement import average_over_replicas, share_experts
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of
 from fairseq_mtmoe.moe.reference import slow_forward
-from fairseq_mtmoe.moe.share import average_over_replicas, share_experts
-from fairseq_mtmoe.moe.shuffle import TokenShuffle, parts_of
 from tests.helpers.processes import run_processes
 
 H, F, TASKS = 8, 12, 3

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.checkpoints import expert_files, file_io
 from fairseq_mtmoe.checkpoints.expert_states import split
-from fairseq_mtmoe.moe.share import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare
 from tests.helpers.models import batch, moe_model
 
 EXPERT = ".moe.experts."

@@ -40,8 +40,8 @@ def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bo
     """
     from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
     from fairseq_mtmoe.moe.gates import BaseGate
-    from fairseq_mtmoe.moe.share import share_experts
-    from fairseq_mtmoe.moe.shuffle import TokenCounts, TokenShuffle
+    from fairseq_mtmoe.moe.parallel.placement import share_experts
+    from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle
 
     torch.manual_seed(0)
     share = share_experts(N)

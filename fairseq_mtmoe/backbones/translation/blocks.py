@@ -14,7 +14,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, Trans
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.backbones.translation.decoding import BeamAttention, shares_beams
-from fairseq_mtmoe.moe.shuffle import TokenCounts
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.slots import ExpertSlot, SlotPlan
 
 

@@ -30,7 +30,7 @@ from fairseq_mtmoe.backbones.translation.decoding import (
     sentence_order,
     shares_beams,
 )
-from fairseq_mtmoe.moe.shuffle import TokenCounts
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.slots import SlotPlan
 from fairseq_mtmoe.slots.task_channel import TaskChannel
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Optional
 
-from fairseq_mtmoe.moe.running_prices import MEMORY
+from fairseq_mtmoe.moe.assignment.running_prices import MEMORY
 from fairseq_mtmoe.options.run import RunOptions
 from fairseq_mtmoe.options.transformer import FlatTransformerConfig
 

@@ -22,7 +22,7 @@ from fairseq_mtmoe.checkpoints.expert_files import (
 )
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
-from fairseq_mtmoe.moe.share import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare
 from tests.helpers.states import (
     EXPERT,
     assert_same,

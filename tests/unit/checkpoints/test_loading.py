@@ -8,7 +8,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import expert_files, file_io
 from fairseq_mtmoe.checkpoints.expert_states import split
 from fairseq_mtmoe.checkpoints.loading import reading_with
-from fairseq_mtmoe.moe.share import ExpertShare, are_whole
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare, are_whole
 from tests.helpers.states import trained
 
 register()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from fairseq.logging import metrics
 
-from fairseq_mtmoe.moe.collectives import CommRecord
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from fairseq_mtmoe.moe import assignment as module
-from fairseq_mtmoe.moe import balanced_assignment, kernels
+from fairseq_mtmoe.moe import balanced_assignment
+from fairseq_mtmoe.moe.assignment import kernels
+from fairseq_mtmoe.moe.assignment import stepwise as module
 
 FAST_GAP, EXACT_GAP = 1e-3, 1e-6
 

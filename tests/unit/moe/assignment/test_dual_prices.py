@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.moe import prices as module
-from fairseq_mtmoe.moe.prices import COARSE, FINE, larger_shares, market_prices
+from fairseq_mtmoe.moe.assignment import dual_prices as module
+from fairseq_mtmoe.moe.assignment.dual_prices import COARSE, FINE, larger_shares, market_prices
 
 
 def scores(tokens, experts, slant=1.0):

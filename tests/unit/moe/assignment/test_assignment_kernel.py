@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.moe import kernels
-from fairseq_mtmoe.moe.assignment import stepwise_assignment
-from tests.unit.moe.test_assignment import (
+from fairseq_mtmoe.moe.assignment import kernels
+from fairseq_mtmoe.moe.assignment.stepwise import stepwise_assignment
+from tests.unit.moe.assignment.test_assignment import (
     KINDS,
     SIZES,
     any_scores,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_mtmoe.moe import kernels
-from tests.unit.moe.test_assignment import KINDS, assert_fair, gap, make, random_scores
+from fairseq_mtmoe.moe.assignment import kernels
+from tests.unit.moe.assignment.test_assignment import KINDS, assert_fair, gap, make, random_scores
 
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")

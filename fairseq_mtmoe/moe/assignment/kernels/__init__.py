@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.prices import Assignment
+from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
 
 Assign = Callable[[int, int, int, int | None, int, int], int]
 

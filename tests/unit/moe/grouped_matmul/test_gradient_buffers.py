@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.moe import ExpertBank
-from fairseq_mtmoe.moe.spares import MOST, SpareMemory
+from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import MOST, SpareMemory
 
 
 def address(tensor):

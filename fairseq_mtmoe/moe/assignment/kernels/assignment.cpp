@@ -1,10 +1,10 @@
-// Balanced assignment on a CPU: solves what moe/assignment.py solves with torch, faster and more exactly.
+// Balanced assignment on a CPU: solves what moe/assignment/stepwise.py solves with torch, faster and more exactly.
 //
 // Each of T tokens gets one of N experts, each expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens, and the sum of scores is to be as high
 // as can be. The dual of this problem has N prices only. Three steps, which moe/README.md explains:
-//   1. market.h: prices at which demand, softened by a falling temperature, is about even; first on a sample.
-//   2. exchange.h: every token takes the expert with the highest score - price.
-//   3. exchange.h: the tokens that are too many move along cheapest chains from full experts to free ones.
+//   1. dual_solver.h: prices at which demand, softened by a falling temperature, is about even; first on a sample.
+//   2. augmenting_paths.h: every token takes the expert with the highest score - price.
+//   3. augmenting_paths.h: the tokens that are too many move along cheapest chains from full experts to free ones.
 // Step 3 finds the optimum but for rounding, whatever the prices are: step 1 only decides how much is left to do.
 // Every loop has a bound.
 //
@@ -13,8 +13,8 @@
 // sample and graph, and five numbers per token. The same scores give the same answer; on a processor with other vector
 // units, sums are rounded otherwise, and tokens may change places that are equally good but for rounding.
 
-#include "exchange.h"
-#include "market.h"
+#include "augmenting_paths.h"
+#include "dual_solver.h"
 #include "scores.h"
 
 namespace {

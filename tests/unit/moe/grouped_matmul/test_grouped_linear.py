@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe import grouped
-from fairseq_mtmoe.moe.batched import Operand, batched_products, has_batched_products
 from fairseq_mtmoe.moe.form import Form, form_everywhere
-from fairseq_mtmoe.moe.grouped import (
+from fairseq_mtmoe.moe.grouped_matmul import operators as grouped
+from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
+from fairseq_mtmoe.moe.grouped_matmul.operators import (
     BATCHED,
     IN_ONE,
     ONE_BY_ONE,

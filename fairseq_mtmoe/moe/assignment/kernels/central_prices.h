@@ -1,4 +1,4 @@
-// Prices in the middle of all those that support an assignment, as in moe/exchange.py. See assignment.cpp.
+// Prices in the middle of all those that support an assignment, as in ../augmenting_paths.py. See assignment.cpp.
 //
 // An assignment is supported by prices p with p_a - p_b <= c_ab, what the cheapest token loses on the step from a to b.
 // They form a polytope, and shortest paths end at one of its corners, where tokens are torn between two experts. Two
@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "lanes.h"
+#include "simd.h"
 
 namespace {
 

@@ -2,12 +2,12 @@
 
 BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores under the condition that
 experts get equal shares. The dual of this problem has one price per expert only. So: find prices at which experts are
-about equally in demand (`prices.py`), let every token choose, and move the few that are too many elsewhere, the
+about equally in demand (`dual_prices.py`), let every token choose, and move the few that are too many elsewhere, the
 cheapest first. How much they lose at these prices bounds the distance to the optimum. Where that is too much, or
-the optimum is wanted, they move along the cheapest chains of exchanges between experts instead (`exchange.py`).
+the optimum is wanted, they move along the cheapest chains of exchanges between experts instead (`augmenting_paths.py`).
 
 That is the reference, and what runs where nothing faster does. On a CPU a compiled kernel goes to the optimum at once
-(`kernels/`); on a GPU a fixed sequence of operations comes near it (`waitless.py`).
+(`kernels/`); on a GPU a fixed sequence of operations comes near it (`gpu_form.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe import kernels
-from fairseq_mtmoe.moe.exchange import even_out
+from fairseq_mtmoe.moe.assignment import kernels
+from fairseq_mtmoe.moe.assignment.augmenting_paths import even_out
+from fairseq_mtmoe.moe.assignment.dual_prices import (
+    COARSE,
+    FINE,
+    in_units_of,
+    larger_shares,
+    market_prices,
+    resumed_prices,
+)
+from fairseq_mtmoe.moe.assignment.dual_prices import Assignment as Assignment
+from fairseq_mtmoe.moe.assignment.gpu_form import waitless_assignment
 from fairseq_mtmoe.moe.form import form_for
-from fairseq_mtmoe.moe.prices import COARSE, FINE, in_units_of, larger_shares, market_prices, resumed_prices
-from fairseq_mtmoe.moe.prices import Assignment as Assignment
-from fairseq_mtmoe.moe.waitless import waitless_assignment
 
 # All in units of the mean over tokens of highest - lowest score; promised is twice the accepted loss.
 ACCEPTED_LOSS = 5e-4  # per token, of a fast assignment

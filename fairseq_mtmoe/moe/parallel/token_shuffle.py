@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from fairseq_mtmoe.moe.collectives import CommRecord, all_to_all, gather_numbers
-from fairseq_mtmoe.moe.share import ExpertShare
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all, gather_numbers
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare
 
 Assign = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]  # scores and padding to experts and prices
 

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.batched import Operand, batched_products, has_batched_products
 from fairseq_mtmoe.moe.form import Form, form_for
-from fairseq_mtmoe.moe.spares import SpareMemory
+from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import SpareMemory
+from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
 
 GROUPED_MM_ALIGNMENT = 16  # bytes, of a row of any operand
 NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]

@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.prices import Assignment, larger_shares
+from fairseq_mtmoe.moe.assignment.dual_prices import Assignment, larger_shares
 
 
 def even_out(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Assignment:

@@ -5,9 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.moe import balanced_assignment, kernels, priced_assignment
-from fairseq_mtmoe.moe.assignment import stepwise_assignment
-from tests.unit.moe.test_assignment import (
+from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
+from fairseq_mtmoe.moe.assignment import kernels
+from fairseq_mtmoe.moe.assignment.stepwise import stepwise_assignment
+from tests.unit.moe.assignment.test_assignment import (
     EXACT_GAP,
     FAST_GAP,
     KINDS,

@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.collectives import CommRecord, all_to_all_alike, exchange
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.experts import ExpertBank
-from fairseq_mtmoe.moe.grouped import reads_ends
+from fairseq_mtmoe.moe.grouped_matmul.operators import reads_ends
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all_alike, exchange
 
 
 def remote_experts(experts: ExpertBank, rows_TH: Tensor, ends_N: Tensor, record: CommRecord) -> Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.moe.exchange import even_out
+from fairseq_mtmoe.moe.assignment.augmenting_paths import even_out
 
 
 def counts(expert, experts):
@@ -45,7 +45,7 @@ def test_bad_prices_cost_time_but_nothing_else(tolerance):
 
 def test_equal_tokens_move_together():
     """A thousand equal tokens need one chain for each pair of experts rather than one for each token."""
-    from fairseq_mtmoe.moe import exchange
+    from fairseq_mtmoe.moe.assignment import augmenting_paths as exchange
 
     state = exchange._Exchange(torch.zeros(1000, 4), torch.zeros(4), 1e-4)
     chains = 0

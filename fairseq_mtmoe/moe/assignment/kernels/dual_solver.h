@@ -1,4 +1,4 @@
-// Step 1: prices at which every expert is in about equal demand, as in moe/prices.py. See assignment.cpp.
+// Step 1: prices at which every expert is in about equal demand, as in ../dual_prices.py. See assignment.cpp.
 //
 // Differences from the torch version: the matrix of Newton's method comes from a part of the tokens and of each token's
 // demand only, and the system is solved by conjugate gradients. Demand itself, which decides where it all ends, is

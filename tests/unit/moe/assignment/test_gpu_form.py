@@ -7,10 +7,10 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
+from fairseq_mtmoe.moe.assignment.gpu_form import waitless_assignment
 from fairseq_mtmoe.moe.form import Form, form_everywhere
 from fairseq_mtmoe.moe.gates import assigned
-from fairseq_mtmoe.moe.waitless import waitless_assignment
-from tests.unit.moe.test_assignment import KINDS, SIZES, assert_fair, make, optimum, tied, total
+from tests.unit.moe.assignment.test_assignment import KINDS, SIZES, assert_fair, make, optimum, tied, total
 
 FEW_VALUES = (tied,)
 STARTS = ["own", "near", "far", "zero", "odd"]

@@ -1,5 +1,5 @@
-// Steps 2 and 3: tokens choose, and those that are too many move along shortest paths, as in moe/exchange.py.
-// See assignment.cpp.
+// Steps 2 and 3: tokens choose, and those that are too many move along shortest paths, as in
+// ../augmenting_paths.py. See assignment.cpp.
 //
 // Moving a token from expert a to expert b costs score a - score b. Nodes of the graph are the experts and, last, the
 // pool; the cheapest token for each pair of experts is the edge between them. Prices keep reduced costs above zero.
@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "interior.h"
+#include "central_prices.h"
 #include "scores.h"
 
 namespace {

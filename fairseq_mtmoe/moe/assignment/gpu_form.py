@@ -1,6 +1,6 @@
 """Balanced assignment on a GPU: a fixed sequence of operations, of which none waits for a result.
 
-As in `assignment.py`: prices, choices, and a few rounds in which surplus tokens move to where they lose least. How many
+As in `stepwise.py`: prices, choices, and a few rounds in which surplus tokens move to where they lose least. How many
 tokens there are, and what is left to do, is known to the GPU only. So every round is gone through, whether needed or
 not, and at the end places that are still free go to the tokens that are still too many, in order.
 """
@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.prices import FARTHEST, LONGEST_STEP, Assignment, in_units_of, newton_step, sample_places
+from fairseq_mtmoe.moe.assignment.dual_prices import (
+    FARTHEST,
+    LONGEST_STEP,
+    Assignment,
+    in_units_of,
+    newton_step,
+    sample_places,
+)
 
 # Temperatures with their numbers of steps; the first ones with a sample of the tokens.
 SAMPLED = ((0.25, 4), (0.0625, 3), (0.0156, 3))

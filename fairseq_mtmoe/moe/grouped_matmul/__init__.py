@@ -1,0 +1,1 @@
+"""Products of sorted rows with a matrix per group: what experts and task gates compute."""
