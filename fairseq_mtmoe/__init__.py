@@ -42,7 +42,7 @@ def register() -> None:
     loading.install()
     fairseq_readers.install()
     training.install()
-    for name in ("optim", "tasks", *(f"models.{system}" for system in systems())):
+    for name in ("optim.fused_adam", "tasks", *(f"models.{system}" for system in systems())):
         importlib.import_module(f"{__name__}.{name}")
 
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.expert_files import load_mapped, whole
-from fairseq_mtmoe.checkpoints.expert_states import PARTS, State
 from fairseq_mtmoe.checkpoints.prices import prices_of, with_prices
+from fairseq_mtmoe.checkpoints.states import PARTS, State
 from fairseq_mtmoe.errors import UserError, must_be
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")

@@ -50,7 +50,7 @@ _KINDS = {  # of what fairseq's checkpoints have under these names, unless it is
 def read(path: str | Path, mapped: bool = False) -> dict[str, Any]:
     """The content of a file of `torch.save`, on the CPU; `mapped`: a tensor is read when it is touched.
 
-    Whether the file is whole is for `seal.py` to say.
+    Whether the file is whole is for `checksum.py` to say.
 
     Raises:
         UserError: it is no file, or holds something else than tensors, plain containers and `Namespace`, or more of

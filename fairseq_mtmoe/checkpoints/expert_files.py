@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from fairseq_mtmoe.checkpoints import contents, file_io, seal
-from fairseq_mtmoe.checkpoints.expert_states import (
+from fairseq_mtmoe.checkpoints import checksum, contents, file_io
+from fairseq_mtmoe.checkpoints.states import (
     PARTS,
     VERSION,
     Content,
@@ -35,10 +35,10 @@ from fairseq_mtmoe.checkpoints.expert_states import (
     split,
     whole_shapes,
 )
-from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
 from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.optim.saved_state import Parameters
 
 FileEntry = dict[str, Any]  # {"name": "0-3.pt", "first": 0, "count": 4, "sha256": "…"}
 
@@ -174,13 +174,14 @@ class ExpertReader:
     def _open(self, entry: FileEntry) -> Content:
         path = self._folder / entry["name"]
         if not path.is_file():
+            fallback = checksum.suggested_fallback(self._path)
             raise UserError(
                 f"`{path}` must be there, but is missing: the folder `{companion(self._path).name}` must lie beside "
-                f"`{self._path}`, whose experts it holds; copy both, or use an older one{seal.offer(self._path)}."
+                f"`{self._path}`, whose experts it holds; copy both, or use an older one{fallback}."
             )
         if entry["name"] not in self._verified:
             with file_io.readable(str(path)):
-                digest = seal.verify(path)
+                digest = checksum.verify(path)
             if digest != entry["sha256"]:
                 raise self._foreign(entry)
             self._verified.add(entry["name"])

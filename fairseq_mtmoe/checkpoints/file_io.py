@@ -4,7 +4,7 @@ fairseq retries a failed write into the same file, copies `checkpoint_best.pt` o
 flipped bits as weights, and shows a stack trace for a damaged file. `install` puts these functions in the place of
 fairseq's:
 
-- a file appears under its name only when it is complete, sealed (`seal.py`) and on the disk;
+- a file appears under its name only when it is complete, sealed (`checksum.py`) and on the disk;
 - loading and copying read the whole file first, and refuse one that is not what was written;
 - loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (`contents.py`);
 - what fails is said in one sentence.
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from fairseq_mtmoe.checkpoints import contents
-from fairseq_mtmoe.checkpoints.seal import damaged, seal, verify
+from fairseq_mtmoe.checkpoints.checksum import damaged, verify, write_checksum
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
 
@@ -62,7 +62,7 @@ def save(obj: Any, path: str) -> str:
     with complete_or_absent(path) as partial:
         with open(partial, "wb") as file:
             torch.save(obj, file)
-        return seal(partial)
+        return write_checksum(partial)
 
 
 def copy(source: str, target: str, overwrite: bool = False) -> bool:

@@ -19,8 +19,8 @@ from typing import Any
 from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import building, expert_files, file_io, mismatch
-from fairseq_mtmoe.checkpoints.expert_states import AVERAGES, PARTS
 from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
+from fairseq_mtmoe.checkpoints.states import AVERAGES, PARTS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import regular_file
 from fairseq_mtmoe.moe.gates import base_gates

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints.expert_states import AVERAGES, State
+from fairseq_mtmoe.checkpoints.states import AVERAGES, State
 
 PRICES = (".prices.total", ".prices.weight")  # of BASE gates
 _GATE = ".moe.gate.weight"

@@ -19,11 +19,11 @@ from fairseq_mtmoe.checkpoints.expert_files import (
     with_files,
     write_experts,
 )
-from fairseq_mtmoe.checkpoints.expert_states import Content, State, count_experts, is_trunk, narrow, split
-from fairseq_mtmoe.checkpoints.optimizer_entries import Parameters, has_shape
 from fairseq_mtmoe.checkpoints.prices import PRICES
+from fairseq_mtmoe.checkpoints.states import Content, State, count_experts, is_trunk, narrow, split
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.optim.saved_state import Parameters, has_shape
 
 Track = Callable[[Iterable[int]], Iterable[int]]
 _BUFFERS = (".version", "._float_tensor", *PRICES)  # a format's number, a tensor that has the model's type

@@ -51,7 +51,7 @@ def command(
     regular_file(checkpoint, "a checkpoint file")
     register()
     from fairseq_mtmoe.checkpoints.expert_files import companion, is_in_parts, save_with_experts
-    from fairseq_mtmoe.checkpoints.expert_states import is_trunk
+    from fairseq_mtmoe.checkpoints.states import is_trunk
 
     if is_in_parts(checkpoint):
         companion(out)  # what cannot be written is said before the work

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fairseq_mtmoe.analysis import scores as scoring
 from fairseq_mtmoe.analysis.scores import PairScore
-from fairseq_mtmoe.checkpoints import seal
+from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.cli._score_folder import JSON_FILE, MARKDOWN_FILE, ScoreFolder, digest_of_data
 from fairseq_mtmoe.cli.plot import names
@@ -84,7 +84,7 @@ def command(
     settings = {
         "checkpoint": checkpoints, "data": data, "subset": subset, **asdict(options), "references": references,
         "lang_pairs": lang_pairs, "langs": langs, "post_process": post_process, "version": __version__,
-        "checkpoint_sha256": [seal.identity(existing(path)) for path in paths],
+        "checkpoint_sha256": [checksum.identity(existing(path)) for path in paths],
         "data_sha256": digest_of_data(test_sets.folders(data)[0], subset),
     }  # fmt: skip
     place = out if out is not None else Path(paths[0]).parent / "scores" / f"{Path(paths[0]).stem}-{subset}"

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.checkpoints.expert_files import load_mapped
-from fairseq_mtmoe.checkpoints.expert_states import State, count_experts
 from fairseq_mtmoe.checkpoints.prices import prices_of, put_prices, without_prices
+from fairseq_mtmoe.checkpoints.states import State, count_experts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.training_batches import Samples, TrainingBatches, option

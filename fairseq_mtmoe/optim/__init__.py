@@ -1,5 +1,1 @@
-"""Optimizers. Importing this package registers them with fairseq."""
-
-from fairseq_mtmoe.optim.fused_adam import FairseqFusedAdam, FusedAdam
-
-__all__ = ["FairseqFusedAdam", "FusedAdam"]
+"""Optimizers, and an optimizer's state by parameter name. Importing `fused_adam` registers it with fairseq."""

@@ -8,8 +8,9 @@ is fairseq's, and so is the state: runs may change between `adam` and `fused_ada
 import ast
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable, DefaultDict, Dict, List, Optional, Tuple
+from typing import Any, List  # noqa: UP035 (fairseq understands no other in its options)
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -18,8 +19,8 @@ from fairseq.optim.adam import Adam, FairseqAdam
 from omegaconf import II
 from torch import Tensor
 
-Operands = Tuple[Tensor, Tensor, Tensor, Tensor]  # parameter, gradient, first and second moment
-Together = Tuple[torch.device, torch.dtype, int]  # what one call of the kernel shares; the int counts the updates
+Operands = tuple[Tensor, Tensor, Tensor, Tensor]  # parameter, gradient, first and second moment
+Together = tuple[torch.device, torch.dtype, int]  # what one call of the kernel shares; the int counts the updates
 
 
 @dataclass
@@ -29,7 +30,7 @@ class FusedAdamConfig(FairseqDataclass):
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas for Adam optimizer"})
     adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for Adam optimizer"})
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
-    lr: List[float] = II("optimization.lr")  # noqa: RUF009 (fairseq's way to name another option)
+    lr: List[float] = II("optimization.lr")  # noqa: RUF009, UP006 (fairseq's way to name another option)
 
 
 @register_optimizer("fused_adam", dataclass=FusedAdamConfig)
@@ -41,7 +42,7 @@ class FairseqFusedAdam(FairseqOptimizer):
         self._optimizer = FusedAdam(params, **self.optimizer_config)
 
     @property
-    def optimizer_config(self) -> Dict[str, Any]:
+    def optimizer_config(self) -> dict[str, Any]:
         """What a resumed run takes from its own options rather than from the checkpoint."""
         betas, lr = self.cfg.adam_betas, self.cfg.lr
         return {
@@ -63,21 +64,21 @@ class FusedAdam(Adam):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: Tuple[float, float] = (0.9, 0.999),
+        betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient; returns the closure's loss, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            together: DefaultDict[Together, List[Operands]] = defaultdict(list)
+            together: defaultdict[Together, list[Operands]] = defaultdict(list)
             copies = []
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -106,10 +107,11 @@ class FusedAdam(Adam):
         for moment in ("exp_avg", "exp_avg_sq"):
             state[moment] = state[moment].to(value).contiguous()
         state["step"] += 1
+        assert parameter.grad is not None
         return value, parameter.grad.to(dtype).contiguous(), state["exp_avg"], state["exp_avg_sq"]
 
 
-def _update(group: Dict[str, Any], device: torch.device, step: int, operands: List[Operands]) -> None:
+def _update(group: dict[str, Any], device: torch.device, step: int, operands: list[Operands]) -> None:
     values, gradients, averages, squares = (list(column) for column in zip(*operands, strict=True))
     beta1, beta2 = group["betas"]
     # fairseq adds epsilon to the root of the second moment before correcting its bias, torch afterwards.

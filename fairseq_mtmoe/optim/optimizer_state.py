@@ -5,21 +5,22 @@ fairseq's optimizers come in layers: Adam over the model's own parameters, or ov
 name to its tensors (`exp_avg`, `exp_avg_sq`, `master`, …, each of the parameter's shape) and numbers (`step`).
 """
 
-from typing import Any, Dict, List, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.optimizer_entries import NamedState, cut_flat, has_shape, join_flat
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.optim.saved_state import NamedState, cut_flat, has_shape, join_flat
 
 
-def trained_parameters(model: nn.Module) -> List[Tuple[str, nn.Parameter]]:
+def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The parameters that fairseq gives to the optimizer, in its order."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def read_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]]) -> NamedState:
+def read_state(optimizer: Any, parameters: list[tuple[str, nn.Parameter]]) -> NamedState:
     """The state of a fairseq optimizer over exactly these parameters, by name.
 
     Raises:
@@ -48,7 +49,7 @@ def read_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]]) -> Na
     return state
 
 
-def write_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]], state: NamedState) -> None:
+def write_state(optimizer: Any, parameters: list[tuple[str, nn.Parameter]], state: NamedState) -> None:
     """Make a fairseq optimizer optimize these parameters instead, starting from `state` where it has their names."""
     inner = optimizer.optimizer
     values = [parameter for _, parameter in parameters]
@@ -72,23 +73,23 @@ def write_state(optimizer: Any, parameters: List[Tuple[str, nn.Parameter]], stat
             inner.state[master] = moments
 
 
-def _set_parameters(inner: torch.optim.Optimizer, parameters: List[nn.Parameter]) -> None:
+def _set_parameters(inner: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
     inner.param_groups[0]["params"] = list(parameters)
 
 
-def _expect_same(held: List[Tensor], parameters: List[Tuple[str, nn.Parameter]]) -> None:
+def _expect_same(held: list[Tensor], parameters: list[tuple[str, nn.Parameter]]) -> None:
     if [p.shape for p in held] != [p.shape for _, p in parameters]:
         raise UserError("`--dense-updates` must be 0 with a criterion that has parameters of its own.")
 
 
-def _read_flat(inner: Any, masters: Dict[Any, Tensor], parameters: List[Tuple[str, nn.Parameter]]) -> NamedState:
+def _read_flat(inner: Any, masters: dict[Any, Tensor], parameters: list[tuple[str, nn.Parameter]]) -> NamedState:
     (vector,) = masters.values()
     assert vector.numel() == sum(parameter.numel() for _, parameter in parameters)
     return cut_flat({"master": vector.data, **inner.state.get(vector, {})}, _shapes(parameters))
 
 
 def _write_flat(
-    inner: Any, masters: Dict[Any, Tensor], parameters: List[Tuple[str, nn.Parameter]], state: NamedState
+    inner: Any, masters: dict[Any, Tensor], parameters: list[tuple[str, nn.Parameter]], state: NamedState
 ) -> None:
     (vector,) = masters.values()
     _set_parameters(inner, [vector])
@@ -99,5 +100,5 @@ def _write_flat(
         inner.state[vector] = joined
 
 
-def _shapes(parameters: List[Tuple[str, nn.Parameter]]) -> List[Tuple[str, torch.Size]]:
+def _shapes(parameters: list[tuple[str, nn.Parameter]]) -> list[tuple[str, torch.Size]]:
     return [(name, parameter.shape) for name, parameter in parameters]

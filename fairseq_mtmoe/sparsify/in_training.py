@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import expert_key
-from fairseq_mtmoe.checkpoints.optimizer_entries import NamedState, map_tensors
 from fairseq_mtmoe.optim.optimizer_state import read_state, trained_parameters, write_state
+from fairseq_mtmoe.optim.saved_state import NamedState, map_tensors
 from fairseq_mtmoe.slots.expert_layers import expert_slots
 
 logger = logging.getLogger(__name__)

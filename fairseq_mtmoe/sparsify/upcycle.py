@@ -13,11 +13,11 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import building
-from fairseq_mtmoe.checkpoints.optimizer_entries import NamedState, has_shape, saved_state
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
 from fairseq_mtmoe.models.base_sparse.model import BaseMoEModel
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
+from fairseq_mtmoe.optim.saved_state import NamedState, has_shape, saved_state
 from fairseq_mtmoe.sparsify.in_training import sparsify_with_state
 
 

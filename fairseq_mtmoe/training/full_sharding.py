@@ -12,7 +12,7 @@ from fairseq.distributed import fully_sharded_data_parallel as fairseq_sharding
 from torch import nn
 
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.training.refusals import BACKENDS
+from fairseq_mtmoe.training.unsupported import BACKENDS
 from fairseq_mtmoe.training.zero_sharding import is_exchanged
 
 

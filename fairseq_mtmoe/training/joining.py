@@ -24,7 +24,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.training import alarm, connections, screen, signals
+from fairseq_mtmoe.training import error_broadcast, rank_failures, screen, signals
 from fairseq_mtmoe.training.agreement import Options, differing, first_difference, shared_options
 
 logger = logging.getLogger(__name__)
@@ -54,14 +54,14 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
         try:
             main(cfg, **kwargs)
         except Exception as error:
-            alarm.tell(error)
-            reason = alarm.reason_of(error)
+            error_broadcast.tell(error)
+            reason = error_broadcast.reason_of(error)
             if reason is error:
                 raise
             raise reason from error
         finally:
             screen.close()
-            alarm.stop()
+            error_broadcast.stop()
 
     with signals.watched_if_training(cfg, main):
         _fairseq_main(i, telling, cfg, kwargs)
@@ -105,12 +105,12 @@ def join(cfg: Any) -> None:
     try:
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
         if seconds is not None:
-            connections.set_timeout(seconds)
+            rank_failures.set_timeout(seconds)
         if place != CPU:
             dist.all_reduce(torch.zeros(1).cuda())  # as fairseq does, for NCCL to connect
     except RuntimeError as error:
         raise meeting.lost("another process", error) from error
-    alarm.start(store)
+    error_broadcast.start(store)
     logger.info(f"initialized host {socket.gethostname()} as rank {rank}")
 
 

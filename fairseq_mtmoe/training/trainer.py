@@ -17,14 +17,13 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints import seal
+from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe import MoELayer
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.training import (
     bfloat16,
-    connections,
     cpu_processes,
     epoch_position,
     full_sharding,
@@ -32,6 +31,7 @@ from fairseq_mtmoe.training import (
     joining,
     loop,
     nonfinite,
+    rank_failures,
     resuming,
     run_lock,
     saving,
@@ -50,7 +50,7 @@ from fairseq_mtmoe.training.nonfinite import (
     show_in_gradients,
 )
 from fairseq_mtmoe.training.prices import PriceUpdates
-from fairseq_mtmoe.training.refusals import refuse_what_cannot_work, warn_of_what_does_nothing, will_exchange
+from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work, warn_of_what_does_nothing, will_exchange
 from fairseq_mtmoe.training.workers import PastEpochs
 
 logger = logging.getLogger(__name__)
@@ -77,8 +77,8 @@ class SparseTrainer(Trainer):
         refuse_what_cannot_work(self.cfg, model)
         warn_of_what_does_nothing(self.cfg, model)
         self._timeout = self._number("distributed_timeout", least=1)
-        if connections.several_processes() and will_exchange(model, self.data_parallel_world_size):
-            connections.between_hosts()
+        if rank_failures.several_processes() and will_exchange(model, self.data_parallel_world_size):
+            rank_failures.between_hosts()
         self._limit_waiting()
         self._lock: Any = None
         self._nonfinite = self._count_nonfinite()
@@ -106,7 +106,7 @@ class SparseTrainer(Trainer):
 
     def _limit_waiting(self) -> None:
         if self._timeout is not None:
-            connections.set_timeout(self._timeout)
+            rank_failures.set_timeout(self._timeout)
 
     # ---- the model ----
 
@@ -185,7 +185,7 @@ class SparseTrainer(Trainer):
         Raises:
             UserError: too many updates in a row were not finite, or another process is lost.
         """
-        with connections.naming_lost_processes(), self._comm_log.update(), self._price_updates.step():
+        with rank_failures.naming_lost_processes(), self._comm_log.update(), self._price_updates.step():
             self._dummies.clear()
             self._validated_on.end()
             self._sparsify_when_due()
@@ -224,7 +224,7 @@ class SparseTrainer(Trainer):
             UserError: another process is lost.
             Stopped: a signal ends the run.
         """
-        with connections.naming_lost_processes():
+        with rank_failures.naming_lost_processes():
             self._dummies.clear()
             output = super().valid_step(sample, raise_oom or self._exchanges)
         if self.stopped_by is not None:
@@ -300,7 +300,7 @@ class SparseTrainer(Trainer):
             UserError: another training uses it, or another process is lost.
         """
         if not self.cfg.checkpoint.no_save:
-            with connections.naming_lost_processes():
+            with rank_failures.naming_lost_processes():
                 self._lock = run_lock.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
 
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
@@ -316,7 +316,7 @@ class SparseTrainer(Trainer):
             extra_state = {**extra_state, "nonfinite": self._nonfinite.state_dict()}
         if self.owed_validation is not None:
             extra_state = {**extra_state, loop.OWED: self.owed_validation}
-        with connections.naming_lost_processes():
+        with rank_failures.naming_lost_processes():
             if self._exchanges:
                 return saving.save_leading(self, filename, extra_state)
             return super().save_checkpoint(filename, extra_state)
@@ -328,7 +328,7 @@ class SparseTrainer(Trainer):
             UserError: another process is lost, or the checkpoint is of another model, criterion or optimizer.
         """
         differing = resuming.naming_what_differs(self, filename)
-        with connections.naming_lost_processes(), differing, saving.reading_shares(self):
+        with rank_failures.naming_lost_processes(), differing, saving.reading_shares(self):
             extra_state = super().load_checkpoint(filename, *args, **kwargs)
             if extra_state is not None and self._nonfinite is not None:
                 self.expect_finite_weights(restored=filename)
@@ -358,7 +358,7 @@ class SparseTrainer(Trainer):
         if restored is not None:
             raise UserError(
                 f"`{restored}` must hold weights that are finite, but some are not, and training would leave out every "
-                f"batch; use an older one with `--restore-file`{seal.offer(restored)}."
+                f"batch; use an older one with `--restore-file`{checksum.suggested_fallback(restored)}."
             )
         raise UserError(
             f"The weights are not finite after update {self.get_num_updates()}, and are not saved: "
@@ -374,7 +374,7 @@ class SparseTrainer(Trainer):
 def install() -> None:
     """Let fairseq's commands train with `SparseTrainer`. Safe to call twice."""
     bfloat16.install()
-    connections.install()
+    rank_failures.install()
     resuming.install()
     saving.install()
     starting.install()

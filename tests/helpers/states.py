@@ -15,7 +15,7 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.checkpoints import expert_files, file_io
-from fairseq_mtmoe.checkpoints.expert_states import split
+from fairseq_mtmoe.checkpoints.states import split
 from fairseq_mtmoe.moe.parallel.placement import ExpertShare
 from tests.helpers.models import batch, moe_model
 

@@ -15,7 +15,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import contents, expert_files, file_io, seal
+from fairseq_mtmoe.checkpoints import checksum, contents, expert_files, file_io
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.pickles import PROTO, STOP, checkpoint, nested, tensor, under_model, unicode, write_pickle
 from tests.helpers.states import trained, write_in_parts
@@ -128,8 +128,8 @@ def test_an_archive_that_grows_is_refused(tmp_path):
 
 
 def seal_of(path) -> None:
-    seal.seal(path)
-    assert seal.verify(path)
+    checksum.write_checksum(path)
+    assert checksum.verify(path)
 
 
 def test_nothing_is_executed_whatever_the_environment_says(tmp_path, monkeypatch):
@@ -143,7 +143,7 @@ def test_nothing_is_executed_whatever_the_environment_says(tmp_path, monkeypatch
         torch.save(checkpoint(model={"w": Touch()}), tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
         for load in LOADERS.values():
             refused(tmp_path / "a.pt", "which loading could execute", load)
-    assert not seal.newest_good(tmp_path / "b.pt") and not (tmp_path / "executed").exists()
+    assert not checksum.newest_good(tmp_path / "b.pt") and not (tmp_path / "executed").exists()
 
 
 def test_every_load_of_torch_in_the_package_says_weights_only():

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints import expert_files, file_io, seal
+from fairseq_mtmoe.checkpoints import checksum, expert_files, file_io
 from fairseq_mtmoe.checkpoints.expert_files import (
     ExpertReader,
     companion,
@@ -109,8 +109,8 @@ def test_counts_of_updates_in_tensors_travel(tmp_path):
 
 def test_reading_takes_what_overlaps_from_each_file_and_verifies_each_once(checkpoint, parts, monkeypatch):
     trunk, verified = load_trunk(parts), []
-    verify = expert_files.seal.verify
-    monkeypatch.setattr(expert_files.seal, "verify", lambda path: verified.append(path.name) or verify(path))
+    verify = expert_files.checksum.verify
+    monkeypatch.setattr(expert_files.checksum, "verify", lambda path: verified.append(path.name) or verify(path))
     content = read_experts(parts, trunk, 1, 2)
     assert torch.equal(content["model"][FC1], checkpoint[0]["model"][FC1][1:3]) and len(verified) == 2
     assert {tuple(v.shape[:1]) for v in content["optimizer"][FC1].values() if torch.is_tensor(v)} == {(2,)}
@@ -150,7 +150,7 @@ def test_an_older_checkpoint_is_offered_only_with_all_its_experts(parts, tmp_pat
         file = files_of(path)[0]
         file.unlink()  # its other names keep the content
         file.write_bytes(content or files_of(path)[0].read_bytes())
-    assert seal.newest_good(parts) == whole_one
+    assert checksum.newest_good(parts) == whole_one
     files_of(parts)[1].unlink()
     with pytest.raises(
         UserError, match=f"copy both, or use an older one: the newest good one beside it is `{whole_one}`"

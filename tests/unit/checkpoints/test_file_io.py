@@ -11,7 +11,7 @@ from fairseq.file_io import PathManager
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.seal import verify
+from fairseq_mtmoe.checkpoints.checksum import verify
 from fairseq_mtmoe.errors import UserError
 
 

@@ -6,8 +6,8 @@ from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import expert_files, file_io
-from fairseq_mtmoe.checkpoints.expert_states import split
 from fairseq_mtmoe.checkpoints.loading import reading_with
+from fairseq_mtmoe.checkpoints.states import split
 from fairseq_mtmoe.moe.parallel.placement import ExpertShare, are_whole
 from tests.helpers.states import trained
 

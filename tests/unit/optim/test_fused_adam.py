@@ -7,7 +7,7 @@ from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from omegaconf import OmegaConf
 from torch import nn
 
-from fairseq_mtmoe.optim import FairseqFusedAdam, FusedAdam
+from fairseq_mtmoe.optim.fused_adam import FairseqFusedAdam, FusedAdam
 
 SETTINGS = dict(lr=0.01, betas=(0.9, 0.98), eps=1e-3, weight_decay=0.1)
 SHAPES = [(3, 4), (5,), (), (2, 3, 4)]

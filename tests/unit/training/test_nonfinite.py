@@ -7,7 +7,7 @@ import torch
 from fairseq.logging import metrics
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.seal import newest_good, newest_good_in
+from fairseq_mtmoe.checkpoints.checksum import newest_good, newest_good_in
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training.nonfinite import NonfiniteUpdates, are_finite
 from tests.helpers.digits import make_digit_corpus

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import SparseTrainer, install
-from fairseq_mtmoe.training.refusals import refuse_what_cannot_work
+from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.trainers import WAYS, groups_of, spoil, state_of, trainer_here
 

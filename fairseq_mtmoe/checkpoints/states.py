@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints.optimizer_entries import (
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.optim.saved_state import (
     NamedState,
     Parameters,
     by_name,
@@ -22,8 +24,6 @@ from fairseq_mtmoe.checkpoints.optimizer_entries import (
     is_flat,
     saved_state,
 )
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare
 
 State = dict[str, Any]
 Content = dict[str, Any]

@@ -61,7 +61,7 @@ class _Head(io.RawIOBase):
         return len(data)
 
 
-def seal(path: str | Path) -> str:
+def write_checksum(path: str | Path) -> str:
     """Seal a finished archive in place, before it gets its name; returns the digest's hex digits."""
     with open(path, "r+b") as file:
         assert _comment_length(file) == 0, "only a finished archive without a comment can be sealed"
@@ -108,11 +108,11 @@ def identity(path: str | Path) -> str:
 def damaged(path: str | Path) -> UserError:
     """The sentence for a damaged file: it names the newest good one beside it, if there is one."""
     return UserError(
-        f"`{path}` must be a whole checkpoint, but is truncated or damaged; use an older one{offer(path)}."
+        f"`{path}` must be a whole checkpoint, but is truncated or damaged; use an older one{suggested_fallback(path)}."
     )
 
 
-def offer(path: str | Path) -> str:
+def suggested_fallback(path: str | Path) -> str:
     """The end of a sentence that tells somebody to use another checkpoint than `path`."""
     other = newest_good(path)
     return f": the newest good one beside it is `{other}`" if other else ", there is no good one beside it"

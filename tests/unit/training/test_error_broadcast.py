@@ -9,28 +9,28 @@ import pytest
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training import alarm, connections
+from fairseq_mtmoe.training import error_broadcast, rank_failures
 
 
 @pytest.fixture
 def joined(monkeypatch):
     """This process is the first of two, and is told of errors."""
-    monkeypatch.setattr(connections, "several_processes", lambda: True)
+    monkeypatch.setattr(rank_failures, "several_processes", lambda: True)
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr(alarm, "_PAUSE", 0.01)
+    monkeypatch.setattr(error_broadcast, "_PAUSE", 0.01)
     store = dist.HashStore()
-    alarm.start(store)
-    yield alarm.Alarm(dist.PrefixStore("fairseq_mtmoe alarm", store))
-    alarm.stop()
+    error_broadcast.start(store)
+    yield error_broadcast.ErrorBroadcast(dist.PrefixStore("fairseq_mtmoe errors", store))
+    error_broadcast.stop()
 
 
 def test_the_first_sentence_is_the_reason_of_losing_others(joined):
     lost = RuntimeError("Connection closed by peer [127.0.0.1]:22941.")
-    assert alarm.reason_of(lost) is lost and alarm._alarm.heard() is None
-    alarm.tell(lost)  # it says nothing that others should say, too
-    assert alarm._alarm.heard() is None
-    alarm.stop()  # what is heard would end this process
+    assert error_broadcast.reason_of(lost) is lost and error_broadcast._broadcast.heard() is None
+    error_broadcast.tell(lost)  # it says nothing that others should say, too
+    assert error_broadcast._broadcast.heard() is None
+    error_broadcast.stop()  # what is heard would end this process
     joined.tell(Exception("Cannot load")), joined.tell(UserError("`y` is bad."))
     assert "lost another process" in str(joined.heard()) and "(process 0: Exception: Cannot load)" in str(
         joined.heard()
@@ -38,12 +38,12 @@ def test_the_first_sentence_is_the_reason_of_losing_others(joined):
 
 
 def test_a_sentence_takes_the_place_of_a_loss_and_of_nothing_else(joined, monkeypatch):
-    monkeypatch.setattr(alarm, "_GRACE", 100)
+    monkeypatch.setattr(error_broadcast, "_GRACE", 100)
     joined.tell(UserError("`x` is bad."))
-    for lost in (RuntimeError("Connection closed by peer"), connections.lost_with("Connection closed")):
-        assert str(alarm.reason_of(lost)) == "`x` is bad."
+    for lost in (RuntimeError("Connection closed by peer"), rank_failures.lost_with("Connection closed")):
+        assert str(error_broadcast.reason_of(lost)) == "`x` is bad."
     other = UserError("`y` is bad.")
-    assert alarm.reason_of(other) is other
+    assert error_broadcast.reason_of(other) is other
 
 
 def test_a_store_that_is_gone_is_nothing_to_hear():
@@ -53,40 +53,40 @@ def test_a_store_that_is_gone_is_nothing_to_hear():
 
         compare_set = check
 
-    one = alarm.Alarm(Gone())
+    one = error_broadcast.ErrorBroadcast(Gone())
     one.listen()
     one.stop()
     assert one.heard() is None
 
 
 def test_a_store_at_an_address_is_seen_until_it_goes(monkeypatch):
-    monkeypatch.setattr(alarm, "_PAUSE", 100)
+    monkeypatch.setattr(error_broadcast, "_PAUSE", 100)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    alarm.start(store)
-    one = alarm._alarm
+    error_broadcast.start(store)
+    one = error_broadcast._broadcast
     try:
         begin = time.monotonic()
         assert one._line is not None and one._is_there()
-        assert time.monotonic() - begin < alarm._GRACE / 2  # it looks, and does not wait
+        assert time.monotonic() - begin < error_broadcast._GRACE / 2  # it looks, and does not wait
         del store
         deadline = time.monotonic() + 10
         while one._is_there():
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
-        alarm.stop()
+        error_broadcast.stop()
 
 
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_process_that_told_ends_when_the_others_have_heard_or_had_the_time(comes, joined, monkeypatch):
-    monkeypatch.setattr(alarm, "_GRACE", 100)
-    monkeypatch.setattr(alarm, "_PAUSE", 0.4 if comes else 0.04)
+    monkeypatch.setattr(error_broadcast, "_GRACE", 100)
+    monkeypatch.setattr(error_broadcast, "_PAUSE", 0.4 if comes else 0.04)
     monkeypatch.setattr(dist, "get_rank", lambda: int(threading.current_thread() is other))
     heard = []
 
     def look():
         time.sleep(0.1)
-        heard.append(alarm.Alarm(joined._store).heard())
+        heard.append(error_broadcast.ErrorBroadcast(joined._store).heard())
 
     other = threading.Thread(target=look)
     joined.tell(UserError("`x` is bad."))
@@ -103,14 +103,14 @@ SCRIPT = """
 import time
 from torch import distributed as dist
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training import alarm
+from fairseq_mtmoe.training import error_broadcast
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-alarm.start(store)
+error_broadcast.start(store)
 if {fails}:
-    alarm._alarm.tell(UserError("`x` is bad."))
+    error_broadcast._broadcast.tell(UserError("`x` is bad."))
     time.sleep(100)
-alarm.stop()
+error_broadcast.stop()
 print("ended")
 """
 

@@ -19,16 +19,16 @@ from typing import Any
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError, find_user_error
-from fairseq_mtmoe.training import connections
+from fairseq_mtmoe.training import rank_failures
 
 _KEY = "first error"
 _PAUSE = 0.5  # seconds between two looks
 _GRACE = 1.0  # seconds in which a process may end by itself, with what it has to say
 
-_alarm: Alarm | None = None
+_broadcast: ErrorBroadcast | None = None
 
 
-class Alarm:
+class ErrorBroadcast:
     """Tells and hears of the first error by a store that all processes share; no thread of it runs before `listen`.
 
     Args:
@@ -62,7 +62,7 @@ class Alarm:
             said = json.loads(self._store.get(_KEY))
         except RuntimeError:
             return None
-        self._heard = UserError(said["sentence"]) if "sentence" in said else connections.lost_with(said["words"])
+        self._heard = UserError(said["sentence"]) if "sentence" in said else rank_failures.lost_with(said["words"])
         with suppress(RuntimeError):
             self._store.set(f"known to {dist.get_rank()}", "")
         return self._heard
@@ -115,35 +115,35 @@ class Alarm:
 
 def start(store: Any) -> None:
     """Listen at a store, by a connection of its own where torch can make one: others may wait in theirs."""
-    global _alarm
+    global _broadcast
     line = None
     with suppress(AttributeError, OSError):  # a store in a file has no address
         line = socket.create_connection((store.host, store.port), timeout=_GRACE)
         line.setblocking(False)  # with a timeout, also a look that should not wait does
     with suppress(AttributeError, RuntimeError, NotImplementedError):
         store = store.clone()
-    _alarm = Alarm(dist.PrefixStore("fairseq_mtmoe alarm", store), line)  # type: ignore[attr-defined]
-    _alarm.listen()
+    _broadcast = ErrorBroadcast(dist.PrefixStore("fairseq_mtmoe errors", store), line)  # type: ignore[attr-defined]
+    _broadcast.listen()
 
 
 def stop() -> None:
     """Listen no more."""
-    global _alarm
-    if _alarm is not None:
-        _alarm.stop()
-    _alarm = None
+    global _broadcast
+    if _broadcast is not None:
+        _broadcast.stop()
+    _broadcast = None
 
 
 def tell(error: BaseException) -> None:
     """Tell all other processes of a run why this one fails, unless it fails because another one did."""
-    if _alarm is not None and not connections.is_loss(error):
-        _alarm.tell(error)
+    if _broadcast is not None and not rank_failures.is_loss(error):
+        _broadcast.tell(error)
 
 
 def reason_of(error: BaseException) -> BaseException:
     """Why this process really ends: what the first one said, if `error` comes from losing another process."""
-    if _alarm is None or not connections.is_loss(error):
+    if _broadcast is None or not rank_failures.is_loss(error):
         return error
     time.sleep(_PAUSE / 5)  # a process that ends closes its connections one after the other
-    heard = _alarm.heard()
-    return error if heard is None or connections.is_loss(heard) else heard
+    heard = _broadcast.heard()
+    return error if heard is None or rank_failures.is_loss(heard) else heard

@@ -8,7 +8,7 @@ import pytest
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training import connections
+from fairseq_mtmoe.training import rank_failures
 
 LOST = (
     "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:22941.",
@@ -23,7 +23,7 @@ OTHERS = (RuntimeError("out of memory"), ValueError("Connection closed by peer")
 @pytest.fixture
 def joined(monkeypatch):
     """This process is the first of two."""
-    monkeypatch.setattr(connections, "several_processes", lambda: True)
+    monkeypatch.setattr(rank_failures, "several_processes", lambda: True)
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
 
@@ -31,38 +31,38 @@ def joined(monkeypatch):
 @pytest.mark.parametrize("words", LOST)
 def test_a_lost_process_is_named(words, joined):
     sentence = r"^Process 0 of 2 lost another process.*checkpoint_last\.pt\. \(" + re.escape(words) + r"\)$"
-    with pytest.raises(UserError, match=sentence), connections.naming_lost_processes():
+    with pytest.raises(UserError, match=sentence), rank_failures.naming_lost_processes():
         raise Exception("Cannot load model parameters") from RuntimeError(words)
 
 
 def test_what_the_library_said_is_said_on(joined):
-    lost = connections.lost_process(dist.DistNetworkError("The host is down.\nat line 7"))
+    lost = rank_failures.lost_process(dist.DistNetworkError("The host is down.\nat line 7"))
     assert str(lost).endswith("(The host is down.)")
 
 
 def test_a_fault_of_this_process_alone_is_no_loss(joined):
-    assert connections.lost_process(dist.DistBackendError("Duplicate GPU detected : rank 0 and rank 1")) is None
+    assert rank_failures.lost_process(dist.DistBackendError("Duplicate GPU detected : rank 0 and rank 1")) is None
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=str)
 def test_other_errors_stay_as_they_are(error, joined):
-    with pytest.raises(type(error)) as raised, connections.naming_lost_processes():
+    with pytest.raises(type(error)) as raised, rank_failures.naming_lost_processes():
         raise error
     assert raised.value is error
 
 
 def test_in_one_process_no_error_is_a_loss():
-    assert connections.lost_process(RuntimeError(LOST[0])) is None
+    assert rank_failures.lost_process(RuntimeError(LOST[0])) is None
 
 
 SCRIPT = """
 import sys
 from fairseq_mtmoe.errors import install_excepthook
-from fairseq_mtmoe.training import connections
-install_excepthook(); connections.install(); connections.install()
+from fairseq_mtmoe.training import rank_failures
+install_excepthook(); rank_failures.install(); rank_failures.install()
 from torch import distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-connections.several_processes = lambda: True
+rank_failures.several_processes = lambda: True
 print("printed")
 {error}
 """
@@ -87,5 +87,5 @@ def test_an_uncaught_error_is_printed_and_ends_the_process(error, said):
 def test_a_sentence_from_a_process_that_torch_started_is_shown_alone():
     kind = type("ProcessRaisedException", (Exception,), {})
     text = "\n-- Process 0 terminated:\nTraceback …\nfairseq_mtmoe.errors.UserError: `x` is bad.\n"
-    assert str(connections._raised_in_spawned(kind(text))) == "`x` is bad."
-    assert connections._raised_in_spawned(ValueError(text)) is None
+    assert str(rank_failures._raised_in_spawned(kind(text))) == "`x` is bad."
+    assert rank_failures._raised_in_spawned(ValueError(text)) is None

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints.optimizer_entries import by_name, cut_flat, is_flat, join_flat, saved_state
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.optim.saved_state import by_name, cut_flat, is_flat, join_flat, saved_state
 
 PARAMETERS = [("a", (2, 3)), ("b", ()), ("c", (4,))]  # 11 numbers
 VECTOR = {"step": 5, "exp_avg": torch.arange(11.0)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints.seal import identity, newest_good, seal, verify
+from fairseq_mtmoe.checkpoints.checksum import identity, newest_good, verify, write_checksum
 from fairseq_mtmoe.errors import UserError
 
 COMMENT = 77
@@ -22,7 +22,7 @@ def unsealed(path: Path) -> Path:
 
 
 def sealed(path: Path) -> Path:
-    seal(unsealed(path))
+    write_checksum(unsealed(path))
     return path
 
 
@@ -43,7 +43,7 @@ def assert_damaged(path: Path) -> None:
 def test_the_comment_is_the_digest_of_all_before_it(tmp_path):
     path = unsealed(tmp_path / "a.pt")
     before = path.read_bytes()
-    digest = seal(path)
+    digest = write_checksum(path)
     data = path.read_bytes()
     assert data[:-COMMENT] == before[:-2] + struct.pack("<H", COMMENT)
     assert data[-COMMENT:] == b"mtmoe sha256:" + hashlib.sha256(data[:-COMMENT]).hexdigest().encode()
@@ -70,7 +70,7 @@ def test_stock_torch_and_zip_read_a_sealed_file(tmp_path, mmap):
 def test_a_file_of_more_than_one_block_is_hashed_whole(tmp_path):
     path = tmp_path / "a.pt"
     torch.save({"w": torch.zeros(300_000)}, path)
-    seal(path)
+    write_checksum(path)
     assert verify(path)
     size = path.stat().st_size
     for offset in (0, 1 << 18, (1 << 18) - 1, 1 << 19, size // 2, size - COMMENT - 1):
@@ -105,7 +105,7 @@ def test_only_a_finished_file_without_a_comment_is_sealed(tmp_path):
     for content in (path.read_bytes(), b"", b"PK\x03\x04 and so on, and on, and on"):
         path.write_bytes(content)
         with pytest.raises(AssertionError):
-            seal(path)
+            write_checksum(path)
         assert path.read_bytes() == content
 
 
@@ -198,7 +198,7 @@ def test_a_checkpoint_is_as_good_as_its_experts(tmp_path):
         digest = verify(sealed(tmp_path / f"checkpoint_{name}.experts" / "id" / "0-3.pt"))
         trunk = tmp_path / f"checkpoint_{name}.pt"
         torch.save({"experts": {"id": "id", "files": [{"name": "0-3.pt", "sha256": digest}]}}, trunk)
-        seal(trunk)
+        write_checksum(trunk)
         dated(trunk, time)
     damaged = change(tmp_path / "checkpoint_last.experts" / "id" / "0-3.pt", 100)
     assert newest_good(damaged) == tmp_path / "checkpoint_2.pt"
