@@ -23,7 +23,7 @@ from torch import distributed as dist
 from wmt15_models import Size, batches, models, sentences, sparse_config, stock_config, translation_task
 
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
-from fairseq_mtmoe.moe.parallel.placement import share_experts
+from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.slots import expert_layers
 
 COMMON = (
@@ -99,9 +99,9 @@ def _measure(rank: int, world_size: int, address: str, plan: Plan) -> Found:
             step = systems[SPARSE if name == ALIGNED else name](samples[key][repetition + WARMUPS], name == ALIGNED)
             if repetition >= 0:
                 found.steps.setdefault(key, []).append(step)
-    share = share_experts(plan.size.num_experts)
-    if share.is_exchanged:
-        found.pings = {num_bytes: _ping(num_bytes, share.group, share.group_size) for num_bytes in PING_BYTES}
+    placement = place_experts(plan.size.num_experts)
+    if placement.is_sharded:
+        found.pings = {num_bytes: _ping(num_bytes, placement.group, placement.group_size) for num_bytes in PING_BYTES}
     dist.destroy_process_group()
     return found
 

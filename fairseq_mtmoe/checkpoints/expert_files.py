@@ -37,7 +37,7 @@ from fairseq_mtmoe.checkpoints.states import (
 )
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters
 
 FileEntry = dict[str, Any]  # {"name": "0-3.pt", "first": 0, "count": 4, "sha256": "…"}
@@ -100,13 +100,13 @@ def load_mapped(path: str | Path) -> State:
     return state
 
 
-def load_local(path: str | Path, share: ExpertShare, parameters: Parameters, flat: bool) -> State:
+def load_local(path: str | Path, placement: ExpertPlacement, parameters: Parameters, flat: bool) -> State:
     """What a process needs of the checkpoint at `path`, see `localize`; it never holds other experts than its own."""
     state = _peek(str(path)) or {}
-    if is_trunk(state) or count_experts(state.get("model", {})) <= share.count:
-        return localize(path, load_trunk(path), share, parameters, flat)
-    _check_number(path, count_experts(state["model"]), share)
-    trunk, content = _own_part(load_mapped(path), share, parameters)
+    if is_trunk(state) or count_experts(state.get("model", {})) <= placement.count:
+        return localize(path, load_trunk(path), placement, parameters, flat)
+    _check_number(path, count_experts(state["model"]), placement)
+    trunk, content = _own_part(load_mapped(path), placement, parameters)
     return join(copy.deepcopy(trunk), content, parameters, flat)
 
 
@@ -216,13 +216,13 @@ class ExpertReader:
         )
 
 
-def localize(path: str | Path, state: State, share: ExpertShare, parameters: Parameters, flat: bool) -> State:
+def localize(path: str | Path, state: State, placement: ExpertPlacement, parameters: Parameters, flat: bool) -> State:
     """What a process needs of a checkpoint: the state that it would have saved itself, with its own experts.
 
     Args:
         path: the checkpoint's file, whose experts may lie beside it.
         state: its content, from `load_trunk` or from fairseq: a trunk, a whole checkpoint, or one without experts.
-        share: the process's experts.
+        placement: the process's experts.
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
         flat: whether the process's optimizer keeps one vector for all parameters, as fairseq's does with `--fp16`.
 
@@ -230,27 +230,27 @@ def localize(path: str | Path, state: State, share: ExpertShare, parameters: Par
         UserError: experts are missing, or are others than the model's.
     """
     if is_trunk(state):
-        _check_number(path, state["experts"]["num_experts"], share)
-        return join(state, read_experts(path, state, share.first, share.count), parameters, flat)
+        _check_number(path, state["experts"]["num_experts"], placement)
+        return join(state, read_experts(path, state, placement.first, placement.count), parameters, flat)
     num_experts = count_experts(state["model"])
     if not num_experts:
         return state
-    _check_number(path, num_experts, share)
-    return join(*_own_part(state, share, parameters), parameters, flat)
+    _check_number(path, num_experts, placement)
+    return join(*_own_part(state, placement, parameters), parameters, flat)
 
 
-def _check_number(path: str | Path, num_experts: int, share: ExpertShare) -> None:
-    if num_experts != share.num_experts:
+def _check_number(path: str | Path, num_experts: int, placement: ExpertPlacement) -> None:
+    if num_experts != placement.num_experts:
         raise UserError(
-            f"`--num-experts` must be {num_experts} to go on from `{path}`, but is {share.num_experts} instead."
+            f"`--num-experts` must be {num_experts} to go on from `{path}`, but is {placement.num_experts} instead."
         )
 
 
-def _own_part(state: State, share: ExpertShare, parameters: Parameters) -> tuple[State, Content]:
+def _own_part(state: State, placement: ExpertPlacement, parameters: Parameters) -> tuple[State, Content]:
     """A whole checkpoint's trunk, and a copy of one process's experts."""
-    everything = ExpertShare(share.num_experts, 0, share.num_experts)
-    trunk, content = split(state, everything, whole_shapes(parameters, share.num_experts))
-    return trunk, owned(narrow(content, share.first, share.count))
+    everything = ExpertPlacement(placement.num_experts, 0, placement.num_experts)
+    trunk, content = split(state, everything, whole_shapes(parameters, placement.num_experts))
+    return trunk, owned(narrow(content, placement.first, placement.count))
 
 
 def whole(path: str | Path, state: State, parts: Iterable[str] = PARTS) -> State:

@@ -22,7 +22,7 @@ from fairseq_mtmoe.checkpoints.expert_files import (
 from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.checkpoints.states import Content, State, count_experts, is_trunk, narrow, split
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters, has_shape
 
 Track = Callable[[Iterable[int]], Iterable[int]]
@@ -99,7 +99,7 @@ def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callabl
         return state, ExpertReader(source, state).read
     parameters = trained_parameters(state["model"])
     try:
-        trunk, content = split(state, ExpertShare(num_experts, 0, num_experts), parameters)
+        trunk, content = split(state, ExpertPlacement(num_experts, 0, num_experts), parameters)
         moments = trunk.get("last_optimizer_state", {"state": {}})["state"]
         if not all(has_shape(entry, parameters[index][1]) for index, entry in moments.items()):
             raise UserError("Moments have other shapes than their parameters.")

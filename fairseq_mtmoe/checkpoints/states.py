@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import (
     NamedState,
     Parameters,
@@ -60,12 +60,12 @@ def has_rows(content: Content) -> bool:
     return all(fits(content[part]) for part in PARTS if part in content)
 
 
-def split(state: State, share: ExpertShare, parameters: Parameters) -> tuple[State, Content]:
+def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> tuple[State, Content]:
     """The trunk and the content of one process's checkpoint, which is left as it is.
 
     Args:
         state: what fairseq would save, with this process's experts.
-        share: which experts those are.
+        placement: which experts those are.
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
 
     Returns:
@@ -76,17 +76,18 @@ def split(state: State, share: ExpertShare, parameters: Parameters) -> tuple[Sta
         UserError: a tensor has another number of experts, or the optimizer keeps tensors of other shapes than theirs.
     """
     trunk: State = dict(state)
-    content = content_of(state, share, parameters)
+    content = content_of(state, placement, parameters)
     trunk["model"] = _without_experts(state["model"])
     trunk["extra_state"] = extra = dict(state.get("extra_state") or {})
     for name in AVERAGES:
         if name in extra:
             extra[name] = _without_experts(extra[name])
     if not has_rows(content):
-        raise UserError(f"Every tensor of experts in the checkpoint must have {share.count} of them, but one has not.")
+        count = placement.count
+        raise UserError(f"Every tensor of experts in the checkpoint must have {count} of them, but one has not.")
     trunk["experts"] = {
         "version": VERSION,
-        "num_experts": share.num_experts,
+        "num_experts": placement.num_experts,
         "keys": list(state["model"]),
         "optimizer_names": {index: name for index, (name, _) in enumerate(parameters)},
     }
@@ -99,7 +100,7 @@ def split(state: State, share: ExpertShare, parameters: Parameters) -> tuple[Sta
     return trunk, content
 
 
-def content_of(state: State, share: ExpertShare, parameters: Parameters) -> Content:
+def content_of(state: State, placement: ExpertPlacement, parameters: Parameters) -> Content:
     """The second half alone of what `split` returns: all views, and no more than the experts."""
     parts = {"model": state["model"], **_averages(state)}
     saved = state.get("last_optimizer_state")
@@ -107,7 +108,7 @@ def content_of(state: State, share: ExpertShare, parameters: Parameters) -> Cont
         parts["optimizer"] = by_name(saved, parameters)
     content = {name: {key: v for key, v in part.items() if is_expert(key)} for name, part in parts.items()}
     _check_shapes(content.get("optimizer", {}), dict(parameters))
-    return {"first": share.first, "count": share.count, **content}
+    return {"first": placement.first, "count": placement.count, **content}
 
 
 def _averages(state: State) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import SpareMemory
 from fairseq_mtmoe.moe.grouped_matmul.operators import ends_at_hand, grouped_linear, grouped_relu_network
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 
 class ExpertBank(nn.Module):
-    """N independent feed-forward networks, or one process's share of them.
+    """N independent feed-forward networks, or those of them that one process holds.
 
     Args:
         num_experts: N, at least 1, in all processes together.
@@ -28,7 +28,7 @@ class ExpertBank(nn.Module):
         inner_size: F, the width between the two linear maps.
         activation: applied to the inner tensor.
         dropout: probability with which inner values are dropped in training.
-        share: which of them this process holds; all by default. Parameters that other processes do not have carry
+        placement: which of them this process holds; all by default. Parameters that other processes do not have carry
             fairseq's mark `expert`.
 
     Raises:
@@ -42,22 +42,22 @@ class ExpertBank(nn.Module):
         inner_size: int,
         activation: Callable[[Tensor], Tensor] = F.relu,
         dropout: float = 0.0,
-        share: ExpertShare | None = None,
+        placement: ExpertPlacement | None = None,
     ) -> None:
         super().__init__()
         if num_experts < 1:
             must_be("num_experts", "at least 1", num_experts)
         self.num_experts = num_experts
-        self.share = share if share is not None else ExpertShare(num_experts, 0, num_experts)
-        assert self.share.num_experts == num_experts
+        self.placement = placement if placement is not None else ExpertPlacement(num_experts, 0, num_experts)
+        assert self.placement.num_experts == num_experts
         self.activation = activation
         self.dropout = dropout
-        count = self.share.count
+        count = self.placement.count
         self.fc1_weight = nn.Parameter(torch.empty(count, inner_size, hidden_size))
         self.fc1_bias = nn.Parameter(torch.empty(count, inner_size))
         self.fc2_weight = nn.Parameter(torch.empty(count, hidden_size, inner_size))
         self.fc2_bias = nn.Parameter(torch.empty(count, hidden_size))
-        if self.share.is_exchanged:
+        if self.placement.is_sharded:
             for parameter in self.parameters():
                 parameter.expert = True  # type: ignore[attr-defined]
         self.spares = SpareMemory()
@@ -72,8 +72,8 @@ class ExpertBank(nn.Module):
         pairs = ((self.fc1_weight, self.fc1_bias), (self.fc2_weight, self.fc2_bias))
         elsewhere = [(torch.empty_like(weight[0]), torch.empty_like(bias[0])) for weight, bias in pairs]
         for expert in range(self.num_experts):
-            place = expert - self.share.first
-            here = 0 <= place < self.share.count
+            place = expert - self.placement.first
+            here = 0 <= place < self.placement.count
             mine = [(weight[place], bias[place]) for weight, bias in pairs] if here else elsewhere
             for weight, bias in mine:
                 bound = 1 / math.sqrt(weight.shape[1])
@@ -111,6 +111,6 @@ class ExpertBank(nn.Module):
     def extra_repr(self) -> str:
         """The sizes, for printing a model."""
         count, inner_size, hidden_size = self.fc1_weight.shape
-        here = "" if count == self.num_experts else f", here={self.share.first}-{self.share.first + count - 1}"
+        here = "" if count == self.num_experts else f", here={self.placement.first}-{self.placement.first + count - 1}"
         sizes = f"num_experts={self.num_experts}{here}, hidden_size={hidden_size}, inner_size={inner_size}"
         return f"{sizes}, dropout={self.dropout}"

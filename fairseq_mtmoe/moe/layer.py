@@ -81,7 +81,7 @@ class MoELayer(nn.Module):
         self.last_balance_loss = routing.balance_loss
         self.load.record(routing.expert_T, task_T)
         rows_TH, plan = dispatch(branch_input.reshape(-1, width), routing.expert_T, self.gate.num_experts)
-        if self.experts.share.is_exchanged:
+        if self.experts.placement.is_sharded:
             rows_TH = remote_experts(self.experts, rows_TH, plan.ends_N, self.comm)
         else:
             rows_TH = self.experts(rows_TH, plan.ends_N, routing.most)

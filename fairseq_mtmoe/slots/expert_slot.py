@@ -9,7 +9,7 @@ from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.gates import BaseGate
-from fairseq_mtmoe.moe.parallel.placement import share_experts
+from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle
 from fairseq_mtmoe.slots.plan import SlotPlan
 
@@ -29,20 +29,20 @@ class ExpertSlot(nn.Module):
         """Replace the feed-forward layer by experts: copies of it, or with an initialisation of their own."""
         fc1, fc2 = self.fc1, self.fc2
         plan = self.plan
-        share = share_experts(plan.num_experts, plan.timeout)
+        placement = place_experts(plan.num_experts, plan.timeout)
         bank = ExpertBank(
             plan.num_experts,
             fc1.in_features,
             fc1.out_features,
             activation=self.activation_fn,
             dropout=self.activation_dropout_module.p,
-            share=share,
+            placement=placement,
         )
         if copy_dense:
             bank.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)
         gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks, plan.base)
-        if isinstance(gate, BaseGate) and share.is_exchanged and plan.shuffles_tokens:
-            gate.shuffle = TokenShuffle(share, self.token_counts)
+        if isinstance(gate, BaseGate) and placement.is_sharded and plan.shuffles_tokens:
+            gate.shuffle = TokenShuffle(placement, self.token_counts)
         moe = MoELayer(gate, bank, combine=plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)
         moe.requires_grad_(fc1.weight.requires_grad)
         moe.train(self.training)

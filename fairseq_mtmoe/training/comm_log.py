@@ -52,7 +52,7 @@ class ExpertCommLog:
     def _layers(self) -> dict[str, MoELayer]:
         """Those that exchange tokens; where there will never be any, the log says so and is off from now on."""
         layers = {path: slot.moe for path, slot in self._slots.items() if slot.moe is not None}
-        exchanged = {path: layer for path, layer in layers.items() if layer.experts.share.is_exchanged}
+        exchanged = {path: layer for path, layer in layers.items() if layer.experts.placement.is_sharded}
         if not exchanged and len(layers) == len(self._slots):
             logger.info("`--log-expert-comm` logs nothing: no expert layer exchanges tokens with another process")
             self.enabled = False

@@ -13,7 +13,7 @@ from torch import nn
 
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.training.unsupported import BACKENDS
-from fairseq_mtmoe.training.zero_sharding import is_exchanged
+from fairseq_mtmoe.training.zero_sharding import is_sharded
 
 
 class CheckedFullSharding(fairseq_sharding.FullyShardedDataParallel):
@@ -24,7 +24,7 @@ class CheckedFullSharding(fairseq_sharding.FullyShardedDataParallel):
     """
 
     def __init__(self, module: nn.Module, *args: Any, **kwargs: Any) -> None:
-        if any(is_exchanged(parameter) for parameter in module.parameters()):
+        if any(is_sharded(parameter) for parameter in module.parameters()):
             rule = f"one of {', '.join(BACKENDS)} with experts in several processes"
             must_be("--ddp-backend", rule, "fully_sharded")
         if not torch.cuda.is_available():

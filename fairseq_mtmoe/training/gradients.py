@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe import MoELayer
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare, average_over_replicas
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, average_over_replicas
 
 
 @dataclass(frozen=True)
 class LocalExperts:
     """The trained parameters of the experts that this process holds while others hold the rest."""
 
-    share: ExpertShare
+    placement: ExpertPlacement
     parameters: list[nn.Parameter]
 
     def average(self) -> None:
@@ -30,7 +30,7 @@ class LocalExperts:
         for parameter in self.parameters:
             if parameter.grad is None:  # every replica must bring each gradient
                 parameter.grad = torch.zeros_like(parameter)
-        average_over_replicas([gradient(parameter) for parameter in self.parameters], self.share)
+        average_over_replicas([gradient(parameter) for parameter in self.parameters], self.placement)
 
     def norm_with(self, shared_parameters: Iterable[nn.Parameter] | None) -> Callable[[Tensor], Tensor]:
         """A function from the norm of the shared parameters' gradients to that of all, of all processes.
@@ -42,7 +42,7 @@ class LocalExperts:
             if shared_parameters is not None:
                 shared_norm = squares(shared_parameters).sqrt().to(shared_norm)
             local = squares(self.parameters).to(shared_norm)
-            dist.all_reduce(local, group=self.share.group)
+            dist.all_reduce(local, group=self.placement.group)
             return (shared_norm.square() + local).sqrt()
 
         return norm_of_all
@@ -50,11 +50,11 @@ class LocalExperts:
 
 def local_experts(layers: Iterable[MoELayer]) -> LocalExperts | None:
     """This process's experts in a model's expert layers, or None where every process holds all of them."""
-    banks = [layer.experts for layer in layers if layer.experts.share.is_exchanged]
+    banks = [layer.experts for layer in layers if layer.experts.placement.is_sharded]
     if not banks:
         return None
     parameters = [parameter for bank in banks for parameter in bank.parameters() if parameter.requires_grad]
-    return LocalExperts(banks[0].share, parameters)
+    return LocalExperts(banks[0].placement, parameters)
 
 
 def clip_all(optimizer: Any, experts: LocalExperts, max_norm: float) -> Tensor:

@@ -23,7 +23,7 @@ from torch import distributed as dist
 from fairseq_mtmoe.checkpoints import expert_files, loading, mismatch
 from fairseq_mtmoe.checkpoints.states import content_of, split
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.training import error_broadcast, rank_failures
@@ -41,8 +41,8 @@ def _together(original: Callable[..., Any]) -> Callable[..., Any]:
     def save_checkpoint(cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
         if hasattr(trainer, "expect_finite_weights"):  # fairseq's trainer of parallel models has not
             trainer.expect_finite_weights()
-        share = share_of(trainer)
-        if share is None or not share.is_exchanged:
+        placement = placement_of(trainer)
+        if placement is None or not placement.is_sharded:
             saved = original(cfg, trainer, *args, **kwargs)
         elif trainer.is_data_parallel_master:
             saved = _lead(lambda: original(cfg, trainer, *args, **kwargs))
@@ -151,15 +151,15 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
 
 def _parts(trainer: Any, extra_state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The trunk, in the first process, and this process's experts, where it writes them; no more leaves a GPU."""
-    share, shapes = share_of(trainer), trained_shapes(trainer)
-    assert share is not None
+    placement, shapes = placement_of(trainer), trained_shapes(trainer)
+    assert placement is not None
     if trainer.is_data_parallel_master:
         state = utils.move_to_cpu(trainer.state_dict())
         state["extra_state"].update(extra_state)
-        return split(state, share, shapes)
-    if share.replica > 0:
+        return split(state, placement, shapes)
+    if placement.replica > 0:
         return {}, None
-    return {}, utils.move_to_cpu(content_of(trainer.state_dict(), share, shapes))
+    return {}, utils.move_to_cpu(content_of(trainer.state_dict(), placement, shapes))
 
 
 def _expect_files(folder: Path, entries: list[dict[str, Any]], save_dir: str) -> None:
@@ -197,19 +197,19 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     model = trainer.get_model()
     if getattr(model, "is_dense", False) and expert_files.has_experts(path):
         model.sparsify()
-    share = share_of(trainer)
-    if share is None or not (share.is_exchanged or expert_files.is_in_parts(path)):
+    placement = placement_of(trainer)
+    if placement is None or not (placement.is_sharded or expert_files.is_in_parts(path)):
         return expert_files.load_trunk(path)
     try:
-        return expert_files.load_local(path, share, trained_shapes(trainer), is_flat(trainer))
+        return expert_files.load_local(path, placement, trained_shapes(trainer), is_flat(trainer))
     except UserError as error:
         raise mismatch.refusal_of(model, path) or error from error
 
 
-def share_of(trainer: Any) -> ExpertShare | None:
+def placement_of(trainer: Any) -> ExpertPlacement | None:
     """Which experts this process trains; None while the model has none."""
     layers = expert_layers(trainer.get_model()).values()
-    return next((layer.experts.share for layer in layers), None)
+    return next((layer.experts.placement for layer in layers), None)
 
 
 def trained_shapes(trainer: Any) -> Parameters:

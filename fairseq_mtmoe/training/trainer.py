@@ -117,7 +117,7 @@ class SparseTrainer(Trainer):
     @property
     def _exchanges(self) -> bool:
         """Whether the steps of this process are waited for by others, whatever happens in them."""
-        return any(layer.experts.share.is_exchanged for layer in self._layers)
+        return any(layer.experts.placement.is_sharded for layer in self._layers)
 
     @property
     def model(self) -> Any:

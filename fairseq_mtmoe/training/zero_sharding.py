@@ -27,7 +27,7 @@ def shard(optimizer: Any, process_group: Any) -> None:
     if not dist.is_initialized() or dist.get_world_size(process_group) == 1:
         return  # a run may go on in one process with the same options
     plain = optimizer.optimizer
-    kinds = {is_exchanged(parameter) for group in plain.param_groups for parameter in group["params"]}
+    kinds = {is_sharded(parameter) for group in plain.param_groups for parameter in group["params"]}
     if kinds == {True}:
         return  # nothing is shared
     if kinds == {False}:
@@ -35,13 +35,13 @@ def shard(optimizer: Any, process_group: Any) -> None:
         return
     config = optimizer.optimizer_config
     shared = SimpleNamespace(optimizer=plain, optimizer_config=config)
-    shared.optimizer = type(plain)(_select(plain.param_groups, lambda parameter: not is_exchanged(parameter)), **config)
+    shared.optimizer = type(plain)(_select(plain.param_groups, lambda parameter: not is_sharded(parameter)), **config)
     fairseq_shard(shared, process_group)
-    experts = type(plain)(_select(plain.param_groups, is_exchanged), **config)
+    experts = type(plain)(_select(plain.param_groups, is_sharded), **config)
     optimizer.optimizer = OptimizerBesideExperts(plain.param_groups, shared.optimizer, experts)
 
 
-def is_exchanged(parameter: Tensor) -> bool:
+def is_sharded(parameter: Tensor) -> bool:
     """Whether a parameter is of experts that other processes do not have."""
     return hasattr(parameter, "expert")
 
@@ -59,8 +59,8 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
         self._knows_shared_state = False
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         self._places = [
-            (shared, [place for place, parameter in enumerate(parameters) if not is_exchanged(parameter)]),
-            (experts, [place for place, parameter in enumerate(parameters) if is_exchanged(parameter)]),
+            (shared, [place for place, parameter in enumerate(parameters) if not is_sharded(parameter)]),
+            (experts, [place for place, parameter in enumerate(parameters) if is_sharded(parameter)]),
         ]
 
     def __getattr__(self, name: str) -> Any:

@@ -10,7 +10,7 @@ from torch import distributed as dist
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.exchange_model import count_bytes, gather_bytes, num_operations, row_bytes, shuffle_bytes
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
-from fairseq_mtmoe.moe.parallel.placement import share_experts
+from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.models import batch, moe_model
@@ -87,10 +87,10 @@ def run_cases(rank, cases):
 
 def run_case(rank, num_experts, kind, shuffles, compute, training):
     torch.manual_seed(3)
-    share = share_experts(num_experts)
-    layer = MoELayer(build_gate(kind, num_experts, H, TASKS), ExpertBank(num_experts, H, F, share=share))
+    placement = place_experts(num_experts)
+    layer = MoELayer(build_gate(kind, num_experts, H, TASKS), ExpertBank(num_experts, H, F, placement=placement))
     if shuffles:
-        layer.gate.shuffle = TokenShuffle(share)
+        layer.gate.shuffle = TokenShuffle(placement)
     layer.to(torch.bfloat16 if compute == "bfloat16" else torch.float32).train(training)
     layer.comm.enabled = True
     routings = []
@@ -104,7 +104,7 @@ def run_case(rank, num_experts, kind, shuffles, compute, training):
             output = layer(hidden, hidden, padding, tasks)
         if training:
             output.float().sum().backward()
-    rows = [int((routings[0] // share.count == place).sum()) for place in range(share.group_size)]  # padding: P
+    rows = [int((routings[0] // placement.count == place).sum()) for place in range(placement.group_size)]  # padding: P
     seconds, recorded = layer.comm.seconds, (layer.comm.num_bytes, layer.comm.exchanges)
     return [tuple(call) for call in calls], recorded, rows, seconds
 
@@ -167,8 +167,8 @@ def test_half_precision_sends_half_of_the_rows_bytes(several):
 
 
 def disabled(rank):
-    share = share_experts(2)
-    layer = MoELayer(build_gate("base", 2, H), ExpertBank(2, H, F, share=share))
+    placement = place_experts(2)
+    layer = MoELayer(build_gate("base", 2, H), ExpertBank(2, H, F, placement=placement))
     layer(torch.randn(6, H), torch.randn(6, H)).sum().backward()
     return layer.comm.num_bytes, layer.comm.exchanges, layer.comm.seconds
 

@@ -5,7 +5,7 @@ import torch
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, priced_assignment, remember_prices
-from fairseq_mtmoe.moe.parallel.placement import average_over_replicas, share_experts
+from fairseq_mtmoe.moe.parallel.placement import average_over_replicas, place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of
 from fairseq_mtmoe.moe.reference import slow_forward
 from tests.helpers.processes import run_processes
@@ -23,10 +23,10 @@ CASES = [
 ]
 
 
-def build(kind, num_experts, share=None):
+def build(kind, num_experts, placement=None):
     torch.manual_seed(3)
     gate = build_gate(kind, num_experts, H, TASKS)
-    layer = MoELayer(gate, ExpertBank(num_experts, H, F, share=share))
+    layer = MoELayer(gate, ExpertBank(num_experts, H, F, placement=placement))
     with torch.no_grad():
         gate.weight.normal_()  # decided gates, whose values matter
         layer.blend.fill_(0.7)
@@ -74,11 +74,11 @@ def several():
 
 def in_one_of_several(rank, num_experts, kind, training):
     world_size = dist.get_world_size()
-    share = share_experts(num_experts)
-    layer = build(kind, num_experts, share).train(training)
+    placement = place_experts(num_experts)
+    layer = build(kind, num_experts, placement).train(training)
     values = pass_batch(layer, rank, SIZES[world_size][rank])
     experts = list(layer.experts.parameters())
-    average_over_replicas([parameter.grad for parameter in experts], share)
+    average_over_replicas([parameter.grad for parameter in experts], placement)
     gradients = {}
     for name, parameter in layer.named_parameters():
         gradient = parameter.grad
@@ -86,7 +86,7 @@ def in_one_of_several(rank, num_experts, kind, training):
             dist.all_reduce(gradient.div_(world_size))
         gradients[name] = gradient.tolist()
     starts = {name: parameter.tolist() for name, parameter in layer.experts.named_parameters()}
-    return values, gradients, starts, (share.first, share.count, share.group_size)
+    return values, gradients, starts, (placement.first, placement.count, placement.group_size)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -119,9 +119,9 @@ def test_experts_start_unlike_each_other():
 
 def shuffled(rank, num_experts, idle_rank):
     world_size = dist.get_world_size()
-    share = share_experts(num_experts)
-    layer = build("base", num_experts, share)
-    layer.gate.shuffle = TokenShuffle(share)
+    placement = place_experts(num_experts)
+    layer = build("base", num_experts, placement)
+    layer.gate.shuffle = TokenShuffle(placement)
     layer.idle = rank == idle_rank
     size = SIZES[world_size][rank]
     hidden, _, padding, _, _ = batch(rank, size)
@@ -167,8 +167,8 @@ def test_shuffled_tokens_are_assigned_evenly_in_each_random_part(world_size, num
 
 
 def idle(rank):
-    share = share_experts(4)
-    layer = build("base", 4, share)
+    placement = place_experts(4)
+    layer = build("base", 4, placement)
     layer.idle = rank == 0
     values = pass_batch(layer, rank, SIZES[2][rank])
     return values, {name: parameter.grad.tolist() for name, parameter in layer.experts.named_parameters()}

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.checkpoints import expert_files, file_io
 from fairseq_mtmoe.checkpoints.states import split
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers.models import batch, moe_model
 
 EXPERT = ".moe.experts."
@@ -66,24 +66,26 @@ def _optimizer(parameters: list, flat: bool) -> Any:
     return FP16Optimizer(OmegaConf.create(cfg), parameters, FairseqAdam(config, list(masters.values())), masters)
 
 
-def shares(num_experts: int, processes: int) -> list[ExpertShare]:
-    """The shares of one exchange group."""
+def placements(num_experts: int, processes: int) -> list[ExpertPlacement]:
+    """The placements of one group of processes that hold all experts between them."""
     count = num_experts // processes
-    return [ExpertShare(num_experts, first, count) for first in range(0, num_experts, count)]
+    return [ExpertPlacement(num_experts, first, count) for first in range(0, num_experts, count)]
 
 
-def local_parameters(parameters: list, share: ExpertShare) -> list:
+def local_parameters(parameters: list, placement: ExpertPlacement) -> list:
     """Names and shapes of a process with these experts alone."""
-    return [(name, torch.Size((share.count, *shape[1:])) if EXPERT in name else shape) for name, shape in parameters]
+    return [
+        (name, torch.Size((placement.count, *shape[1:])) if EXPERT in name else shape) for name, shape in parameters
+    ]
 
 
-def local_state(state: dict, parameters: list, share: ExpertShare) -> dict:
+def local_state(state: dict, parameters: list, placement: ExpertPlacement) -> dict:
     """What a process with these experts alone would save: written down plainly, to compare with."""
 
     def cut(name: str, value: Any) -> Any:
         if EXPERT not in name or not torch.is_tensor(value) or not value.dim():
             return value
-        return value[share.first : share.first + share.count].clone()
+        return value[placement.first : placement.first + placement.count].clone()
 
     local = copy.deepcopy(state)
     for tensors in (local["model"], local["extra_state"]["ema"], local["extra_state"]["ema_fp32_params"]):
@@ -104,12 +106,14 @@ def local_state(state: dict, parameters: list, share: ExpertShare) -> dict:
 
 def write_in_parts(path: Path, state: dict, parameters: list, processes: int) -> dict:
     """Save as so many processes do, one after the other; returns the trunk."""
-    first, *_ = parts = shares(len(next(v for k, v in state["model"].items() if EXPERT in k)), processes)
+    first, *_ = parts = placements(len(next(v for k, v in state["model"].items() if EXPERT in k)), processes)
     save_id, files = expert_files.new_id(), []
-    for share in reversed(parts):
-        trunk, content = split(local_state(state, parameters, share), share, local_parameters(parameters, share))
+    for placement in reversed(parts):
+        trunk, content = split(
+            local_state(state, parameters, placement), placement, local_parameters(parameters, placement)
+        )
         files.append(expert_files.write_experts(expert_files.companion(path) / save_id, content))
-    assert share is first
+    assert placement is first
     trunk = expert_files.with_files(trunk, save_id, files)
     file_io.save(trunk, str(path))
     return trunk

@@ -40,16 +40,16 @@ def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bo
     """
     from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
     from fairseq_mtmoe.moe.gates import BaseGate
-    from fairseq_mtmoe.moe.parallel.placement import share_experts
+    from fairseq_mtmoe.moe.parallel.placement import place_experts
     from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle
 
     torch.manual_seed(0)
-    share = share_experts(N)
-    layer = MoELayer(build_gate(gate, N, H, TASKS), ExpertBank(N, H, F, share=share, **expert_options))
+    placement = place_experts(N)
+    layer = MoELayer(build_gate(gate, N, H, TASKS), ExpertBank(N, H, F, placement=placement, **expert_options))
     counts = TokenCounts()
-    if isinstance(layer.gate, BaseGate) and share.is_exchanged:
-        layer.gate.shuffle = TokenShuffle(share, counts)
-        counts.among(share.group, 30, torch.device("cpu"), layer.comm)
+    if isinstance(layer.gate, BaseGate) and placement.is_sharded:
+        layer.gate.shuffle = TokenShuffle(placement, counts)
+        counts.among(placement.group, 30, torch.device("cpu"), layer.comm)
     with pretended_gpu(capability) as rules:
         layer.to("cuda", getattr(torch, dtype)).train(training)
         hidden = torch.randn(10, 3, H).to("cuda", getattr(torch, dtype)).requires_grad_(training)

@@ -84,7 +84,7 @@ class BaseMoEModel(SparseTransformer):
             UserError: the checkpoint is dense and the model never was, or their numbers of experts differ.
         """
         self.adapt_to(state_dict)
-        own = {path: layer.experts.share for path, layer in expert_layers(self).items()}
+        own = {path: layer.experts.placement for path, layer in expert_layers(self).items()}
         mine = {
             key: own[key.split(EXPERTS)[0]].local(value) if EXPERTS in key else value
             for key, value in state_dict.items()
@@ -116,9 +116,9 @@ class BaseMoEModel(SparseTransformer):
         if self.is_dense:
             self.sparsify()
         for path, layer in expert_layers(self).items():
-            share = layer.experts.share
-            if saved[path] not in (share.num_experts, share.count):
-                must_be("--num-experts", f"{saved[path]} as in the checkpoint's {path}", share.num_experts)
+            placement = layer.experts.placement
+            if saved[path] not in (placement.num_experts, placement.count):
+                must_be("--num-experts", f"{saved[path]} as in the checkpoint's {path}", placement.num_experts)
 
 
 def check_options(cfg: BaseMoEConfig, task_names: List[str]) -> None:

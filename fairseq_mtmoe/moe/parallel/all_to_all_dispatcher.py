@@ -22,8 +22,8 @@ def remote_experts(experts: ExpertBank, rows_TH: Tensor, ends_N: Tensor, record:
     To be called by all processes of the experts' group together. The gradients of this process's experts are divided
     by the number of processes P: they see the rows of P processes, whose losses data parallelism averages.
     """
-    share = experts.share
-    group, size, count = share.group, share.group_size, share.count
+    placement = experts.placement
+    group, size, count = placement.group, placement.group_size, placement.count
     assert group is not None
     if torch.is_autocast_enabled(rows_TH.device.type):  # the experts would do it on arrival: travel light
         rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))

@@ -21,12 +21,12 @@ from torch import Tensor
 from torch import distributed as dist
 
 _whole: ContextVar[bool] = ContextVar("whole_models", default=False)
-_shares: dict[tuple[int, Any], ExpertShare] = {}
+_placements: dict[tuple[int, Any], ExpertPlacement] = {}
 
 
 @dataclass(frozen=True)
-class ExpertShare:
-    """One process's share of `num_experts` experts: `count` of them, from number `first` on.
+class ExpertPlacement:
+    """Which of `num_experts` experts one process holds: `count` of them, from number `first` on.
 
     Attributes:
         group: the processes that tokens are exchanged with, in the order of their experts; None if this one holds all.
@@ -45,7 +45,7 @@ class ExpertShare:
     replica: int = 0
 
     @property
-    def is_exchanged(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether some experts are in other processes."""
         return self.group is not None
 
@@ -53,12 +53,12 @@ class ExpertShare:
         """This process's experts of a tensor (N, …) of all; a tensor of its experts alone is returned as it is."""
         return value if len(value) == self.count else value[self.first : self.first + self.count]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ExpertShare:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ExpertPlacement:
         return self  # a copy of a model (averaging) talks to the same processes
 
 
-def share_experts(num_experts: int, timeout: float | None = None) -> ExpertShare:
-    """This process's share: all experts in one process, or inside `whole_models()`.
+def place_experts(num_experts: int, timeout: float | None = None) -> ExpertPlacement:
+    """This process's experts: all of them in one process, or inside `whole_models()`.
 
     In several processes all of them must call it, in the same order. A group of processes is made once.
 
@@ -67,29 +67,29 @@ def share_experts(num_experts: int, timeout: float | None = None) -> ExpertShare
         timeout: seconds after which an exchange with a silent process fails; torch's default if None.
     """
     if are_whole() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return ExpertShare(num_experts, 0, num_experts)
+        return ExpertPlacement(num_experts, 0, num_experts)
     world = dist.group.WORLD
     key = (num_experts, world)
-    if key not in _shares:
-        for old in [old for old in _shares if old[1] is not world]:  # the processes were joined anew
-            del _shares[old]
-        _shares[key] = _new_share(num_experts, timeout)
-    return _shares[key]
+    if key not in _placements:
+        for old in [old for old in _placements if old[1] is not world]:  # the processes were joined anew
+            del _placements[old]
+        _placements[key] = _new_placement(num_experts, timeout)
+    return _placements[key]
 
 
-def _new_share(num_experts: int, timeout: float | None) -> ExpertShare:
+def _new_placement(num_experts: int, timeout: float | None) -> ExpertPlacement:
     world_size, rank = dist.get_world_size(), dist.get_rank()
     size = math.gcd(num_experts, world_size)
     place, replica = rank % size, rank // size
     count = num_experts // size
     if size == 1:
-        return ExpertShare(num_experts, 0, num_experts)
+        return ExpertPlacement(num_experts, 0, num_experts)
     num_replicas = world_size // size
     groups = [range(start, start + size) for start in range(0, world_size, size)]
     replicas = [range(start, world_size, size) for start in range(size)] if num_replicas > 1 else []
     made = [_new_group(ranks, timeout) for ranks in groups]
     made_replicas = [_new_group(ranks, timeout) for ranks in replicas]
-    return ExpertShare(
+    return ExpertPlacement(
         num_experts,
         place * count,
         count,
@@ -120,11 +120,11 @@ def are_whole() -> bool:
 
 
 @torch.no_grad()
-def average_over_replicas(tensors: list[Tensor], share: ExpertShare) -> None:
+def average_over_replicas(tensors: list[Tensor], placement: ExpertPlacement) -> None:
     """Replace gradients of this process's experts by their means over the replicas."""
-    if share.replicas is None:
+    if placement.replicas is None:
         return
-    size = dist.get_world_size(share.replicas)
+    size = dist.get_world_size(placement.replicas)
     for tensor in tensors:
         tensor.div_(size)
-        dist.all_reduce(tensor, group=share.replicas)
+        dist.all_reduce(tensor, group=placement.replicas)

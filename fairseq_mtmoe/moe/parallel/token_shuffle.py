@@ -16,7 +16,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all, gather_numbers
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 Assign = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]  # scores and padding to experts and prices
 
@@ -52,13 +52,13 @@ class TokenShuffle:
     """Assigns the tokens of a group's processes in random parts of equal size, one part in each process.
 
     Args:
-        share: whose group the tokens are shuffled in.
+        placement: whose group the tokens are shuffled in.
         counts: shared by the layers that see the same tokens; None for a layer by itself, which asks each time.
     """
 
-    def __init__(self, share: ExpertShare, counts: TokenCounts | None = None) -> None:
-        assert share.group is not None
-        self.share = share
+    def __init__(self, placement: ExpertPlacement, counts: TokenCounts | None = None) -> None:
+        assert placement.group is not None
+        self.placement = placement
         self.counts = counts
 
     def __call__(
@@ -70,7 +70,7 @@ class TokenShuffle:
 
         The order is drawn from torch's CPU generator, which fairseq seeds in each update: resumed runs draw the same.
         """
-        group = self.share.group
+        group = self.placement.group
         assert group is not None
         num_tokens, num_experts = scores_TN.shape
         counts = (self.counts or TokenCounts()).among(group, num_tokens, scores_TN.device, record)

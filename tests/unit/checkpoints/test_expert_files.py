@@ -22,13 +22,13 @@ from fairseq_mtmoe.checkpoints.expert_files import (
 )
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers.states import (
     EXPERT,
     assert_same,
     local_parameters,
     local_state,
-    shares,
+    placements,
     trained,
     write_in_parts,
 )
@@ -62,11 +62,11 @@ def test_what_some_processes_wrote_any_others_read(tmp_path, num_experts, writer
     write_in_parts(path, state, parameters, writers)
     assert len(files_of(path)) == writers
     for readers in (1, 2, 4):
-        for share in shares(num_experts, readers):
-            expected = local_state(state, parameters, share)
-            local = localize(path, load_trunk(path), share, local_parameters(parameters, share), flat)
+        for placement in placements(num_experts, readers):
+            expected = local_state(state, parameters, placement)
+            local = localize(path, load_trunk(path), placement, local_parameters(parameters, placement), flat)
             assert_same(local, expected)
-            assert_same(load_local(path, share, local_parameters(parameters, share), flat), expected)
+            assert_same(load_local(path, placement, local_parameters(parameters, placement), flat), expected)
     assert_same(whole(path, load_trunk(path)), state)
 
 
@@ -75,11 +75,11 @@ def test_a_whole_checkpoint_gives_every_process_its_share(tmp_path, flat):
     state, parameters = trained(4, flat)
     path = str(tmp_path / "checkpoint_last.pt")
     torch.save(state, path)  # as stock fairseq, and this project before it had parts
-    for share in (*shares(4, 2), *shares(4, 1)):
-        expected = local_state(state, parameters, share)
-        local = local_parameters(parameters, share)
-        assert_same(localize(path, load_trunk(path), share, local, flat), expected)
-        assert_same(load_local(path, share, local, flat), expected)
+    for placement in (*placements(4, 2), *placements(4, 1)):
+        expected = local_state(state, parameters, placement)
+        local = local_parameters(parameters, placement)
+        assert_same(localize(path, load_trunk(path), placement, local, flat), expected)
+        assert_same(load_local(path, placement, local, flat), expected)
     assert_same(whole(path, load_trunk(path)), state)
 
 
@@ -87,13 +87,13 @@ def test_a_run_goes_on_in_the_other_precision(tmp_path):
     """From float32 with a moment per parameter to fp16 with one vector, in other processes."""
     state, parameters = trained(4)
     write_in_parts(tmp_path / "a.pt", state, parameters, 4)
-    share = shares(4, 2)[1]
-    local = local_parameters(parameters, share)
-    moments = load_local(tmp_path / "a.pt", share, local, flat=True)["last_optimizer_state"]
+    placement = placements(4, 2)[1]
+    local = local_parameters(parameters, placement)
+    moments = load_local(tmp_path / "a.pt", placement, local, flat=True)["last_optimizer_state"]
     vector = moments["state"][0]["exp_avg"]
     assert len(vector) == sum(shape.numel() for _, shape in local) and moments["state"][0]["step"] == 2
     pieces = dict(zip((name for name, _ in local), vector.split([s.numel() for _, s in local]), strict=True))
-    expected = local_state(state, parameters, share)["last_optimizer_state"]["state"]
+    expected = local_state(state, parameters, placement)["last_optimizer_state"]["state"]
     index = [name for name, _ in local].index(FC1)
     assert torch.equal(pieces[FC1].view(local[index][1]), expected[index]["exp_avg"])
 
@@ -203,15 +203,15 @@ def test_another_number_of_experts_is_refused(checkpoint, parts, tmp_path):
     state, parameters = checkpoint
     torch.save(state, tmp_path / "whole.pt")
     for path in (parts, tmp_path / "whole.pt"):
-        for share in (ExpertShare(8, 0, 2), ExpertShare(2, 0, 2)):
+        for placement in (ExpertPlacement(8, 0, 2), ExpertPlacement(2, 0, 2)):
             with pytest.raises(UserError, match="`--num-experts` must be 4 to go on from"):
-                load_local(path, share, local_parameters(parameters, share), False)
+                load_local(path, placement, local_parameters(parameters, placement), False)
 
 
 def test_a_dense_checkpoint_is_taken_as_it_is(tmp_path):
     state = {"model": {"encoder.fc1.weight": torch.ones(2)}, "last_optimizer_state": {"state": {}}}
     torch.save(state, tmp_path / "dense.pt")
-    assert_same(load_local(tmp_path / "dense.pt", ExpertShare(4, 0, 2), [], True), state)
+    assert_same(load_local(tmp_path / "dense.pt", ExpertPlacement(4, 0, 2), [], True), state)
     assert_same(whole(tmp_path / "dense.pt", state), state)
     assert "last_optimizer_state" not in whole(tmp_path / "dense.pt", state, ["model"])
 
@@ -224,7 +224,7 @@ def test_experts_are_seen_without_reading(checkpoint, parts, tmp_path):
 
 
 def test_a_missing_checkpoint_is_one_sentence(tmp_path):
-    for load in (load_trunk, load_mapped, lambda path: load_local(path, ExpertShare(4, 0, 2), [], False)):
+    for load in (load_trunk, load_mapped, lambda path: load_local(path, ExpertPlacement(4, 0, 2), [], False)):
         with pytest.raises(UserError, match="there is none"):
             load(tmp_path / "none.pt")
     with pytest.raises(UserError, match=r"must end in `\.pt`"):

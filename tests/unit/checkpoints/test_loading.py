@@ -8,7 +8,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import expert_files, file_io
 from fairseq_mtmoe.checkpoints.loading import reading_with
 from fairseq_mtmoe.checkpoints.states import split
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare, are_whole
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, are_whole
 from tests.helpers.states import trained
 
 register()
@@ -20,7 +20,7 @@ def save_in_parts(path):
     state["extra_state"]["train_iterator"] = {"epoch": 3}
     state["cfg"]["task"] = {"_name": "translation"}
     state["optimizer_history"][0] |= {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": None}}
-    trunk, content = split(state, ExpertShare(4, 0, 4), parameters)
+    trunk, content = split(state, ExpertPlacement(4, 0, 4), parameters)
     save_id = expert_files.new_id()
     entry = expert_files.write_experts(expert_files.companion(path) / save_id, content)
     file_io.save(expert_files.with_files(trunk, save_id, [entry]), str(path))

@@ -7,8 +7,8 @@ import torch
 
 from fairseq_mtmoe.checkpoints.states import count_experts, is_trunk, join, split
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.moe.parallel.placement import ExpertShare
-from tests.helpers.states import EXPERT, assert_same, local_parameters, local_state, shares, trained
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from tests.helpers.states import EXPERT, assert_same, local_parameters, local_state, placements, trained
 
 FC1 = "decoder.layers.1.moe.experts.fc1_weight"
 
@@ -17,9 +17,9 @@ FC1 = "decoder.layers.1.moe.experts.fc1_weight"
 def test_the_trunk_has_no_experts_and_the_content_nothing_else(flat):
     state, parameters = trained(4, flat)
     original = copy.deepcopy(state)
-    share = shares(4, 2)[1]
-    local = local_state(state, parameters, share)
-    trunk, content = split(local, share, local_parameters(parameters, share))
+    placement = placements(4, 2)[1]
+    local = local_state(state, parameters, placement)
+    trunk, content = split(local, placement, local_parameters(parameters, placement))
     assert_same(state, original)
     assert is_trunk(trunk) and not is_trunk(state)
     for tensors in (trunk["model"], trunk["extra_state"]["ema"], trunk["extra_state"]["ema_fp32_params"]):
@@ -47,7 +47,7 @@ def test_the_trunk_has_no_experts_and_the_content_nothing_else(flat):
 
 def test_what_a_trunk_saves_of_a_vector_is_no_more_than_its_own_part():
     state, parameters = trained(4, flat=True)
-    trunk, _ = split(state, ExpertShare(4, 0, 4), parameters)
+    trunk, _ = split(state, ExpertPlacement(4, 0, 4), parameters)
     for entry in trunk["last_optimizer_state"]["state"].values():
         assert entry["exp_avg"].untyped_storage().nbytes() == entry["exp_avg"].nbytes
 
@@ -57,7 +57,7 @@ def test_what_a_trunk_saves_of_a_vector_is_no_more_than_its_own_part():
 def test_both_layouts_of_moments_become_each_other(flat, flat_again):
     """Of the same model: fairseq loads what comes out, and nothing is lost on the way there and back."""
     state, parameters = trained(4, flat)
-    everything = ExpertShare(4, 0, 4)
+    everything = ExpertPlacement(4, 0, 4)
     there = join(*split(state, everything, parameters), parameters, flat_again)
     entries = there["last_optimizer_state"]["state"]
     assert (list(entries) == [0]) == flat_again
@@ -76,23 +76,23 @@ def test_both_layouts_of_moments_become_each_other(flat, flat_again):
 def test_moments_that_are_not_the_parameters_are_refused():
     state, parameters = trained(4)
     with pytest.raises(UserError, match=f"must be of the {len(parameters) - 1} parameters that are trained"):
-        split(state, ExpertShare(4, 0, 4), parameters[1:])
+        split(state, ExpertPlacement(4, 0, 4), parameters[1:])
     flat_state, _ = trained(4, flat=True)
     with pytest.raises(UserError, match="numbers that are trained"):
-        split(flat_state, ExpertShare(4, 0, 4), parameters[1:])
+        split(flat_state, ExpertPlacement(4, 0, 4), parameters[1:])
     for entry in state["last_optimizer_state"]["state"].values():
         entry["exp_avg_sq"] = entry["exp_avg_sq"].sum(-1)
     with pytest.raises(UserError, match="such as adam"):
-        split(state, ExpertShare(4, 0, 4), parameters)
+        split(state, ExpertPlacement(4, 0, 4), parameters)
     state["last_optimizer_state"] = {"encoder": {}, "decoder": {}}
     with pytest.raises(UserError, match="must be that of one optimizer"):
-        split(state, ExpertShare(4, 0, 4), parameters)
+        split(state, ExpertPlacement(4, 0, 4), parameters)
 
 
 def test_a_run_that_saves_no_optimizer_has_trunks_without():
     state, parameters = trained(4)
     del state["last_optimizer_state"], state["extra_state"]["ema_fp32_params"]
-    trunk, content = split(state, ExpertShare(4, 0, 4), parameters)
+    trunk, content = split(state, ExpertPlacement(4, 0, 4), parameters)
     assert "optimizer" not in content and "ema_fp32_params" not in content
     assert_same(join(trunk, content), state)
 
@@ -101,7 +101,7 @@ def test_moments_before_the_first_update_are_none():
     for flat in (False, True):
         state, parameters = trained(4, flat)
         state["last_optimizer_state"]["state"] = {}
-        assert_same(join(*split(state, ExpertShare(4, 0, 4), parameters)), state)
+        assert_same(join(*split(state, ExpertPlacement(4, 0, 4), parameters)), state)
 
 
 def test_experts_are_counted():

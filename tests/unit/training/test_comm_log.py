@@ -11,7 +11,7 @@ from fairseq_mtmoe.training.comm_log import ExpertCommLog
 
 
 def slot(exchanges=True, sparse=True):
-    layer = SimpleNamespace(comm=CommRecord(), experts=SimpleNamespace(share=SimpleNamespace(is_exchanged=exchanges)))
+    layer = SimpleNamespace(comm=CommRecord(), experts=SimpleNamespace(placement=SimpleNamespace(is_sharded=exchanges)))
     return SimpleNamespace(moe=layer if sparse else None)
 
 
