@@ -2,7 +2,7 @@
 
 from fairseq_mtmoe.moe.assignment.running_prices import RunningPrices, forget_prices, remember_prices, running_prices
 from fairseq_mtmoe.moe.assignment.stepwise import Assignment, balanced_assignment, priced_assignment
-from fairseq_mtmoe.moe.dispatch import DispatchPlan, combine, dispatch
+from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, combine, dispatch
 from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import BaseGate, BaseRouting, Gate, Routing, SwitchGate, TaskGate, build_gate
 from fairseq_mtmoe.moe.layer import MoELayer
@@ -14,9 +14,11 @@ __all__ = [
     "BaseGate",
     "BaseRouting",
     "DispatchPlan",
+    "Dispatcher",
     "ExpertBank",
     "ExpertLoad",
     "Gate",
+    "LocalDispatcher",
     "MoELayer",
     "Routing",
     "RunningPrices",

@@ -1,41 +1,94 @@
-"""Where tokens go: sort them by expert, and bring the experts' outputs back into the tokens' order.
+"""Where tokens go: a dispatcher takes them to their experts, and brings the experts' outputs back.
 
-A dispatcher has no parameters and knows nothing of what experts compute. Sorted rows are all there is: each expert
-takes its slice without a copy, balanced or not, and every shape is known before the routing is. Letters: see README.md.
+A dispatcher has no parameters and knows nothing of what experts compute; a plan joins its two halves, and tells the
+experts which rows are theirs. `LocalDispatcher` sorts the tokens by expert, where one process holds all experts;
+`parallel/all_to_all_dispatcher.py` has the other one. Sorted rows are all there is: each expert takes its slice without
+a copy, balanced or not, and every shape is known before the routing is. Letters: see README.md.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DispatchPlan:
-    """How tokens were sorted, to be handed to `combine`.
+    """Which rows are whose: what every dispatcher tells the experts. What it needs for itself, its own plan adds.
+
+    Attributes:
+        ends_N: the row at which the rows of each expert that this process holds end; rows of no expert come after.
+        most: how many rows no expert has more of, if that is known without looking.
+        host_ends_N: the same ends on the host, if they are known there.
+    """
+
+    ends_N: Tensor
+    most: int | None = None
+    host_ends_N: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalPlan(DispatchPlan):
+    """How the tokens of one process were sorted by expert.
 
     Attributes:
         token_T: the token in each row.
         row_T: the row of each token.
-        ends_N: the row at which each expert's tokens end; tokens of no expert stand after the last.
     """
 
     token_T: Tensor
     row_T: Tensor
-    ends_N: Tensor
 
 
-def dispatch(x_TH: Tensor, expert_T: Tensor, num_experts: int) -> tuple[Tensor, DispatchPlan]:
+Plan = TypeVar("Plan", bound=DispatchPlan)
+
+
+class Dispatcher(ABC, Generic[Plan]):
+    """Takes tokens to their experts and back; the layer between does not know where the experts are."""
+
+    @abstractmethod
+    def dispatch(self, x_TH: Tensor, expert_T: Tensor, most: int | None = None) -> tuple[Tensor, Plan]:
+        """The rows of the experts that this process holds, (S, H), sorted by expert, and the plan that undoes it.
+
+        Args:
+            x_TH: tokens of this process.
+            expert_T: the expert of each, from 0 to N-1; N or more for a token of no expert (padding).
+            most: how many of these tokens no expert has more of, if that is known without looking.
+        """
+
+    @abstractmethod
+    def combine(self, rows_SH: Tensor, plan: Plan, scale_T: Tensor | None = None) -> Tensor:
+        """The experts' outputs in the tokens' order, each times its token's scale, if there is one: (T, H)."""
+
+
+class LocalDispatcher(Dispatcher[LocalPlan]):
+    """For experts that this process holds, all N of them: the rows are its own tokens (S = T). Nothing waits."""
+
+    def __init__(self, num_experts: int) -> None:
+        self.num_experts = num_experts
+
+    def dispatch(self, x_TH: Tensor, expert_T: Tensor, most: int | None = None) -> tuple[Tensor, LocalPlan]:
+        """See `Dispatcher`."""
+        return dispatch(x_TH, expert_T, self.num_experts, most)
+
+    def combine(self, rows_SH: Tensor, plan: LocalPlan, scale_T: Tensor | None = None) -> Tensor:
+        """See `Dispatcher`."""
+        return combine(rows_SH, plan, scale_T)
+
+
+def dispatch(x_TH: Tensor, expert_T: Tensor, num_experts: int, most: int | None = None) -> tuple[Tensor, LocalPlan]:
     """Sort `x_TH` by the expert of each token; an expert's tokens keep their order.
 
     Args:
         x_TH: tokens.
         expert_T: the expert of each, from 0 to N-1; N or more for a token of no expert (padding).
         num_experts: N.
+        most: how many tokens no expert has more of, if that is known without looking.
 
     Returns:
         The sorted rows, (T, H), and the plan that undoes it. Nothing waits for a GPU.
@@ -43,11 +96,11 @@ def dispatch(x_TH: Tensor, expert_T: Tensor, num_experts: int) -> tuple[Tensor, 
     sorted_T, token_T = expert_T.sort(stable=True)
     row_T = torch.empty_like(token_T).scatter(0, token_T, torch.arange(len(token_T), device=token_T.device))
     ends_N = torch.searchsorted(sorted_T, torch.arange(num_experts, device=token_T.device), right=True)
-    plan = DispatchPlan(token_T, row_T, ends_N)
+    plan = LocalPlan(ends_N=ends_N, most=most, token_T=token_T, row_T=row_T)
     return _reordered(x_TH, token_T, row_T), plan
 
 
-def combine(rows_TH: Tensor, plan: DispatchPlan, scale_T: Tensor | None = None) -> Tensor:
+def combine(rows_TH: Tensor, plan: LocalPlan, scale_T: Tensor | None = None) -> Tensor:
     """The rows in the tokens' order again, each times its token's scale, if there is one: (T, H) to (T, H)."""
     if scale_T is None:
         return _reordered(rows_TH, plan.row_T, plan.token_T)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import SpareMemory
-from fairseq_mtmoe.moe.grouped_matmul.operators import ends_at_hand, grouped_linear, grouped_relu_network
+from fairseq_mtmoe.moe.grouped_matmul.operators import ends_at_hand, grouped_linear, grouped_relu_network, reads_ends
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 
@@ -88,11 +88,15 @@ class ExpertBank(nn.Module):
         self.fc2_weight.copy_(fc2_weight)
         self.fc2_bias.copy_(fc2_bias)
 
-    def forward(self, rows_TH: Tensor, ends_N: Tensor, most: int | None = None) -> Tensor:
-        """Each of this process's experts on its own rows, as `dispatch` sorted them: (T, H), 0 in rows of no expert.
+    def forward(
+        self, rows_TH: Tensor, ends_N: Tensor, most: int | None = None, host_ends_N: Tensor | None = None
+    ) -> Tensor:
+        """Each of this process's experts on its own rows, as a dispatcher sorted them: (T, H), 0 in rows of no expert.
 
-        `most` is how many rows no expert has more of, if that is known without looking.
+        The other arguments are as in `DispatchPlan`.
         """
+        if host_ends_N is not None and reads_ends(rows_TH, self.fc1_weight, most):
+            ends_N = host_ends_N
         drops = self.training and self.dropout > 0
         if self.activation is F.relu and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import Gate, Routing
-from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import remote_experts
+from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import dispatcher_for
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.stats import ExpertLoad
 
@@ -36,6 +35,7 @@ class MoELayer(nn.Module):
         idle: all tokens count as padding. A process without a batch of its own passes another one through the model,
             for the sake of the processes that wait for its experts.
         comm: time and bytes of the exchange with other processes, once it is enabled.
+        dispatcher: takes tokens to their experts and back, wherever these are.
 
     Raises:
         UserError: `combine` is neither.
@@ -53,6 +53,7 @@ class MoELayer(nn.Module):
         self.load = ExpertLoad(gate.num_experts, gate.num_tasks)
         self.idle = False
         self.comm = gate.comm = CommRecord()
+        self.dispatcher = dispatcher_for(experts.placement, self.comm)
 
     def forward(
         self,
@@ -80,12 +81,9 @@ class MoELayer(nn.Module):
         routing: Routing = self.gate(hidden.reshape(-1, width), task_T, padding_T)
         self.last_balance_loss = routing.balance_loss
         self.load.record(routing.expert_T, task_T)
-        rows_TH, plan = dispatch(branch_input.reshape(-1, width), routing.expert_T, self.gate.num_experts)
-        if self.experts.placement.is_sharded:
-            rows_TH = remote_experts(self.experts, rows_TH, plan.ends_N, self.comm)
-        else:
-            rows_TH = self.experts(rows_TH, plan.ends_N, routing.most)
-        output_TH = combine(rows_TH, plan, self._scale(routing))
+        rows_SH, plan = self.dispatcher.dispatch(branch_input.reshape(-1, width), routing.expert_T, routing.most)
+        rows_SH = self.experts(rows_SH, plan.ends_N, plan.most, plan.host_ends_N)
+        output_TH = self.dispatcher.combine(rows_SH, plan, self._scale(routing))
         return output_TH.to(branch_input.dtype).view_as(branch_input)
 
     def _scale(self, routing: Routing) -> Tensor:

@@ -1,54 +1,101 @@
-"""Experts in several processes: rows travel to their experts and back.
+"""The all-to-all dispatcher: for experts in several processes, to which rows travel, and from which they come back.
 
-BASE layers' exchange ("Tricks for Training Sparse Translation Models" §2.1, after Lewis et al., 2021): one all-to-all
-of how many rows go where, the only thing that the host waits for, and one of the rows each way. Each process may have
-any number of rows, none too. The layer's output is that of one process with all experts and all rows.
+As BASE layers do it ("Tricks for Training Sparse Translation Models" §2.1, after Lewis et al., 2021): one all-to-all
+says how many rows go where, the only thing that the host waits for, and one takes the rows each way. Each process may
+have any number of rows, none too. The layer's output is that of one process with all experts and all rows.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.dispatch import combine, dispatch
-from fairseq_mtmoe.moe.experts import ExpertBank
-from fairseq_mtmoe.moe.grouped_matmul.operators import reads_ends
+from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, LocalPlan, combine, dispatch
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all_alike, exchange
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 
-def remote_experts(experts: ExpertBank, rows_TH: Tensor, ends_N: Tensor, record: CommRecord) -> Tensor:
-    """Each of all N experts on its own rows, as `ExpertBank` does where it holds them all: (T, H) to (T, H).
+def dispatcher_for(placement: ExpertPlacement, record: CommRecord) -> Dispatcher[Any]:
+    """The dispatcher to experts that are placed so; what it costs to reach other processes is recorded."""
+    return AllToAllDispatcher(placement, record) if placement.is_sharded else LocalDispatcher(placement.num_experts)
 
-    To be called by all processes of the experts' group together. The gradients of this process's experts are divided
-    by the number of processes P: they see the rows of P processes, whose losses data parallelism averages.
+
+@dataclass(frozen=True, kw_only=True)
+class AllToAllPlan(DispatchPlan):
+    """How rows went to other processes.
+
+    Attributes:
+        left: how this process's tokens were sorted before they left; by expert, and therefore by process.
+        send: how many of them each process got, (P,).
+        receive: how many rows came from each process, (P,).
+        arrived: how the rows that came were sorted by expert; None for one expert, to which all of them belong.
     """
-    placement = experts.placement
-    group, size, count = placement.group, placement.group_size, placement.count
-    assert group is not None
-    if torch.is_autocast_enabled(rows_TH.device.type):  # the experts would do it on arrival: travel light
-        rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
-    sent_N = ends_N.diff(prepend=ends_N.new_zeros(1))
-    received_PE = all_to_all_alike(sent_N, group, record).view(size, count)
-    numbers = torch.cat([sent_N.view(size, count).sum(1), received_PE.view(-1)]).tolist()
-    send, received = numbers[:size], [numbers[start : start + count] for start in range(size, len(numbers), count)]
-    receive = [sum(by_expert) for by_expert in received]
-    here_SH = exchange(rows_TH[: sum(send)], send, receive, group, record, gradient_scale=size)
-    done_SH = _compute(experts, here_SH, received_PE, [sum(by_process) for by_process in zip(*received, strict=True)])
-    back_TH = exchange(done_SH, receive, send, group, record, gradient_scale=1 / size)
-    padding = len(rows_TH) - sum(send)
-    return torch.cat([back_TH, back_TH.new_zeros(padding, back_TH.shape[1])]) if padding else back_TH
+
+    left: LocalPlan
+    send: list[int]
+    receive: list[int]
+    arrived: LocalPlan | None
 
 
-def _compute(experts: ExpertBank, rows_SH: Tensor, received_PE: Tensor, received_E: list[int]) -> Tensor:
-    """The rows came sorted by process, then expert; the experts want them by expert."""
-    count = len(received_E)
-    on_host = reads_ends(rows_SH, experts.fc1_weight)
-    known_E = torch.tensor(received_E, device="cpu").cumsum(0)
-    if count == 1:
-        ends_E = known_E if on_host else rows_SH.new_full((1,), len(rows_SH), dtype=torch.long)
-        computed: Tensor = experts(rows_SH, ends_E)
-        return computed
-    labels = torch.arange(count, device=rows_SH.device).repeat(len(received_PE))
-    expert_S = labels.repeat_interleave(received_PE.view(-1), output_size=len(rows_SH))
-    sorted_SH, plan = dispatch(rows_SH, expert_S, count)
-    return combine(experts(sorted_SH, known_E if on_host else plan.ends_N), plan)
+class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
+    """Sends each row to the process that holds its expert, of the P processes of the experts' group.
+
+    Both halves are to be called by all processes of the group together. The gradients of this process's experts are
+    divided by P on their way: they see the rows of P processes, whose losses data parallelism averages.
+    """
+
+    def __init__(self, placement: ExpertPlacement, record: CommRecord) -> None:
+        assert placement.group is not None
+        self.placement = placement
+        self.group = placement.group
+        self.record = record
+
+    def dispatch(self, x_TH: Tensor, expert_T: Tensor, most: int | None = None) -> tuple[Tensor, AllToAllPlan]:
+        """See `Dispatcher`; what `most` says is of no use, since rows of other processes come too."""
+        rows_TH, left = dispatch(x_TH, expert_T, self.placement.num_experts)
+        if torch.is_autocast_enabled(rows_TH.device.type):  # the experts would do it on arrival: travel light
+            rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
+        send, received, received_PE = self._counts(left.ends_N)
+        receive = [sum(by_expert) for by_expert in received]
+        size = self.placement.group_size
+        rows_SH = exchange(rows_TH[: sum(send)], send, receive, self.group, self.record, gradient_scale=size)
+        count_E = [sum(by_process) for by_process in zip(*received, strict=True)]
+        host_ends_E = torch.tensor(count_E, device="cpu").cumsum(0)
+        rows_SH, arrived = self._sorted(rows_SH, received_PE)
+        ends_E = rows_SH.new_full((1,), len(rows_SH), dtype=torch.long) if arrived is None else arrived.ends_N
+        plan = AllToAllPlan(
+            ends_N=ends_E, host_ends_N=host_ends_E, left=left, send=send, receive=receive, arrived=arrived
+        )
+        return rows_SH, plan
+
+    def combine(self, rows_SH: Tensor, plan: AllToAllPlan, scale_T: Tensor | None = None) -> Tensor:
+        """See `Dispatcher`; 0 for tokens of no expert, which never left."""
+        if plan.arrived is not None:
+            rows_SH = combine(rows_SH, plan.arrived)
+        scale = 1 / self.placement.group_size
+        rows_TH = exchange(rows_SH, plan.receive, plan.send, self.group, self.record, gradient_scale=scale)
+        padding = len(plan.left.token_T) - len(rows_TH)
+        if padding:
+            rows_TH = torch.cat([rows_TH, rows_TH.new_zeros(padding, rows_TH.shape[1])])
+        return combine(rows_TH, plan.left, scale_T)
+
+    def _counts(self, ends_N: Tensor) -> tuple[list[int], list[list[int]], Tensor]:
+        """How many rows go to each process, and come from each for each expert here: on the host, and (P, E)."""
+        size, count = self.placement.group_size, self.placement.count
+        sent_N = ends_N.diff(prepend=ends_N.new_zeros(1))
+        received_PE = all_to_all_alike(sent_N, self.group, self.record).view(size, count)
+        numbers = torch.cat([sent_N.view(size, count).sum(1), received_PE.view(-1)]).tolist()
+        received = [numbers[start : start + count] for start in range(size, len(numbers), count)]
+        return numbers[:size], received, received_PE
+
+    def _sorted(self, rows_SH: Tensor, received_PE: Tensor) -> tuple[Tensor, LocalPlan | None]:
+        """The rows came sorted by process, then expert; the experts want them by expert."""
+        count = self.placement.count
+        if count == 1:
+            return rows_SH, None
+        labels = torch.arange(count, device=rows_SH.device).repeat(len(received_PE))
+        expert_S = labels.repeat_interleave(received_PE.view(-1), output_size=len(rows_SH))
+        return dispatch(rows_SH, expert_S, count)

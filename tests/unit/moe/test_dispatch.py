@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.moe import combine, dispatch
+from fairseq_mtmoe.moe import LocalDispatcher, combine, dispatch
 
 
 def tokens(number, width=3):
@@ -37,3 +37,12 @@ def test_combine_undoes_dispatch_and_so_do_their_gradients(expert):
     weight = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     (back * weight).sum().backward()
     assert torch.equal(x.grad, own * weight)
+
+
+def test_the_local_dispatcher_is_both_functions_and_tells_the_experts_what_they_need():
+    x, expert, scale = torch.randn(5, 3), torch.tensor([2, 0, 3, 2, 0]), torch.randn(5)
+    dispatcher = LocalDispatcher(3)
+    rows, plan = dispatcher.dispatch(x, expert, most=2)
+    assert torch.equal(rows, dispatch(x, expert, 3)[0])
+    assert plan.ends_N.tolist() == [2, 2, 4] and plan.most == 2 and plan.host_ends_N is None
+    assert torch.equal(dispatcher.combine(rows, plan, scale), x * scale.unsqueeze(1))
