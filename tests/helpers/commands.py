@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.helpers.warm_start import run_forked
+
 REPOSITORY = Path(__file__).parents[2]
 DEFAULT_SAVE_DIR = REPOSITORY / "checkpoints"  # fairseq's: nobody wants it in a checkout
 BIN = Path(sys.executable).parent
@@ -16,15 +18,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 def run(command: str, *args: object, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess:
     """Run a command of the environment that the tests run in; its output is shown when it fails."""
     was_there = DEFAULT_SAVE_DIR.exists()
-    result = subprocess.run(
-        [str(BIN / command), *map(str, args)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env=ENVIRONMENT,
-        timeout=600,
-    )
+    result = run_forked(command, list(map(str, args)), stdin, REPOSITORY, ENVIRONMENT, seconds=600)
     assert not check or result.returncode == 0, f"{command} {args}\n{result.stdout[-3000:]}\n{result.stderr[-5000:]}"
     assert was_there or not DEFAULT_SAVE_DIR.exists(), f"{command} {args} needs a --save-dir"
     return result

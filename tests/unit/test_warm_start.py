@@ -1,0 +1,40 @@
+"""Commands that tests fork from a server behave as those that a shell starts."""
+
+import subprocess
+
+import pytest
+
+from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
+from tests.helpers.warm_start import run_forked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("fairseq-train", ["--user-dir", "fairseq_mtmoe", "--task", "translation_heated", "--arch", "base_moe", "x"]),
+        ("fairseq-train", ["--user-dir", "fairseq_mtmoe", "nowhere", "--arch", "none"]),
+        ("fairseq-generate", ["--user-dir", "fairseq_mtmoe", "nowhere", "--path", "nothing.pt", "--max-tokens", "9"]),
+        ("mtmoe", ["evaluate", "nowhere", "--path", "nothing.pt"]),
+        ("mtmoe", ["--help"]),
+    ],
+)
+def test_the_same_code_and_output_as_a_fresh_process(command, arguments):
+    forked = run_forked(command, arguments, None, REPOSITORY, ENVIRONMENT, seconds=100)
+    fresh = subprocess.run(
+        [str(BIN / command), *arguments], capture_output=True, text=True, cwd=REPOSITORY, env=ENVIRONMENT
+    )
+    assert forked.returncode == fresh.returncode
+    assert without_places(forked.stdout) == without_places(fresh.stdout)
+    assert without_places(forked.stderr) == without_places(fresh.stderr)
+
+
+def without_places(output):
+    """What a command prints, without the time, a traceback's places, and what other packages say when imported."""
+    lines = [line.split(" | ", 1)[-1] for line in output.splitlines() if not line.startswith((" ", "Traceback"))]
+    return [line for line in lines if not any(name in line for name in ("fairscale", "tensorboardX"))]
+
+
+def test_a_command_that_hangs_is_ended():
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_forked("mtmoe", ["options"], None, REPOSITORY, ENVIRONMENT, seconds=0.01)
