@@ -73,6 +73,7 @@ def serve(command: str) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()
+        os.setpgid(child, child)  # in both, whoever is first
         if not child:
             become(**request)
             sys.exit(main())
@@ -93,8 +94,7 @@ def _wait(child: int, seconds: float) -> int | None:
 
 
 def become(arguments: list[str], streams: list[str], folder: str, environment: dict[str, str], seconds: float) -> None:
-    """Take a command's folder, environment, arguments and streams, and a process group of its own."""
-    os.setpgid(0, 0)
+    """Take a command's folder, environment, arguments and streams."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
