@@ -28,20 +28,14 @@ def register() -> None:
 
     import torch
 
-    from fairseq_mtmoe import training
-    from fairseq_mtmoe.checkpoints import loading
-    from fairseq_mtmoe.data import fairseq_readers
-    from fairseq_mtmoe.errors import install_excepthook
+    from fairseq_mtmoe.fairseq_patches import table
     from fairseq_mtmoe.known_warnings import filter_known
     from fairseq_mtmoe.models import systems
 
     filter_known()
     # fairseq's checkpoints hold their options as a Namespace: a plain container, and safe to unpickle.
     torch.serialization.add_safe_globals([argparse.Namespace])
-    install_excepthook()
-    loading.install()
-    fairseq_readers.install()
-    training.install()
+    table.apply()
     for name in ("optim.fused_adam", "tasks", *(f"models.{system}" for system in systems())):
         importlib.import_module(f"{__name__}.{name}")
 

@@ -1,7 +1,7 @@
 """What a user sees when an input is wrong: one sentence, and no traceback.
 
-Every check of user input in the package raises `UserError`; `install_excepthook` makes the command line print
-its sentence alone. Invariants of our own code are asserted instead, and keep their traceback.
+Every check of user input in the package raises `UserError`; `fairseq_patches/excepthook.py` makes the command line
+print its sentence alone. Invariants of our own code are asserted instead, and keep their traceback.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 MAX_SHOWN = 300
@@ -62,21 +61,7 @@ def _tell_torchrun(error: UserError) -> None:
             json.dump({"message": {"message": str(error), "extraInfo": details}}, file)
 
 
-def install_excepthook() -> None:
-    """Print a `UserError`'s sentence instead of its traceback. Safe to call twice."""
-    previous = sys.excepthook
-    if getattr(previous, "shows_user_errors", False):
-        return
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        user_error = find_user_error(error)
-        if user_error is None:
-            previous(kind, error, trace)
-        else:
-            print(f"error: {user_error}", file=sys.stderr)
-            _tell_torchrun(user_error)
-
-    hook.shows_user_errors = True  # type: ignore[attr-defined]
-    sys.excepthook = hook
-    # hydra prints exceptions itself, with a stack trace, unless it is told to let them through.
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+def show(error: UserError) -> None:
+    """Print the sentence, and let torchrun know of it."""
+    print(f"error: {error}", file=sys.stderr)
+    _tell_torchrun(error)

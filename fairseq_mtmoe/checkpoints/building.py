@@ -203,20 +203,13 @@ def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
     yield from (value for value in vars(module).values() if isinstance(value, Tensor))
 
 
-def install() -> None:
-    """Put the check of a model's size before fairseq builds one from a file. Safe to call twice."""
-    from fairseq import models
+def sized(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `build_model`, with the check of a model's size where a file describes it."""
 
-    if not hasattr(models.build_model, "installed_by"):
-        models.build_model = _sized(models.build_model)
-
-
-def _sized(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def build_model(cfg: Any, task: Any, *args: Any, **kwargs: Any) -> Any:
         return build_within(original, cfg, task, *args, **kwargs)
 
-    build_model.installed_by = __name__  # type: ignore[attr-defined]
     return build_model
 
 

@@ -1,8 +1,7 @@
 """Reading and writing checkpoints so that nothing is lost and nothing is executed.
 
 fairseq retries a failed write into the same file, copies `checkpoint_best.pt` over the last good one in place, loads
-flipped bits as weights, and shows a stack trace for a damaged file. `install` puts these functions in the place of
-fairseq's:
+flipped bits as weights, and shows a stack trace for a damaged file. These functions take the place of fairseq's:
 
 - a file appears under its name only when it is complete, sealed (`checksum.py`) and on the disk;
 - loading and copying read the whole file first, and refuse one that is not what was written;
@@ -147,7 +146,8 @@ def _unloadable(path: str, error: Exception) -> UserError:
     )
 
 
-def _saved_whole(original: Callable[..., Any]) -> Callable[..., Any]:
+def saved_whole(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `torch_persistent_save` by `save`, on this machine's disks."""
     from fairseq.file_io import PathManager
 
     def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> Any:
@@ -158,7 +158,9 @@ def _saved_whole(original: Callable[..., Any]) -> Callable[..., Any]:
     return torch_persistent_save
 
 
-def _writable_or_one_sentence(original: Callable[[str], None]) -> Callable[[str], None]:
+def writable_or_one_sentence(original: Callable[[str], None]) -> Callable[[str], None]:
+    """fairseq's `verify_checkpoint_directory`, which says what is wrong in a sentence."""
+
     def verify_checkpoint_directory(save_dir: str) -> None:
         try:
             original(save_dir)
@@ -167,17 +169,4 @@ def _writable_or_one_sentence(original: Callable[[str], None]) -> Callable[[str]
                 f"`--save-dir` must be a folder in which files can be written, but is {save_dir!r}: {error.strerror}."
             ) from error
 
-    verify_checkpoint_directory.installed_by = __name__  # type: ignore[attr-defined]
     return verify_checkpoint_directory
-
-
-def install() -> None:
-    """Put these functions in the place of fairseq's. Safe to call twice."""
-    from fairseq import checkpoint_utils
-
-    if hasattr(checkpoint_utils.verify_checkpoint_directory, "installed_by"):
-        return
-    checkpoint_utils.verify_checkpoint_directory = _writable_or_one_sentence(
-        checkpoint_utils.verify_checkpoint_directory
-    )
-    checkpoint_utils.torch_persistent_save = _saved_whole(checkpoint_utils.torch_persistent_save)

@@ -1,8 +1,8 @@
 """What fairseq's own commands read: whole models, wherever their experts lie.
 
-`install` lets `fairseq-generate`, `fairseq-interactive`, `fairseq-validate` and our commands find the experts of a
-checkpoint in parts, and build models that hold all of them: each process of these commands has batches of its own, and
-nobody to exchange tokens with. A training process reads its own share instead, inside `reading_with`.
+With these functions `fairseq-generate`, `fairseq-interactive`, `fairseq-validate` and our commands find the experts
+of a checkpoint in parts, and build models that hold all of them: each process of these commands has batches of its own,
+and nobody to exchange tokens with. A training process reads its own share instead, inside `reading_with`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import building, expert_files, file_io, mismatch
+from fairseq_mtmoe.checkpoints import building, expert_files, file_io
 from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
 from fairseq_mtmoe.checkpoints.states import AVERAGES, PARTS
 from fairseq_mtmoe.errors import UserError
@@ -43,22 +43,7 @@ def reading_with(read: Read) -> Iterator[None]:
         _read.reset(token)
 
 
-def install() -> None:
-    """Put these functions in the place of fairseq's, around those of `file_io`. Safe to call twice."""
-    from fairseq import checkpoint_utils
-
-    file_io.install()
-    building.install()
-    if hasattr(checkpoint_utils.load_model_ensemble_and_task, "installed_by"):
-        return
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-    checkpoint_utils.load_model_ensemble_and_task = _whole(checkpoint_utils.load_model_ensemble_and_task)
-    checkpoint_utils.load_ema_from_checkpoint = load_ema
-    checkpoint_utils.PathManager = _copying_checkpoints(checkpoint_utils.PathManager)
-    mismatch.install()
-
-
-def _copying_checkpoints(paths: Any) -> Any:
+def copying_checkpoints(paths: Any) -> Any:
     """fairseq's `PathManager` for those who copy nothing but checkpoints."""
 
     class CheckpointPaths(paths):  # type: ignore[misc]
@@ -92,9 +77,6 @@ def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ran
     rename_criterions(state)
     _keep_options_with_place(state)
     return state
-
-
-load_checkpoint_to_cpu.installed_by = __name__  # type: ignore[attr-defined]
 
 
 def _keep_options_with_place(state: dict[str, Any]) -> None:
@@ -165,7 +147,7 @@ def _say_without_prices(path: str, model: Any) -> None:
         )
 
 
-def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
+def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
     """Models of files: whole, and no others than `building.py` lets them be."""
     from fairseq.file_io import PathManager
 
@@ -187,5 +169,4 @@ def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
             _say_without_prices(path, model)
         return loaded
 
-    load_model_ensemble_and_task.installed_by = __name__  # type: ignore[attr-defined]
     return load_model_ensemble_and_task

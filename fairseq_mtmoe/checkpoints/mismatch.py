@@ -1,8 +1,8 @@
 """A checkpoint that is not this model's: what differs, in one sentence with the option that decides it.
 
 torch lists every parameter that does not fit, and fairseq asks to "ensure that the architectures match". The sizes are
-in the parameters' names and shapes, in the checkpoint as in the model; the languages are in its task's state. `install`
-lets whatever loads a model say which of them differ, while a checkpoint is read inside `explained`.
+in the parameters' names and shapes, in the checkpoint as in the model; the languages are in its task's state. Whatever
+loads a model says which of them differ, while a checkpoint is read inside `explained`.
 """
 
 from __future__ import annotations
@@ -51,19 +51,9 @@ def explained() -> Iterator[None]:
         _origins.reset(token)
 
 
-def install() -> None:
-    """Put these functions around fairseq's that read a checkpoint and load a model's state. Safe to call twice."""
-    from fairseq import checkpoint_utils
-    from fairseq.models import BaseFairseqModel
+def explained_load(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `load_model_ensemble_and_task` inside `explained`."""
 
-    if hasattr(BaseFairseqModel.load_state_dict, "installed_by"):
-        return
-    BaseFairseqModel.load_state_dict = _explaining(BaseFairseqModel.load_state_dict)
-    checkpoint_utils.load_checkpoint_to_cpu = _noting(checkpoint_utils.load_checkpoint_to_cpu)
-    checkpoint_utils.load_model_ensemble_and_task = _explained_load(checkpoint_utils.load_model_ensemble_and_task)
-
-
-def _explained_load(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_model_ensemble_and_task(filenames: Any, *args: Any, **kwargs: Any) -> Any:
         with explained():
@@ -75,7 +65,9 @@ def _explained_load(original: Callable[..., Any]) -> Callable[..., Any]:
     return load_model_ensemble_and_task
 
 
-def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `load_checkpoint_to_cpu`, which notes for `explained` what was read."""
+
     @functools.wraps(original)
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
         state = original(path, *args, **kwargs)
@@ -91,7 +83,9 @@ def _note(path: str, state: Any) -> None:
         origins.append(_origin_of(path, state))
 
 
-def _explaining(original: Callable[..., Any]) -> Callable[..., Any]:
+def explaining(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A model's `load_state_dict`, which inside `explained` says what differs."""
+
     @functools.wraps(original)
     def load_state_dict(model: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         if not _origins.get():
@@ -106,7 +100,6 @@ def _explaining(original: Callable[..., Any]) -> Callable[..., Any]:
             raise UserError(hidden)
         return result
 
-    load_state_dict.installed_by = __name__  # type: ignore[attr-defined]
     return load_state_dict
 
 

@@ -1,7 +1,7 @@
 """What fairseq reads itself on the way of every task: dictionaries, SentencePiece models, lines to translate.
 
-`install` puts readers in their place that say in a sentence what is wrong with a file, and where. What fairseq makes of
-a file that is as it should be stays the same.
+These readers take the place of fairseq's, and say in a sentence what is wrong with a file, and where. What fairseq
+makes of a file that is as it should be stays the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from typing import Any
 
 from fairseq.data import Dictionary
-from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig, OmegaConf
 
@@ -23,17 +22,9 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.files import read_text, regular_file
 
 
-def install() -> None:
-    """Put these readers in the place of fairseq's. Safe to call twice."""
-    if not hasattr(Dictionary.add_from_file, "__wrapped__"):
-        Dictionary.add_from_file = _with_sentences(Dictionary.add_from_file)
-        SentencepieceBPE.__init__ = _checking_the_model(SentencepieceBPE.__init__)
-    interactive = sys.modules.get("fairseq_cli.interactive")
-    if interactive is not None:
-        interactive.buffered_read = read_lines
+def with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dictionary, Any], None]:
+    """fairseq's `Dictionary.add_from_file`, which names the line that is wrong."""
 
-
-def _with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dictionary, Any], None]:
     @functools.wraps(original)
     def add_from_file(dictionary: Dictionary, file: Any) -> None:
         if not isinstance(file, str):
@@ -53,7 +44,9 @@ def _with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Di
     return add_from_file
 
 
-def _checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """fairseq's `SentencepieceBPE.__init__`, which names the model that is none."""
+
     @functools.wraps(original)
     def __init__(encoder: Any, cfg: Any) -> None:
         missing = isinstance(cfg, DictConfig) and OmegaConf.is_missing(cfg, "sentencepiece_model")

@@ -30,8 +30,3 @@ class CheckedFullSharding(fairseq_sharding.FullyShardedDataParallel):
         if not torch.cuda.is_available():
             must_be("--ddp-backend", f"one of {', '.join(BACKENDS)} on a machine without CUDA", "fully_sharded")
         super().__init__(module, *args, **kwargs)
-
-
-def install() -> None:
-    """Put `CheckedFullSharding` where fairseq looks for its wrapper. Safe to call any number of times."""
-    fairseq_sharding.FullyShardedDataParallel = CheckedFullSharding

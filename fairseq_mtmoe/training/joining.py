@@ -35,12 +35,6 @@ _PAUSE = 0.05  # seconds
 _fairseq_main, _fairseq_init = distributed_utils.distributed_main, distributed_utils.distributed_init
 
 
-def install() -> None:
-    """Put these functions in the place of fairseq's. Safe to call any number of times."""
-    distributed_utils.distributed_main = distributed_main
-    distributed_utils.distributed_init = distributed_init
-
-
 def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
     """As fairseq's, also in a process that torch started, which has loaded no plugin yet.
 

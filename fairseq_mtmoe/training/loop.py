@@ -24,6 +24,9 @@ OWED = "owed_validation"  # in a checkpoint's extra state
 RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 
 
+_validate_and_save: Callable[..., Result] | None = None  # fairseq's, of the training command once that is loaded
+
+
 @dataclass(frozen=True)
 class Place:
     """A place in the training as a checkpoint has it, for fairseq's functions that ask its iterator."""
@@ -41,19 +44,11 @@ class Place:
         return self.state
 
 
-def install() -> None:
-    """Put our functions around those of the training command, however it was started. Safe to call twice."""
-    for name in ("fairseq_cli.train", "__main__"):
-        module: Any = sys.modules.get(name)
-        original = getattr(module, "validate_and_save", None)
-        if original is not None and not hasattr(original, "installed_by"):
-            module.validate_and_save = _after_updates(original)
-            module.train = _saving_on_signals(module.train)
-            if not hasattr(checkpoint_utils.load_checkpoint, "makes_up"):
-                checkpoint_utils.load_checkpoint = _making_up(checkpoint_utils.load_checkpoint, original)
+def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
+    """The training command's `validate_and_save`, which is called after each batch."""
+    global _validate_and_save
+    _validate_and_save = original
 
-
-def _after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(original)
     def validate_and_save(
         cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
@@ -72,7 +67,6 @@ def _after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
             return result
         _save_and_end(cfg.checkpoint, trainer, epoch_itr, owed, stop)
 
-    validate_and_save.installed_by = __name__  # type: ignore[attr-defined]
     return validate_and_save
 
 
@@ -102,7 +96,9 @@ def _how_to_go_on(cfg: Any, suffix: str) -> str:
     return f"{command} goes on from `{cfg.save_dir}/checkpoint_last{suffix}.pt`"
 
 
-def _saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
+def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
+    """The training command's `train`, an epoch, in which there are updates after whose end a run can be saved."""
+
     @functools.wraps(original)
     def train(*args: Any, **kwargs: Any) -> Result:
         with signals.watched():  # fairseq-hydra-train loads plugins too late to be watched from its start
@@ -112,7 +108,9 @@ def _saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]
     return train
 
 
-def _making_up(original: Callable[..., Any], validate_and_save: Callable[..., Result]) -> Callable[..., Any]:
+def making_up(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `checkpoint_utils.load_checkpoint` for one training at a time, which makes up for what it owes."""
+
     @functools.wraps(original)
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
         """As fairseq's, for one training at a time; then validates, and saves, where a signal kept the run from it."""
@@ -123,7 +121,8 @@ def _making_up(original: Callable[..., Any], validate_and_save: Callable[..., Re
         if owed and not any(getattr(cfg, name) for name in RESETS):
             place = Place(owed["epoch"], owed["end_of_epoch"], extra_state["train_iterator"])
             subsets = trainer.cfg.dataset.valid_subset.split(",")
-            losses, is_over = validate_and_save(
+            assert _validate_and_save is not None, "it is the training command that calls this"
+            losses, is_over = _validate_and_save(
                 trainer.cfg, trainer, trainer.task, place, subsets, owed["end_of_epoch"]
             )
             if owed["end_of_epoch"]:
@@ -132,5 +131,4 @@ def _making_up(original: Callable[..., Any], validate_and_save: Callable[..., Re
                 trainer.cfg.optimization.max_epoch = -1  # no epoch is begun
         return extra_state, epoch_itr
 
-    load_checkpoint.makes_up = True  # type: ignore[attr-defined]
     return load_checkpoint

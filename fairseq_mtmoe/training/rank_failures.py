@@ -6,14 +6,10 @@ interpreter's ordinary exit can wait there for the others for ever.
 
 from __future__ import annotations
 
-import atexit
-import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 from torch import distributed as dist
@@ -27,7 +23,6 @@ _LOST = re.compile(
     r"|TCPStore|Application timeout|NCCL (error|communicator)|ncclRemoteError|ncclSystemError"
     r"|collective operation timeout"
 )
-_IN_SPAWNED = re.compile(r"^fairseq_mtmoe\.errors\.UserError: (.*)$", re.MULTILINE)
 
 _seconds: float | None = None  # what `set_timeout` set last
 _between_hosts: dict[Any, Any] = {}  # by the group of all processes, the one that `between_hosts` made beside it
@@ -135,36 +130,3 @@ def _words_of_loss(error: BaseException) -> str | None:
         seen.append(link)
         link = link.__cause__ or link.__context__
     return None
-
-
-def install() -> None:
-    """Make uncaught errors of a run in several processes end this process at once. Safe to call twice."""
-    previous = sys.excepthook
-    if getattr(previous, "ends_processes", False):
-        return
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        sentence = lost_process(error) or _raised_in_spawned(error)
-        if sentence is None:
-            previous(kind, error, trace)
-        else:
-            previous(UserError, sentence, None)
-        if several_processes():
-            atexit.register(_leave)  # when torch's hook, which is around this one, has printed what it collects
-
-    hook.ends_processes = True  # type: ignore[attr-defined]
-    hook.shows_user_errors = getattr(previous, "shows_user_errors", False)  # type: ignore[attr-defined]
-    sys.excepthook = hook
-
-
-def _leave() -> None:
-    """End this process, so that the others notice at once; leaving in order could wait for them."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
-
-
-def _raised_in_spawned(error: BaseException) -> UserError | None:
-    """The `UserError` in the traceback that torch brings, as text, from a process that it started."""
-    match = _IN_SPAWNED.search(str(error)) if type(error).__name__ == "ProcessRaisedException" else None
-    return UserError(match[1]) if match else None

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fairseq import checkpoint_utils
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.file_io import PathManager
 from fairseq.optim import OPTIMIZER_REGISTRY
@@ -32,14 +31,9 @@ WRAPPERS = {
 }
 
 
-def install() -> None:
-    """Look for the checkpoint to go on from before fairseq does. Safe to call twice."""
-    original = checkpoint_utils.load_checkpoint
-    if not hasattr(original, "installed_by"):
-        checkpoint_utils.load_checkpoint = _expecting(original)
+def expecting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `load_checkpoint`, which looks first whether the file to go on from is there."""
 
-
-def _expecting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_checkpoint(cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
         asked = asked_for(cfg, trainer.checkpoint_suffix or "")
@@ -47,7 +41,6 @@ def _expecting(original: Callable[..., Any]) -> Callable[..., Any]:
             expect(*asked)
         return original(cfg, trainer, **passthrough_args)
 
-    load_checkpoint.installed_by = __name__  # type: ignore[attr-defined]
     return load_checkpoint
 
 

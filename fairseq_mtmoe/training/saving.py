@@ -29,14 +29,9 @@ from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.training import error_broadcast, rank_failures
 
 
-def install() -> None:
-    """Put the wait of the other processes around fairseq's `save_checkpoint`. Safe to call twice."""
-    original = checkpoint_utils.save_checkpoint
-    if not hasattr(original, "installed_by"):
-        checkpoint_utils.save_checkpoint = _together(original)
+def together(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `save_checkpoint`, with the wait of the other processes where experts are in several."""
 
-
-def _together(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def save_checkpoint(cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
         if hasattr(trainer, "expect_finite_weights"):  # fairseq's trainer of parallel models has not
@@ -54,7 +49,6 @@ def _together(original: Callable[..., Any]) -> Callable[..., Any]:
             expert_files.tidy(cfg.save_dir)
         return saved
 
-    save_checkpoint.installed_by = __name__  # type: ignore[attr-defined]
     return save_checkpoint
 
 

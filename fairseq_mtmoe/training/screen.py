@@ -15,12 +15,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from fairseq.dataclass import constants
-from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import progress_bar
 from fairseq.logging.meters import AverageMeter
 from rich.console import Console
@@ -174,7 +171,7 @@ class RichProgressBar(progress_bar.SimpleProgressBar):
 def follow(trainer: Any) -> None:
     """Called by our trainer: whose updates the screen counts."""
     _screen.trainer = trainer
-    if _is_rich(trainer.cfg.common.log_format):
+    if is_rich(trainer.cfg.common.log_format):
         log_to_file(trainer.cfg)  # where fairseq has spawned this process, nothing of ours came before
 
 
@@ -215,42 +212,12 @@ def _is_first_process() -> bool:
     return int(os.environ.get("RANK", 0)) == 0
 
 
-def install() -> None:
-    """Add the format to fairseq's. Safe to call any number of times."""
-    if NAME in constants.LOG_FORMAT_CHOICES.__members__:
-        return
-    _add_choice(constants.LOG_FORMAT_CHOICES, NAME)
-    progress_bar.progress_bar = _with_rich(progress_bar.progress_bar)
-    distributed_utils.call_main = _with_screen(distributed_utils.call_main)
+def with_screen(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `call_main`; with `--log-format rich` a training's log goes to a file."""
 
-
-def _add_choice(choices: type[Enum], name: str) -> None:
-    """One more member: fairseq's configurations refer to this class and were built with it before we came."""
-    member = object.__new__(choices)
-    member._name_ = member._value_ = name
-    choices._member_names_.append(name)
-    choices._member_map_[name] = choices._value2member_map_[name] = member
-
-
-def _with_rich(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def make(iterator: Any, log_format: Any = None, log_interval: int = 100, **kwargs: Any) -> Any:
-        if not _is_rich(log_format):
-            return original(iterator, log_format, log_interval, **kwargs)
-        simple = progress_bar.SimpleProgressBar  # around it come fairseq's wrappers (tensorboard and others)
-        progress_bar.SimpleProgressBar = RichProgressBar
-        try:
-            return original(iterator, "simple", log_interval, **{**kwargs, "log_file": None})
-        finally:
-            progress_bar.SimpleProgressBar = simple
-
-    return make
-
-
-def _with_screen(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-        if not _is_rich(cfg.common.log_format) or not main.__module__.endswith("train"):
+        if not is_rich(cfg.common.log_format) or not main.__module__.endswith("train"):
             return original(cfg, main, **kwargs)
         log_to_file(cfg)
         cfg.common.log_file = None  # fairseq would write some of the lines there once more
@@ -262,7 +229,8 @@ def _with_screen(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_main
 
 
-def _is_rich(log_format: Any) -> bool:
+def is_rich(log_format: Any) -> bool:
+    """Whether this is the value of `--log-format` for which this module is there."""
     return log_format is not None and str(log_format) == NAME
 
 

@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from fairseq.distributed import utils
 from torch import distributed as dist
 from torch.multiprocessing.spawn import ProcessExitedException
 
@@ -143,14 +142,9 @@ def elected(votes: float, world_size: int) -> signal.Signals | None:
     return next((number for number, count in zip(SIGNALS, counts, strict=True) if count), None)
 
 
-def install() -> None:
-    """Watch the signals of fairseq's training command from its start. Safe to call any number of times."""
-    if not getattr(utils.call_main, "watches_signals", False):
-        utils.call_main = _watching(utils.call_main)
-        os.register_at_fork(after_in_child=_leave_to_parent)
+def watching(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `call_main`, which watches the signals of a training from its start."""
 
-
-def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
         with watched_if_training(cfg, main):
@@ -163,7 +157,6 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
                     raise SystemExit(code) from None  # the process that it started has said it
                 raise
 
-    call_main.watches_signals = True  # type: ignore[attr-defined]
     return call_main
 
 
@@ -191,3 +184,6 @@ def _obey_parent() -> None:
         info = signal.sigwaitinfo(SIGNALS)
         if info.si_signo == signal.SIGTERM and info.si_pid == os.getppid():
             os._exit(0)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

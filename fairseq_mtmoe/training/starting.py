@@ -73,13 +73,9 @@ def decide(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, str
     return Start(world_size, rank, None, no_spawn, 0, spawn_on_cpus=world_size)
 
 
-def install() -> None:
-    """Decide before fairseq's commands do. Safe to call any number of times."""
-    if not hasattr(distributed_utils.call_main, "decides"):
-        distributed_utils.call_main = _deciding(distributed_utils.call_main)
+def deciding(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `call_main` with what `decide` says, which starts processes on CPUs, too."""
 
-
-def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
         options = cfg.distributed_training
@@ -93,7 +89,6 @@ def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
             return _spawn(cfg, main, kwargs, start.spawn_on_cpus)
         return original(cfg, main, **kwargs)
 
-    call_main.decides = True  # type: ignore[attr-defined]
     return call_main
 
 

@@ -23,12 +23,7 @@ from fairseq_mtmoe.moe import MoELayer
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.training import (
-    bfloat16,
-    cpu_processes,
     epoch_position,
-    full_sharding,
-    help_text,
-    joining,
     loop,
     nonfinite,
     rank_failures,
@@ -37,8 +32,6 @@ from fairseq_mtmoe.training import (
     saving,
     screen,
     signals,
-    starting,
-    zero_sharding,
 )
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
 from fairseq_mtmoe.training.gradients import clip_all, local_experts
@@ -90,7 +83,6 @@ class SparseTrainer(Trainer):
         self._comm_log = ExpertCommLog(expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False))
         if self._nonfinite is not None:
             self.get_criterion().register_forward_hook(show_in_gradients)
-        loop.install()
 
     def _number(self, name: str, least: int) -> int | None:
         value: int | None = getattr(self.cfg.model, name, None)
@@ -369,28 +361,3 @@ class SparseTrainer(Trainer):
         """As fairseq's; but not for an error's sake: the other processes, who would have to help, do not know of it."""
         if sys.exc_info()[0] is None or not self._exchanges:
             super().consolidate_optimizer()
-
-
-def install() -> None:
-    """Let fairseq's commands train with `SparseTrainer`. Safe to call twice."""
-    bfloat16.install()
-    rank_failures.install()
-    resuming.install()
-    saving.install()
-    starting.install()
-    joining.install()
-    cpu_processes.install()
-    full_sharding.install()
-    help_text.install()
-    zero_sharding.install()
-    screen.install()
-    signals.install()
-    Trainer.__new__ = _new
-
-
-def _new(cls: type[Trainer], cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-    if cls is Trainer:
-        cls = SparseTrainer
-    elif not issubclass(cls, SparseTrainer) and hasattr(cfg, "distributed_training"):
-        refuse_what_cannot_work(cfg, model)  # fairseq's trainer of parallel models
-    return object.__new__(cls)

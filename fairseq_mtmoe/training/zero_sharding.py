@@ -8,18 +8,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import fairseq.optim
 import torch
 from fairseq.optim.shard import shard_ as fairseq_shard
 from torch import Tensor
 from torch import distributed as dist
 
 Group = dict[str, Any]
-
-
-def install() -> None:
-    """Put `shard` where fairseq's trainer finds its own. Safe to call any number of times."""
-    fairseq.optim.shard_ = shard
 
 
 def shard(optimizer: Any, process_group: Any) -> None:

@@ -104,7 +104,7 @@ def a_fault_in_the_first(rank):
         def fail(*args, **kwargs):
             raise ValueError("Nobody foresaw this.\nAnd more.")
 
-        fail.installed_by = __name__  # or registering the plugin again would put ours around it
+        fail.patched_by = __name__  # or registering the plugin again would put ours around it
         checkpoint_utils.torch_persistent_save = fail
 
 

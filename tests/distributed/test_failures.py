@@ -23,7 +23,7 @@ sys.path.insert(0, os.getcwd())
 import fairseq_mtmoe
 fairseq_mtmoe.register()
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training import SparseTrainer
+from fairseq_mtmoe.training.trainer import SparseTrainer
 from fairseq_cli import train
 
 rank, place, happening, folder = int(sys.argv[1]), *sys.argv[2:5]

@@ -60,7 +60,8 @@ def interrupted(method: str, when: int, number: signal.Signals, at_calls: bool =
     Args:
         when: the number of the call, or with `at_calls=False` of updates that were made.
     """
-    from fairseq_mtmoe.training import SparseTrainer, signals
+    from fairseq_mtmoe.training import signals
+    from fairseq_mtmoe.training.trainer import SparseTrainer
 
     original, calls = getattr(SparseTrainer, method), itertools.count(1)
 
@@ -88,7 +89,7 @@ class _watched:
     def __enter__(self) -> None:
         from fairseq_cli import train
 
-        from fairseq_mtmoe.training import SparseTrainer
+        from fairseq_mtmoe.training.trainer import SparseTrainer
 
         self.saved = (SparseTrainer.train_step, SparseTrainer.clip_grad_norm, train.validate)
         result, (train_step, clip_grad_norm, validate) = self.result, self.saved
@@ -121,6 +122,6 @@ class _watched:
     def __exit__(self, *_: object) -> None:
         from fairseq_cli import train
 
-        from fairseq_mtmoe.training import SparseTrainer
+        from fairseq_mtmoe.training.trainer import SparseTrainer
 
         SparseTrainer.train_step, SparseTrainer.clip_grad_norm, train.validate = self.saved

@@ -11,8 +11,11 @@ from fairseq_mtmoe.errors import UserError, find_user_error, must_be
 from tests.helpers.commands import BIN
 
 SCRIPT = """
-from fairseq_mtmoe.errors import UserError, install_excepthook
-install_excepthook(); install_excepthook()
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.fairseq_patches.excepthook import showing_sentences
+from fairseq_mtmoe.fairseq_patches.patch import Patch
+patch = Patch("sys.excepthook", (showing_sentences,), "a test")
+patch.apply(); patch.apply()
 try:
     {inner}
 except Exception:

@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "criterions": {"errors", "moe"},
     "optim": {"errors"},
     "training": {"errors", "files", "known_warnings", "moe", "checkpoints", "slots", "sparsify", "optim"},
+    "fairseq_patches": {"errors", "checkpoints", "data", "training"},
     "data": {"errors", "files", "data/sampling", "data/translation/tiers"},
     "evaluation": {"errors", "files", "moe", "checkpoints", "data", "data/translation/tiers"},
     "tasks": {

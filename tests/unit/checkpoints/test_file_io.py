@@ -51,7 +51,7 @@ def test_fairseq_saves_copies_and_loads_through_these_functions(tmp_path):
     assert copy(src_path=first, dst_path=second, overwrite=True) and not copy(first, second)
     assert file_io.load(second)["model"]["w"].shape == (1000,)
     assert verify(first) == verify(second) is not None
-    assert hasattr(checkpoint_utils.load_checkpoint_to_cpu, "installed_by")
+    assert hasattr(checkpoint_utils.load_checkpoint_to_cpu, "patched_by")
 
 
 def test_an_error_of_another_kind_comes_through_as_it_is(tmp_path):

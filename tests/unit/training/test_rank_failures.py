@@ -8,6 +8,7 @@ import pytest
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.fairseq_patches.excepthook import raised_in_spawned
 from fairseq_mtmoe.training import rank_failures
 
 LOST = (
@@ -57,9 +58,11 @@ def test_in_one_process_no_error_is_a_loss():
 
 SCRIPT = """
 import sys
-from fairseq_mtmoe.errors import install_excepthook
+from fairseq_mtmoe.fairseq_patches.excepthook import showing_sentences
+from fairseq_mtmoe.fairseq_patches.patch import Patch
 from fairseq_mtmoe.training import rank_failures
-install_excepthook(); rank_failures.install(); rank_failures.install()
+patch = Patch("sys.excepthook", (showing_sentences,), "a test")
+patch.apply(); patch.apply()
 from torch import distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 rank_failures.several_processes = lambda: True
@@ -87,5 +90,5 @@ def test_an_uncaught_error_is_printed_and_ends_the_process(error, said):
 def test_a_sentence_from_a_process_that_torch_started_is_shown_alone():
     kind = type("ProcessRaisedException", (Exception,), {})
     text = "\n-- Process 0 terminated:\nTraceback …\nfairseq_mtmoe.errors.UserError: `x` is bad.\n"
-    assert str(rank_failures._raised_in_spawned(kind(text))) == "`x` is bad."
-    assert rank_failures._raised_in_spawned(ValueError(text)) is None
+    assert str(raised_in_spawned(kind(text))) == "`x` is bad."
+    assert raised_in_spawned(ValueError(text)) is None

@@ -10,10 +10,10 @@ from fairseq.data import Dictionary
 from fairseq.file_io import PathManager
 from omegaconf import OmegaConf, open_dict
 
+from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.sparsify.upcycle import upcycle
-from fairseq_mtmoe.training.resuming import install
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.trainers import groups_of, state_of, trainer_here
 
@@ -53,7 +53,7 @@ def sentence(tmp_path, *arguments, **keywords):
 
 
 def test_a_run_that_names_none_begins_anew(tmp_path):
-    install()
+    register()
     assert go_on(tmp_path, "sparse").get_num_updates() == 0
     assert go_on(tmp_path, "sparse", "--restore-file", "checkpoint_last.pt").get_num_updates() == 0
 

@@ -11,6 +11,7 @@ from multiprocessing.context import SpawnProcess
 import pytest
 from torch.multiprocessing import spawn
 
+from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.training import signals
 from tests.helpers.digits import make_digit_corpus
@@ -188,7 +189,7 @@ def with_worker(tell):
 
 
 def test_workers_end_by_their_parents_signal_alone():
-    signals.install()
+    register()
     assert ends(with_worker) == 0
 
 

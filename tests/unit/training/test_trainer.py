@@ -8,8 +8,9 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf, open_dict
 
+from fairseq_mtmoe import register
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training import SparseTrainer, install
+from fairseq_mtmoe.training.trainer import SparseTrainer
 from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.trainers import WAYS, groups_of, spoil, state_of, trainer_here
@@ -43,7 +44,7 @@ def assert_equal(found, right):
 
 
 def test_it_takes_the_place_of_fairseqs_trainer_and_of_no_other(corpus, tmp_path):
-    install()
+    register()
     ours = trainer_here(corpus, tmp_path, *SMALL)
     assert type(ours) is SparseTrainer
     arguments = (ours.cfg, ours.task, ours.get_model(), ours.get_criterion())

@@ -6,7 +6,7 @@ import multiprocessing
 import pytest
 from fairseq.tasks.fairseq_task import FairseqTask
 
-from fairseq_mtmoe.training import SparseTrainer
+from fairseq_mtmoe.training.trainer import SparseTrainer
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.training import train_here
 

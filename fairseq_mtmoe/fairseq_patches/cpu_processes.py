@@ -10,19 +10,9 @@ from typing import Any
 
 import torch
 from fairseq import utils
-from fairseq.distributed import utils as distributed_utils
-from fairseq.models import distributed_fairseq_model
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-
-
-def install() -> None:
-    """Put these functions in the place of fairseq's. Safe to call any number of times."""
-    distributed_fairseq_model.DistributedDataParallel = data_parallel
-    if not hasattr(utils.clip_grad_norm_, "installed_by"):
-        utils.clip_grad_norm_ = _beside_gpus(utils.clip_grad_norm_)
-        distributed_utils.all_gather_list = _from_cpus(distributed_utils.all_gather_list)
 
 
 def data_parallel(module: nn.Module, **options: Any) -> DistributedDataParallel:
@@ -32,7 +22,9 @@ def data_parallel(module: nn.Module, **options: Any) -> DistributedDataParallel:
     return DistributedDataParallel(module, **options)
 
 
-def _from_cpus(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+def from_cpus(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """fairseq's `all_gather_list` by way of GPUs only where NCCL joins the processes."""
+
     def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
         """As fairseq's: the data of all processes, which it sends by GPU."""
         if dist.get_backend(group) == "nccl":
@@ -45,7 +37,9 @@ def _from_cpus(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     return all_gather_list
 
 
-def _beside_gpus(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def beside_gpus(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """fairseq's `clip_grad_norm_`, whose norm is where the gradients are."""
+
     def clip_grad_norm_(params: Any, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
         """As fairseq's: scale gradients so that the norm of all but experts' is at most `max_norm`; returns it."""
         params = [params] if isinstance(params, Tensor) else list(params)
@@ -61,5 +55,4 @@ def _beside_gpus(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             torch._foreach_mul_([parameter.grad.detach() for parameter in given], scale)
         return norm
 
-    clip_grad_norm_.installed_by = __name__  # type: ignore[attr-defined]
     return clip_grad_norm_

@@ -15,15 +15,9 @@ _HELP = {"-h", "--help"}
 _EPILOG = "`mtmoe options` lists what the plugin fairseq_mtmoe adds, with the defaults of each architecture."
 
 
-def install() -> None:
-    """Put this around fairseq's `parse_args_and_arch`. Safe to call twice."""
-    from fairseq import options
+def with_whole_help(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `parse_args_and_arch`, which adds the chosen options before it prints its help."""
 
-    if not hasattr(options.parse_args_and_arch, "installed_by"):
-        options.parse_args_and_arch = _with_whole_help(options.parse_args_and_arch)
-
-
-def _with_whole_help(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def parse_args_and_arch(
         parser: argparse.ArgumentParser, input_args: list[str] | None = None, *args: Any, **kwargs: Any
@@ -35,7 +29,6 @@ def _with_whole_help(original: Callable[..., Any]) -> Callable[..., Any]:
             parser.parse_args(["--help"])
         return original(parser, input_args, *args, **kwargs)
 
-    parse_args_and_arch.installed_by = __name__  # type: ignore[attr-defined]
     return parse_args_and_arch
 
 

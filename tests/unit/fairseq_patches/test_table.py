@@ -1,0 +1,199 @@
+"""What is replaced in other packages: all of it is in the table, and fits the fairseq that is installed."""
+
+import ast
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from fairseq import checkpoint_utils
+
+import fairseq_mtmoe
+from fairseq_mtmoe import register
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.fairseq_patches import patch as patches
+from fairseq_mtmoe.fairseq_patches.patch import Patch, _fits, instead
+from fairseq_mtmoe.fairseq_patches.table import PATCHES, apply, apply_to_commands
+
+PACKAGE = Path(fairseq_mtmoe.__file__).parent
+OURS = "fairseq_mtmoe"
+
+TARGETS = {
+    "sys.excepthook",
+    "fairseq.checkpoint_utils.PathManager",
+    "fairseq.checkpoint_utils.load_checkpoint",
+    "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
+    "fairseq.checkpoint_utils.load_ema_from_checkpoint",
+    "fairseq.checkpoint_utils.load_model_ensemble_and_task",
+    "fairseq.checkpoint_utils.save_checkpoint",
+    "fairseq.checkpoint_utils.torch_persistent_save",
+    "fairseq.checkpoint_utils.verify_checkpoint_directory",
+    "fairseq.data.Dictionary.add_from_file",
+    "fairseq.data.encoders.sentencepiece_bpe.SentencepieceBPE.__init__",
+    "fairseq.dataclass.constants.LOG_FORMAT_CHOICES",
+    "fairseq.distributed.fully_sharded_data_parallel.FullyShardedDataParallel",
+    "fairseq.distributed.utils.all_gather_list",
+    "fairseq.distributed.utils.call_main",
+    "fairseq.distributed.utils.distributed_init",
+    "fairseq.distributed.utils.distributed_main",
+    "fairseq.logging.progress_bar.progress_bar",
+    "fairseq.models.BaseFairseqModel.load_state_dict",
+    "fairseq.models.build_model",
+    "fairseq.models.distributed_fairseq_model.DistributedDataParallel",
+    "fairseq.optim.shard_",
+    "fairseq.options.parse_args_and_arch",
+    "fairseq.trainer.Trainer.__new__",
+    "fairseq.utils.clip_grad_norm_",
+    "fairseq_cli.interactive.buffered_read",
+    "fairseq_cli.train.train",
+    "fairseq_cli.train.validate_and_save",
+}
+
+
+def test_the_table_is_this_one():
+    assert [patch.target for patch in PATCHES if patch.target not in TARGETS] == []
+    assert len(PATCHES) == len(TARGETS) and all(patch.why and patch.versions for patch in PATCHES)
+
+
+# ---- nothing else is replaced ----
+
+
+def foreign_names(tree):
+    """The names that a file binds to other packages, and to what is in them."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {(name.asname or name.name).split(".")[0] for name in node.names if not name.name.startswith(OURS)}
+        elif isinstance(node, ast.ImportFrom) and not node.module.startswith(OURS):
+            found |= {name.asname or name.name for name in node.names}
+    return found
+
+
+def targets_of(node):
+    """What a statement or an expression assigns to."""
+    if isinstance(node, ast.Assign):
+        return node.targets
+    if isinstance(node, ast.AugAssign | ast.AnnAssign):
+        return [node.target]
+    if isinstance(node, ast.Delete):
+        return node.targets
+    is_setattr = (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr")
+    )
+    return [ast.Attribute(node.args[0], "")] if is_setattr else []
+
+
+def replaced_in(source):
+    """The lines in which attributes of other packages are assigned, or modules are looked up to do so."""
+    tree = ast.parse(source)
+    foreign, found = foreign_names(tree), []
+    for node in ast.walk(tree):
+        for target in targets_of(node):
+            for part in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+                base = part
+                while isinstance(base, ast.Attribute | ast.Subscript):
+                    base = base.value
+                if base is not part and isinstance(base, ast.Name) and base.id in foreign - {"os"}:
+                    found.append(node.lineno)  # `os.environ` is the process's own
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.modules.get", "sys.modules.values"):
+            found.append(node.lineno)
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules":
+            found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize(
+    "line", ["utils.f = 1", "utils.C.f, x = 1, 2", "setattr(utils, 'f', 1)", "del utils.f", "m = sys.modules['a']"]
+)
+def test_a_replacement_is_seen(line):
+    assert replaced_in(f"import sys\nfrom fairseq import utils\n{line}\nx.y = 1\n") == [3]
+
+
+def test_nothing_is_replaced_outside_the_room():
+    files = [file for file in PACKAGE.rglob("*.py") if "fairseq_patches" not in file.parts]
+    assert len(files) > 90
+    assert {str(file): lines for file in files if (lines := replaced_in(file.read_text(encoding="utf-8")))} == {}
+
+
+# ---- it is put in place once ----
+
+
+def test_applying_again_changes_nothing():
+    register()
+    before = [getattr(owner, name) for patch in PATCHES for owner, name in patch._owners()]
+    register()
+    apply()
+    assert [getattr(owner, name) for patch in PATCHES for owner, name in patch._owners()] == before
+    assert all(hasattr(found, "patched_by") for found in before) and len(before) >= len(PATCHES) - 3
+
+
+def test_what_somebody_put_in_a_place_since_is_wrapped_as_the_original_was(monkeypatch):
+    register()
+    called = []
+    monkeypatch.setattr(checkpoint_utils, "save_checkpoint", lambda *args: called.append(args))
+    register()
+    ours = checkpoint_utils.save_checkpoint
+    register()
+    assert checkpoint_utils.save_checkpoint is ours and hasattr(ours, "patched_by")
+
+
+def test_commands_are_patched_once_they_are_loaded(monkeypatch):
+    command = Namespace(buffered_read=len, make_batches=len)
+    monkeypatch.setitem(sys.modules, "fairseq_cli.interactive", command)
+    with pytest.raises(UserError, match=r"^`fairseq_cli\.interactive\.buffered_read` must take \(input, buffer_size\)"):
+        monkeypatch.setattr(patches, "_checked", set())
+        apply_to_commands()
+    monkeypatch.setattr(patches, "_checked", {patch.target for patch in PATCHES})
+    apply_to_commands()
+    assert command.buffered_read is not len and command.make_batches is len
+
+
+# ---- signatures ----
+
+
+def test_all_fit_the_installed_fairseq():
+    """Of what is wrapped: `functools.wraps` shows the signature below; what is replaced whole has the same one."""
+    import fairseq_cli.interactive
+    import fairseq_cli.train
+
+    assert fairseq_cli.interactive and fairseq_cli.train
+    shown = [patch.target for patch in PATCHES if not patch.signature]
+    assert shown == [
+        "sys.excepthook",
+        "fairseq.distributed.fully_sharded_data_parallel.FullyShardedDataParallel",
+        "fairseq.dataclass.constants.LOG_FORMAT_CHOICES",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "fits"),
+    [
+        ("(a, b=1)", "(a, b=1)", True),
+        ("(a, b=1)", "(a, b=2)", False),
+        ("(a, b=1)", "(a, b=1, c=2)", False),
+        ("(a, b=1, ...)", "(a, b=1, c=2)", True),
+        ("(a, b=1, ...)", "(a, b=1)", True),
+        ("(a, ...)", "(a, c, *args)", False),
+        ("(a, ...)", "(a, *args, **kwargs)", True),
+        ("(a, ...)", "(b, a)", False),
+    ],
+)
+def test_further_parameters_need_defaults(expected, found, fits):
+    assert _fits(expected, found) == fits
+
+
+@pytest.mark.parametrize(
+    ("name", "signature", "sentence"),
+    [
+        ("f", "(cfg, task)", r"must take \(cfg, task\), but takes \(cfg, more=None\) in the installed fairseq 0\.12"),
+        ("g", "(cfg)", "must be there, but is not in the installed fairseq"),
+    ],
+)
+def test_another_signature_is_a_sentence(name, signature, sentence, monkeypatch):
+    def f(cfg: int, more: "str | None" = None) -> None: ...
+
+    monkeypatch.setattr(checkpoint_utils, "f", f, raising=False)
+    patch = Patch(f"fairseq.checkpoint_utils.{name}", (instead(len),), "a test", signature)
+    with pytest.raises(UserError, match=f"^`fairseq.checkpoint_utils.{name}` {sentence}.* is tested with fairseq"):
+        patch.apply()
+    assert getattr(checkpoint_utils, "f", None) is f
