@@ -10,6 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+# Within the names of a sparse model's state, after the block's path:
+MOE = ".moe."  # the layer that took the place of the feed-forward one
+EXPERTS = ".moe.experts."  # its experts, stacked
+GATE = ".moe.gate.weight"
+
 # name within a block of the dense model -> name within the same block of the sparse one
 DENSE_TO_EXPERTS = {
     "fc1.weight": "moe.experts.fc1_weight",

@@ -29,6 +29,7 @@ from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, real_tokens
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
 TRAININGS = ("balanced", "prices")
 EVALUATIONS = ("prices", "greedy")
+GATES = ("base", "task", "switch")  # the kinds
 
 
 @dataclass(frozen=True)
@@ -265,9 +266,8 @@ def build_gate(
     Raises:
         UserError: an unknown kind, no expert, or a task gate without tasks.
     """
-    kinds: dict[str, type[Gate]] = {"task": TaskGate, "switch": SwitchGate}
+    if kind not in GATES:
+        must_be("gate", f"one of {', '.join(GATES)}", kind)
     if kind == "base":
         return BaseGate(num_experts, hidden_size, num_tasks, base)
-    if kind not in kinds:
-        must_be("gate", "one of base, task, switch", kind)
-    return kinds[kind](num_experts, hidden_size, num_tasks)
+    return (TaskGate if kind == "task" else SwitchGate)(num_experts, hidden_size, num_tasks)

@@ -1,41 +1,76 @@
 """A block's feed-forward layer, or a mixture of experts in its place.
 
-"Tricks for Training Sparse Translation Models", §2.3. Which blocks have experts, and of which kind, is a `SlotPlan`.
+"Tricks for Training Sparse Translation Models", §2.3.
 """
 
-from typing import Optional
+from __future__ import annotations
 
-from torch import LongTensor, Tensor, nn
+from dataclasses import dataclass, field
 
-from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+from torch import Tensor, nn
+
+from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.gates import BaseGate
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle
-from fairseq_mtmoe.slots.plan import SlotPlan
+from fairseq_mtmoe.slots.batch_context import BatchContext
+from fairseq_mtmoe.slots.slot import SlotBlock
 
 
-class ExpertSlot(nn.Module):
-    """Mixed into a block of fairseq: its feed-forward layer is dense (`fc1`, `fc2`) or a mixture of experts (`moe`)."""
+@dataclass(frozen=True)
+class ExpertPlan:
+    """What one block's experts are: the gate's kind, their number, how they are combined, the number of tasks.
 
-    def plan_experts(self, plan: SlotPlan, token_counts: TokenCounts) -> None:
-        """Remember the plan, and follow it at once unless the model starts dense. The stack shares `token_counts`."""
+    `base` is how BASE gates route. `timeout` is in seconds, for the exchange between processes; `shuffles_tokens` mixes
+    theirs before BASE assigns.
+    """
+
+    gate: str
+    num_experts: int
+    combine: str
+    num_tasks: int
+    starts_dense: bool
+    base: BaseRouting = field(default_factory=BaseRouting)
+    shuffles_tokens: bool = True
+    timeout: float | None = None
+
+    def fill(self, block: SlotBlock, token_counts: TokenCounts) -> None:
+        """Put an expert slot into a block, with its experts unless the model starts dense."""
+        slot = ExpertSlot(self, token_counts)
+        block.slot = slot
+        if not self.starts_dense:
+            slot.sparsify(block, copy_dense=False)
+
+
+class ExpertSlot:
+    """Dense, then sparse: the block's own feed-forward layer until `sparsify`, and `moe` from then on."""
+
+    def __init__(self, plan: ExpertPlan, token_counts: TokenCounts) -> None:
         self.plan = plan
         self.token_counts = token_counts
-        self.moe: Optional[MoELayer] = None
-        if not plan.starts_dense:
-            self.sparsify(copy_dense=False)
+        self.moe: MoELayer | None = None
 
-    def sparsify(self, copy_dense: bool = True) -> None:
-        """Replace the feed-forward layer by experts: copies of it, or with an initialisation of their own."""
-        fc1, fc2 = self.fc1, self.fc2
+    def __call__(self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
+        """See `Slot`. The gate reads the residual stream itself, the experts what the dense layer would read."""
+        if self.moe is None:
+            return block.dense_branch(branch_input)
+        mask, ids = context.padding_mask, context.task_ids
+        mask_LB = None if mask is None else mask.t()
+        task_LB = None if ids is None else ids.unsqueeze(0).expand(hidden.shape[:2])
+        output: Tensor = self.moe(hidden, branch_input, mask_LB, task_LB)
+        return output
+
+    def sparsify(self, block: SlotBlock, copy_dense: bool = True) -> None:
+        """Replace the block's feed-forward layer by experts: copies of it, or with an initialisation of their own."""
+        fc1, fc2 = block.fc1, block.fc2
         plan = self.plan
         placement = place_experts(plan.num_experts, plan.timeout)
         bank = ExpertBank(
             plan.num_experts,
             fc1.in_features,
             fc1.out_features,
-            activation=self.activation_fn,
-            dropout=self.activation_dropout_module.p,
+            activation=block.activation_fn,
+            dropout=block.activation_dropout_module.p,
             placement=placement,
         )
         if copy_dense:
@@ -45,19 +80,22 @@ class ExpertSlot(nn.Module):
             gate.shuffle = TokenShuffle(placement, self.token_counts)
         moe = MoELayer(gate, bank, combine=plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)
         moe.requires_grad_(fc1.weight.requires_grad)
-        moe.train(self.training)
-        del self.fc1, self.fc2
-        self.moe = moe
+        moe.train(block.training)
+        del block.fc1, block.fc2
+        block.moe = self.moe = moe
 
-    def experts_branch(self, h: Tensor, padding_mask: Optional[Tensor], task_ids: Optional[LongTensor]) -> Tensor:
-        """The block's second half: `h` (L, B, H) plus the experts' branch, normed where fairseq norms it.
 
-        The gate reads the residual stream `h` itself, the experts what the dense layer would read.
-        `padding_mask` is (B, L), True for padding; `task_ids` is (B,).
-        """
-        assert self.moe is not None
-        branch_input = self.final_layer_norm(h) if self.normalize_before else h
-        mask = None if padding_mask is None else padding_mask.t()
-        ids = None if task_ids is None else task_ids.unsqueeze(0).expand(h.shape[:2])
-        h = self.residual_connection(self.dropout_module(self.moe(h, branch_input, mask, ids)), h)
-        return h if self.normalize_before else self.final_layer_norm(h)
+def expert_blocks(model: nn.Module) -> dict[str, SlotBlock]:
+    """Every block that has, or will have, experts, by its dotted path: `encoder.layers.1`, `decoder.layers.3`, …"""
+    blocks = ((path, block) for path, block in model.named_modules() if isinstance(block, SlotBlock))
+    return {path: block for path, block in blocks if isinstance(block.slot, ExpertSlot)}
+
+
+def expert_slots(model: nn.Module) -> dict[str, ExpertSlot]:
+    """The slots of these blocks."""
+    return {path: block.slot for path, block in expert_blocks(model).items() if isinstance(block.slot, ExpertSlot)}
+
+
+def expert_layers(model: nn.Module) -> dict[str, MoELayer]:
+    """Every expert layer that the model has now, by its block's dotted path; none while it is dense."""
+    return {path: slot.moe for path, slot in expert_slots(model).items() if slot.moe is not None}

@@ -1,24 +1,73 @@
-"""Which experts a block gets."""
+"""From a model's options to the experts of each block."""
 
-from dataclasses import dataclass, field
-from typing import Optional
+from __future__ import annotations
 
+from typing import Any
+
+from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe import BaseRouting
+from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS
+from fairseq_mtmoe.moe.layer import COMBINES
+from fairseq_mtmoe.options.experts import expert_option, names_of_tasks
+from fairseq_mtmoe.options.run import run_option
+from fairseq_mtmoe.slots.expert_slot import ExpertPlan
 
 
-@dataclass(frozen=True)
-class SlotPlan:
-    """What one block's experts are: the gate's kind, their number, how they are combined, the number of tasks.
+def check_experts(cfg: Any) -> None:
+    """Raise the `UserError` that names the first of the `ExpertOptions` out of its range."""
+    for name, least in (("num_experts", 1), ("expert_interval", 1), ("dense_updates", 0)):
+        if getattr(cfg, name) < least:
+            must_be(_shown(name), f"at least {least}", getattr(cfg, name))
+    choices = {"expert_combine": COMBINES, "base_evaluation": EVALUATIONS, "base_training": TRAININGS}
+    for name, known in choices.items():
+        if expert_option(cfg, name) not in known:
+            must_be(_shown(name), f"one of {', '.join(known)}", expert_option(cfg, name))
+    memory = expert_option(cfg, "price_memory")
+    if not isinstance(memory, (int, float)) or not 0 <= memory < 1:
+        must_be("--price-memory", "from 0 to below 1", memory)
+    gates = cfg.expert_gates.split(",")
+    if any(gate not in GATES for gate in gates):
+        must_be("--expert-gates", f"one of {', '.join(GATES)}, or a comma-separated pattern of them", cfg.expert_gates)
+    if "task" in gates and not names_of_tasks(cfg):
+        raise UserError(
+            f"`--expert-gates {cfg.expert_gates}` needs a task that gives each sentence a task id, such as "
+            "`--task translation_heated`, but this one gives none."
+        )
 
-    `base` is how BASE gates route. `timeout` is in seconds, for the exchange between processes; `shuffles_tokens` mixes
-    theirs before BASE assigns.
+
+def check_blocks(cfg: Any) -> None:
+    """The same for the options of a transformer around the experts."""
+    for name in ("cross_self_attention", "quant_noise_pq", "base_layers"):
+        if getattr(cfg, name, False):
+            must_be(_shown(name), "off in a model with experts", getattr(cfg, name))
+    if min(cfg.encoder_layers, cfg.decoder_layers) < cfg.expert_interval:
+        must_be("--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval)
+
+
+def plan_experts(cfg: Any, num_blocks: int) -> dict[int, ExpertPlan]:
+    """Which block gets which experts: the last of every `expert_interval` blocks, the gates in the pattern's order.
+
+    Args:
+        cfg: with `ExpertOptions` and `RunOptions`.
+        num_blocks: of the deepest stack.
     """
+    gates = cfg.expert_gates.split(",")
+    base = BaseRouting(*(expert_option(cfg, name) for name in ("base_training", "base_evaluation", "price_memory")))
+    indices = range(cfg.expert_interval - 1, num_blocks, cfg.expert_interval)
+    return {
+        index: ExpertPlan(
+            gate=gates[order % len(gates)],
+            num_experts=cfg.num_experts,
+            combine=cfg.expert_combine,
+            num_tasks=len(names_of_tasks(cfg)),
+            starts_dense=cfg.dense_updates > 0,
+            base=base,
+            shuffles_tokens=not run_option(cfg, "no_token_shuffle"),
+            timeout=run_option(cfg, "distributed_timeout"),
+        )
+        for order, index in enumerate(indices)
+    }
 
-    gate: str
-    num_experts: int
-    combine: str
-    num_tasks: int
-    starts_dense: bool
-    base: BaseRouting = field(default_factory=BaseRouting)
-    shuffles_tokens: bool = True
-    timeout: Optional[float] = None
+
+def _shown(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.checkpoints.key_maps import expert_key
 from fairseq_mtmoe.optim.optimizer_state import read_state, trained_parameters, write_state
 from fairseq_mtmoe.optim.saved_state import NamedState, map_tensors
-from fairseq_mtmoe.slots.expert_layers import expert_slots
+from fairseq_mtmoe.slots import expert_slots
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import building
+from fairseq_mtmoe.checkpoints.key_maps import MOE
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
 from fairseq_mtmoe.models.base_sparse.model import BaseMoEModel
@@ -36,7 +37,7 @@ def upcycle(checkpoint: Dict[str, Any], options: Dict[str, Any], seed: int = 1) 
     options = {**options, "task_names": options.get("task_names") or _task_names(checkpoint), "dense_updates": 1}
     cfg = BaseMoEConfig(**{**_known(dense_options), **options})
     weights = checkpoint["model"]
-    if any(".moe." in key for key in weights):
+    if any(MOE in key for key in weights):
         raise UserError("The checkpoint to upcycle must be a dense model's, but has experts already.")
     with torch.random.fork_rng():
         torch.manual_seed(seed)

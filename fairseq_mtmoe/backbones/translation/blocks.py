@@ -1,59 +1,172 @@
-"""fairseq's transformer blocks with a slot for experts.
+"""fairseq's transformer blocks, written once with the seams `attend` and `feed_forward`.
 
-A block starts with the feed-forward layer that fairseq gives it, and keeps fairseq's parameter names: dense checkpoints
-fit. `sparsify` puts a mixture of experts in the layer's place.
+A block's forward pass is these two, whatever stands in its slot: dense and sparse blocks go through the same lines.
+Parameters have fairseq's names, and a block with its own feed-forward layer computes what fairseq's does: dense
+checkpoints fit. What fairseq does for its export to ONNX alone is left out.
 """
 
-from typing import Any, List, Optional, Tuple
+from __future__ import annotations
+
+from typing import Any
 
 import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
-from torch import LongTensor, Tensor, nn
+from torch import Tensor, nn
 
 from fairseq_mtmoe.backbones.translation.decoding import BeamAttention, shares_beams
-from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
-from fairseq_mtmoe.slots import ExpertSlot, SlotPlan
+from fairseq_mtmoe.slots import BatchContext, SlotBlock, dense
 
 
-class SparseEncoderLayer(ExpertSlot, TransformerEncoderLayerBase):
-    """fairseq's encoder block with an expert slot."""
+class Block(SlotBlock):
+    """What the blocks of both stacks have in common; mixed into fairseq's."""
 
-    def __init__(self, cfg: TransformerConfig, plan: SlotPlan, token_counts: TokenCounts) -> None:
+    normalize_before: bool
+    dropout_module: nn.Module
+    final_layer_norm: nn.Module
+
+    def begin_dense(self, fairseq_name: str) -> None:
+        """The slot holds fairseq's layer; `--retain-dropout-modules` calls the block by its name in fairseq."""
+        self.slot = dense
+        for dropout in (self.dropout_module, self.activation_dropout_module):
+            dropout.module_name = fairseq_name
+
+    def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
+        """The block's second half: the residual stream `h` (L, B, H) plus the branch of the slot."""
+        branch_input = self.final_layer_norm(h) if self.normalize_before else h
+        h = self.join(self.slot(self, h, branch_input, context), h)
+        return h if self.normalize_before else self.final_layer_norm(h)
+
+    def dense_branch(self, branch_input: Tensor) -> Tensor:
+        """fairseq's feed-forward layer."""
+        inner = self.activation_dropout_module(self.activation_fn(self.fc1(branch_input)))
+        return self.fc2(inner)
+
+    def join(self, branch: Tensor, h: Tensor) -> Tensor:
+        """The residual stream after a branch of it, which dropout thins out."""
+        return self.residual_connection(self.dropout_module(branch), h)
+
+
+class EncoderBlock(Block, TransformerEncoderLayerBase):
+    """fairseq's encoder block with a slot."""
+
+    def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
-        self.plan_experts(plan, token_counts)
+        self.begin_dense(TransformerEncoderLayerBase.__name__)
+
+    def forward(self, x: Tensor, context: BatchContext, attn_mask: Tensor | None = None) -> Tensor:
+        """Shapes: x (L, B, H), attn_mask (L, L), where what is not 0 hides."""
+        h = self.attend(x, context, attn_mask)
+        return self.feed_forward(h, context)
+
+    def attend(self, x: Tensor, context: BatchContext, attn_mask: Tensor | None = None) -> Tensor:
+        """The block's first half: self-attention."""
+        if attn_mask is not None:  # a word may have nothing to look at, of which -inf would make NaN
+            attn_mask = attn_mask.masked_fill(attn_mask.bool(), -1e8 if x.dtype == torch.float32 else -1e4)
+        query = self.self_attn_layer_norm(x) if self.normalize_before else x
+        attended, _ = self.self_attn(
+            query, query, query, key_padding_mask=context.padding_mask, need_weights=False, attn_mask=attn_mask
+        )
+        h = self.join(attended, x)
+        return h if self.normalize_before else self.self_attn_layer_norm(h)
+
+
+class DecoderBlock(Block, TransformerDecoderLayerBase):
+    """fairseq's decoder block with a slot.
+
+    Its attention shares between the hypotheses of a sentence what they have in common.
+    """
+
+    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
+        super().__init__(cfg, no_encoder_attn)
+        self.begin_dense(TransformerDecoderLayerBase.__name__)
 
     def forward(
         self,
         x: Tensor,
-        encoder_padding_mask: Optional[Tensor],
-        attn_mask: Optional[Tensor] = None,
-        task_ids: Optional[LongTensor] = None,
+        context: BatchContext,
+        encoder_out: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
+        incremental_state: dict[str, Any] | None = None,
+        self_attn_mask: Tensor | None = None,
+        need_attn: bool = False,
+        need_head_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None, None]:
+        """The new residual stream; the attention to the source if it is wanted, or always in evaluation; and None.
+
+        Three of them are what fairseq's own BASE layers return, which may stand between the blocks.
+
+        Args:
+            x: the residual stream, (L, B, H).
+            context: of this pass; its padding is the target's.
+            encoder_out: the encoder's output, (S, B, H).
+            encoder_padding_mask: True at the source's padding, (B, S).
+            incremental_state: fairseq's, while a translation grows word by word.
+            self_attn_mask: what is added to the scores of self-attention, (L, L).
+            need_attn: return attention weights, (B, L, S).
+            need_head_weights: return each head's, (A, B, L, S).
+        """
+        h = self.attend(x, context, encoder_out, encoder_padding_mask, incremental_state, self_attn_mask)
+        attention = None
+        if self.encoder_attn is not None and encoder_out is not None:
+            need_attn = need_attn or need_head_weights or (not self.training and self.need_attn)
+            h, attention = self.attend_to_source(
+                h, encoder_out, encoder_padding_mask, incremental_state, need_attn, need_head_weights
+            )
+        return self.feed_forward(h, context), attention, None
+
+    def attend(
+        self,
+        x: Tensor,
+        context: BatchContext,
+        encoder_out: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
+        incremental_state: dict[str, Any] | None = None,
+        self_attn_mask: Tensor | None = None,
     ) -> Tensor:
-        """As fairseq's, with `task_ids` (B,) for task gates. Shapes: x (L, B, H), mask (B, L)."""
-        if self.moe is None:
-            return super().forward(x, encoder_padding_mask, attn_mask)
-        if attn_mask is not None:
-            attn_mask = attn_mask.masked_fill(attn_mask.bool(), -1e8 if x.dtype == torch.float32 else -1e4)
-        query = self.self_attn_layer_norm(x) if self.normalize_before else x
+        """The block's first part: self-attention; with `--cross-self-attention`, to the source as well."""
+        query = keys = self.self_attn_layer_norm(x) if self.normalize_before else x
+        padding_mask = context.padding_mask
+        if self.cross_self_attention and not self._remembers_source(incremental_state):
+            assert encoder_out is not None
+            keys = torch.cat((encoder_out, query))
+            if self_attn_mask is not None:
+                self_attn_mask = torch.cat((query.new_zeros(len(query), len(encoder_out)), self_attn_mask), dim=1)
+            if padding_mask is not None:
+                if encoder_padding_mask is None:
+                    encoder_padding_mask = padding_mask.new_zeros(encoder_out.shape[1], len(encoder_out))
+                padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
         attended, _ = self.self_attn(
-            query, query, query, key_padding_mask=encoder_padding_mask, need_weights=False, attn_mask=attn_mask
-        )
-        h = self.residual_connection(self.dropout_module(attended), x)
-        if not self.normalize_before:
-            h = self.self_attn_layer_norm(h)
-        return self.experts_branch(h, encoder_padding_mask, task_ids)
+            query, keys, keys, key_padding_mask=padding_mask, incremental_state=incremental_state,
+            need_weights=False, attn_mask=self_attn_mask,
+        )  # fmt: skip
+        h = self.join(attended, x)
+        return h if self.normalize_before else self.self_attn_layer_norm(h)
 
+    def attend_to_source(
+        self,
+        h: Tensor,
+        encoder_out: Tensor,
+        encoder_padding_mask: Tensor | None,
+        incremental_state: dict[str, Any] | None,
+        need_attn: bool,
+        need_head_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The block's middle part: the new residual stream (L, B, H), and the attention weights."""
+        query = self.encoder_attn_layer_norm(h) if self.normalize_before else h
+        read, attention = self.encoder_attn(
+            query=query, key=encoder_out, value=encoder_out, key_padding_mask=encoder_padding_mask,
+            incremental_state=incremental_state, static_kv=True, need_weights=need_attn,
+            need_head_weights=need_head_weights,
+        )  # fmt: skip
+        h = self.join(read, h)
+        return (h if self.normalize_before else self.encoder_attn_layer_norm(h)), attention
 
-class DecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's decoder block, whose attention shares between the hypotheses of a sentence what they have in common."""
-
-    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
-        super().__init__(cfg, no_encoder_attn)
-        for dropout in (self.dropout_module, self.activation_dropout_module):
-            dropout.module_name = TransformerDecoderLayerBase.__name__  # what `--retain-dropout-modules` calls it
+    def _remembers_source(self, incremental_state: dict[str, Any] | None) -> bool:
+        """Whether keys of the source are in self-attention's memory already."""
+        return incremental_state is not None and "prev_key" in self.self_attn._get_input_buffer(incremental_state)
 
     def build_self_attention(
         self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
@@ -86,72 +199,6 @@ class DecoderLayer(TransformerDecoderLayerBase):
             qn_block_size=self.quant_noise_block_size,
             xformers_att_config=cfg.encoder.xformers_att_config,
         )
-
-
-class SparseDecoderLayer(ExpertSlot, DecoderLayer):
-    """fairseq's decoder block with an expert slot."""
-
-    def __init__(
-        self, cfg: TransformerConfig, plan: SlotPlan, token_counts: TokenCounts, no_encoder_attn: bool = False
-    ) -> None:
-        super().__init__(cfg, no_encoder_attn)
-        self.plan_experts(plan, token_counts)
-
-    def forward(
-        self,
-        x: Tensor,
-        encoder_out: Optional[Tensor] = None,
-        encoder_padding_mask: Optional[Tensor] = None,
-        incremental_state: Optional[dict] = None,
-        prev_self_attn_state: Optional[List[Tensor]] = None,
-        prev_attn_state: Optional[List[Tensor]] = None,
-        self_attn_mask: Optional[Tensor] = None,
-        self_attn_padding_mask: Optional[Tensor] = None,
-        need_attn: bool = False,
-        need_head_weights: bool = False,
-        task_ids: Optional[LongTensor] = None,
-    ) -> Tuple[Tensor, Optional[Tensor], None]:
-        """As fairseq's, with `task_ids` (B,) for task gates. Shapes: x (L, B, H), masks (B, L)."""
-        if self.moe is None:
-            return super().forward(
-                x, encoder_out, encoder_padding_mask, incremental_state, prev_self_attn_state, prev_attn_state,
-                self_attn_mask, self_attn_padding_mask, need_attn, need_head_weights,
-            )  # fmt: skip
-        # These two are fairseq's ONNX export only, which the slots do not offer.
-        assert prev_self_attn_state is None and prev_attn_state is None
-        query = self.self_attn_layer_norm(x) if self.normalize_before else x
-        attended, attention = self.self_attn(
-            query, query, query, key_padding_mask=self_attn_padding_mask, incremental_state=incremental_state,
-            need_weights=False, attn_mask=self_attn_mask,
-        )  # fmt: skip
-        h = self.residual_connection(self.dropout_module(attended), x)
-        if not self.normalize_before:
-            h = self.self_attn_layer_norm(h)
-        if self.encoder_attn is not None and encoder_out is not None:
-            need_attn = need_attn or need_head_weights or (not self.training and self.need_attn)
-            h, attention = self._read_source(
-                h, encoder_out, encoder_padding_mask, incremental_state, need_attn, need_head_weights
-            )
-        return self.experts_branch(h, self_attn_padding_mask, task_ids), attention, None
-
-    def _read_source(
-        self,
-        h: Tensor,
-        encoder_out: Tensor,
-        encoder_padding_mask: Optional[Tensor],
-        incremental_state: Optional[dict],
-        need_attn: bool,
-        need_head_weights: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Attend to the encoder's output (S, B, H); returns the new residual stream and the attention weights."""
-        query = self.encoder_attn_layer_norm(h) if self.normalize_before else h
-        read, attention = self.encoder_attn(
-            query=query, key=encoder_out, value=encoder_out, key_padding_mask=encoder_padding_mask,
-            incremental_state=incremental_state, static_kv=True, need_weights=need_attn,
-            need_head_weights=need_head_weights,
-        )  # fmt: skip
-        h = self.residual_connection(self.dropout_module(read), h)
-        return (h if self.normalize_before else self.encoder_attn_layer_norm(h)), attention
 
 
 def wrap_block(block: nn.Module, cfg: Any) -> nn.Module:

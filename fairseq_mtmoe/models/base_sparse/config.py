@@ -1,9 +1,8 @@
-"""Options of sparse translation models: fairseq's transformer options and the experts'."""
+"""Options of sparse translation models: fairseq's transformer options, the experts' and those of runs."""
 
-from dataclasses import dataclass, field
-from typing import Optional
+from dataclasses import dataclass
 
-from fairseq_mtmoe.moe.assignment.running_prices import MEMORY
+from fairseq_mtmoe.options.experts import ExpertOptions
 from fairseq_mtmoe.options.run import RunOptions
 from fairseq_mtmoe.options.transformer import FlatTransformerConfig
 
@@ -14,50 +13,5 @@ class DenseConfig(RunOptions, FlatTransformerConfig):
 
 
 @dataclass
-class BaseMoEConfig(RunOptions, FlatTransformerConfig):
+class BaseMoEConfig(ExpertOptions, RunOptions, FlatTransformerConfig):
     """What `--arch base_moe…` adds to fairseq's transformer options."""
-
-    num_experts: int = field(
-        default=16, metadata={"help": "experts per expert layer, independent of the number of processes"}
-    )
-    expert_gates: str = field(
-        default="base",
-        metadata={"help": "gate of the expert layers: base, task or switch, or a repeating pattern such as base,task"},
-    )
-    expert_interval: int = field(
-        default=2, metadata={"help": "every how many blocks, of encoder and decoder, one has experts"}
-    )
-    expert_combine: str = field(
-        default="preserving",
-        metadata={
-            "help": "how an expert's output joins the block: 'paper' scales it by the gate's value; 'preserving' by "
-            "one plus a learned share of it that starts at zero: sparsifying a dense model leaves its output as it was"
-        },
-    )
-    dense_updates: int = field(
-        default=0,
-        metadata={"help": "train dense for so many updates, then make each expert a copy of its block's feed-forward"},
-    )
-    base_evaluation: str = field(
-        default="prices",
-        metadata={
-            "help": "how BASE layers route in evaluation: 'prices' takes the expert with the highest score less its "
-            "price, the running mean of those at which training's experts were equally in demand; 'greedy', as "
-            "BASE layers were published, that with the highest score"
-        },
-    )
-    base_training: str = field(
-        default="balanced",
-        metadata={
-            "help": "how BASE layers route in training: 'balanced', as published, gives experts equal shares of each "
-            "batch; 'prices' routes by running prices as in evaluation, with shares about equal"
-        },
-    )
-    price_memory: float = field(
-        default=MEMORY,
-        metadata={"help": "how much of the running mean of prices is left after an update, from 0 to below 1"},
-    )
-    task_names: Optional[str] = field(
-        default=None,
-        metadata={"help": "comma-separated names of the tasks that gates tell apart; a multilingual task fills it in"},
-    )

@@ -21,7 +21,7 @@ from fairseq_mtmoe.data.mixtures.training import TrainingPairs
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.slots.task_channel import takes
+from fairseq_mtmoe.slots.model_inputs import takes
 from fairseq_mtmoe.tasks._multitask.group_metrics import add_pair_sums, group_values, log_groups
 from fairseq_mtmoe.tasks._multitask.run_log import Journal, Stopwatch, start_counting, stop_counting
 from fairseq_mtmoe.tasks._multitask.sampling import announce, plan_of

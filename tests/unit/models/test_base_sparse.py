@@ -7,7 +7,7 @@ import torch
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate
-from fairseq_mtmoe.slots import expert_layers, expert_slots
+from fairseq_mtmoe.slots import BatchContext, expert_blocks, expert_layers
 from tests.helpers.models import batch, dense_model, moe_model, perturb, stock_model, without_ids
 
 pytestmark = pytest.mark.usefixtures("every_form")
@@ -46,23 +46,23 @@ def test_attention_masks_mean_what_they_mean_in_fairseq(dtype, tolerance):
     """Also where a word may look at nothing: fairseq's -1e8 then drowns all scores in float32."""
     model = moe_model(dense_updates=5)
     perturb(model)
-    block = expert_slots(model.encoder)["layers.1"].to(dtype).train()
+    block = expert_blocks(model.encoder)["layers.1"].to(dtype).train()
     x, mask = torch.randn(5, 3, 16).to(dtype), torch.zeros(5, 5)
     mask[1], mask[2, 3:] = 1, 1
-    dense = block(x, None, attn_mask=mask)
-    block.sparsify()
-    torch.testing.assert_close(block(x, None, attn_mask=mask), dense, rtol=1e-4, atol=tolerance)
+    dense = block(x, BatchContext(), mask)
+    block.slot.sparsify(block)
+    torch.testing.assert_close(block(x, BatchContext(), mask), dense, rtol=1e-4, atol=tolerance)
 
 
 def test_paper_combine_scales_the_branch_by_its_gate():
     model = moe_model(dense_updates=5, expert_combine="paper", encoder_normalize_before=True)
     perturb(model)
-    block = expert_slots(model.encoder)["layers.1"]
+    block = expert_blocks(model.encoder)["layers.1"]
     x = torch.randn(5, 3, 16)
-    dense = block(x, None)
-    block.sparsify()
+    dense = block(x, BatchContext())
+    block.slot.sparsify(block)
     # The residual stream that the gate reads is what the block's attention half gives: the output less its branch.
-    sparse = block(x, None)
+    sparse = block(x, BatchContext())
     attended, _ = block.self_attn(*[block.self_attn_layer_norm(x)] * 3, need_weights=False)
     h = x + attended
     scores = h @ block.moe.gate.weight.t()

@@ -1,0 +1,211 @@
+"""fairseq's encoder and decoder, with blocks that have slots.
+
+The loops over the blocks are written here once more, so that what a block must know of the batch is an argument of it:
+fairseq's hand over nothing of ours, and a hook that adds it would have to find it in a state that outlives the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase, TransformerEncoderBase
+from torch import LongTensor, Tensor, nn
+
+from fairseq_mtmoe.backbones.translation.blocks import Block, DecoderBlock, EncoderBlock, wrap_block
+from fairseq_mtmoe.backbones.translation.decoding import (
+    STATE,
+    BeamState,
+    group_size,
+    is_identity,
+    sentence_order,
+    shares_beams,
+)
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
+from fairseq_mtmoe.slots import BatchContext, SlotPlan
+
+SlotPlans = Mapping[int, SlotPlan]  # a block's index, the same in both stacks, to what stands in its slot
+
+
+class Stack(nn.Module):
+    """Mixed into an encoder or decoder: fills its blocks' slots, in order."""
+
+    slot_plans: SlotPlans
+
+    def start_stack(self, slot_plans: SlotPlans) -> None:
+        """To be called before fairseq builds the blocks."""
+        self.slot_plans = slot_plans
+        self.token_counts = TokenCounts()
+        self._built_blocks = 0
+
+    def fill_next(self, block: Block, cfg: TransformerConfig) -> nn.Module:
+        """The next block, as its plan says."""
+        plan = self.slot_plans.get(self._built_blocks)
+        self._built_blocks += 1
+        if plan is not None:
+            plan.fill(block, self.token_counts)
+        return wrap_block(block, cfg)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+        """As fairseq's, which takes a state without a version for one of years ago and drops the last norm.
+
+        Its moving averages (`--store-ema`) have none.
+        """
+        state_dict.setdefault(f"{name}.version", self.version)
+        upgraded: dict[str, Tensor] = super().upgrade_state_dict_named(state_dict, name)
+        return upgraded
+
+
+class Encoder(Stack, TransformerEncoderBase):
+    """fairseq's encoder with slots."""
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans) -> None:
+        self.start_stack(slot_plans)
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.dropout_module.module_name = "TransformerEncoder"  # what `--retain-dropout-modules` calls it
+
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+        """Called by fairseq, for one block after the other."""
+        return self.fill_next(EncoderBlock(cfg), cfg)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+        task_ids: LongTensor | None = None,
+    ) -> dict[str, list[Tensor]]:
+        """As fairseq's, with `task_ids` (B,), which also come out again under their name."""
+        padding_mask = src_tokens.eq(self.padding_idx)
+        has_padding = padding_mask.any()
+        context = BatchContext(task_ids, padding_mask if has_padding else None)
+        self.token_counts.reset()
+        x, embedded = self.forward_embedding(src_tokens, token_embeddings)
+        x = x * (1 - padding_mask.unsqueeze(-1).type_as(x) * has_padding.type_as(x))
+        x = x.transpose(0, 1)
+        states = [x] if return_all_hiddens else []
+        for block in self.layers:
+            x = block(x, context)
+            if return_all_hiddens:
+                states.append(x)
+        return {
+            "encoder_out": [x if self.layer_norm is None else self.layer_norm(x)],  # (S, B, H)
+            "encoder_padding_mask": [padding_mask],  # (B, S)
+            "encoder_embedding": [embedded],  # (B, S, H)
+            "encoder_states": states,  # (S, B, H) each
+            "src_tokens": [],
+            "src_lengths": [(~padding_mask).sum(dim=1, dtype=torch.int32).reshape(-1, 1)],
+            "task_ids": [] if task_ids is None else [task_ids],
+        }
+
+    def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
+        """As fairseq's; the task ids follow their sentences.
+
+        Hypotheses of one sentence share its row, as long as they stay together: `beam` says how many they are.
+        """
+        (beam,) = encoder_out.get("beam", [1])
+        num_sentences = encoder_out["encoder_out"][0].shape[1]
+        if beam == 1 and shares_beams(self.cfg):
+            beam = group_size(num_sentences, new_order)
+            if beam > 1:
+                return {**encoder_out, "beam": [beam]}
+        sentences = sentence_order(new_order, beam)
+        if sentences is None:
+            sentences, beam = new_order // beam, 1
+        elif is_identity(sentences, num_sentences):
+            return encoder_out
+        reordered = super().reorder_encoder_out(encoder_out, sentences)
+        reordered["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
+        return {**reordered, "beam": [beam]}
+
+
+class Decoder(Stack, TransformerDecoderBase):
+    """fairseq's decoder with slots."""
+
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Any,
+        embed_tokens: nn.Module,
+        slot_plans: SlotPlans,
+        no_encoder_attn: bool = False,
+    ) -> None:
+        self.start_stack(slot_plans)
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+        self.dropout_module.module_name = "TransformerDecoder"
+
+    def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
+        """Called by fairseq, for one block after the other."""
+        return self.fill_next(DecoderBlock(cfg, no_encoder_attn), cfg)
+
+    def extract_features_scriptable(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, Any] | None = None,
+        incremental_state: dict[str, Any] | None = None,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As fairseq's; sentences have the task ids that came with the encoder's output."""
+        source = encoder_out or {}
+        (beam,) = source.get("beam", [1])
+        (encoded,) = source.get("encoder_out") or [None]
+        (source_mask,) = source.get("encoder_padding_mask") or [None]
+        (task_ids,) = source.get("task_ids") or [None]
+        if incremental_state is not None and shares_beams(self.cfg):
+            self._read_word(prev_output_tokens, beam, incremental_state)
+        elif beam > 1:  # in an ensemble with a model that keeps no state
+            encoded, source_mask = encoded.repeat_interleave(beam, 1), source_mask.repeat_interleave(beam, 0)
+        x = self._embedded(prev_output_tokens, incremental_state)
+        words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
+        padding_mask = words.eq(self.padding_idx)
+        if not self.cross_self_attention and not padding_mask.any():
+            padding_mask = None
+        context = BatchContext(None if task_ids is None else task_ids.repeat_interleave(beam), padding_mask)
+        self.token_counts.reset()
+        looks_back = incremental_state is None and not full_context_alignment
+        attention, states = None, [x]
+        chosen = self.num_layers - 1 if alignment_layer is None else alignment_layer
+        for index, block in enumerate(self.layers):
+            x, weights, _ = block(
+                x, context, encoded, source_mask, incremental_state,
+                self_attn_mask=self.buffered_future_mask(x) if looks_back else None,
+                need_attn=index == chosen, need_head_weights=index == chosen,
+            )  # fmt: skip
+            states.append(x)
+            if weights is not None and index == chosen:
+                attention = weights.float().to(x)[:alignment_heads].mean(dim=0)  # over the heads
+        x = (x if self.layer_norm is None else self.layer_norm(x)).transpose(0, 1)
+        x = x if self.project_out_dim is None else self.project_out_dim(x)
+        return x, {"attn": [attention], "inner_states": states}
+
+    def _embedded(self, prev_output_tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
+        """The words' embeddings, (L, B, H); while a translation grows word by word, the last word's alone."""
+        positions = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            prev_output_tokens = prev_output_tokens[:, -1:]
+            positions = None if positions is None else positions[:, -1:]
+        x = self.embed_scale * self.embed_tokens(prev_output_tokens)
+        x = x if self.quant_noise is None else self.quant_noise(x)
+        x = x if self.project_in_dim is None else self.project_in_dim(x)
+        if positions is not None:
+            x += positions
+        x = x if self.layernorm_embedding is None else self.layernorm_embedding(x)
+        return self.dropout_module(x).transpose(0, 1)
+
+    def _read_word(self, prev_output_tokens: Tensor, beam: int, incremental_state: dict) -> None:
+        if STATE not in incremental_state:
+            incremental_state[STATE] = BeamState(len(prev_output_tokens) // beam, beam)
+        incremental_state[STATE].read_word(prev_output_tokens[:, -1].ne(self.padding_idx))
+
+    def reorder_incremental_state_scripting(self, incremental_state: dict, new_order: Tensor) -> None:
+        """As fairseq's: between two words, each row goes on from the row that `new_order` names."""
+        if STATE in incremental_state:
+            incremental_state[STATE].reorder(new_order)
+        else:
+            super().reorder_incremental_state_scripting(incremental_state, new_order)

@@ -1,0 +1,66 @@
+"""Options of models with experts."""
+
+from dataclasses import dataclass, field
+from typing import Any, List, Optional
+
+from fairseq_mtmoe.moe.assignment.running_prices import MEMORY
+
+
+@dataclass
+class ExpertOptions:
+    """Mixed into the configuration of every model with experts; `slots/` reads it."""
+
+    num_experts: int = field(
+        default=16, metadata={"help": "experts per expert layer, independent of the number of processes"}
+    )
+    expert_gates: str = field(
+        default="base",
+        metadata={"help": "gate of the expert layers: base, task or switch, or a repeating pattern such as base,task"},
+    )
+    expert_interval: int = field(
+        default=2, metadata={"help": "every how many blocks, of encoder and decoder, one has experts"}
+    )
+    expert_combine: str = field(
+        default="preserving",
+        metadata={
+            "help": "how an expert's output joins the block: 'paper' scales it by the gate's value; 'preserving' by "
+            "one plus a learned share of it that starts at zero: sparsifying a dense model leaves its output as it was"
+        },
+    )
+    dense_updates: int = field(
+        default=0,
+        metadata={"help": "train dense for so many updates, then make each expert a copy of its block's feed-forward"},
+    )
+    base_evaluation: str = field(
+        default="prices",
+        metadata={
+            "help": "how BASE layers route in evaluation: 'prices' takes the expert with the highest score less its "
+            "price, the running mean of those at which training's experts were equally in demand; 'greedy', as "
+            "BASE layers were published, that with the highest score"
+        },
+    )
+    base_training: str = field(
+        default="balanced",
+        metadata={
+            "help": "how BASE layers route in training: 'balanced', as published, gives experts equal shares of each "
+            "batch; 'prices' routes by running prices as in evaluation, with shares about equal"
+        },
+    )
+    price_memory: float = field(
+        default=MEMORY,
+        metadata={"help": "how much of the running mean of prices is left after an update, from 0 to below 1"},
+    )
+    task_names: Optional[str] = field(
+        default=None,
+        metadata={"help": "comma-separated names of the tasks that gates tell apart; a multilingual task fills it in"},
+    )
+
+
+def expert_option(cfg: Any, name: str) -> Any:
+    """One of these options of a model's configuration, which may have been saved before there was this option."""
+    return getattr(cfg, name, getattr(ExpertOptions, name))
+
+
+def names_of_tasks(cfg: Any) -> List[str]:
+    """Those that gates tell apart; none where the task gives no ids."""
+    return cfg.task_names.split(",") if cfg.task_names else []

@@ -1,0 +1,55 @@
+"""The place of a block's feed-forward layer, and what may stand in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
+from fairseq_mtmoe.slots.batch_context import BatchContext
+
+
+class SlotBlock(nn.Module):
+    """What slots know of a block. Every backbone's blocks are of this class, dense or not.
+
+    The parameters of what stands in a slot are the block's own, under the names that checkpoints have: `fc1` and `fc2`,
+    the feed-forward layer that the block was built with; or what takes their place, such as `moe`.
+    """
+
+    slot: Slot
+    fc1: nn.Linear
+    fc2: nn.Linear
+    activation_fn: Callable[[Tensor], Tensor]
+    activation_dropout_module: Any  # a dropout of probability `p`
+
+    def dense_branch(self, branch_input: Tensor) -> Tensor:
+        """The feed-forward layer that the block was built with, (L, B, H) to (L, B, H)."""
+        raise NotImplementedError
+
+
+class Slot(Protocol):
+    """What stands in the place of a block's feed-forward layer."""
+
+    def __call__(self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
+        """The branch's output, before dropout and residual connection.
+
+        Args:
+            block: whose slot it is.
+            hidden: the residual stream, (L, B, H).
+            branch_input: what the feed-forward layer would read, the stream or its norm, (L, B, H).
+            context: of this pass.
+        """
+
+
+class SlotPlan(Protocol):
+    """What is to stand in a block's slot."""
+
+    def fill(self, block: SlotBlock, token_counts: TokenCounts) -> None:
+        """Put it there, when the block is built. All blocks of a stack share `token_counts`."""
+
+
+def dense(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
+    """The slot of a dense block, which all blocks begin with."""
+    return block.dense_branch(branch_input)
