@@ -37,7 +37,7 @@ def command(dense: Path, sparse: Path, seed: int, overwrite: bool, **options: ob
     checkpoint = file_io.load(str(dense))
     with building.choosing("model"):
         building.admit(dense, checkpoint)
-        result = upcycle(checkpoint, options, seed)
+        result = upcycle("base_moe", checkpoint, options, seed)
     file_io.save(result, str(sparse))
     if sparse.suffix == ".pt":
         tidy(sparse)  # of the experts of what was there before

@@ -7,7 +7,7 @@ from checkpoints alike, and every option keeps fairseq's name, default and meani
 
 import dataclasses
 import inspect
-from typing import Any, List, Tuple, Type
+from typing import Any, Dict, List, Tuple, Type
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
@@ -51,13 +51,13 @@ FlatTransformerConfig = dataclasses.make_dataclass(
 class _Options:
     """A plain holder of attributes: `TransformerConfig.from_namespace` reads them with `vars`."""
 
-    def __init__(self, values: dict) -> None:
+    def __init__(self, values: Dict[str, Any]) -> None:
         self.__dict__.update(values)
 
 
 def nested_options(cfg: Any) -> TransformerConfig:
     """fairseq's nested `TransformerConfig` with the values of a flat configuration (hydra's, or a dataclass)."""
-    given = OmegaConf.to_container(cfg, resolve=False) if isinstance(cfg, DictConfig) else vars(cfg)
+    given: Any = OmegaConf.to_container(cfg, resolve=False) if isinstance(cfg, DictConfig) else vars(cfg)
     defaults = {field.name: field.default for field in dataclasses.fields(FlatTransformerConfig)}
     values = {name: given.get(name, default) for name, default in defaults.items() if name != "_name"}
     for name, followed in FOLLOWS.items():

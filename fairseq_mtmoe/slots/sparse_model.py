@@ -47,7 +47,7 @@ class SparseModel(nn.Module):
             assert isinstance(block.slot, ExpertSlot)
             block.slot.sparsify(block)
 
-    def load_state_dict(
+    def load_state_dict(  # type: ignore[override]  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
         """As fairseq's; a model that starts dense becomes sparse first when the checkpoint is.

@@ -1,11 +1,14 @@
-"""Dense first, then sparse, in one run: the switch itself.
+"""Dense first, then sparse, in one run: the moment when the model becomes sparse.
 
 "Tricks for Training Sparse Translation Models", §2.3: after `--dense-updates` updates every expert becomes a copy of
-its block's feed-forward layer. The optimizer's moments are copied with the weights, so the update after the switch is
+its block's feed-forward layer. The optimizer's moments are copied with the weights, so the next update is
 the one that dense training would have made, seen by each expert on its own tokens.
 """
 
+from __future__ import annotations
+
 import logging
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +17,7 @@ from fairseq_mtmoe.checkpoints.key_maps import expert_key
 from fairseq_mtmoe.optim.optimizer_state import read_state, trained_parameters, write_state
 from fairseq_mtmoe.optim.saved_state import NamedState, map_tensors
 from fairseq_mtmoe.slots import expert_slots
+from fairseq_mtmoe.slots.sparse_model import SparseModel
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +26,7 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     """Sparsify `model` and `optimizer` in place if its dense updates are over; True if this call did it.
 
     To be called before each training step with the number of updates done so far. A resumed run comes here with the
-    same number as an uninterrupted one, so both switch at the same place, from the same random state.
+    same number as an uninterrupted one, so both become sparse at the same place, from the same random state.
 
     In several processes each of them calls it, and gets its own experts; a wrapper of the model for several processes
     knows the dense parameters only, and must be made anew.
@@ -30,10 +34,9 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     Raises:
         UserError: the optimizer's state cannot be carried over; see `read_state`.
     """
-    dense_updates = getattr(model, "dense_updates", 0)
-    if not dense_updates or not model.is_dense:
+    if not isinstance(model, SparseModel) or not model.dense_updates or not model.is_dense:
         return False
-    if update_num < dense_updates:
+    if update_num < model.dense_updates:
         if update_num <= 1:  # what cannot work is said at once, not after the dense updates
             read_state(optimizer, trained_parameters(model))
         return False
@@ -43,7 +46,7 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     return True
 
 
-def sparsify_with_optimizer(model: nn.Module, optimizer: Any) -> None:
+def sparsify_with_optimizer(model: SparseModel, optimizer: Any) -> None:
     """Turn every slot's feed-forward layer into experts, and the optimizer's state of it into theirs."""
     dense = trained_parameters(model)
     state = read_state(optimizer, dense)
@@ -51,7 +54,7 @@ def sparsify_with_optimizer(model: nn.Module, optimizer: Any) -> None:
     write_state(optimizer, trained_parameters(model), sparse_state)
 
 
-def sparsify_with_state(model: nn.Module, state: NamedState) -> NamedState:
+def sparsify_with_state(model: SparseModel, state: NamedState) -> NamedState:
     """Sparsify `model`; returns the optimizer's `state` of its dense parameters under the names of the sparse ones."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     slots = expert_slots(model)
@@ -63,7 +66,7 @@ def sparsify_with_state(model: nn.Module, state: NamedState) -> NamedState:
             sparse[name] = map_tensors(entry, shapes[name], Tensor.clone)
         else:
             count = model.get_parameter(target).shape[0]
-            sparse[target] = map_tensors(entry, shapes[name], lambda value, n=count: _stacked(value, n))
+            sparse[target] = map_tensors(entry, shapes[name], partial(_stacked, count=count))
     return sparse
 
 

@@ -1,33 +1,35 @@
-"""A sparse checkpoint from a dense one, offline: the switch of a `--dense-updates` run, without the run.
+"""A sparse checkpoint from a dense one, offline: what `--dense-updates` does in a run, without the run.
 
 The dense checkpoint may come from this plugin's twins or from stock fairseq's `transformer`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from argparse import Namespace
 from types import SimpleNamespace
-from typing import Any, Dict, Optional
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
-from torch import Tensor
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.checkpoints.key_maps import MOE
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
-from fairseq_mtmoe.models.base_sparse.model import BaseMoEModel
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.optim.saved_state import NamedState, has_shape, saved_state
 from fairseq_mtmoe.sparsify.in_training import sparsify_with_state
 
 
-def upcycle(checkpoint: Dict[str, Any], options: Dict[str, Any], seed: int = 1) -> Dict[str, Any]:
+def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any], seed: int = 1) -> dict[str, Any]:
     """A sparse checkpoint: every expert a copy of its block's feed-forward layer, gates drawn with `seed`.
 
     Args:
+        model_name: under which fairseq knows the sparse model, `base_moe` for example.
         checkpoint: the content of a dense checkpoint file.
-        options: values of `BaseMoEConfig`'s expert options, `num_experts` for example.
+        options: values of the model's expert options, `num_experts` for example.
         seed: of the gates' initial values.
 
     Raises:
@@ -35,19 +37,19 @@ def upcycle(checkpoint: Dict[str, Any], options: Dict[str, Any], seed: int = 1) 
     """
     dense_options = _model_options(checkpoint)
     options = {**options, "task_names": options.get("task_names") or _task_names(checkpoint), "dense_updates": 1}
-    cfg = BaseMoEConfig(**{**_known(dense_options), **options})
+    cfg = _configuration(MODEL_DATACLASS_REGISTRY[model_name], {**dense_options, **options})
     weights = checkpoint["model"]
     if any(MOE in key for key in weights):
         raise UserError("The checkpoint to upcycle must be a dense model's, but has experts already.")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = building.build_within(BaseMoEModel.build_model, cfg, _dictionaries(weights))
+        model = building.build_within(MODEL_REGISTRY[model_name].build_model, cfg, _dictionaries(weights))
         model.load_state_dict(dict(weights))
         state = _named_optimizer_state(checkpoint.get("last_optimizer_state"), model)
         sparse_state = sparsify_with_state(model, state or {})
     sparse = dict(checkpoint)
     cfg.dense_updates = 0
-    sparse["cfg"] = {**checkpoint["cfg"], "model": {**dataclasses.asdict(cfg), "_name": "base_moe"}}
+    sparse["cfg"] = {**checkpoint["cfg"], "model": {**dataclasses.asdict(cfg), "_name": model_name}}
     sparse["model"] = model.state_dict()
     if state is None:
         sparse.pop("last_optimizer_state", None)
@@ -58,7 +60,7 @@ def upcycle(checkpoint: Dict[str, Any], options: Dict[str, Any], seed: int = 1) 
     return sparse
 
 
-def _model_options(checkpoint: Dict[str, Any]) -> Dict[str, Any]:
+def _model_options(checkpoint: dict[str, Any]) -> dict[str, Any]:
     options = (checkpoint.get("cfg") or {}).get("model")
     if isinstance(options, Namespace):
         options = vars(options)
@@ -67,19 +69,20 @@ def _model_options(checkpoint: Dict[str, Any]) -> Dict[str, Any]:
     return options
 
 
-def _known(options: Dict[str, Any]) -> Dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(BaseMoEConfig)} - {"_name"}
-    return {name: value for name, value in options.items() if name in names}
+def _configuration(kind: type, options: dict[str, Any]) -> Any:
+    """The dataclass with those of the options that it knows."""
+    names = {field.name for field in dataclasses.fields(kind)} - {"_name"}
+    return kind(**{name: value for name, value in options.items() if name in names})
 
 
-def _task_names(checkpoint: Dict[str, Any]) -> Optional[str]:
+def _task_names(checkpoint: dict[str, Any]) -> str | None:
     """The languages, or with `--task-ids pair` the pairs, that a run of `translation_heated` remembers."""
     state = checkpoint.get("task_state") or {}
     names = state.get("lang_pairs" if state.get("task_ids") == "pair" else "langs")
     return ",".join(names) if names else None
 
 
-def _dictionaries(weights: Dict[str, Tensor]) -> SimpleNamespace:
+def _dictionaries(weights: dict[str, Tensor]) -> SimpleNamespace:
     """What `build_model` wants of a task: dictionaries of the right sizes, one object where they are shared."""
 
     def sized(count: int) -> Dictionary:
@@ -96,7 +99,7 @@ def _dictionaries(weights: Dict[str, Tensor]) -> SimpleNamespace:
     )
 
 
-def _named_optimizer_state(saved: Optional[Dict[str, Any]], model: BaseMoEModel) -> Optional[NamedState]:
+def _named_optimizer_state(saved: dict[str, Any] | None, model: nn.Module) -> NamedState | None:
     """The saved moments by parameter name, or None where there are none, or where they are not one per parameter."""
     parameters = trained_parameters(model)
     entries = (saved or {}).get("state", {})

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "slots": {"errors", "moe", "checkpoints", "options"},
     "backbones": set(),
     "backbones/translation": {"errors", "moe", "checkpoints", "slots", "options"},
-    "sparsify": {"errors", "moe", "checkpoints", "slots", "optim", "models/base_sparse"},
+    "sparsify": {"errors", "checkpoints", "slots", "optim"},
     "models": set(),
     "criterions": {"errors", "moe"},
     "optim": {"errors"},

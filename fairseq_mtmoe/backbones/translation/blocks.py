@@ -23,9 +23,13 @@ from fairseq_mtmoe.slots import BatchContext, SlotBlock, dense
 class Block(SlotBlock):
     """What the blocks of both stacks have in common; mixed into fairseq's."""
 
+    # fairseq's, which has no types
     normalize_before: bool
-    dropout_module: nn.Module
-    final_layer_norm: nn.Module
+    self_attn: Any
+    self_attn_layer_norm: Any
+    final_layer_norm: Any
+    dropout_module: Any
+    residual_connection: Any
 
     def begin_dense(self, fairseq_name: str) -> None:
         """The slot holds fairseq's layer; `--retain-dropout-modules` calls the block by its name in fairseq."""
@@ -41,12 +45,13 @@ class Block(SlotBlock):
 
     def dense_branch(self, branch_input: Tensor) -> Tensor:
         """fairseq's feed-forward layer."""
-        inner = self.activation_dropout_module(self.activation_fn(self.fc1(branch_input)))
-        return self.fc2(inner)
+        output: Tensor = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(branch_input))))
+        return output
 
     def join(self, branch: Tensor, h: Tensor) -> Tensor:
         """The residual stream after a branch of it, which dropout thins out."""
-        return self.residual_connection(self.dropout_module(branch), h)
+        joined: Tensor = self.residual_connection(self.dropout_module(branch), h)
+        return joined
 
 
 class EncoderBlock(Block, TransformerEncoderLayerBase):
@@ -78,6 +83,13 @@ class DecoderBlock(Block, TransformerDecoderLayerBase):
 
     Its attention shares between the hypotheses of a sentence what they have in common.
     """
+
+    encoder_attn: Any
+    encoder_attn_layer_norm: Any
+    cross_self_attention: bool
+    need_attn: bool
+    quant_noise: float
+    quant_noise_block_size: int
 
     def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
         super().__init__(cfg, no_encoder_attn)
@@ -170,7 +182,7 @@ class DecoderBlock(Block, TransformerDecoderLayerBase):
 
     def build_self_attention(
         self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
-    ) -> nn.Module:
+    ) -> Any:
         """Called by fairseq."""
         if not shares_beams(cfg):
             return super().build_self_attention(embed_dim, cfg, add_bias_kv, add_zero_attn)
@@ -184,7 +196,7 @@ class DecoderBlock(Block, TransformerDecoderLayerBase):
             xformers_att_config=cfg.decoder.xformers_att_config,
         )
 
-    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> nn.Module:
+    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> Any:
         """Called by fairseq."""
         if not shares_beams(cfg):
             return super().build_encoder_attention(embed_dim, cfg)
@@ -201,7 +213,7 @@ class DecoderBlock(Block, TransformerDecoderLayerBase):
         )
 
 
-def wrap_block(block: nn.Module, cfg: Any) -> nn.Module:
+def wrap_block(block: nn.Module, cfg: Any) -> Any:
     """Activation checkpointing and full sharding around a block, under the conditions that fairseq sets for its own."""
     if cfg.checkpoint_activations:
         block = checkpoint_wrapper(block, offload_to_cpu=cfg.offload_activations)

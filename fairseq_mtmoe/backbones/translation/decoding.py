@@ -14,7 +14,9 @@ attention heads, `D` the width of a head, `L` words so far, `P` places for words
 `K` = L·B places of a sentence.
 """
 
-from typing import Any, Dict, Optional, Tuple
+from __future__ import annotations
+
+from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -24,7 +26,7 @@ from torch import Tensor
 STATE = "beams"  # the key of fairseq's `incremental_state` under which a decoder's `BeamState` is found
 FIRST_PLACES = 32
 
-KeysAndValues = Tuple[Tensor, Tensor]
+KeysAndValues = tuple[Tensor, Tensor]
 
 
 def shares_beams(cfg: TransformerConfig) -> bool:
@@ -41,7 +43,7 @@ def group_size(num_sentences: int, order_R: Tensor) -> int:
     return size if torch.equal(order_R.view(-1, size), sentences.unsqueeze(1).expand(-1, size)) else 1
 
 
-def sentence_order(order_R: Tensor, beam: int) -> Optional[Tensor]:
+def sentence_order(order_R: Tensor, beam: int) -> Tensor | None:
     """The new order (S,) of the sentences, if in `order_R` each group of `beam` rows stays with one sentence."""
     if len(order_R) % beam:
         return None
@@ -73,11 +75,11 @@ class BeamState:
     def __init__(self, num_sentences: int, beam: int) -> None:
         self.num_sentences, self.beam = num_sentences, beam
         self.length = 0
-        self.visible_RK: Optional[Tensor] = None
-        self._own_mask: Optional[Tensor] = None
-        self.own: Dict[MultiheadAttention, KeysAndValues] = {}
-        self.source: Dict[MultiheadAttention, KeysAndValues] = {}
-        self.source_mask: Optional[Tensor] = None
+        self.visible_RK: Tensor | None = None
+        self._own_mask: Tensor | None = None
+        self.own: dict[MultiheadAttention, KeysAndValues] = {}
+        self.source: dict[MultiheadAttention, KeysAndValues] = {}
+        self.source_mask: Tensor | None = None
 
     def read_word(self, real_R: Tensor) -> None:
         """Make room for the next word; rows (R,) where it is not `real` but padding will not be looked at."""
@@ -182,26 +184,27 @@ class BeamAttention(MultiheadAttention):
     def forward(
         self,
         query: Tensor,
-        key: Optional[Tensor],
-        value: Optional[Tensor],
-        key_padding_mask: Optional[Tensor] = None,
-        incremental_state: Optional[Dict[str, Any]] = None,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: dict[str, Any] | None = None,
         need_weights: bool = True,
         static_kv: bool = False,
-        attn_mask: Optional[Tensor] = None,
+        attn_mask: Tensor | None = None,
         before_softmax: bool = False,
         need_head_weights: bool = False,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """As fairseq's. While decoding, `query` is one word of each row (1, R, H), and `key` is (J, S, H)."""
         if incremental_state is None:
-            return super().forward(
+            result: tuple[Tensor, Tensor | None] = super().forward(
                 query, key, value, key_padding_mask, None, need_weights, static_kv, attn_mask, before_softmax,
                 need_head_weights,
             )  # fmt: skip
+            return result
         state: BeamState = incremental_state[STATE]
         if self.self_attention:
             keys, values = state.append(self, self.k_proj(query), self.v_proj(query))
-            mask: Optional[Tensor] = state.own_mask(query)
+            mask: Tensor | None = state.own_mask(query)
         else:
             keys, values = self._source(state, key, key_padding_mask)
             mask = state.source_mask
@@ -216,7 +219,7 @@ class BeamAttention(MultiheadAttention):
         weights_ARJ = weights.transpose(0, 1).flatten(1, 2).unsqueeze(2)
         return attended, weights_ARJ if need_head_weights else weights_ARJ.mean(0)
 
-    def _source(self, state: BeamState, encoded: Optional[Tensor], padding_mask: Optional[Tensor]) -> KeysAndValues:
+    def _source(self, state: BeamState, encoded: Tensor | None, padding_mask: Tensor | None) -> KeysAndValues:
         """This block's keys and values of the source, (S, A, J, D), made when they are first asked for."""
         if self not in state.source:
             assert encoded is not None

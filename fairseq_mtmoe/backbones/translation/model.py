@@ -74,12 +74,12 @@ class Transformer(TransformerModelBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
         task_ids: LongTensor | None = None,
-    ) -> tuple[Tensor, dict]:
+    ) -> tuple[Tensor, dict[str, Any]]:
         """As fairseq's, with one task id per sentence (B,)."""
         encoder_out = self.encoder(
             src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens, task_ids=task_ids
         )
-        return self.decoder(
+        output: tuple[Tensor, dict[str, Any]] = self.decoder(
             prev_output_tokens,
             encoder_out=encoder_out,
             features_only=features_only,
@@ -88,3 +88,4 @@ class Transformer(TransformerModelBase):
             src_lengths=src_lengths,
             return_all_hiddens=return_all_hiddens,
         )
+        return output

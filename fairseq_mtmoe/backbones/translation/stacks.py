@@ -33,13 +33,21 @@ class Stack(nn.Module):
 
     slot_plans: SlotPlans
 
+    # fairseq's, which has no types
+    cfg: Any
+    layers: Any
+    layer_norm: Any
+    padding_idx: int
+    dropout_module: Any
+    version: Tensor
+
     def start_stack(self, slot_plans: SlotPlans) -> None:
         """To be called before fairseq builds the blocks."""
         self.slot_plans = slot_plans
         self.token_counts = TokenCounts()
         self._built_blocks = 0
 
-    def fill_next(self, block: Block, cfg: TransformerConfig) -> nn.Module:
+    def fill_next(self, block: Block, cfg: TransformerConfig) -> Any:
         """The next block, as its plan says."""
         plan = self.slot_plans.get(self._built_blocks)
         self._built_blocks += 1
@@ -53,19 +61,21 @@ class Stack(nn.Module):
         Its moving averages (`--store-ema`) have none.
         """
         state_dict.setdefault(f"{name}.version", self.version)
-        upgraded: dict[str, Tensor] = super().upgrade_state_dict_named(state_dict, name)
+        upgraded: dict[str, Tensor] = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
         return upgraded
 
 
 class Encoder(Stack, TransformerEncoderBase):
     """fairseq's encoder with slots."""
 
+    forward_embedding: Any
+
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans) -> None:
         self.start_stack(slot_plans)
         super().__init__(cfg, dictionary, embed_tokens)
         self.dropout_module.module_name = "TransformerEncoder"  # what `--retain-dropout-modules` calls it
 
-    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+    def build_encoder_layer(self, cfg: TransformerConfig) -> Any:
         """Called by fairseq, for one block after the other."""
         return self.fill_next(EncoderBlock(cfg), cfg)
 
@@ -124,6 +134,17 @@ class Encoder(Stack, TransformerEncoderBase):
 class Decoder(Stack, TransformerDecoderBase):
     """fairseq's decoder with slots."""
 
+    embed_tokens: Any
+    embed_positions: Any
+    embed_scale: float
+    quant_noise: Any
+    layernorm_embedding: Any
+    project_in_dim: Any
+    project_out_dim: Any
+    cross_self_attention: bool
+    num_layers: int
+    buffered_future_mask: Any
+
     def __init__(
         self,
         cfg: TransformerConfig,
@@ -136,7 +157,7 @@ class Decoder(Stack, TransformerDecoderBase):
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.dropout_module.module_name = "TransformerDecoder"
 
-    def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
+    def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:
         """Called by fairseq, for one block after the other."""
         return self.fill_next(DecoderBlock(cfg, no_encoder_attn), cfg)
 
@@ -162,9 +183,9 @@ class Decoder(Stack, TransformerDecoderBase):
         x = self._embedded(prev_output_tokens, incremental_state)
         words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
         padding_mask = words.eq(self.padding_idx)
-        if not self.cross_self_attention and not padding_mask.any():
-            padding_mask = None
-        context = BatchContext(None if task_ids is None else task_ids.repeat_interleave(beam), padding_mask)
+        has_padding = self.cross_self_attention or padding_mask.any()
+        task_ids = None if task_ids is None else task_ids.repeat_interleave(beam)
+        context = BatchContext(task_ids, padding_mask if has_padding else None)
         self.token_counts.reset()
         looks_back = incremental_state is None and not full_context_alignment
         attention, states = None, [x]
@@ -196,14 +217,15 @@ class Decoder(Stack, TransformerDecoderBase):
         if positions is not None:
             x += positions
         x = x if self.layernorm_embedding is None else self.layernorm_embedding(x)
-        return self.dropout_module(x).transpose(0, 1)
+        embedded: Tensor = self.dropout_module(x).transpose(0, 1)
+        return embedded
 
-    def _read_word(self, prev_output_tokens: Tensor, beam: int, incremental_state: dict) -> None:
+    def _read_word(self, prev_output_tokens: Tensor, beam: int, incremental_state: dict[str, Any]) -> None:
         if STATE not in incremental_state:
             incremental_state[STATE] = BeamState(len(prev_output_tokens) // beam, beam)
         incremental_state[STATE].read_word(prev_output_tokens[:, -1].ne(self.padding_idx))
 
-    def reorder_incremental_state_scripting(self, incremental_state: dict, new_order: Tensor) -> None:
+    def reorder_incremental_state_scripting(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
         """As fairseq's: between two words, each row goes on from the row that `new_order` names."""
         if STATE in incremental_state:
             incremental_state[STATE].reorder(new_order)

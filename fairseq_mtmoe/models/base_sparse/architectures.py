@@ -1,6 +1,7 @@
 """Named sizes. Each sparse architecture and its dense twin share one function: the twin has the same active size."""
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from fairseq.models import register_model_architecture
 from fairseq.models.transformer.transformer_legacy import base_architecture
@@ -52,7 +53,7 @@ def ml50(args: Any) -> None:
     wmt15(args)
 
 
-SIZES: "dict[str, Callable[[Any], None]]" = {"_tiny": tiny, "_wmt15": wmt15, "_ml50": ml50}
+SIZES: dict[str, Callable[[Any], None]] = {"_tiny": tiny, "_wmt15": wmt15, "_ml50": ml50}
 
 
 def register_sizes(model_name: str) -> None:

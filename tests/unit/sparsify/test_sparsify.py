@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -15,8 +16,8 @@ from omegaconf import OmegaConf
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
 from fairseq_mtmoe.optim.optimizer_state import read_state, trained_parameters
+from fairseq_mtmoe.sparsify import upcycle as upcycling
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
-from fairseq_mtmoe.sparsify.upcycle import upcycle
 from tests.helpers.models import SIZES, batch, dense_model, moe_model, perturb
 
 ADAFACTOR = {
@@ -24,6 +25,9 @@ ADAFACTOR = {
     "weight_decay": 0.0, "scale_parameter": False, "relative_step": False, "warmup_init": False,
 }  # fmt: skip
 FC1, EXPERTS = "decoder.layers.1.fc1.weight", "decoder.layers.1.moe.experts.fc1_weight"
+
+
+upcycle = partial(upcycling.upcycle, "base_moe")
 
 
 def optimizer_config():

@@ -261,7 +261,7 @@ def test_a_stock_model_goes_on_as_a_sparse_one_with_its_moments(tmp_path):
     dense = trainer_here(OLD / "data", tmp_path / "stock", *RUNS["dense"], *stock)
     dense.train_step(groups_of(dense, 1)[0])
     path = save(dense, tmp_path / "dense.pt")
-    file_io.save(upcycle(file_io.load(str(path)), {"num_experts": 2}), str(tmp_path / "sparse.pt"))
+    file_io.save(upcycle("base_moe", file_io.load(str(path)), {"num_experts": 2}), str(tmp_path / "sparse.pt"))
     options = ("--arch", "base_moe", "--expert-interval", 2, "--num-experts", 2, "--share-all-embeddings",
                "--encoder-attention-heads", 2, "--decoder-attention-heads", 2)  # fmt: skip
     trainer = go_on(tmp_path, "sparse", *options, "--expert-gates", "base", "--dense-updates", 0,
