@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import SpareMemory
+from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 from fairseq_mtmoe.moe.grouped_matmul.operators import ends_at_hand, grouped_linear, grouped_relu_network, reads_ends
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
@@ -60,7 +60,7 @@ class ExpertBank(nn.Module):
         if self.placement.is_sharded:
             for parameter in self.parameters():
                 parameter.expert = True  # type: ignore[attr-defined]
-        self.spares = SpareMemory()
+        self.gradient_buffers = GradientBufferPool()
         self.reset_parameters()
 
     @torch.no_grad()
@@ -100,7 +100,7 @@ class ExpertBank(nn.Module):
         drops = self.training and self.dropout > 0
         if self.activation is F.relu and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
-            return grouped_relu_network(rows_TH, ends_N, *weights, self.spares, most)
+            return grouped_relu_network(rows_TH, ends_N, *weights, self.gradient_buffers, most)
         ends_N = ends_at_hand(ends_N, rows_TH, self.fc1_weight, most)  # once for both products
         inner = self.activation(grouped_linear(rows_TH, ends_N, self.fc1_weight, self.fc1_bias, most))
         inner = F.dropout(inner, self.dropout, self.training)
@@ -109,7 +109,7 @@ class ExpertBank(nn.Module):
     def train(self, mode: bool = True) -> ExpertBank:
         """As a module's; evaluation has no use for the memory of gradients."""
         if not mode:
-            self.spares.clear()
+            self.gradient_buffers.clear()
         return super().train(mode)
 
     def extra_repr(self) -> str:

@@ -36,10 +36,20 @@ def form_for(tensor: Tensor) -> Form:
     """The form for computations with this tensor."""
     if _everywhere is not None:
         return _everywhere
-    if tensor.device.type != "cuda":
+    if not is_on_gpu(tensor):
         return Form.CPU
     major, _ = torch.cuda.get_device_capability(tensor.device)
     return Form.GPU_WITH_GROUPED_MM if major in GROUPED_MM_MAJORS else Form.GPU
+
+
+def is_on_cpu(tensor: Tensor) -> bool:
+    """Whether a tensor truly is in a CPU's memory, where compiled code can read it, whatever form computations take."""
+    return tensor.device.type == "cpu"
+
+
+def is_on_gpu(tensor: Tensor) -> bool:
+    """Whether a tensor truly is in a GPU's memory, whatever form computations take: CUDA's own tools need that."""
+    return tensor.device.type == "cuda"
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.moe.form import is_on_cpu
 
 MEMORY = 0.95  # see benchmarks/results/prices.md
 
@@ -107,7 +108,7 @@ class RunningPrices(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._known = self._pending = None
         loaded = [state_dict.get(prefix + name) for name in names]
-        if all(torch.is_tensor(value) and value.device.type == "cpu" for value in loaded):  # a GPU would be waited for
+        if all(torch.is_tensor(value) and is_on_cpu(value) for value in loaded):  # a GPU would be waited for
             self._known = bool(self.weight > 0 and self.total.isfinite().all() and self.weight.isfinite())
             if not self._known:  # damaged ones would route everything to one expert, and stay
                 self.total.zero_()

@@ -1,27 +1,32 @@
-"""Memory for gradients, kept from one update to the next.
+"""A pool of gradient buffers: memory for gradients, kept from one update to the next.
 
 The gradients of N experts are large tensors that live from a backward pass to the next `zero_grad`. On a CPU such
 memory comes from the operating system each time, which clears it page by page: for many experts that takes as long as a
 tenth of the layer. A GPU's allocator keeps what it has, and needs no help.
+
+That a buffer is free is known from torch's count of a storage's uses, which is no public interface. By a count that
+meant something else, gradients that somebody still needs would be overwritten: so it is tried out once, and where it is
+not as expected, nothing is kept.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairseq_mtmoe.moe.form import is_on_cpu
+
 MOST = 4  # tensors: two weights, and as much again while gradients of several batches are added up
 
-
-# Builds of torch without CUDA have it from about version 2.8 on; without it, nothing is kept.
-_count_uses = getattr(torch._C, "_storage_Use_Count", None)
+CountUses = Callable[[int], int]
 
 
-class SpareMemory:
+class GradientBufferPool:
     """Hands out uninitialised tensors, and hands their memory out again once nobody else refers to it."""
 
     def __init__(self) -> None:
@@ -30,12 +35,13 @@ class SpareMemory:
 
     def new_empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """An uninitialised tensor of the type and device of `like`."""
-        if like.device.type != "cpu" or _count_uses is None:
+        count_uses = trusted_count()
+        if count_uses is None or not is_on_cpu(like):
             return like.new_empty(shape)
         size = torch.Size(shape).numel() * like.element_size()
         with self._lock:
             for storage in self._storages:
-                if storage.nbytes() == size and _count_uses(storage._cdata) == 1:  # the one in our list
+                if storage.nbytes() == size and count_uses(storage._cdata) == 1:  # the one in our list
                     return like.new_empty(0).set_(storage).view(shape)
             tensor = like.new_empty(shape)
             self._storages = [*self._storages, tensor.untyped_storage()][-MOST:]
@@ -47,4 +53,33 @@ class SpareMemory:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies of a module, and those in files, start with nothing.
-        return SpareMemory, ()
+        return GradientBufferPool, ()
+
+
+@cache
+def trusted_count() -> CountUses | None:
+    """torch's count of a storage's uses, if it is there and right; found out once per process.
+
+    Builds of torch without CUDA have it from about version 2.8 on.
+    """
+    count_uses: CountUses | None = getattr(torch._C, "_storage_Use_Count", None)
+    return count_uses if count_uses is not None and counts_right(count_uses) else None
+
+
+def counts_right(count_uses: CountUses) -> bool:
+    """Whether a storage counts one use when nobody else has it, and more while there is a tensor or a view of it."""
+    try:
+        tensor = torch.empty(4, device="cpu")
+        storage = tensor.untyped_storage()
+        counts = [count_uses(storage._cdata)]
+        view = tensor[1:].detach()
+        del tensor
+        counts.append(count_uses(storage._cdata))
+        del view
+        free = count_uses(storage._cdata)
+        again = torch.empty(0, device="cpu").set_(storage)
+        counts.append(count_uses(storage._cdata))
+        del again
+        return free == count_uses(storage._cdata) == 1 and all(count > 1 for count in counts)
+    except Exception:  # another signature, or another kind of storage
+        return False

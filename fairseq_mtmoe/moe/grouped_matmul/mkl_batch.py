@@ -3,6 +3,9 @@
 `torch.bmm` wants equal sizes, and products one after the other leave a processor's cores waiting for each other at the
 end of each. Intel's MKL, which torch's builds for x86 bring along, has a routine for just this, `sgemm_batch`, that
 torch does not hand on. Here it is called where it is; elsewhere (`has_batched_products`) there is no such thing.
+
+Nobody promises that the routine in a build of torch is the one that is meant here: it is tried out once, with products
+whose results are known, and left alone where they come out otherwise.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from fairseq_mtmoe.moe.form import is_on_cpu
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Operand:
 
 def has_batched_products(*operands: Tensor) -> bool:
     """Whether `batched_products` can be used for tensors of these types and devices."""
-    usable = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in operands)
+    usable = all(is_on_cpu(tensor) and tensor.dtype == torch.float32 for tensor in operands)
     return usable and _routine() is not None
 
 
@@ -46,6 +51,14 @@ def batched_products(left: Operand, right: Operand, out: Operand, rows: Tensor, 
     Args:
         rows, columns, inner: the sizes of each product, (P,): (rows, inner) times (inner, columns). No size may be 0.
     """
+    routine = _routine()
+    assert routine is not None
+    _call(routine, left, right, out, rows, columns, inner)
+
+
+def _call(
+    routine: Any, left: Operand, right: Operand, out: Operand, rows: Tensor, columns: Tensor, inner: Tensor
+) -> None:
     count = len(rows)
     if count == 0:
         return
@@ -56,10 +69,9 @@ def batched_products(left: Operand, right: Operand, out: Operand, rows: Tensor, 
         columns.int(), rows.int(), inner.int(), _filled(count, 1, torch.float32),
         first.addresses(), _filled(count, first.stride), second.addresses(), _filled(count, second.stride),
         _filled(count, 0, torch.float32), out.addresses(), _filled(count, out.stride),
-        _filled(1, count), _filled(count, 1),
+        # A build with 64-bit sizes would read the number of groups with what comes after: a negative number.
+        torch.tensor([count, -1], dtype=torch.int32, device="cpu"), _filled(count, 1),
     )  # fmt: skip
-    routine = _routine()
-    assert routine is not None
     routine(*(ctypes.c_void_p(argument.data_ptr()) for argument in arguments))
 
 
@@ -74,7 +86,7 @@ def _filled(count: int, value: int, dtype: torch.dtype = torch.int32) -> Tensor:
 
 @cache
 def _routine() -> Any:
-    """MKL's `sgemm_batch` with 32-bit sizes, as in Fortran; None where torch was built without it."""
+    """MKL's `sgemm_batch` with 32-bit sizes, as in Fortran; None where torch was built without it, or it is another."""
     for name in ("libtorch_cpu.so", "torch_cpu.dll", "libtorch_cpu.dylib"):
         path = Path(torch.__file__).parent / "lib" / name
         if path.exists():
@@ -83,5 +95,34 @@ def _routine() -> Any:
             except (OSError, AttributeError):
                 return None
             routine.restype = None
-            return routine
+            return routine if multiplies_right(routine) else None
     return None
+
+
+def multiplies_right(routine: Any) -> bool:
+    """Whether a routine computes two products of different sizes and layouts, and writes nowhere else.
+
+    Small whole numbers have exact products, and integers are out of reach of autocast and of rounding.
+    """
+    left, right = (torch.arange(1, 40, dtype=torch.float32, device="cpu") for _ in range(2))
+    out = torch.full((20,), -1.0, device="cpu")
+    # (2, 3) times (3, 4), written from element 2 on, and (1, 5) times (5, 2), from 14 on; rows are 5 elements apart.
+    _call(
+        routine,
+        Operand(left, _whole(0, 10), 5),
+        Operand(right, _whole(0, 20), 5, transposed=True),
+        Operand(out, _whole(2, 14), 5),
+        rows=_whole(2, 1),
+        columns=_whole(4, 2),
+        inner=_whole(3, 5),
+    )
+    expected = torch.full((20,), -1, dtype=torch.long, device="cpu")
+    for start, first, second, rows, columns, inner in ((2, 0, 0, 2, 4, 3), (14, 10, 20, 1, 2, 5)):
+        one = left.long().as_strided((rows, inner), (5, 1), first)
+        other = right.long().as_strided((columns, inner), (5, 1), second)
+        expected.as_strided((rows, columns), (5, 1), start).copy_(one @ other.t())
+    return torch.equal(out.long(), expected)
+
+
+def _whole(*numbers: int) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.long, device="cpu")

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
+from fairseq_mtmoe.moe.form import is_on_gpu
+
 
 class CommRecord:
     """Time and bytes of one expert layer's exchanges, while `enabled` (not at first).
@@ -54,7 +56,7 @@ class CommRecord:
             return
         self.num_bytes += num_rows * math.prod(rows.shape[1:]) * rows.element_size()
         self.exchanges += 1
-        if rows.is_cuda:
+        if is_on_gpu(rows):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             yield

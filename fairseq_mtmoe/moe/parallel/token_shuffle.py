@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from fairseq_mtmoe.moe.form import is_on_gpu
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all, gather_numbers
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
@@ -77,8 +78,8 @@ class TokenShuffle:
         place, size = dist.get_rank(group), len(counts)
         send = parts_of(num_tokens, place, size)
         receive = [parts_of(count, source, size)[place] for source, count in enumerate(counts)]
-        # From pinned memory it flows to a GPU by itself. That takes a GPU, whatever form computations are given.
-        order_T = torch.randperm(num_tokens, pin_memory=scores_TN.is_cuda).to(scores_TN.device, non_blocking=True)
+        # From pinned memory it flows to a GPU by itself.
+        order_T = torch.randperm(num_tokens, pin_memory=is_on_gpu(scores_TN)).to(scores_TN.device, non_blocking=True)
         # A last column tells padding from tokens.
         sent = scores_TN.new_zeros(num_tokens, num_experts + 1)
         sent[:, :-1] = scores_TN[order_T]

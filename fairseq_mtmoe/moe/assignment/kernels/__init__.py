@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
+from fairseq_mtmoe.moe.form import is_on_cpu
 
 Assign = Callable[[int, int, int, int | None, int, int], int]
 
@@ -39,7 +40,7 @@ def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | Non
     are not finite or larger than 1e30, for such as differ by less than 1e-30 on average, and if memory is short.
     """
     build = build or next(iter(BUILDS.values()), None)
-    if build is None or scores_TN.device.type != "cpu" or scores_TN.dtype == torch.float64:
+    if build is None or not is_on_cpu(scores_TN) or scores_TN.dtype == torch.float64:
         return None
     scores_TN = scores_TN.detach().float().contiguous()
     num_tokens, num_experts = scores_TN.shape

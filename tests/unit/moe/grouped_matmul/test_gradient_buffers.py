@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.moe import ExpertBank
-from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import MOST, SpareMemory
+from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import MOST, GradientBufferPool, counts_right, trusted_count
 
 
 def address(tensor):
@@ -15,40 +15,40 @@ def address(tensor):
 
 
 def test_memory_is_reused_once_it_is_free():
-    spares, like = SpareMemory(), torch.zeros(1)
-    first = spares.new_empty(like, (4, 3))
+    pool, like = GradientBufferPool(), torch.zeros(1)
+    first = pool.new_empty(like, (4, 3))
     place = address(first)
     view = first[1:].t()
     del first
-    assert address(spares.new_empty(like, (3, 4))) != place  # the view is still there
+    assert address(pool.new_empty(like, (3, 4))) != place  # the view is still there
     del view
-    again = spares.new_empty(like, (3, 4))
+    again = pool.new_empty(like, (3, 4))
     assert address(again) == place
-    assert len(spares._storages) == 2  # two tensors were made, and no third
+    assert len(pool._storages) == 2  # two tensors were made, and no third
     assert again.shape == (3, 4) and again.is_contiguous() and again.dtype == torch.float32
 
 
 def test_only_memory_of_the_same_size_is_reused():
-    spares, like = SpareMemory(), torch.zeros(1)
-    place = address(spares.new_empty(like, (4,)))
-    assert address(spares.new_empty(like, (5,))) != place
-    assert spares.new_empty(like.double(), (2,)).dtype == torch.float64  # as many bytes, another type
+    pool, like = GradientBufferPool(), torch.zeros(1)
+    place = address(pool.new_empty(like, (4,)))
+    assert address(pool.new_empty(like, (5,))) != place
+    assert pool.new_empty(like.double(), (2,)).dtype == torch.float64  # as many bytes, another type
 
 
 def test_little_is_kept():
-    spares, like = SpareMemory(), torch.zeros(1)
-    tensors = [spares.new_empty(like, (4,)) for _ in range(3 * MOST)]
+    pool, like = GradientBufferPool(), torch.zeros(1)
+    tensors = [pool.new_empty(like, (4,)) for _ in range(3 * MOST)]
     assert len({address(tensor) for tensor in tensors}) == 3 * MOST
-    assert len(spares._storages) == MOST
-    spares.clear()
-    assert not spares._storages
+    assert len(pool._storages) == MOST
+    pool.clear()
+    assert not pool._storages
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda bank: pickle.loads(pickle.dumps(bank))])
 def test_copies_share_no_memory(copied):
     bank = ExpertBank(2, 4, 8)
-    bank.spares.new_empty(torch.zeros(1), (4,))
-    assert not copied(bank).spares._storages
+    bank.gradient_buffers.new_empty(torch.zeros(1), (4,))
+    assert not copied(bank).gradient_buffers._storages
 
 
 def backward(bank, rows, ends):
@@ -60,7 +60,7 @@ def test_gradients_of_later_updates_are_right_and_in_the_same_place():
     torch.manual_seed(0)
     bank, rows, ends = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
     plain = copy.deepcopy(bank)
-    plain.spares.new_empty = torch.Tensor.new_empty
+    plain.gradient_buffers.new_empty = torch.Tensor.new_empty
     places = []
     for scale in (1.0, 2.0, 3.0):
         for module in (bank, plain):
@@ -71,7 +71,7 @@ def test_gradients_of_later_updates_are_right_and_in_the_same_place():
         places.append({address(bank.fc1_weight.grad), address(bank.fc2_weight.grad)})
         del gradients, value
     assert places[0] == places[1] == places[2]
-    assert {storage.data_ptr() for storage in bank.spares._storages} == places[0]
+    assert {storage.data_ptr() for storage in bank.gradient_buffers._storages} == places[0]
 
 
 def test_a_gradient_that_somebody_keeps_is_not_overwritten():
@@ -97,6 +97,35 @@ def test_gradients_of_several_batches_add_up():
 def test_evaluation_gives_the_memory_back():
     bank = ExpertBank(2, 4, 8)
     backward(bank, torch.randn(6, 4), torch.tensor([3, 6]))
-    assert bank.spares._storages
+    assert bank.gradient_buffers._storages
     bank.eval()
-    assert not bank.spares._storages
+    assert not bank.gradient_buffers._storages
+
+
+WRONG_COUNTS = {
+    "always one": lambda data: 1,
+    "never one": lambda data: 2,
+    "views do not count": lambda data: 1 + (torch._C._storage_Use_Count(data) > 2),
+    "another signature": lambda: 1,
+}
+
+
+@pytest.mark.skipif(trusted_count() is None, reason="this build of torch does not count a storage's uses")
+def test_the_count_is_trusted_here():
+    assert counts_right(torch._C._storage_Use_Count)
+
+
+@pytest.mark.skipif(trusted_count() is None, reason="this build of torch does not count a storage's uses")
+@pytest.mark.parametrize("name", WRONG_COUNTS)
+def test_a_count_that_means_something_else_is_not_trusted_and_nothing_is_kept(name, monkeypatch):
+    torch.manual_seed(0)
+    bank, rows, ends = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
+    expected = backward(copy.deepcopy(bank), rows, ends)
+    assert not counts_right(WRONG_COUNTS[name])
+    monkeypatch.setattr(torch._C, "_storage_Use_Count", WRONG_COUNTS[name])
+    trusted_count.cache_clear()
+    try:
+        assert all(map(torch.equal, backward(bank, rows, ends), expected))
+        assert not bank.gradient_buffers._storages
+    finally:
+        trusted_count.cache_clear()

@@ -7,15 +7,8 @@ from torch.nn import functional as F
 from fairseq_mtmoe.moe.form import Form, form_everywhere
 from fairseq_mtmoe.moe.grouped_matmul import operators as grouped
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
-from fairseq_mtmoe.moe.grouped_matmul.operators import (
-    BATCHED,
-    IN_ONE,
-    ONE_BY_ONE,
-    filled_way,
-    grouped_linear,
-    grouped_relu_network,
-    reads_ends,
-)
+from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear, grouped_relu_network, reads_ends
+from fairseq_mtmoe.moe.grouped_matmul.ways import BATCHED, IN_ONE, ONE_BY_ONE, filled_way, sum_in_one, sum_one_by_one
 
 INPUTS, OUTPUTS = 8, 12
 GROUPS = {
@@ -65,7 +58,7 @@ def gradients(function, rows, ends, weight, bias):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", GROUPS)
 def test_every_way_gives_the_plain_products_and_gradients(name, bias, way, monkeypatch):
-    monkeypatch.setattr(grouped, "_way_for", lambda *operands, most: WAYS[way])
+    monkeypatch.setattr(grouped, "way_for", lambda *operands, most: WAYS[way])
     example64 = example(name, bias)
     example32 = [None if tensor is None else tensor.float() for tensor in example64]
     example32[1] = example64[1]
@@ -104,7 +97,7 @@ def test_frozen_weights_of_the_network_get_no_gradient(monkeypatch):
 @pytest.mark.parametrize("name", GROUPS)
 def test_the_sums_for_a_gpu_are_those_for_a_cpu(name):
     rows, ends, _, _ = example(name)
-    torch.testing.assert_close(grouped.sum_in_one(rows, ends), grouped.sum_one_by_one(rows, ends))
+    torch.testing.assert_close(sum_in_one(rows, ends), sum_one_by_one(rows, ends))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

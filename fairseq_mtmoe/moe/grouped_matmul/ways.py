@@ -1,0 +1,216 @@
+"""Ways to multiply sorted rows with a matrix per group, and which of them is the fastest for what operands.
+
+There are four, and tests compare them: one product after the other, anywhere; all in one call of MKL, on a CPU; torch's
+grouped product in one kernel, on a GPU; and, on a GPU without that kernel, one product of groups filled up to equal
+sizes, if it is known what no group has more of. The last two do not wait for the ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairseq_mtmoe.moe.form import Form, form_for
+from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
+
+GROUPED_MM_ALIGNMENT = 16  # bytes, of a row of any operand
+PIECE = 256  # rows of a large group that one core computes at a time
+SLICES = 4  # of a weight's gradient where few groups have most of the rows, half as many elsewhere
+NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute `linear(rows, ends, weight, bias)` and the weights' gradient, `outer(grad, rows, ends, new)`.
+
+    `new(like, shape)` makes the tensor for the gradient, if this way can choose where it is written.
+    """
+
+    linear: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+    outer: Callable[[Tensor, Tensor, Tensor, NewEmpty], Tensor]
+
+
+def _linear_one_by_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out = rows.new_empty(len(rows), weight.shape[1])
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        if end > start:
+            matrix = weight[group].t()
+            if bias is None:
+                torch.mm(rows[start:end], matrix, out=out[start:end])
+            else:
+                torch.addmm(bias[group], rows[start:end], matrix, out=out[start:end])
+        start = end
+    out[start:].zero_()
+    return out
+
+
+def _outer_one_by_one(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
+    out = new(grad, (len(ends), grad.shape[1], rows.shape[1]))
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        if end > start:
+            torch.mm(grad[start:end].t(), rows[start:end], out=out[group])
+        else:
+            out[group].zero_()
+        start = end
+    return out
+
+
+def _linear_batched(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows = rows.contiguous()
+    num_outputs, num_inputs = weight.shape[1:]
+    # The gradient's product comes with the weights transposed: they are read as they lie.
+    by_inputs = weight.stride(1) == 1 and weight.stride(2) >= num_outputs
+    if not by_inputs and not (weight.stride(2) == 1 and weight.stride(1) >= num_inputs):
+        weight = weight.contiguous()
+    out = rows.new_empty(len(rows), num_outputs)
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    out[int(ends[-1]) :].zero_()
+    pieces = (counts + PIECE - 1) // PIECE
+    group = torch.repeat_interleave(pieces)
+    place = torch.arange(len(group), device=group.device) - (pieces.cumsum(0) - pieces)[group]
+    start = (ends - counts)[group] + place * PIECE
+    batched_products(
+        Operand(rows, start * num_inputs, num_inputs),
+        Operand(weight, group * weight.stride(0), weight.stride(2 if by_inputs else 1), transposed=not by_inputs),
+        Operand(out, start * num_outputs, num_outputs),
+        rows=(ends[group] - start).clamp(max=PIECE),
+        columns=torch.full_like(group, num_outputs),
+        inner=torch.full_like(group, num_inputs),
+    )
+    if bias is not None:
+        for bias_O, part in zip(bias, out.tensor_split(ends), strict=False):  # the last part belongs to no group
+            part += bias_O
+    return out
+
+
+def _outer_batched(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
+    grad, rows = grad.contiguous(), rows.contiguous()
+    num_outputs, num_inputs = grad.shape[1], rows.shape[1]
+    out = new(grad, (len(ends), num_outputs, num_inputs))
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    for idle in (counts == 0).nonzero().squeeze(1).tolist():
+        out[idle].zero_()
+    uneven = int(counts.max()) * 2 * torch.get_num_threads() > len(rows)
+    slices = SLICES if uneven else SLICES // 2
+    slices = slices if num_outputs % slices == 0 else 1
+    height = num_outputs // slices
+    group = counts.nonzero().squeeze(1).repeat_interleave(slices)
+    top = torch.arange(slices, device=group.device).repeat(len(group) // slices) * height
+    start = (ends - counts)[group]
+    batched_products(
+        Operand(grad, start * num_outputs + top, num_outputs, transposed=True),
+        Operand(rows, start * num_inputs, num_inputs),
+        Operand(out, (group * num_outputs + top) * num_inputs, num_inputs),
+        rows=torch.full_like(group, height),
+        columns=torch.full_like(group, num_inputs),
+        inner=counts[group],
+    )
+    return out
+
+
+def _linear_in_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if len(rows) == 0:
+        return rows.new_zeros(0, weight.shape[1])
+    out = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends.int())
+    group = _group_of_rows(len(rows), ends)
+    if bias is not None:
+        out = out + bias.index_select(0, group.clamp(max=len(ends) - 1))
+    return out.masked_fill((group == len(ends)).unsqueeze(1), 0)
+
+
+def _outer_in_one(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
+    if len(rows) == 0:
+        return grad.new_zeros(len(ends), grad.shape[1], rows.shape[1])
+    out = F.grouped_mm(grad.t(), rows, offs=ends.int())
+    # Some kernels leave the products of no rows as they find them (pytorch#172439).
+    idle_N = ends.diff(prepend=ends.new_zeros(1)) == 0
+    return out.masked_fill(idle_N.view(-1, 1, 1), 0)
+
+
+def _linear_filled(most: int, rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if len(rows) == 0:
+        return rows.new_zeros(0, weight.shape[1])
+    rows_NCI, matrices = _filled_up(rows, ends, most), weight.transpose(1, 2)
+    out_NCO = torch.bmm(rows_NCI, matrices) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows_NCI, matrices)
+    group = _group_of_rows(len(rows), ends)
+    none, group = group == len(ends), group.clamp(max=len(ends) - 1)
+    place = torch.arange(len(rows), device=rows.device) - _starts(ends)[group]
+    filled = (group * most + place).masked_fill(none, 0)
+    return out_NCO.flatten(0, 1).index_select(0, filled).masked_fill_(none.unsqueeze(1), 0)
+
+
+def _outer_filled(most: int, grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
+    if len(rows) == 0:
+        return grad.new_zeros(len(ends), grad.shape[1], rows.shape[1])
+    out = new(grad, (len(ends), grad.shape[1], rows.shape[1]))
+    return torch.bmm(_filled_up(grad, ends, most).mT, _filled_up(rows, ends, most), out=out)
+
+
+def _filled_up(rows: Tensor, ends: Tensor, most: int) -> Tensor:
+    """Each group's rows, filled up to `most` with zeros: (N, most, I)."""
+    places_NC = _starts(ends).unsqueeze(1) + torch.arange(most, device=rows.device)
+    filled = rows.index_select(0, places_NC.clamp(max=len(rows) - 1).view(-1)).view(*places_NC.shape, -1)
+    return filled.masked_fill_((places_NC >= ends.unsqueeze(1)).unsqueeze(2), 0)
+
+
+def _starts(ends: Tensor) -> Tensor:
+    """Where each group begins, (N,): at the end of the one before."""
+    return torch.cat([ends.new_zeros(1), ends[:-1]])
+
+
+def sum_one_by_one(grad: Tensor, ends: Tensor) -> Tensor:
+    """The sum of each group's rows, one after the other."""
+    out = grad.new_empty(len(ends), grad.shape[1])
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        torch.sum(grad[start:end], 0, out=out[group])
+        start = end
+    return out
+
+
+def sum_in_one(grad: Tensor, ends: Tensor) -> Tensor:
+    """The sum of each group's rows as one product with the groups' indicators."""
+    groups = torch.arange(len(ends), device=grad.device)
+    member_NT = groups.unsqueeze(1) == _group_of_rows(len(grad), ends)
+    return member_NT.to(grad.dtype) @ grad
+
+
+def _group_of_rows(num_rows: int, ends: Tensor) -> Tensor:
+    """The group of each row, (T,); N after the last group."""
+    return torch.searchsorted(ends, torch.arange(num_rows, device=ends.device), right=True)
+
+
+ONE_BY_ONE = Way(_linear_one_by_one, _outer_one_by_one)
+BATCHED = Way(_linear_batched, _outer_batched)
+IN_ONE = Way(_linear_in_one, _outer_in_one)
+
+
+def filled_way(most: int) -> Way:
+    """One product of groups filled up to equal sizes, `most` rows; the result may be written anywhere."""
+    return Way(partial(_linear_filled, most), partial(_outer_filled, most))
+
+
+def way_for(*operands: Tensor, most: int | None = None) -> Way:
+    """The fastest way for operands of this type and device, in groups of at most so many rows, if that is known."""
+    form = form_for(operands[0])
+    if form is Form.CPU:
+        return BATCHED if has_batched_products(*operands) else ONE_BY_ONE
+    if form is Form.GPU_WITH_GROUPED_MM and _takes_grouped_mm(*operands):
+        return IN_ONE
+    return ONE_BY_ONE if most is None else filled_way(most)
+
+
+def _takes_grouped_mm(*operands: Tensor) -> bool:
+    """Whether torch's grouped product takes such operands, and those of its gradients."""
+    first = operands[0]
+    if first.dtype != torch.bfloat16 or not hasattr(F, "grouped_mm"):
+        return False
+    per_step = GROUPED_MM_ALIGNMENT // first.element_size()
+    return all(size % per_step == 0 for operand in operands for size in operand.shape[1:])

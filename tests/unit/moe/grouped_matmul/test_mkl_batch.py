@@ -1,0 +1,70 @@
+"""MKL's batched product is tried out before it is used, and left alone where it computes something else."""
+
+import ctypes
+
+import pytest
+import torch
+
+from fairseq_mtmoe.moe import ExpertBank
+from fairseq_mtmoe.moe.grouped_matmul import mkl_batch
+from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products, multiplies_right
+from fairseq_mtmoe.moe.grouped_matmul.ways import BATCHED, ONE_BY_ONE, way_for
+
+pytestmark = pytest.mark.skipif(
+    not has_batched_products(torch.zeros(1)), reason="this build of torch has no batched products"
+)
+OUT, COUNT = 11, 13  # places of arguments
+
+
+def does_nothing(*arguments):
+    """As a build with 64-bit sizes, which finds a negative number of groups."""
+
+
+def adds_to_what_is_there(*arguments):
+    changed = list(arguments)
+    changed[10] = floats(1.0, 1.0)
+    mkl_batch._routine()(*changed)
+
+
+def forgets_the_last(*arguments):
+    changed = list(arguments)
+    changed[COUNT] = ctypes.cast((ctypes.c_int32 * 2)(1, -1), ctypes.c_void_p)
+    mkl_batch._routine()(*changed)
+
+
+def writes_beyond(*arguments):
+    mkl_batch._routine()(*arguments)
+    first = ctypes.cast(arguments[OUT], ctypes.POINTER(ctypes.c_int64))[0]
+    ctypes.cast(first, ctypes.POINTER(ctypes.c_float))[4] = 0.0
+
+
+def floats(*values):
+    return ctypes.cast((ctypes.c_float * len(values))(*values), ctypes.c_void_p)
+
+
+WRONG = [does_nothing, adds_to_what_is_there, forgets_the_last, writes_beyond]
+
+
+def test_the_routine_is_right_here_under_autocast_too():
+    assert multiplies_right(mkl_batch._routine())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert multiplies_right(mkl_batch._routine())
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_another_routine_is_found_out(wrong):
+    assert not multiplies_right(wrong)
+
+
+def test_without_it_products_come_one_after_the_other(monkeypatch):
+    torch.manual_seed(0)
+    bank, rows, ends = ExpertBank(3, 4, 8), torch.randn(9, 4), torch.tensor([4, 4, 8])
+    assert way_for(rows, bank.fc1_weight) is BATCHED
+    expected = bank(rows, ends)
+    monkeypatch.setattr(mkl_batch, "multiplies_right", lambda routine: False)
+    mkl_batch._routine.cache_clear()
+    try:
+        assert way_for(rows, bank.fc1_weight) is ONE_BY_ONE
+        torch.testing.assert_close(bank(rows, ends), expected)
+    finally:
+        mkl_batch._routine.cache_clear()
