@@ -67,6 +67,7 @@ setup(
         "polib>=1.2",  # reads translation catalogs
         "rich>=13",  # progress bars and tables on the screen
         "matplotlib>=3.8",  # pictures of a run
+        "tabulate>=0.9",  # tables in Markdown
     ],
     extras_require={
         # fairseq has two distributions, and pip cannot take either as it is: see README, "Install by hand".

@@ -28,6 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairseq_mtmoe.files import write_text
+from fairseq_mtmoe.io.markdown import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -228,12 +229,6 @@ def shown(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.3g}"
-
-
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, all but the first column to the right."""
-    lines = [columns, ["---", *["--:"] * (len(columns) - 1)], *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def surroundings() -> dict[str, Any]:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from measure import markdown_table
 from price_memory import NAMES as MEMORY_NAMES
 from price_numbers import GROUPS, Numbers, Runs, Spread, change, difference, signs
 from price_picture import over_updates
@@ -21,6 +20,7 @@ from price_runs import BALANCED, DATA_SETS, DENSE, GREEDY, PRICED, PRICES, WITHI
 from fairseq_mtmoe.analysis.plots.sheet import save
 from fairseq_mtmoe.analysis.scores import ALL
 from fairseq_mtmoe.files import write_text
+from fairseq_mtmoe.io.markdown import markdown_table
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF++"}
 WAYS = {GREEDY: "greedy", PRICES: "prices", WITHIN: "balanced within the batch"}

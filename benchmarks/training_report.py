@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +18,7 @@ from fairseq_mtmoe.analysis.plots.sheet import save
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
 from fairseq_mtmoe.analysis.series import PerplexitySeries, Run, read_run
 from fairseq_mtmoe.files import write_text
+from fairseq_mtmoe.io.markdown import markdown_table
 
 GROUPS = (*TIERS, ALL)
 START = 0.2  # the pictures leave out this first part of the updates, where all systems fall alike
@@ -140,7 +141,7 @@ def markdown(by_system: Sequence[Sequence[RunResult]], name: str, setting: Setti
         "",
         "## Validation perplexity (best of the run)",
         "",
-        *_perplexity_table(by_system, everything),
+        _perplexity_table(by_system, everything),
         "",
         "*To BASE's best*: when the perplexity over all pairs came down to the best of the plain BASE run with the "
         "same seed. Minutes are of training, without validations.",
@@ -150,34 +151,36 @@ def markdown(by_system: Sequence[Sequence[RunResult]], name: str, setting: Setti
         f"![perplexity over minutes]({stem}_minutes.png)",
     ]
     if any(result.scores for result in everything):
-        lines += ["", "## Test sets (best checkpoint)", "", *_score_table(by_system), "", *_signatures(everything)]
+        lines += ["", "## Test sets (best checkpoint)", "", _score_table(by_system), "", *_signatures(everything)]
     lines += ["", "## Commands", "", _setting_sentence(setting), "", "```", *_commands(by_system), "```"]
     return "\n".join(lines) + "\n"
 
 
-def _perplexity_table(by_system: Sequence[Sequence[RunResult]], everything: Sequence[RunResult]) -> list[str]:
+def _perplexity_table(by_system: Sequence[Sequence[RunResult]], everything: Sequence[RunResult]) -> str:
     groups = [group for group in GROUPS if any(group in r.log.perplexity.groups for r in everything)]
-    lines = _head(["system", "updates", *groups, "updates to BASE's best", "minutes to BASE's best"])
+    head = ["system", "updates", *groups, "updates to BASE's best", "minutes to BASE's best"]
+    rows = []
     for results in by_system:
         arrivals = to_base(results, everything)
         cells = [_cell([r.log.perplexity.updates[-1] for r in results], 0)]
         cells += [_cell([result.best(group) for result in results], 2, each=group == ALL) for group in groups]
         cells += [_cell([arrival[i] if arrival else math.nan for arrival in arrivals], i, each=True) for i in (0, 1)]
-        lines.append(_row([results[0].system.title, *cells]))
-    return lines
+        rows.append([results[0].system.title, *cells])
+    return markdown_table(head, rows)
 
 
-def _score_table(by_system: Sequence[Sequence[RunResult]]) -> list[str]:
+def _score_table(by_system: Sequence[Sequence[RunResult]]) -> str:
     groups = [group for group in GROUPS if any(group in r.scores.get("averages", {}) for rs in by_system for r in rs)]
-    lines = _head(["system", *(f"{title} {group}" for title in METRICS.values() for group in groups)])
+    head = ["system", *(f"{title} {group}" for title in METRICS.values() for group in groups)]
+    rows = []
     for results in by_system:
         cells = [
             _cell([r.score(metric, group) for r in results], 1 if group != ALL else 2, each=group == ALL)
             for metric in METRICS
             for group in groups
         ]
-        lines.append(_row([results[0].system.title, *cells]))
-    return lines
+        rows.append([results[0].system.title, *cells])
+    return markdown_table(head, rows)
 
 
 def _cell(values: Sequence[float], digits: int, each: bool = False) -> str:
@@ -188,14 +191,6 @@ def _cell(values: Sequence[float], digits: int, each: bool = False) -> str:
         return NONE
     mean = f"{fmean(known):,.{digits}f}" if len(known) == len(values) else NONE
     return f"{mean} ({', '.join(texts)})" if each and len(values) > 1 else mean
-
-
-def _head(columns: Sequence[str]) -> list[str]:
-    return [_row(columns), "|---" + "|---:" * (len(columns) - 1) + "|"]
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _surroundings(everything: Sequence[RunResult]) -> str:

@@ -16,6 +16,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.io.markdown import markdown_table
 
 TIERS = ("low", "mid", "high")
 ALL = "all"
@@ -150,13 +151,15 @@ def from_json(text: str) -> tuple[dict[str, object], list[PairScore]]:
 
 def to_markdown(scores: Sequence[PairScore], settings: Mapping[str, object]) -> str:
     """A table of pairs and averages, the settings, and the signatures."""
-    lines = ["| pair | tier | sentences | BLEU | chrF++ |", "|---|---|---:|---:|---:|"]
-    for score in in_order(scores):
-        lines.append(f"| {score.pair} | {score.tier} | {score.sentences} | {score.bleu:.2f} | {score.chrf:.2f} |")
+    rows = [
+        [score.pair, score.tier, score.sentences, f"{score.bleu:.2f}", f"{score.chrf:.2f}"]
+        for score in in_order(scores)
+    ]
     for name, average in averages(scores).items():
         count = f"{average.pairs} pair" + "s" * (average.pairs != 1)
-        lines.append(f"| **{name}** | {count} | | **{average.bleu:.2f}** | **{average.chrf:.2f}** |")
-    lines += ["", *(f"- {name}: {value}" for name, value in settings.items())]
+        rows.append([f"**{name}**", count, "", f"**{average.bleu:.2f}**", f"**{average.chrf:.2f}**"])
+    table = markdown_table(["pair", "tier", "sentences", "BLEU", "chrF++"], rows, texts=2)
+    lines = [table, "", *(f"- {name}: {value}" for name, value in settings.items())]
     found = signatures(scores)
     for signature, pairs in found.items():
         same_for_all = len(pairs) == len(scores)

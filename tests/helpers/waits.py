@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+from fairseq_mtmoe.io.markdown import markdown_table
 from tests.helpers.pretended_gpu import GpuRules, pretended_gpu
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "communication.md"
@@ -156,7 +157,7 @@ def layer_table(alone: dict[tuple[Any, ...], int], several: dict[tuple[Any, ...]
                     (count,) = {counts[gate, *kind, training] for kind in kinds}
                     cells.append(str(count))
             rows.append([gate, title, *cells])
-    return markdown(head, rows)
+    return markdown_table(head, rows, [i for i, cell in enumerate(rows[0]) if not cell.isdigit()])
 
 
 def update_table(updates: Sequence[dict[str, Counter[str]]]) -> str:
@@ -164,13 +165,7 @@ def update_table(updates: Sequence[dict[str, Counter[str]]]) -> str:
     who = {"fairseq": "fairseq", "fairseq_mtmoe": "the plugin's stacks, loss and trainer", "layers": f"{LAYERS} expert layers"}
     head = ["model", *who.values(), *(f"{title}, several" for title in who.values())]
     rows = [[model, *(str(each[model][name]) for each in updates for name in who)] for model in MODELS]
-    return markdown(head, rows)
-
-
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """A table, numbers to the right."""
-    align = ["--:" if rows[0][column].isdigit() else "---" for column in range(len(head))]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, align, *rows])
+    return markdown_table(head, rows, [i for i, cell in enumerate(rows[0]) if not cell.isdigit()])
 
 
 def in_document(name: str, text: str) -> str:

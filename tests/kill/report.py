@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from measure import RESULTS, markdown_table, surroundings, where_and_how
+from measure import RESULTS, surroundings, where_and_how
 
 from fairseq_mtmoe.files import write_text
+from fairseq_mtmoe.io.markdown import markdown_table
 from tests.helpers.digits import make_digit_corpus
 from tests.kill.moments import ONE_PROCESS, TWO_PROCESSES, Case, drawn
 from tests.kill.runs import Outcome, is_equal, killed, uninterrupted

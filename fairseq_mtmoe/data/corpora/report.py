@@ -15,6 +15,7 @@ from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext
 from fairseq_mtmoe.data.corpora.build import BuildOptions, Counts
 from fairseq_mtmoe.data.corpora.clean import DROP_REASONS
 from fairseq_mtmoe.data.corpora.split import sources_in_training
+from fairseq_mtmoe.io.markdown import markdown_table
 
 Report = dict[str, Any]
 
@@ -117,7 +118,6 @@ def _test_sides(pairs: Iterable[Report]) -> dict[str, list[dict[str, int]]]:
 
 def _page(report: Report) -> str:
     head, rows = report_table(report, by_reason=True)
-    table = [head, ["---", "---"] + ["--:"] * (len(head) - 2), *rows]
     seen = sum(pair["evaluation_sources_in_training"] for pair in report["pairs"].values())
     lines = [
         f"# Data directory made by `mtmoe prepare {report['command']}`",
@@ -125,7 +125,7 @@ def _page(report: Report) -> str:
         *(f"- {name.replace('_', ' ')}: {value}" for name, value in report["options"].items()),
         f"- validation and test sources that also occur in some language's training data: {seen}",
         "",
-        *("| " + " | ".join(row) + " |" for row in table),
+        markdown_table(head, rows, texts=2),
         "",
         "`unknown`: the share of test tokens, both sides, that the vocabulary does not have.",
         *(f"`−{name}` (dropped): {meaning}." for name, meaning in DROP_REASONS.items() if f"−{name}" in head),
@@ -137,12 +137,12 @@ def _page(report: Report) -> str:
 
 def _sources_in_training(report: Report) -> list[str]:
     rows = [
-        f"| {name} | {pair['evaluation_sources_in_training']:,} | {_counted(pair['found_in_training_of'])} |"
+        [name, f"{pair['evaluation_sources_in_training']:,}", _counted(pair["found_in_training_of"])]
         for name, pair in report["pairs"].items()
         if pair["evaluation_sources_in_training"]
     ]
-    head = ["", "| validation and test sources of | found in training | of which pairs |", "| --- | --: | --- |"]
-    return [*head, *rows] if rows else []
+    head = ["validation and test sources of", "found in training", "of which pairs"]
+    return ["", markdown_table(head, rows, texts=(0, 2))] if rows else []
 
 
 def _changes(report: Report) -> list[str]:
@@ -150,19 +150,18 @@ def _changes(report: Report) -> list[str]:
     if "files" not in report:
         return []
     rows = [
-        f"| {name} | {changes['removed']:,} | {changes['breaks']:,} | {changes['respelled']:,} |"
+        [name, *(f"{changes[kind]:,}" for kind in ("removed", "breaks", "respelled"))]
         for name, changes in report["files"].items()
         if any(changes.values())
     ]
     if not rows:
         return ["", "No file of text had control or invisible characters, or lines that were not in Unicode NFC."]
+    head = ["file", "characters removed", "line breaks inside lines, made spaces", "lines that were not in NFC"]
     return [
         "",
         "Control and invisible characters are removed, and lines brought to NFC, in validation and test files too:",
         "",
-        "| file | characters removed | line breaks inside lines, made spaces | lines that were not in NFC |",
-        "| --- | --: | --: | --: |",
-        *rows,
+        markdown_table(head, rows),
     ]
 
 
@@ -170,10 +169,10 @@ def _sources(report: Report) -> list[str]:
     if "sources" not in report:
         return []
     rows = [
-        f"| {source['source']} | {source['catalogs']:,} | {', '.join(source['damaged']) or 'none'} |"
+        [source["source"], f"{source['catalogs']:,}", ", ".join(source["damaged"]) or "none"]
         for source in report["sources"]
     ]
-    return ["", "| source | catalogs | damaged, not read |", "| --- | --: | --- |", *rows]
+    return ["", markdown_table(["source", "catalogs", "damaged, not read"], rows, texts=(0, 2))]
 
 
 def _left_out(report: Report) -> list[str]:

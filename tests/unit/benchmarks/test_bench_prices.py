@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.moe import BaseGate, RunningPrices
+from tests.helpers.tables import unpadded
 
 MODULES = ("price_memory", "price_numbers", "price_picture", "price_report", "price_runs", "price_evaluation")
 SCRIPTS = (*MODULES, "train_keeping_prices", "training_systems", "measure")
@@ -246,7 +247,7 @@ def test_the_report_says_what_the_numbers_come_to():
 
     numbers = [run_numbers(1, 20.0, 19.0, 22.0), run_numbers(2, 30.0, 30.6, 27.0),
                run_numbers(2, 30.0, 29.07, 27.0, kind="prices")]  # fmt: skip
-    text = markdown(numbers, "python bench", "picture.png")
+    text = unpadded(markdown(numbers, "python bench", "picture.png"))
     assert "differs from greedy's by -1.50% (-5.00% to +2.00%), and is lower in 1 of 2 seeds" in text
     assert "balanced within the batch it differs by +0.00% (-10.00% to +10.00%), lower in 1 of 2." in text
     assert "At prices less greedily: BLEU +2.00 (+1.50 to +2.50), chrF++ -1.00 (-1.00 to -1.00), seeds 1, 2." in text

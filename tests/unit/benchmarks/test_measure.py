@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.helpers.tables import unpadded
+
 
 @pytest.fixture
 def measure(tmp_path, monkeypatch):
@@ -59,7 +61,7 @@ def test_a_report_says_what_was_found_and_where(measure, tmp_path, capsys):
     report.raw("seconds", {"ours": [0.1, 0.2]})
     report.figure("ours / dense", 1.05, measure.Floor(1.1), (1.01, 1.08))
     report.finish(write=True, check=True)
-    written = (tmp_path / "thing.md").read_text(encoding="utf-8")
+    written = unpadded((tmp_path / "thing.md").read_text(encoding="utf-8"))
     assert written.startswith("# The cost [of a thing]\n")
     assert "| ours\\|theirs | 0.123 |\n| dense | 2 |" in written
     assert "| ours / dense | 1.05 | 1.01-1.08 | ≤ 1.1 | yes |" in written

@@ -3,6 +3,7 @@ import json
 from fairseq_mtmoe.data.corpora.bitext import Bitext
 from fairseq_mtmoe.data.corpora.build import BuildOptions, TokenCounts
 from fairseq_mtmoe.data.corpora.report import hints, make_report, report_table, write_report
+from tests.helpers.tables import unpadded
 
 
 def example():
@@ -63,7 +64,7 @@ def test_files(tmp_path):
     }
     write_report(tmp_path, report)
     assert json.loads((tmp_path / "report.json").read_text()) == report
-    page = (tmp_path / "report.md").read_text()
+    page = unpadded((tmp_path / "report.md").read_text())
     for line in (
         "- vocab size: 8000",
         "- validation and test sources that also occur in some language's training data: 2",

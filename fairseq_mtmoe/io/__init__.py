@@ -1,0 +1,1 @@
+"""What programs read and people look at, written down."""
