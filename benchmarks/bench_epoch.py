@@ -28,9 +28,10 @@ from fairseq.data.multilingual.sampled_multi_dataset import SampledMultiDataset
 from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
 from measure import Floor, Ratio, Report, interleaved, report_name
 
-from fairseq_mtmoe.data.mixtures.training import TrainingPairs
+from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, batch_ends, order_by_length
 from fairseq_mtmoe.data.sampling.order import _bundles, _read
+from fairseq_mtmoe.data.translation.collating import PairCollate
 
 NUM_PAIRS = 50
 LARGEST, SMALLEST = 45e6, 5e3  # sentences of pairs of ML-50, about; the others lie evenly between, in logarithms
@@ -75,12 +76,12 @@ def schedule() -> Schedule:
     return Schedule("temperature", TEMPERATURE)
 
 
-def our_dataset(pairs: Sequence[LanguagePairDataset], drawn: int, virtual: int | None) -> TrainingPairs:
+def our_dataset(pairs: Sequence[LanguagePairDataset], drawn: int, virtual: int | None) -> TrainingMixture:
     """The training data as the task builds it; an epoch is of `virtual` sentences, or of `drawn`."""
     plan = SamplingPlan([[len(pair)] for pair in pairs], schedule(), 1, virtual, drawn)
-    keys = [SimpleNamespace(key=f"main:en-{number}") for number in range(len(pairs))]
-    loader: Any = SimpleNamespace(pairs=keys, split="train", load=lambda shards: list(pairs))
-    return TrainingPairs(loader, plan, range(len(pairs)), True)
+    keys = [f"main:en-{number}" for number in range(len(pairs))]
+    loader: Any = SimpleNamespace(keys=keys, kind="pair", split="train", load=lambda shards: list(pairs))
+    return TrainingMixture(loader, plan, range(len(pairs)), PairCollate())
 
 
 def set_up_ours(pairs: Sequence[LanguagePairDataset], drawn: int, virtual: int | None, epoch: int) -> list[np.ndarray]:
@@ -138,7 +139,7 @@ def check(total: int) -> str:
     )
 
 
-def check_order(dataset: TrainingPairs, pairs: Sequence[LanguagePairDataset], order: Any, drawn: int) -> None:
+def check_order(dataset: TrainingMixture, pairs: Sequence[LanguagePairDataset], order: Any, drawn: int) -> None:
     """One epoch's sentences: how many of each pair, how often each, and in which order."""
     indices = np.concatenate([order.indices, order.too_long])
     assert len(indices) == len(dataset) == drawn

@@ -63,8 +63,8 @@ class Evaluator:
         with routed(self.gates, way), counting_changes(self.gates) as changed:
             for batch in self._batches.next_epoch_itr(shuffle=False):
                 _, _, log = self.task.valid_step(batch, self.model, self.criterion)
-                nll[batch["pair"]] += float(log["nll_loss"])
-                tokens[batch["pair"]] += int(log["ntokens"])
+                nll[batch["task"]] += float(log["nll_loss"])
+                tokens[batch["task"]] += int(log["ntokens"])
         loads = [layer.load.counts.sum(0).tolist() for layer in self.layers]
         return {"nll": nll, "tokens": tokens, "loads": loads, "changed": changed}
 

@@ -162,7 +162,11 @@ def layer_table(alone: dict[tuple[Any, ...], int], several: dict[tuple[Any, ...]
 
 def update_table(updates: Sequence[dict[str, Counter[str]]]) -> str:
     """Models by who waits, in one process and in several."""
-    who = {"fairseq": "fairseq", "fairseq_mtmoe": "the plugin's stacks, loss and trainer", "layers": f"{LAYERS} expert layers"}
+    who = {
+        "fairseq": "fairseq",
+        "fairseq_mtmoe": "the plugin's stacks, loss and trainer",
+        "layers": f"{LAYERS} expert layers",
+    }
     head = ["model", *who.values(), *(f"{title}, several" for title in who.values())]
     rows = [[model, *(str(each[model][name]) for each in updates for name in who)] for model in MODELS]
     return markdown_table(head, rows, [i for i, cell in enumerate(rows[0]) if not cell.isdigit()])

@@ -35,11 +35,15 @@ MAY_IMPORT = {
     "optim": {"errors"},
     "training": {"errors", "files", "known_warnings", "moe", "checkpoints", "slots", "sparsify", "optim"},
     "fairseq_patches": {"errors", "checkpoints", "data", "training"},
-    "data": {"errors", "files", "data/sampling", "data/translation/tiers"},
-    "evaluation": {"errors", "files", "moe", "checkpoints", "data", "data/translation/tiers"},
-    "tasks": {
-        *("errors", "files", "moe", "data", "data/sampling", "data/translation/tiers", "analysis", "criterions"),
-        "slots",
+    "data": {"errors", "files"},
+    "data/mixtures": {"errors", "data/sampling"},
+    "data/translation": {"errors", "files", "data", "data/mixtures", "data/sampling", "data/translation/tiers"},
+    "evaluation": {"errors", "files", "moe", "checkpoints", "data", "data/translation", "data/translation/tiers"},
+    "tasks": {"criterions", "tasks/translation"},
+    "tasks/_multitask": {"errors", "analysis", "data", "data/mixtures", "data/sampling", "slots"},
+    "tasks/translation": {
+        *("errors", "files", "slots", "tasks/_multitask"),
+        *("data/mixtures", "data/translation", "data/translation/tiers"),
     },
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.

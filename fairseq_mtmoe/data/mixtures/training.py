@@ -1,16 +1,17 @@
-"""The training data: in each epoch the sentences that the sampling plan draws from the language pairs."""
+"""The training data: in each epoch the examples that the sampling plan draws from the tasks."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from fairseq.data import FairseqDataset
 
-from fairseq_mtmoe.data.mixtures.dataset import PairsDataset
+from fairseq_mtmoe.data.mixtures.dataset import Collate, MixtureDataset
 from fairseq_mtmoe.data.sampling import (
     Order,
     SamplingPlan,
@@ -21,13 +22,40 @@ from fairseq_mtmoe.data.sampling import (
     recall_0_1_0,
     remember,
 )
-from fairseq_mtmoe.data.translation.pairs import PairLoader
 
 logger = logging.getLogger(__name__)
 
 
-class TrainingPairs(PairsDataset):
-    """The sentences of one epoch; `set_epoch` draws those of another, and loads other shards where it is their turn.
+class TaskLoader(Protocol):
+    """Loads the data of several tasks."""
+
+    @property
+    def split(self) -> str:
+        """`train`, …"""
+        ...
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """A name for each task, as the sampling plan has them."""
+        ...
+
+    @property
+    def shard_sizes(self) -> Sequence[Sequence[int]]:
+        """Per task, the number of examples in each of its shards."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """What a task is, in a sentence for users."""
+        ...
+
+    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
+        """Each task's dataset, from these of its shards (default: the first)."""
+        ...
+
+
+class TrainingMixture(MixtureDataset):
+    """The examples of one epoch; `set_epoch` draws those of another, and loads other shards where it is their turn.
 
     Everything follows from the plan, the epoch and, where the temperature goes by updates, their number before it: a
     resumed run sees the same batches.
@@ -35,21 +63,21 @@ class TrainingPairs(PairsDataset):
     Args:
         loader: of the data.
         plan: of the draws.
-        tasks, one_collater: as in `PairsDataset`.
+        task_ids, collate: as in `MixtureDataset`.
         epoch: the first one to draw.
         updates: how many were made before it.
     """
 
     def __init__(
         self,
-        loader: PairLoader,
+        loader: TaskLoader,
         plan: SamplingPlan,
-        tasks: Sequence[int],
-        one_collater: bool,
+        task_ids: Sequence[int],
+        collate: Collate,
         epoch: int = 1,
         updates: int = 0,
     ) -> None:
-        super().__init__(tasks, one_collater)
+        super().__init__(task_ids, collate)
         self.loader = loader
         self.plan = plan
         self.updates = updates  # so far: those before the next epoch that is drawn
@@ -58,7 +86,7 @@ class TrainingPairs(PairsDataset):
         self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the sentences of an epoch, counted from 1; which these are is worked out by `order`."""
+        """Draw the examples of an epoch, counted from 1; which these are is worked out by `order`."""
         if epoch == self.epoch:
             return
         self.draw = self.plan.draw(epoch, self.updates)
@@ -101,25 +129,26 @@ class TrainingPairs(PairsDataset):
         return len(self.draw)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker process needs: the epoch's sentences. It never draws others, and the task stays at home."""
+        """What a worker process needs: the epoch's examples. It never draws others, and the task stays at home."""
         return {**self.__dict__, "loader": None, "plan": None}
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """No: another epoch has other sentences."""
+        """No: another epoch has other examples."""
         return False
 
     def order(self, max_sizes: Any = None) -> Order:
-        """The epoch's sentences by source, then target length; those of equal lengths in another order in each epoch.
+        """The epoch's examples by the lengths of their sides; those of equal lengths in another order in each epoch.
 
         Args:
-            max_sizes: the greatest source and target length, as fairseq gives them; longer sentences are left out.
+            max_sizes: the greatest length of each side, as fairseq gives them; longer examples are left out.
         """
         limits = (max_sizes, max_sizes) if isinstance(max_sizes, int | float) else max_sizes
         sizes = [dataset.sizes for dataset in self.datasets]
         order = order_by_length(self.draw, sizes, self.plan.order_key(self.epoch), limits, torch.get_num_threads())
-        counts = {pair.key: count for pair, count in zip(self.loader.pairs, order.counts.tolist(), strict=True)}
-        logger.info(f"[{self.loader.split}] epoch {self.epoch} draws {len(self)} sentences, from each pair {counts}")
+        loader, counts = self.loader, dict(zip(self.loader.keys, order.counts.tolist(), strict=True))
+        drawn = f"draws {len(self)} sentences, from each {loader.kind} {counts}"
+        logger.info(f"[{loader.split}] epoch {self.epoch} {drawn}")
         return order
 
     def ordered_indices(self) -> np.ndarray:
@@ -129,10 +158,10 @@ class TrainingPairs(PairsDataset):
     def batches(
         self, order: Order, max_tokens: int | None, max_sentences: int | None, multiple: int
     ) -> list[np.ndarray]:
-        """What `batch_by_size` makes of sentences in order: views of one array, without a look at each sentence.
+        """What `batch_by_size` makes of examples in order: views of one array, without a look at each example.
 
         Raises:
-            UserError: a sentence is longer than `max_tokens`.
+            UserError: an example is longer than `max_tokens`.
         """
         ends = batch_ends(order.runs, max_tokens, max_sentences, multiple).tolist()
         return [order.indices[start:end] for start, end in itertools.pairwise([0, *ends])]

@@ -89,24 +89,27 @@ class PairLoader:
         UserError: a pair has no data in this split, or a file is empty or truncated.
     """
 
+    kind = "pair"  # see `data.mixtures.training.TaskLoader`
+
     def __init__(self, manager: MultilingualDatasetManager, split: str, combine: bool = False) -> None:
         self.manager = manager
         self.split = split
         self.combine = combine
         self.pairs = self._find_pairs()
+        self.keys = [pair.key for pair in self.pairs]
         self.shard_sizes = [[self._size(pair, folder) for folder in pair.folders] for pair in self.pairs]
-        self._loaded: dict = {}
+        self._loaded: dict[tuple[int, int], FairseqDataset] = {}
 
     @property
     def is_training(self) -> bool:
         """Whether this is the split to train on: only that has shards and extra data."""
-        return self.split == self.manager.args.train_subset
+        return bool(self.split == self.manager.args.train_subset)
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
         """Each pair's data set, from these shards (default: the first); those that were loaded last are kept."""
         wanted = list(enumerate(shards or [0] * len(self.pairs)))
         self._loaded = {place: self._loaded.get(place) for place in wanted}
-        sharing = {} if self.manager.args.enable_reservsed_directions_shared_datasets else None
+        sharing: dict[Any, Any] | None = {} if self.manager.args.enable_reservsed_directions_shared_datasets else None
         for number, shard in wanted:
             if self._loaded[number, shard] is None:
                 self._loaded[number, shard] = self._load(self.pairs[number], shard, sharing)
@@ -172,7 +175,7 @@ class PairLoader:
         if args.load_alignments and os.path.lexists(f"{alignments}.idx"):
             count_sentences(alignments, args.dataset_impl, may_be_empty=True)
 
-    def _load(self, pair: PairSource, shard: int, sharing: dict | None) -> FairseqDataset:
+    def _load(self, pair: PairSource, shard: int, sharing: dict[Any, Any] | None) -> FairseqDataset:
         manager = self.manager
         self._check(pair, pair.folders[shard])
         dataset: Any = manager.load_a_dataset(

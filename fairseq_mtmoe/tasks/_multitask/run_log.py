@@ -1,8 +1,11 @@
 """What a training run tells its run log: options, each epoch's sampling, each validation, who used which expert."""
 
+from __future__ import annotations
+
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +19,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._seconds = 0.0
-        self._since: Optional[float] = None
+        self._since: float | None = None
 
     def start(self) -> None:
         """Go on, if it stands still."""
@@ -42,7 +45,7 @@ class Stopwatch:
         self._seconds, self._since = value, None
 
 
-class Journal:
+class TrainingRunLog:
     """The run log of one process; only the first of several processes writes."""
 
     def __init__(self, save_dir: str) -> None:
@@ -61,7 +64,7 @@ class Journal:
             self._log.write(event, **fields)
 
     def sampling(
-        self, epoch: int, updates_before: int, temperature: Optional[float], probabilities: Mapping[str, float]
+        self, epoch: int, updates_before: int, temperature: float | None, probabilities: Mapping[str, float]
     ) -> None:
         """Write how an epoch draws its sentences, before which so many updates were made."""
         # Not called `update`: that would order the event by it, and old logs order theirs by epochs.
@@ -76,7 +79,7 @@ def start_counting(model: nn.Module) -> None:
         layer.load.enabled = True
 
 
-def stop_counting(model: nn.Module) -> Dict[str, List[List[int]]]:
+def stop_counting(model: nn.Module) -> dict[str, list[list[int]]]:
     """The counts of all processes together: per layer, per task, per expert."""
     counts = {}
     for path, layer in expert_layers(model).items():

@@ -1,32 +1,34 @@
 """How the training data is drawn: from options to the plan, and what is said of it when an epoch begins."""
 
+from __future__ import annotations
+
 import logging
 from argparse import Namespace
-from typing import Any, Dict
+from collections.abc import Callable
+from typing import Any
 
 from fairseq.logging import metrics
 
-from fairseq_mtmoe.data.mixtures.training import TrainingPairs
+from fairseq_mtmoe.data.mixtures.training import TaskLoader, TrainingMixture
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, options_of
-from fairseq_mtmoe.data.translation.pairs import PairLoader
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.tasks._multitask.run_log import Journal
+from fairseq_mtmoe.tasks._multitask.run_log import TrainingRunLog
 
 logger = logging.getLogger(__name__)
 
 
-def plan_of(args: Namespace, loader: PairLoader) -> SamplingPlan:
+def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
     """The plan that the options ask for.
 
     Raises:
-        UserError: an option is out of its range, or a pair has no weight.
+        UserError: an option is out of its range, or a task has no weight.
     """
     weights = None
     if args.sampling_weights:
-        for pair in loader.pairs:
-            if pair.key not in args.sampling_weights:
-                must_be("--sampling-weights", f"a dictionary with {pair.key}", args.sampling_weights)
-        weights = tuple(float(args.sampling_weights[pair.key]) for pair in loader.pairs)
+        for key in loader.keys:
+            if key not in args.sampling_weights:
+                must_be("--sampling-weights", f"a dictionary with {key}", args.sampling_weights)
+        weights = tuple(float(args.sampling_weights[key]) for key in loader.keys)
     schedule = Schedule(
         args.sampling_method,
         args.sampling_temperature,
@@ -41,28 +43,41 @@ def plan_of(args: Namespace, loader: PairLoader) -> SamplingPlan:
         args.seed,
         args.virtual_epoch_size,
         args.virtual_data_size,
-        [pair.key for pair in loader.pairs],
+        loader.keys,
         args.given_duration,
     )
 
 
-def announce(journal: Journal, dataset: TrainingPairs, epoch: int, run: Dict[str, Any]) -> None:
-    """Say how an epoch's sentences are sampled; before the first one, also what is known of the `run`.
+def announce(
+    run_log: TrainingRunLog,
+    dataset: TrainingMixture,
+    epoch: int,
+    run: dict[str, Any],
+    shown_name: Callable[[str], str],
+) -> None:
+    """Say how an epoch's examples are sampled; before the first one, also what is known of the `run`.
+
+    Args:
+        run_log: of the run.
+        dataset: of the training data.
+        epoch: that begins.
+        run: what the run log is to say of it, beside sizes and sampling.
+        shown_name: what a task of the plan is called.
 
     Raises:
         UserError: neither the options nor a checkpoint say how long the temperature rises.
     """
     plan = dataset.plan
     plan.rules.schedule.check_duration()
-    names = [key[len("main:") :] if key.startswith("main:") else key for key in plan.names]
+    names = [shown_name(key) for key in plan.names]
     options = options_of(plan.rules, names)
-    if not journal.has_begun:
+    if not run_log.has_begun:
         _warn_of_long_epochs(plan, epoch)
     del options["exceeds_pass"], options["virtual_data_size"], options["sampling_weights"]
-    journal.begin(sizes=dict(zip(names, plan.sizes, strict=True)), **run, **options)
+    run_log.begin(sizes=dict(zip(names, plan.sizes, strict=True)), **run, **options)
     shares = dict(zip(names, plan.probabilities(epoch).tolist(), strict=True))
     temperature = plan.temperature(epoch)
-    journal.sampling(epoch, plan.place_at(epoch).update, temperature, shares)
+    run_log.sampling(epoch, plan.place_at(epoch).update, temperature, shares)
     shown = ", ".join(f"{name} {share:.4f}" for name, share in shares.items())
     logger.info(f"epoch {epoch}: sampling temperature {temperature}, probabilities {shown}")
     if temperature is not None:

@@ -11,8 +11,7 @@ from argparse import Namespace
 from typing import Any, Dict, List, Optional
 
 from fairseq import utils
-from fairseq.data import Dictionary
-from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTokStyle, get_lang_tok
+from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTokStyle
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mtmoe.errors import UserError, must_be
@@ -123,19 +122,6 @@ _VALUES = {
     "extra_lang_pairs": ("a list such as en-de,en-ro", _is_text),
     "sampling_weights": ("a finite number of at least 0", _is_share),
 }
-
-
-def check_language_tokens(args: Namespace, dictionary: Dictionary) -> None:
-    """See that the dictionary has the tokens of all languages that `--langtoks` asks for.
-
-    Raises:
-        UserError: `--langtoks-specs` gives it no such tokens.
-    """
-    for spec in {spec for specs in args.langtoks.values() for spec in specs if spec is not None}:
-        token = get_lang_tok(args.langs[0], args.lang_tok_style, spec)
-        if token not in dictionary:
-            specs = ",".join(args.langtoks_specs)
-            must_be("--langtoks-specs", f"kinds of data that give {token}, which `{spec}` in --langtoks needs", specs)
 
 
 def _dictionary(name: str, text: Optional[str]) -> Optional[Dict[str, Any]]:

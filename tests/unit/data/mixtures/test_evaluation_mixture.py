@@ -1,4 +1,4 @@
-"""Validation data: every sentence once, every batch of one pair, with that pair's ids."""
+"""Validation data: every sentence once, every batch of one task, with that task's ids."""
 
 import itertools
 from collections import Counter
@@ -18,10 +18,10 @@ def test_each_batch_is_of_one_pair_and_no_sentence_is_missing(digits):
     task = digit_task(digits, enable_lang_ids=True)
     counts = Counter()
     loaded = batches(task)
-    assert [pair for pair, _ in itertools.groupby(batch["pair"] for batch in loaded)] == list(PAIRS)
+    assert [pair for pair, _ in itertools.groupby(batch["task"] for batch in loaded)] == list(PAIRS)
     for batch in loaded:
-        counts[batch["pair"]] += batch["nsentences"]
-        target = batch["pair"].split("-")[1]
+        counts[batch["task"]] += batch["nsentences"]
+        target = batch["task"].split("-")[1]
         assert {task.task_names[number] for number in batch["task_ids"].tolist()} == {target}
         assert {task.data_manager.lang_dict[int(number)] for number in batch["tgt_lang_id"]} == {target}
     assert counts == dict.fromkeys(PAIRS, 21)
@@ -32,7 +32,7 @@ def test_language_tokens_are_the_pairs(options, digits):
     task = digit_task(digits, **options)
     place = -1 if options else 0
     for batch in batches(task):
-        token = task.source_dictionary.index(f"__{batch['pair'].split('-')[1]}__")
+        token = task.source_dictionary.index(f"__{batch['task'].split('-')[1]}__")
         tokens, lengths = batch["net_input"]["src_tokens"], batch["net_input"]["src_lengths"]
         starts = tokens.shape[1] - lengths
         rows = tokens[:, -1] if place else tokens.gather(1, starts[:, None])[:, 0]
@@ -42,7 +42,7 @@ def test_language_tokens_are_the_pairs(options, digits):
 def test_processes_share_the_batches(digits):
     task = digit_task(digits)
     parts = [batches(task, num_shards=2, shard_id=number, disable_iterator_cache=True) for number in (0, 1)]
-    counts = Counter(batch["pair"] for part in parts for batch in part if batch for _ in range(batch["nsentences"]))
+    counts = Counter(batch["task"] for part in parts for batch in part if batch for _ in range(batch["nsentences"]))
     assert counts == dict.fromkeys(PAIRS, 21)
     assert len(parts[0]) == len(parts[1])
 

@@ -7,7 +7,7 @@ import torch
 
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.tasks._multitask import run_log
-from fairseq_mtmoe.tasks._multitask.run_log import Journal, Stopwatch, start_counting, stop_counting
+from fairseq_mtmoe.tasks._multitask.run_log import Stopwatch, TrainingRunLog, start_counting, stop_counting
 
 
 def test_only_running_time_counts(monkeypatch):
@@ -30,10 +30,10 @@ def test_only_running_time_counts(monkeypatch):
 
 
 def test_a_run_is_described_once(tmp_path):
-    journal = Journal(str(tmp_path))
-    journal.begin(seed=1)
-    journal.begin(seed=1)
-    journal.sampling(1, 70, None, {"en-de": 1.0})
+    log = TrainingRunLog(str(tmp_path))
+    log.begin(seed=1)
+    log.begin(seed=1)
+    log.sampling(1, 70, None, {"en-de": 1.0})
     events = read(tmp_path)
     assert [event["event"] for event in events] == ["run", "sampling"]
     sampling = {
@@ -65,5 +65,5 @@ def test_counts_of_experts_are_those_of_all_processes(monkeypatch):
 def test_only_the_first_process_writes(rank, tmp_path, monkeypatch):
     monkeypatch.setattr(run_log.torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(run_log.torch.distributed, "get_rank", lambda: rank)
-    Journal(str(tmp_path)).begin(seed=1)
+    TrainingRunLog(str(tmp_path)).begin(seed=1)
     assert (tmp_path / "mtmoe.jsonl").exists() == (rank == 0)

@@ -1,4 +1,4 @@
-"""What checkpoints remember of their task."""
+"""What checkpoints keep of their task's settings."""
 
 import io
 from argparse import Namespace
@@ -8,23 +8,25 @@ import torch
 from fairseq.data.multilingual.multilingual_utils import augment_dictionary
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks.translation.saved_settings import recall, relabel, remembered
+from fairseq_mtmoe.tasks._multitask.saved_settings import take_over
+from fairseq_mtmoe.tasks.translation.dictionaries import relabel
+from fairseq_mtmoe.tasks.translation.saved_settings import SETTINGS, saved_settings
 from tests.helpers.digits import digit_dictionary, digit_task
 
 
-def test_the_memory_can_be_loaded_without_running_code(digits):
+def test_the_settings_can_be_loaded_without_running_code(digits):
     file = io.BytesIO()
-    torch.save(remembered(digit_task(digits).args), file)
+    torch.save(saved_settings(digit_task(digits).args), file)
     file.seek(0)
-    memory = torch.load(file, weights_only=True)
-    assert memory["langs"] == ["aa", "bb", "cc", "en"] and memory["langtoks"] == {"main": ("tgt", None)}
+    settings = torch.load(file, weights_only=True)
+    assert settings["langs"] == ["aa", "bb", "cc", "en"] and settings["langtoks"] == {"main": ("tgt", None)}
 
 
 def test_only_what_differs_is_taken_over():
     args = Namespace(langs=["a"], task_ids="target", lang_tok_style="mbart", beam=5)
-    assert recall(args, {"langs": ["b"], "task_ids": "target", "beam": 1})
+    assert take_over(args, {"langs": ["b"], "task_ids": "target", "beam": 1}, SETTINGS)
     assert (args.langs, args.task_ids, args.beam) == (["b"], "target", 5)
-    assert not recall(args, {"langs": ["b"]})
+    assert not take_over(args, {"langs": ["b"]}, SETTINGS)
 
 
 def test_language_tokens_of_a_dictionary_are_replaced():
@@ -32,7 +34,7 @@ def test_language_tokens_of_a_dictionary_are_replaced():
     size = len(used)
     augment_dictionary(used, ["x", "y", "z"], "mbart")
     args = Namespace(langs=["en", "aa"], lang_tok_style="multilingual", langtoks_specs=["main"], extra_data=None)
-    relabel(used, size, args)
+    relabel({"en": used, "aa": used}, {id(used): size}, args)
     augment_dictionary(fresh, ["en", "aa"], "multilingual")
     assert used == fresh and used.indices == fresh.indices and used.count == fresh.count
 
@@ -56,7 +58,7 @@ def test_a_language_that_the_checkpoint_does_not_know_is_refused(digits):
 
 def test_the_models_of_an_ensemble_must_order_their_languages_alike(digits):
     generation = digit_task(digits, source_lang="en", target_lang="cc")
-    generation.load_state_dict({})  # stock fairseq's remember nothing
+    generation.load_state_dict({})  # stock fairseq's keep nothing
     for _ in range(2):
         generation.load_state_dict(digit_task(digits).state_dict())
     with pytest.raises(UserError, match="one has aa, bb, cc, en and another en, cc, bb, aa"):
@@ -69,7 +71,7 @@ def test_training_and_validation_keep_their_options(digits):
     assert training.langs == ["aa", "bb", "cc", "en"]
 
 
-def test_a_run_that_goes_on_with_other_options_says_so_and_remembers_its_own(digits, caplog):
+def test_a_run_that_goes_on_with_other_options_says_so_and_keeps_its_own(digits, caplog):
     before = digit_task(digits, langs="en,aa,bb,cc").state_dict()
     training = digit_task(digits, decoder_langtok=True)
     training.load_state_dict(before)

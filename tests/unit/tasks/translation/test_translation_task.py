@@ -113,14 +113,14 @@ def test_only_models_that_take_ids_see_them(digits):
     batch = batches(task)[0]
     sparse, dense = moe(task), task.build_model(model_config("base_dense"))
     for models in ([sparse], [dense], [sparse, dense]):
-        assert torch.equal(task._for_model(batch, models)["net_input"]["task_ids"], batch["task_ids"])
+        assert torch.equal(task.for_models(batch, models)["net_input"]["task_ids"], batch["task_ids"])
     stock = SimpleNamespace(forward=lambda src_tokens, src_lengths, prev_output_tokens: None)
     for models in ([stock], [sparse, stock]):
-        assert task._for_model(batch, models)["net_input"].keys() == {"src_tokens", "src_lengths", "prev_output_tokens"}
+        assert task.for_models(batch, models)["net_input"].keys() == {"src_tokens", "src_lengths", "prev_output_tokens"}
     taking = SimpleNamespace(module=SimpleNamespace(forward=lambda src_tokens, src_lang_id: None))
-    assert "src_lang_id" in task._for_model(batch, [taking])["net_input"]
+    assert "src_lang_id" in task.for_models(batch, [taking])["net_input"]
     assert "task_ids" not in batch["net_input"]
-    assert task._for_model({}, [sparse]) == {}
+    assert task.for_models({}, [sparse]) == {}
 
 
 # ---- training ----

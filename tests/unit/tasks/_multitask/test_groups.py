@@ -1,4 +1,4 @@
-"""Sums of pairs in logging outputs, and the metrics that come from them."""
+"""Sums of tasks in logging outputs, and the metrics that come from them."""
 
 import math
 
@@ -6,15 +6,16 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from fairseq_mtmoe.tasks._multitask.group_metrics import add_pair_sums, group_values, log_groups
+from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups
 
 PAIRS = ["en-aa", "en-bb", "en-cc"]
+ALONE = [Group(pair, (pair,)) for pair in PAIRS]
 
 
 def output(pair, loss, nll_loss, tokens, sample_size=None):
     log = {"loss": torch.tensor(loss), "nll_loss": torch.tensor(nll_loss), "ntokens": tokens}
     log["sample_size"] = tokens if sample_size is None else sample_size
-    add_pair_sums(log, pair, PAIRS)
+    add_task_sums(log, pair, PAIRS)
     return log
 
 
@@ -33,7 +34,7 @@ def test_every_output_has_the_same_keys_of_the_same_types():
 
 def test_pairs_and_tiers_are_averages_over_tokens_in_base_2(meters):
     for log in (output("en-aa", 20.0, 10.0, 10), output("en-aa", 5.0, 2.0, 2), output("en-bb", 12.0, 9.0, 3)):
-        log_groups([log], {"en-aa": ["en-aa"], "en-bb": ["en-bb"], "en-cc": ["en-cc"], "high": ["en-aa", "en-bb"]})
+        log_groups([log], [*ALONE, Group("high", ("en-aa", "en-bb"))])
     assert meters["en-aa_loss"].avg == pytest.approx(25 / 12 / math.log(2))
     assert meters["en-aa_nll_loss"].avg == pytest.approx(1 / math.log(2))
     assert meters.get_smoothed_value("en-aa_ppl") == pytest.approx(math.e, abs=0.01)
@@ -45,20 +46,20 @@ def test_pairs_and_tiers_are_averages_over_tokens_in_base_2(meters):
 def test_outputs_that_were_summed_over_processes_count_all_of_them(meters):
     first, second = output("en-aa", 4.0, 4.0, 4), output("en-bb", 9.0, 9.0, 3)
     log = {key: first[key] + second[key] for key in first}
-    log_groups([log], {pair: [pair] for pair in PAIRS})
+    log_groups([log], ALONE)
     assert meters["en-aa_loss"].avg == pytest.approx(1 / math.log(2))
     assert meters["en-bb_loss"].avg == pytest.approx(3 / math.log(2))
 
 
 def test_a_criterion_without_nll_loss_or_by_sentence(meters):
     log = {"loss": torch.tensor(6.0), "ntokens": 3, "sample_size": 3}
-    add_pair_sums(log, "en-aa", PAIRS)
-    log_groups([log], {"en-aa": ["en-aa"]})
+    add_task_sums(log, "en-aa", PAIRS)
+    log_groups([log], ALONE)
     assert meters["en-aa_nll_loss"].avg == meters["en-aa_loss"].avg == pytest.approx(2 / math.log(2))
 
 
 def test_values_for_the_run_log_are_not_rounded(meters):
-    log_groups([output("en-aa", 10.0, 7.0, 9)], {"en-aa": ["en-aa"]})
+    log_groups([output("en-aa", 10.0, 7.0, 9)], ALONE)
     values = group_values(meters, "en-aa_")
     assert values["ppl"] == pytest.approx(math.exp(7 / 9)) and values["tokens"] == 9
     assert values["loss"] == pytest.approx(10 / 9 / math.log(2))

@@ -1,0 +1,88 @@
+"""Batches of sentences of several language pairs, longest source first.
+
+With `--enable-lang-ids` every sentence keeps its own languages' ids, `src_lang_id` and `tgt_lang_id` (B, 1), which
+fairseq takes from the first pair for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from fairseq.data import FairseqDataset, LanguagePairDataset
+from torch import Tensor
+
+from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
+
+
+class PairCollate:
+    """Collates sentences of several language pairs, as `data/mixtures` asks for it.
+
+    Args:
+        one_collater: whether all pairs are collated alike; otherwise each pair's dataset collates its own sentences.
+    """
+
+    def __init__(self, one_collater: bool = True) -> None:
+        self.one_collater = one_collater
+
+    def __call__(
+        self, datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None
+    ) -> Batch:
+        """See `Collate`."""
+        if self.one_collater:
+            dataset = datasets[items[0][0]]
+            batch: Batch = dataset.collater([sample for _, sample in items], pad_to_length=pad_to_length)
+        else:
+            batch = _collate_apart(datasets, items, pad_to_length)
+        pair_of = {sample["id"]: pair for pair, sample in items}
+        _add_language_ids(batch, datasets, [pair_of[number] for number in batch["id"].tolist()])
+        return batch
+
+
+def _collate_apart(
+    datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None
+) -> Batch:
+    pad_to = {
+        side: max([len(sample[side]) for _, sample in items] + [(pad_to_length or {}).get(side, 0)])
+        for side in ("source", "target")
+    }
+    by_pair: dict[int, list[dict[str, Any]]] = {}
+    for pair, sample in items:
+        by_pair.setdefault(pair, []).append(sample)
+    return merge_batches([datasets[pair].collater(samples, pad_to_length=pad_to) for pair, samples in by_pair.items()])
+
+
+def merge_batches(batches: list[Batch]) -> Batch:
+    """One batch of several that are padded to the same lengths, longest source first."""
+    lengths = torch.cat([batch["net_input"]["src_lengths"] for batch in batches])
+    order = lengths.sort(descending=True, stable=True)[1]
+
+    def merged(tensors: list[Tensor]) -> Tensor:
+        return torch.cat(tensors).index_select(0, order)
+
+    return {
+        "id": merged([batch["id"] for batch in batches]),
+        "nsentences": sum(batch["nsentences"] for batch in batches),
+        "ntokens": sum(batch["ntokens"] for batch in batches),
+        "net_input": {
+            name: merged([batch["net_input"][name] for batch in batches])
+            for name in ("src_tokens", "src_lengths", "prev_output_tokens")
+        },
+        "target": merged([batch["target"] for batch in batches]),
+    }
+
+
+def _add_language_ids(batch: Batch, datasets: Sequence[FairseqDataset], pairs_B: Sequence[int]) -> None:
+    ids = {pair: language_ids(datasets[pair]) for pair in set(pairs_B)}
+    if ids[pairs_B[0]][0] is not None:
+        batch["net_input"]["src_lang_id"] = torch.tensor([[ids[pair][0]] for pair in pairs_B])
+        batch["tgt_lang_id"] = torch.tensor([[ids[pair][1]] for pair in pairs_B])
+
+
+def language_ids(dataset: FairseqDataset) -> tuple[int | None, int | None]:
+    """The ids of a pair's source and target language, which its dataset knows if `--enable-lang-ids` asks for them."""
+    plain = dataset
+    while not isinstance(plain, LanguagePairDataset):
+        plain = plain.dataset
+    return plain.src_lang_id, plain.tgt_lang_id

@@ -1,0 +1,250 @@
+"""What a task of several tasks adds to fairseq's: task ids, an epoch's draws, a figure for each task, a run log.
+
+A *task* here is what is sampled and validated by its name: a benchmark's task, or a language pair of translation. What
+the model is told of an example is a *task id*, an index into `task_names`, which several tasks may share.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairseq.tasks import FairseqTask
+from omegaconf import open_dict
+
+from fairseq_mtmoe.data.epochs import SharedEpochIterator
+from fairseq_mtmoe.data.mixtures.training import TrainingMixture
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups
+from fairseq_mtmoe.tasks._multitask.run_log import Stopwatch, TrainingRunLog, start_counting, stop_counting
+from fairseq_mtmoe.tasks._multitask.sampling import announce
+
+
+class Multitask(FairseqTask):
+    """To be named before fairseq's task among the bases of a class, which calls `set_up_tasks` and supplies
+    `validated_tasks` and `groups`, `TrainingMixture`s and `EvaluationMixture`s, and what else it has to say of a run.
+
+    It keeps a run log, and hears from training as a `RunObserver` and as a `SamplesByUpdates` (see `protocols`).
+    """
+
+    tasks_event_key = "tasks"  # under which the run log's event `valid` has each task's figures
+    groups_event_key = "groups"  # and each group's
+
+    def set_up_tasks(self, task_names: Sequence[str], save_dir: str, train_subset: str, update_freq: list[int]) -> None:
+        """To be called when the task is made.
+
+        Args:
+            task_names: what task ids index; a model that takes task ids keeps the names of its training.
+            save_dir: where the run log is written.
+            train_subset: the split to train on.
+            update_freq: batches of a process for one update, for each epoch; the last number is for all later ones.
+        """
+        self.task_names = list(task_names)
+        self.run_log = TrainingRunLog(save_dir)
+        self.stopwatch = Stopwatch()
+        self.num_updates = 0  # our trainer says it before each epoch
+        self._train_subset, self._update_freq = train_subset, update_freq
+        self._model_names: list[str] | None = None
+        self._evaluated_split = ""
+        self._epoch = 1
+
+    # ---- what a task supplies ----
+
+    @property
+    def validated_tasks(self) -> list[str]:
+        """The tasks, by name, that a validation gives a figure for."""
+        raise NotImplementedError
+
+    def groups(self) -> list[Group]:
+        """The sets of tasks that a validation gives an average for."""
+        raise NotImplementedError
+
+    def about_the_run(self) -> dict[str, Any]:
+        """What the run log is to say of the run, beside its sampling."""
+        return {"task_names": self.task_names}
+
+    def shown_name(self, key: str) -> str:
+        """What a task of the sampling plan is called in the run log and on the screen."""
+        return key
+
+    # ---- task ids ----
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """As fairseq's; a new model that tells tasks apart learns their names, a trained one says which it knows."""
+        if not from_checkpoint and not isinstance(cfg, Namespace) and "task_names" in cfg:
+            with open_dict(cfg):
+                cfg.task_names = ",".join(self.task_names)
+        model = super().build_model(cfg, from_checkpoint)
+        names = getattr(model, "task_names", None)
+        if from_checkpoint and names:
+            if self._model_names not in (None, names):
+                raise UserError(
+                    f"The models of an ensemble must tell the same tasks apart, but one knows "
+                    f"{', '.join(self._model_names or ())} and another {', '.join(names)}."
+                )
+            self.task_names = self._model_names = list(names)
+        return model
+
+    def id_of(self, name: str, described: str) -> int:
+        """The task id of a name.
+
+        Args:
+            name: one of `task_names`.
+            described: what it is the name of, in a sentence for users.
+
+        Raises:
+            UserError: the model was not trained with it.
+        """
+        if name not in self.task_names:
+            must_be(described, f"one of the model's tasks {', '.join(self.task_names)}", name)
+        return self.task_names.index(name)
+
+    def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
+        """The batch with the ids among the models' inputs that these take."""
+        if not sample:
+            return sample
+        net_input = dict(sample["net_input"])
+        if all(getattr(model, "accepts_task_ids", False) for model in models):
+            net_input["task_ids"] = sample["task_ids"]
+        return {**sample, "net_input": net_input}
+
+    # ---- data ----
+
+    def has_sharded_data(self, split: str) -> bool:
+        """False: the training data changes its shards itself, so fairseq need not load it again."""
+        return False
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq's. Training batches are made anew for each epoch's examples; others are kept."""
+        if isinstance(dataset, TrainingMixture):
+            return self._training_iterator(dataset, *args, **kwargs)
+        loaded = [split for split, other in self.datasets.items() if other is dataset]
+        self._evaluated_split = loaded[0] if loaded else ""
+        if not loaded:  # interactive: one data set for each group of lines
+            kwargs["disable_iterator_cache"] = True
+        return FairseqTask.get_batch_iterator(self, dataset, *args, **kwargs)
+
+    def _training_iterator(
+        self,
+        dataset: TrainingMixture,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        max_positions: Any = None,
+        ignore_invalid_inputs: bool = False,
+        required_batch_size_multiple: int = 1,
+        seed: int = 1,
+        num_shards: int = 1,
+        shard_id: int = 0,
+        num_workers: int = 0,
+        epoch: int = 1,
+        data_buffer_size: int = 0,
+        disable_iterator_cache: bool = False,
+        skip_remainder_batch: bool = False,
+        grouped_shuffling: bool = False,
+        update_epoch_batch_itr: bool = False,
+    ) -> SharedEpochIterator:
+        dataset.updates = self.num_updates
+
+        def make_batches(dataset: TrainingMixture, epoch: int) -> list[Any]:
+            dataset.set_epoch(epoch)
+            order = dataset.order(max_positions)
+            # It says which examples are left out, or refuses them.
+            self.filter_indices_by_size(order.too_long, dataset, max_positions, ignore_invalid_inputs)
+            return dataset.batches(order, max_tokens, max_sentences, required_batch_size_multiple)
+
+        return SharedEpochIterator(
+            update_freq=self._update_freq,
+            dataset=dataset,
+            collate_fn=dataset.collater,
+            batch_sampler=make_batches,
+            seed=seed,
+            num_shards=num_shards,
+            shard_id=shard_id,
+            num_workers=num_workers,
+            epoch=epoch,
+            buffer_size=data_buffer_size,
+            skip_remainder_batch=skip_remainder_batch,
+            grouped_shuffling=grouped_shuffling,
+        )
+
+    # ---- training ----
+
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        """Called by fairseq before it trains; says how the epoch's examples are sampled, or why they cannot be."""
+        dataset: TrainingMixture = self.datasets[self._train_subset]
+        announce(self.run_log, dataset, epoch, self.about_the_run(), self.shown_name)
+
+    def train_step(
+        self,
+        sample: dict[str, Any],
+        model: Any,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """As fairseq's; the clock of the run log runs."""
+        if not self.stopwatch.is_running:
+            stop_counting(model)
+            self.stopwatch.start()
+        sample = self.for_models(sample, [model])
+        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
+
+    def sparsified(self, update: int, num_experts: int) -> None:
+        """See `RunObserver`."""
+        self.run_log.write("sparsified", update=update, num_experts=num_experts)
+
+    def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
+        """See `RunObserver`."""
+        self.run_log.write("expert_comm", update=update, updates=updates, layers=layers)
+
+    def get_checkpoint_dict(self) -> dict[str, Any]:
+        """Called by fairseq when it saves: the time spent so far."""
+        return {type(self).__name__: {"training_seconds": self.stopwatch.seconds}}
+
+    def set_checkpoint_dict(self, state: dict[str, Any]) -> None:
+        """Called by fairseq when it resumes."""
+        self.stopwatch.seconds = state["training_seconds"]
+
+    # ---- validation ----
+
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        """Called by fairseq before a validation."""
+        self._epoch = epoch
+        self.stopwatch.stop()
+        start_counting(model)
+
+    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
+        """As fairseq's, with the sums of the batch's task in the logging output."""
+        if not sample:  # `fairseq-validate` in several processes, when one of them is out of batches
+            return 0.0, 0, {}
+        sample = self.for_models(sample, [model])
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
+        if "task" in sample:
+            add_task_sums(logging_output, sample["task"], self.validated_tasks)
+        return loss, sample_size, logging_output
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        """As fairseq's, with loss and perplexity of each task and each group in a validation."""
+        super().reduce_metrics(logging_outputs, criterion)
+        names = self.validated_tasks
+        if any(f"{names[0]}_loss" in log for log in logging_outputs):
+            log_groups(logging_outputs, [*(Group(name, (name,)) for name in names), *self.groups()])
+
+    def post_validate(self, model: Any, stats: Mapping[str, Any], meters: Mapping[str, Any]) -> None:
+        """Called by fairseq after the validation of each subset; writes it to the run log."""
+        place = {"epoch": self._epoch, "update": stats["num_updates"], "subset": self._evaluated_split}
+        tasks = [name for name in self.validated_tasks if f"{name}_loss" in meters]
+        groups = [group.name for group in self.groups() if f"{group.name}_loss" in meters] if tasks else []
+        figures = {
+            key: {name: group_values(meters, f"{name}_") for name in names}
+            for key, names in ((self.tasks_event_key, tasks), (self.groups_event_key, groups))
+        }
+        minutes = self.stopwatch.seconds / 60
+        self.run_log.write("valid", **place, minutes=minutes, **figures, all=group_values(meters, ""))
+        layers = stop_counting(model)
+        if layers:
+            self.run_log.write("experts", **place, task_names=self.task_names, layers=layers)
+        start_counting(model)

@@ -1,0 +1,122 @@
+"""Mixed batches: every sentence keeps its own ids, whichever way pairs are collated."""
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_mtmoe.data.mixtures.dataset import MixtureDataset
+from fairseq_mtmoe.data.sampling import Numbering
+from fairseq_mtmoe.data.translation.collating import PairCollate
+from fairseq_mtmoe.data.translation.pairs import PairLoader
+from tests.helpers.digits import TRANSLATIONS, digit_task
+
+TARGETS = list(TRANSLATIONS)
+
+
+def mixed(data, one_collater=True, tasks=(10, 11, 12), **options):
+    """Five sentences of each pair."""
+    task = digit_task(data, **options)
+    dataset = MixtureDataset(tasks, PairCollate(one_collater))
+    datasets = PairLoader(task.data_manager, "train").load()
+    dataset.choose(datasets, Numbering([5, 5, 5], [3], [1]))
+    return task, dataset
+
+
+def digits_of(task, tokens):
+    dictionary = task.source_dictionary
+    return [int(symbol) for symbol in (dictionary[int(token)] for token in tokens) if symbol.isdigit()]
+
+
+def check_rows(task, batch):
+    """The translation in each row tells which pair it is of: does the row's task id say the same?"""
+    for source, target, number in zip(
+        batch["net_input"]["src_tokens"], batch["target"], batch["task_ids"].tolist(), strict=True
+    ):
+        source, target = digits_of(task, source), digits_of(task, target)
+        assert TRANSLATIONS[TARGETS[number - 10]](np.array(source)).tolist() == target
+
+
+ORDER = [14, 0, 7, 3, 9, 11, 5, 1]
+
+
+@pytest.mark.parametrize(
+    ("one_collater", "options"),
+    [
+        (True, {"decoder_langtok": True}),
+        (False, {"decoder_langtok": True, "lang_tok_replacing_bos_eos": True}),
+        (False, {}),
+    ],
+)
+def test_each_row_has_its_own_task(one_collater, options, digits):
+    task, dataset = mixed(digits, one_collater, **options)
+    batch = dataset.collater([dataset[index] for index in ORDER])
+    check_rows(task, batch)
+    assert sorted(batch["task_ids"].tolist()) == sorted(10 + index // 5 for index in ORDER)
+    assert sorted(batch["id"].tolist()) == sorted(index % 5 for index in ORDER)
+    lengths = batch["net_input"]["src_lengths"]
+    assert torch.equal(lengths, lengths.sort(descending=True)[0])
+    assert batch["nsentences"] == 8 and batch["ntokens"] == int(batch["target"].ne(task.target_dictionary.pad()).sum())
+
+
+@pytest.mark.parametrize("one_collater", [True, False])
+def test_language_ids_are_each_sentences_own(one_collater, digits):
+    task, dataset = mixed(digits, one_collater, enable_lang_ids=True)
+    batch = dataset.collater([dataset[index] for index in ORDER])
+    for number, source, target in zip(
+        batch["task_ids"].tolist(), batch["net_input"]["src_lang_id"], batch["tgt_lang_id"], strict=True
+    ):
+        assert task.data_manager.lang_dict[int(source)] == "en"
+        assert task.data_manager.lang_dict[int(target)] == TARGETS[number - 10]
+
+
+def test_language_tokens_replace_bos_and_eos_of_each_pair(digits):
+    task, dataset = mixed(digits, False, decoder_langtok=True, lang_tok_replacing_bos_eos=True)
+    batch = dataset.collater([dataset[index] for index in ORDER])
+    for number, source, previous in zip(
+        batch["task_ids"].tolist(), batch["net_input"]["src_tokens"], batch["net_input"]["prev_output_tokens"],
+        strict=True,
+    ):  # fmt: skip
+        token = task.source_dictionary.index(f"__{TARGETS[number - 10]}__")
+        assert source[-1] == token and previous[0] == token
+
+
+def test_collated_apart_or_together_the_batch_is_the_same(digits):
+    _, together = mixed(digits, True)
+    _, apart = mixed(digits, False)
+    first = together.collater([together[index] for index in range(0, 15, 2)])
+    second = apart.collater([apart[index] for index in range(0, 15, 2)])
+    assert first["net_input"].keys() == second["net_input"].keys()
+
+    def rows(batch):
+        columns = (batch["net_input"]["src_tokens"], batch["target"], batch["net_input"]["prev_output_tokens"])
+        return sorted(torch.cat([*columns, batch["task_ids"][:, None], batch["id"][:, None]], dim=1).tolist())
+
+    assert rows(first) == rows(second)
+
+
+def test_batches_can_be_padded_further(digits):
+    for one_collater in (True, False):
+        _, dataset = mixed(digits, one_collater)
+        batch = dataset.collater([dataset[0], dataset[6]], pad_to_length={"source": 20, "target": 25})
+        assert batch["net_input"]["src_tokens"].shape == (2, 20) and batch["target"].shape == (2, 25)
+
+
+def test_sizes_and_filters(digits):
+    _, dataset = mixed(digits)
+    lengths = dataset.sizes_of(np.arange(15))
+    assert len(dataset) == 15 and lengths.shape == (15, 2)
+    for index in range(15):
+        _, sample = dataset[index]
+        assert dataset.size(index) == (len(sample["source"]), len(sample["target"]))
+        assert dataset.num_tokens(index) == max(dataset.size(index))
+    assert dataset.num_tokens_vec(np.arange(15)).tolist() == [dataset.num_tokens(index) for index in range(15)]
+    longest = lengths[:, 0].max()
+    kept, ignored = dataset.filter_indices_by_size(np.arange(15), (longest - 1, 100))
+    assert len(kept) + len(ignored) == 15 and all(lengths[index, 0] == longest for index in ignored)
+
+
+@pytest.mark.parametrize("number", [0, 1, 8, 13, 15])
+def test_no_sentence_is_dropped_by_the_required_multiple(number, digits):
+    _, dataset = mixed(digits)
+    batches = dataset.batch_by_size(np.arange(number), max_tokens=60, required_batch_size_multiple=8)
+    assert [index for batch in batches for index in batch] == list(range(number))
