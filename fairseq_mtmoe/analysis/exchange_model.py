@@ -12,6 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from numpy.polynomial import Polynomial
+
 NUMBER_BYTES = 8  # numbers of rows are int64
 SCORE_BYTES = 4  # scores are float32, and the answer, an expert's number, is int32
 
@@ -215,11 +217,6 @@ def bandwidth_for_share(
 
 def fit_link(num_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
     """Latency (seconds) and speed (bytes per second) of the line nearest to measured times, by relative error."""
-    weights = [1 / second**2 for second in seconds]
-    total = sum(weights)
-    mean_bytes = sum(w * x for w, x in zip(weights, num_bytes, strict=True)) / total
-    mean_seconds = sum(w * y for w, y in zip(weights, seconds, strict=True)) / total
-    pairs = list(zip(weights, num_bytes, seconds, strict=True))
-    covariance = sum(w * (x - mean_bytes) * (y - mean_seconds) for w, x, y in pairs)
-    slope = covariance / sum(w * (x - mean_bytes) ** 2 for w, x, _ in pairs)
-    return max(0.0, mean_seconds - slope * mean_bytes), (1 / slope if slope > 0 else math.inf)
+    line = Polynomial.fit(num_bytes, seconds, deg=1, w=[1 / second for second in seconds]).convert()
+    latency, slope = (float(value) for value in line.coef)
+    return max(0.0, latency), (1 / slope if slope > 0 else math.inf)
