@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_mtmoe.checkpoints import expert_files
+from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, GATE, MOE
 from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.errors import UserError
 
@@ -160,17 +161,17 @@ def sizes(shapes: Shapes) -> dict[str, Any]:
 
 
 def _expert_options(shapes: Shapes) -> dict[str, Any]:
-    names = [name for name in shapes if ".moe." in name]
+    names = [name for name in shapes if MOE in name]
     if not names:
         return {}
     return {
         "expert_interval": min(_blocks(names)) + 1,
-        "expert_combine": "preserving" if any(name.endswith(".moe.blend") for name in names) else "paper",
+        "expert_combine": "preserving" if any(name.endswith(f"{MOE}blend") for name in names) else "paper",
     }
 
 
 def _is_inner(name: str) -> bool:
-    return name.endswith((".fc1.weight", ".moe.experts.fc1_weight"))
+    return name.endswith((".fc1.weight", f"{EXPERTS}fc1_weight"))
 
 
 def _blocks(names: Iterable[str]) -> set[int]:
@@ -250,15 +251,15 @@ def _languages(dictionary: Any) -> tuple[str, ...]:
 def _about_gates(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     """Of task gates there is one for each task, in a dimension that other gates have not."""
     for name in own:
-        if name.endswith(".moe.gate.weight") and len(own[name]) != len(theirs.get(name, own[name])):
+        if name.endswith(GATE) and len(own[name]) != len(theirs.get(name, own[name])):
             wanted = origin.model.get("expert_gates", "the checkpoint's")
-            block = name.removesuffix(".moe.gate.weight")
+            block = name.removesuffix(GATE)
             return f"`--expert-gates` must be {wanted} to load {origin.name}, but has another kind of gate in {block}."
     return None
 
 
 def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    gates = [name for name in own if name.endswith(".moe.gate.weight")]
+    gates = [name for name in own if name.endswith(GATE)]
     here, there = getattr(model, "task_names", None), origin.model.get("task_names")
     if all(own[name] == theirs.get(name) for name in gates) or not here or not there:
         return None

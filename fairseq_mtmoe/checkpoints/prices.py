@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from fairseq_mtmoe.checkpoints.key_maps import GATE
 from fairseq_mtmoe.checkpoints.states import AVERAGES, State
 
 PRICES = (".prices.total", ".prices.weight")  # of BASE gates
-_GATE = ".moe.gate.weight"
 
 
 def prices_of(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -35,7 +35,7 @@ def with_prices(named: dict[str, Any], prices: Mapping[str, Any]) -> dict[str, A
     result.clear()
     for key, value in rest.items():
         result[key] = value
-        if key.endswith(_GATE):
+        if key.endswith(GATE):
             names = [key.removesuffix(".weight") + name for name in PRICES]
             result |= {name: prices[name] for name in names if name in prices}
     return result

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import (
@@ -31,12 +32,11 @@ Content = dict[str, Any]
 VERSION = 1
 AVERAGES = ("ema", "ema_fp32_params")
 PARTS = ("model", *AVERAGES, "optimizer")
-_MARK = ".moe.experts."
 
 
 def is_expert(name: str) -> bool:
     """Whether a parameter or a key of a model's state is one of its experts'."""
-    return _MARK in name
+    return EXPERTS in name
 
 
 def is_trunk(state: Mapping[str, Any]) -> bool:

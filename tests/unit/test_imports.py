@@ -48,7 +48,7 @@ MAY_IMPORT = {
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {"errors", "moe", "checkpoints", "slots", "options", "backbones/translation"}
-NO_FAIRSEQ = ("errors", "files", "moe", "data/sampling", "analysis")
+NO_FAIRSEQ = ("errors", "files", "moe", "slots", "data/sampling", "analysis")
 
 
 def place_of(dotted: str) -> str:

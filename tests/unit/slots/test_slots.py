@@ -1,0 +1,104 @@
+"""Slots in a block that is no translation's: what they need of a block is what `SlotBlock` says."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
+from fairseq_mtmoe.slots import BatchContext, ExpertPlan, SlotBlock, dense, expert_blocks, expert_layers, expert_slots
+
+L, B, H, F = 5, 3, 8, 16
+
+
+class Block(SlotBlock):
+    """The least that has a slot."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(H, F), nn.Linear(F, H)
+        self.activation_fn = torch.relu
+        self.activation_dropout_module = nn.Dropout(0.0)
+        self.slot = dense
+
+    def dense_branch(self, branch_input):
+        return self.fc2(torch.relu(self.fc1(branch_input)))
+
+    def forward(self, hidden, context):
+        return self.slot(self, hidden, hidden, context)
+
+
+class Scaled:
+    """A slot of another kind, and the plan of it: the block's own layer, times a parameter of the block."""
+
+    def fill(self, block, token_counts):
+        block.scale = nn.Parameter(torch.full((), 2.0))
+        block.slot = self
+
+    def __call__(self, block, hidden, branch_input, context):
+        return block.scale * block.dense_branch(branch_input)
+
+
+def plan(gate="base", **options):
+    return ExpertPlan(gate, 4, "preserving", 3, **{"starts_dense": True, **options})
+
+
+def filled(slot_plan, seed=0):
+    torch.manual_seed(seed)
+    block = Block()
+    slot_plan.fill(block, TokenCounts())
+    return block
+
+
+@pytest.mark.parametrize("gate", ["base", "task", "switch"])
+def test_copied_experts_compute_what_the_block_did(gate):
+    block, hidden = filled(plan(gate)), torch.randn(L, B, H)
+    context = BatchContext(torch.tensor([0, 2, 1]), None)
+    before = block(hidden, context)
+    assert [*block.state_dict()] == ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
+    block.slot.sparsify(block)
+    torch.testing.assert_close(block(hidden, context), before)
+    assert all(name.startswith("moe.") for name in block.state_dict())
+
+
+def test_experts_see_each_sentences_task_and_padding():
+    block, hidden = filled(plan("task", starts_dense=False)), torch.randn(L, B, H)
+    seen = {}
+    block.moe.register_forward_pre_hook(lambda module, args: seen.update(mask=args[2], ids=args[3]))
+    mask = torch.zeros(B, L, dtype=torch.bool)
+    mask[1, 3:] = True
+    output = block(hidden, BatchContext(torch.tensor([0, 2, 1]), mask))
+    assert seen["ids"].tolist() == [[0, 2, 1]] * L and torch.equal(seen["mask"], mask.t())
+    assert not output[3:, 1].any() and output[:3, 1].all()
+    with pytest.raises(UserError, match="task_ids"):
+        block(hidden, BatchContext())
+
+
+def test_slots_are_found_by_the_place_of_their_blocks():
+    model = nn.ModuleDict({"a": Block(), "b": filled(plan()), "c": filled(plan(starts_dense=False))})
+    assert [*expert_blocks(model)] == [*expert_slots(model)] == ["b", "c"]
+    assert expert_layers(model) == {"c": model["c"].moe}
+
+
+def test_a_copy_has_experts_of_its_own():
+    block = filled(plan(starts_dense=False))
+    other = copy.deepcopy(block)
+    assert other.slot.moe is other.moe and other.moe is not block.moe
+    nn.init.zeros_(other.moe.experts.fc2_weight)
+    assert block.moe.experts.fc2_weight.any()
+
+
+def test_a_slot_may_be_of_any_kind():
+    block, hidden = filled(Scaled()), torch.randn(L, B, H)
+    torch.testing.assert_close(block(hidden, BatchContext()), 2 * block.dense_branch(hidden))
+    assert "scale" in block.state_dict() and expert_slots(block) == {}
+
+
+def test_slots_need_torch_alone():
+    code = "import sys, fairseq_mtmoe.slots.plan, fairseq_mtmoe.slots.slot; print('fairseq' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
