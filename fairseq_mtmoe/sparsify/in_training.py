@@ -1,8 +1,8 @@
 """Dense first, then sparse, in one run: the moment when the model becomes sparse.
 
 "Tricks for Training Sparse Translation Models", §2.3: after `--dense-updates` updates every expert becomes a copy of
-its block's feed-forward layer. The optimizer's moments are copied with the weights, so the next update is
-the one that dense training would have made, seen by each expert on its own tokens.
+its block's feed-forward layer. The optimizer's moments are copied with the weights, so the next update is the one that
+dense training would have made, seen by each expert on its own tokens.
 """
 
 from __future__ import annotations

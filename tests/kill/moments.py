@@ -67,7 +67,7 @@ class Case:
 
 
 _TASK = "fairseq_mtmoe.tasks.translation.task:TranslationHeatedTask."
-_SWITCH = "fairseq_mtmoe.sparsify.in_training:"
+_IN_TRAINING = "fairseq_mtmoe.sparsify.in_training:"
 
 WRITE = Moment("torch:save", when="inside")
 FLUSH = Moment("os:fsync")
@@ -83,9 +83,9 @@ VALIDATE = Moment(f"{_TASK}valid_step")
 BEGIN_EPOCH = Moment(f"{_TASK}begin_epoch", call=2)
 NEXT_BATCHES = Moment(f"{_TASK}_training_iterator", when="after", call=2)
 SAVE_DENSE = Moment("os:replace", f"_{DENSE_UPDATES}.pt", call=1)
-SPARSIFY = Moment(f"{_SWITCH}sparsify_with_optimizer", call=1)
-SPARSE_MODEL = Moment(f"{_SWITCH}write_state", call=1)  # the model is sparse, its optimizer still the dense one's
-SPARSE = Moment(f"{_SWITCH}sparsify_with_optimizer", when="after", call=1)
+SPARSIFY = Moment(f"{_IN_TRAINING}sparsify_with_optimizer", call=1)
+SPARSE_MODEL = Moment(f"{_IN_TRAINING}write_state", call=1)  # the model is sparse, its optimizer still the dense one's
+SPARSE = Moment(f"{_IN_TRAINING}sparsify_with_optimizer", when="after", call=1)
 SPARSE_UPDATE = replace(ADAM, call=DENSE_UPDATES + 1)
 READ = Moment("torch:load", call=1)
 HAVE_READ = replace(READ, when="after")

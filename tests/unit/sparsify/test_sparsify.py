@@ -1,4 +1,4 @@
-"""The switch from dense to sparse: weights, optimizer, and its offline twin."""
+"""From dense to sparse: weights, optimizer, moving average, and the same offline."""
 
 import argparse
 import dataclasses
