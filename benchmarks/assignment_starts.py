@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_mtmoe.moe import priced_assignment
-from fairseq_mtmoe.moe.assignment.gpu_form import waitless_assignment
+from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 
 HISTORY, MEASURED = 12, 4  # steps
 MEMORY = 0.95  # of the running mean
@@ -111,25 +111,25 @@ def compare_size(report: Report, size: str, steps: list[Step], repetitions: int,
     ratios = {name: Ratio.of(seconds[name], seconds["none"]) for name in found.ratios}
     for name, ratio in ratios.items():
         found.ratios[name].append(ratio.median)
-    found.gaps.append(max(waitless_gap(step) for step in steps))
+    found.gaps.append(max(gpu_gap(step) for step in steps))
     times = [1000 * median(seconds[name]) for name in ("none", "mean")]
     found.rows.append([size, *times, *ratios.values(), 100 * found.gaps[-1]])
     click.echo(f"{size}, from the mean: {ratios['mean']} of the time without a start", err=True)
 
 
-def waitless_gap(step: Step) -> float:
+def gpu_gap(step: Step) -> float:
     """The gap of the GPU form from the mean."""
     optimal_T = priced_assignment(step.scores_TN, exact=True).expert_T
-    return gap(waitless_assignment(step.scores_TN, None, step.starts["mean"]).expert_T, optimal_T, step.scores_TN)
+    return gap(gpu_assignment(step.scores_TN, None, step.starts["mean"]).expert_T, optimal_T, step.scores_TN)
 
 
 def share_of_operations() -> float:
     """How many operations the GPU form takes with a start, over those without; the same for scores of any size."""
     scores_TN = torch.randn(512, 8)
     with Operations() as cold:
-        waitless_assignment(scores_TN)
+        gpu_assignment(scores_TN)
     with Operations() as warm:
-        waitless_assignment(scores_TN, None, torch.zeros(8))
+        gpu_assignment(scores_TN, None, torch.zeros(8))
     return warm.number / cold.number
 
 

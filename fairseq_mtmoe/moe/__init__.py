@@ -1,7 +1,7 @@
 """Sparse mixtures of experts in PyTorch. README.md has the letters of the shapes and a picture."""
 
+from fairseq_mtmoe.moe.assignment import Assignment, balanced_assignment, priced_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import RunningPrices, forget_prices, remember_prices, running_prices
-from fairseq_mtmoe.moe.assignment.stepwise import Assignment, balanced_assignment, priced_assignment
 from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, combine, dispatch
 from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import BaseGate, BaseRouting, Gate, Routing, SwitchGate, TaskGate, build_gate

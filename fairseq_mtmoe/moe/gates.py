@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.moe.assignment.gpu_form import waitless_assignment
+from fairseq_mtmoe.moe.assignment import priced_assignment
+from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import MEMORY, RunningPrices
-from fairseq_mtmoe.moe.assignment.stepwise import priced_assignment
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.form import form_for
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
@@ -239,7 +239,7 @@ def assigned(
     if num_experts == 1:
         return padding_T.long(), scores_TN.new_zeros(1, dtype=torch.float32)
     if num_tokens > 0 and not form_for(scores_TN).has_values_at_hand:
-        expert_T, price_N = waitless_assignment(scores_TN, padding_T, start_N)
+        expert_T, price_N = gpu_assignment(scores_TN, padding_T, start_N)
         return expert_T, price_N
     kept = (~padding_T).nonzero().squeeze(1)
     nobody = padding_T.new_full((num_tokens,), num_experts, dtype=torch.long)

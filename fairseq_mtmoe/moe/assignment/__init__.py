@@ -1,6 +1,6 @@
 """Balanced assignment: equal shares of the tokens for all experts, and the experts' dual prices."""
 
+from fairseq_mtmoe.moe.assignment.balanced import balanced_assignment, priced_assignment
 from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
-from fairseq_mtmoe.moe.assignment.stepwise import balanced_assignment, priced_assignment
 
 __all__ = ["Assignment", "balanced_assignment", "priced_assignment"]

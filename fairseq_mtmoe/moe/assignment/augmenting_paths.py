@@ -1,9 +1,10 @@
-"""Evening out: from the experts that tokens prefer at given prices to equal shares, at the least loss.
+"""Successive shortest augmenting paths: from the experts that tokens prefer to equal shares, at the least loss.
 
-Moving a token from expert a to expert b costs `score_a - score_b`. What matters is the cheapest such token for each
-pair of experts, so the whole problem is a flow on a graph of N experts: successive shortest paths from experts with too
-many tokens to experts with too few. The start, where every token has what it prefers, is optimal for its own shares,
-and each path keeps it so. Tokens that cost the same but for a tolerance move together.
+This is minimum-cost flow, as in the Hungarian algorithm, with the prices as the nodes' potentials. Moving a token from
+expert a to expert b costs `score_a - score_b`. What matters is the cheapest such token for each pair of experts, so the
+graph has N nodes only, and paths lead from experts with too many tokens to experts with too few. The start, where every
+token has what it prefers, is optimal for its own shares, and each path keeps it so. Tokens that cost the same but for a
+tolerance move together.
 
 When N does not divide T, some experts get one token more than others. Which of them is open: one more node, the pool,
 takes the surplus token of any expert that has none of these places, and hands it to any that does.
@@ -27,14 +28,14 @@ def even_out(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Assignmen
         prices_N: any prices; the better they even out demand, the less there is to do.
         tolerance: how much worse than the cheapest a token may be that moves along with it.
     """
-    exchange = _Exchange(scores_TN.cpu(), prices_N.cpu(), tolerance)
+    search = _AugmentingPaths(scores_TN.cpu(), prices_N.cpu(), tolerance)
     for _ in range(len(scores_TN)):  # each round takes at least one token from those that experts have too many
-        if not exchange.advance():
+        if not search.advance():
             break
-    return Assignment(exchange.expert_T.to(scores_TN.device), exchange.middle().to(scores_TN.device))
+    return Assignment(search.expert_T.to(scores_TN.device), search.middle().to(scores_TN.device))
 
 
-class _Exchange:
+class _AugmentingPaths:
     """The state of the search. Nodes are the experts and, last, the pool."""
 
     def __init__(self, scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> None:
@@ -44,7 +45,7 @@ class _Exchange:
         self.pool = num_experts
         self.expert_T = (scores_TN - prices_N).argmax(1)
         self.has_place = larger_shares(prices_N, num_tokens)
-        # The pool's price lies between those of the experts with and without a place: so far no exchange with it pays.
+        # The pool's price lies between those of the experts with and without a place: so far no step over it pays.
         ranked = prices_N.sort(descending=True).values
         number = num_tokens % num_experts
         self.prices = torch.cat([prices_N, ranked[max(number - 1, 0) : number + 1].mean().view(1)])
@@ -53,25 +54,25 @@ class _Exchange:
         self.cost = self._all_costs()
 
     def advance(self) -> bool:
-        """Move tokens along one cheapest chain; False when the shares are even. Each call brings that nearer."""
+        """Move tokens along a shortest augmenting path, which brings even shares nearer; False when they are even."""
         if not self.excess.any():
             return False
         distance, previous = self._distances()
         to_sink = torch.where(self.excess < 0, distance[:-1], torch.inf)
         sink = int(to_sink.argmin())
         self.prices -= distance.clamp(max=float(to_sink[sink]))
-        chain = [sink]
-        while previous[chain[-1]] >= 0:
-            chain.append(previous[chain[-1]])
-        chain.reverse()
-        steps = list(pairwise(chain))
+        path = [sink]
+        while previous[path[-1]] >= 0:
+            path.append(previous[path[-1]])
+        path.reverse()
+        steps = list(pairwise(path))
         movable = [self._movable(start, end) for start, end in steps]
-        count = min(int(self.excess[chain[0]]), -int(self.excess[sink]), *(len(tokens) for tokens in movable))
+        count = min(int(self.excess[path[0]]), -int(self.excess[sink]), *(len(tokens) for tokens in movable))
         for (start, end), tokens in zip(steps, movable, strict=True):
             self._move(start, end, tokens[:count])
-        self.excess[chain[0]] -= count
+        self.excess[path[0]] -= count
         self.excess[sink] += count
-        for node in chain:
+        for node in path:
             if node != self.pool:
                 self._refresh(node)
         return True

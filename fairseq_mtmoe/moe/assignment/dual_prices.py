@@ -1,9 +1,11 @@
-"""Prices at which every expert is in equal demand: the dual of balanced assignment, smoothed.
+"""Dual prices of balanced assignment: Newton's method on the smoothed dual, at falling temperatures.
 
-A token that pays a price p_e for expert e chooses the highest `score - price`. Softened by a temperature, demand
-becomes smooth, and Newton's method finds the N prices in a few steps; then the temperature falls. Scores come in such
-a scale that a token's highest and lowest differ by 1 on average. While the temperature is high, a sample of the tokens
-says enough.
+The dual variables of the experts' shares are N prices: a token that pays p_e for expert e chooses the highest
+`score - price`, and the best prices are those at which every expert is in equal demand. That dual is convex, but has
+corners. With entropy added (as in Sinkhorn's optimal transport) a token's choice becomes a softmax at a temperature,
+demand becomes smooth, and Newton's method finds the prices in a few steps; then the temperature falls, as epsilon does
+in an auction with epsilon scaling. Scores come in such a scale that a token's highest and lowest differ by 1 on
+average. While the temperature is high, a sample of the tokens says enough.
 """
 
 from __future__ import annotations
@@ -13,16 +15,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-COARSE = (0.25, 0.0625, 0.0156)  # temperatures: a few percent of the tokens are left over
-FINE = (0.0039, 0.00098, 0.00024)  # a few tokens are
+# Temperatures, in units of the mean over tokens of highest - lowest score. At the last coarse one a few percent of the
+# tokens are too many at their expert, at the last fine one a few tokens are.
+COARSE = (0.25, 0.0625, 0.0156)
+FINE = (0.0039, 0.00098, 0.00024)
 MOST_STEPS = 4  # of Newton's method at one temperature
-NEAR = 0.3  # temperatures: after a step shorter than this, the temperature may fall
-LONGEST_STEP = 4.0  # temperatures: further away, the smooth demand says nothing
-RIDGE = 1e-3  # in tokens per expert: keeps the system solvable where nobody wavers between two experts
-FARTHEST = 1e3  # prices of an earlier step that are further apart are none to begin with
-MOST_UNEVEN = 2.0  # demand over share, or share over demand, at prices that may be gone on from
-SAMPLE = 32  # tokens per expert
-SMALLEST_SAMPLE = 256
+NEAR = 0.3  # in temperatures: once no price moves by more than this in a step, the temperature falls
+LONGEST_STEP = 4.0  # in temperatures: steps are cut to this, since further away the smooth demand says nothing
+RIDGE = 1e-3  # of a share, on the diagonal of Newton's system: solvable where no token wavers between two experts
+FARTHEST = 1e3  # in units of the scores' scale: an earlier step's prices that are larger are not used as a start
+MOST_UNEVEN = 2.0  # demand over share, or share over demand: at more, an earlier step's prices are dropped
+SAMPLE = 32  # tokens per expert in the sample,
+SMALLEST_SAMPLE = 256  # and at least so many in all
 GOLDEN = 0.6180339887498949  # its multiples spread over [0, 1) evenly, and in step with no length of sentences
 
 
@@ -39,8 +43,8 @@ class Assignment(NamedTuple):
     price_N: Tensor
 
 
-def market_prices(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: Tensor | None = None) -> Tensor:
-    """Prices, (N,), at which about T/N tokens prefer each expert, from these or from the mean scores."""
+def solve_dual(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: Tensor | None = None) -> Tensor:
+    """Dual prices, (N,), at which about T/N tokens prefer each expert, from these or from the mean scores."""
     num_tokens, num_experts = scores_TN.shape
     size = max(SAMPLE * num_experts, SMALLEST_SAMPLE)
     if prices_N is not None or 2 * size > num_tokens:

@@ -1,4 +1,4 @@
-"""Balanced assignment on a GPU: a fixed sequence of operations, of which none waits for a result.
+"""Balanced assignment in the form for a GPU: without host synchronisation, a fixed sequence of operations.
 
 As in `stepwise.py`: prices, choices, and a few rounds in which surplus tokens move to where they lose least. How many
 tokens there are, and what is left to do, is known to the GPU only. So every round is gone through, whether needed or
@@ -38,9 +38,7 @@ SHUNNED = 1e-3  # of its share: demand below it counts as that much
 
 
 @torch.no_grad()
-def waitless_assignment(
-    scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
-) -> Assignment:
+def gpu_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
     """As `priced_assignment` without `exact`, but with no bound on what is lost.
 
     Args:

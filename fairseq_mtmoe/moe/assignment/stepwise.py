@@ -1,13 +1,9 @@
-"""Balanced assignment: which expert each token of a training batch goes to.
+"""Balanced assignment in torch's operations, one after the other: the reference, and the form where nothing is faster.
 
-BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores under the condition that
-experts get equal shares. The dual of this problem has one price per expert only. So: find prices at which experts are
-about equally in demand (`dual_prices.py`), let every token choose, and move the few that are too many elsewhere, the
-cheapest first. How much they lose at these prices bounds the distance to the optimum. Where that is too much, or
-the optimum is wanted, they move along the cheapest chains of exchanges between experts instead (`augmenting_paths.py`).
-
-That is the reference, and what runs where nothing faster does. On a CPU a compiled kernel goes to the optimum at once
-(`kernels/`); on a GPU a fixed sequence of operations comes near it (`gpu_form.py`).
+Its dual has one price per expert only. So: prices at which experts are about equally in demand (`dual_prices.py`),
+every token's choice at them, and the few that are too many moved elsewhere, the cheapest first. How much they lose at
+these prices is the duality gap, which bounds the distance to the optimum. Where that is too much, or the optimum is
+wanted, they move along augmenting paths between experts instead (`augmenting_paths.py`).
 """
 
 from __future__ import annotations
@@ -15,60 +11,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.assignment import kernels
 from fairseq_mtmoe.moe.assignment.augmenting_paths import even_out
 from fairseq_mtmoe.moe.assignment.dual_prices import (
     COARSE,
     FINE,
+    Assignment,
     in_units_of,
     larger_shares,
-    market_prices,
     resumed_prices,
+    solve_dual,
 )
-from fairseq_mtmoe.moe.assignment.dual_prices import Assignment as Assignment
-from fairseq_mtmoe.moe.assignment.gpu_form import waitless_assignment
-from fairseq_mtmoe.moe.form import form_for
 
 # All in units of the mean over tokens of highest - lowest score; promised is twice the accepted loss.
 ACCEPTED_LOSS = 5e-4  # per token, of a fast assignment
-TOLERANCE = 1e-4  # what a token may lose more than the cheapest one, so that many move along a chain together
+TOLERANCE = 1e-4  # what a token may lose more than the cheapest one, so that many move along a path together
 EXACT_TOLERANCE = 1e-9
-ROUNDS = 8  # of moving surplus tokens before chains are used
+ROUNDS = 8  # of moving surplus tokens before augmenting paths are used
 SAFE_SIZES = (1e-25, 1e25)  # sums of so many scores neither overflow nor vanish in float32
-
-
-@torch.no_grad()
-def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact: bool = False) -> Assignment:
-    """⌊T/N⌋ or ⌈T/N⌉ tokens for every expert with the highest sum of scores, and the experts' prices.
-
-    Args:
-        scores_TN: how well token and expert fit, any floating type, N at least 1. Infinite scores count as the highest
-            or lowest finite one, NaN as the lowest.
-        start_N: prices of an earlier step, (N,), float32, in units of the scores: the nearer they are to this step's,
-            the less there is to do on a CPU, where bad ones cost time only. A GPU does the same whatever they are: from
-            those off by more than about the mean over tokens of highest - lowest score, the gap may be larger.
-        exact: find the optimum but for rounding: the gap to it is at most 1e-6 of the sum over tokens of highest -
-            lowest score, and every token prefers its own expert at these prices, unless it has to be torn between two.
-            Otherwise the gap is at most 0.1% of that sum (on a GPU not for scores of very few different values, for
-            which nothing is promised). With the compiled kernel the optimum costs nothing more.
-
-    The same scores and the same start give the same answer. The work is bounded: nothing is repeated until it
-    converges. Prices are 0 without tokens and for one expert; elsewhere they are finite, and differ by no more than the
-    finite scores do, about.
-    """
-    num_tokens, num_experts = scores_TN.shape
-    if num_tokens == 0 or num_experts == 1:
-        nobody_T = torch.zeros(num_tokens, dtype=torch.long, device=scores_TN.device)
-        return Assignment(nobody_T, torch.zeros(num_experts, device=scores_TN.device))
-    if not exact and not form_for(scores_TN).has_values_at_hand:
-        return waitless_assignment(scores_TN, start_N=start_N)
-    compiled = kernels.assign(scores_TN, start_N=start_N)
-    return stepwise_assignment(scores_TN, start_N, exact=exact) if compiled is None else compiled
-
-
-def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
-    """The expert of each token, (T,): what `priced_assignment` finds without a start, less the prices."""
-    return priced_assignment(scores_TN, exact=exact).expert_T
 
 
 @torch.no_grad()
@@ -79,12 +38,12 @@ def stepwise_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exa
         scaled_TN, size = _scaled(scores_TN.double() if wide else scores_TN.float())
         prices_N = resumed_prices(scaled_TN.float(), None if start_N is None else _start(start_N, size))
         if prices_N is None:
-            prices_N = market_prices(scaled_TN.float(), COARSE)
+            prices_N = solve_dual(scaled_TN.float(), COARSE)
         if not exact:
             expert_T = _moved_surplus(scaled_TN, prices_N)
             if expert_T is not None:
                 return Assignment(expert_T, in_units_of(size, prices_N))
-        prices_N = market_prices(scaled_TN.float(), FINE, prices_N).to(scaled_TN.dtype)
+        prices_N = solve_dual(scaled_TN.float(), FINE, prices_N).to(scaled_TN.dtype)
         expert_T, prices_N = even_out(scaled_TN, prices_N, EXACT_TOLERANCE if exact else TOLERANCE)
         return Assignment(expert_T, in_units_of(size, prices_N))
 

@@ -105,5 +105,5 @@ def test_starts_are_prices_of_the_steps_before(cases, monkeypatch):
     assert torch.equal(second.starts["last"], last_N)
     mean_N = (0.95 * first.starts["mean"] * 1.95 + last_N) / (0.95 * 1.95 + 1)
     torch.testing.assert_close(second.starts["mean"], mean_N)
-    assert assignment_starts.waitless_gap(first) <= 1e-2
+    assert assignment_starts.gpu_gap(first) <= 1e-2
     assert assignment_starts.share_of_operations() <= 0.38

@@ -1,10 +1,10 @@
 // Balanced assignment on a CPU: solves what moe/assignment/stepwise.py solves with torch, faster and more exactly.
 //
 // Each of T tokens gets one of N experts, each expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens, and the sum of scores is to be as high
-// as can be. The dual of this problem has N prices only. Three steps, which moe/README.md explains:
-//   1. dual_solver.h: prices at which demand, softened by a falling temperature, is about even; first on a sample.
+// as can be: a transportation problem, whose dual has N prices only. Three steps, which moe/README.md explains:
+//   1. dual_solver.h: dual prices, at which demand, softened by a falling temperature, is about even; first on a sample.
 //   2. augmenting_paths.h: every token takes the expert with the highest score - price.
-//   3. augmenting_paths.h: the tokens that are too many move along cheapest chains from full experts to free ones.
+//   3. augmenting_paths.h: the tokens that are too many move along augmenting paths from full experts to free ones.
 // Step 3 finds the optimum but for rounding, whatever the prices are: step 1 only decides how much is left to do.
 // Every loop has a bound.
 //
@@ -27,7 +27,7 @@ constexpr double GOLDEN = 0.6180339887498949;  // its multiples spread over [0, 
 enum Outcome { DONE = 0, NO_MEMORY = 1, UNSUITED = 2 };
 
 // Prices for `all` scores, which are those of `rows`.
-void find_prices(const float* rows, const Scores& all, const float* start, Market& market) {
+void find_prices(const float* rows, const Scores& all, const float* start, DualSolver& solver) {
   const int experts = all.experts();
   const int64_t tokens = all.tokens();
   const auto sample_of = [&](int64_t size) {
@@ -38,9 +38,9 @@ void find_prices(const float* rows, const Scores& all, const float* start, Marke
   const Scores& some = sample.tokens() ? sample : all;
   if (start != nullptr) {
     const Scores few = sample_of(std::min<int64_t>(GLANCE * experts, tokens));
-    if (market.resume(few, some, all, start)) return;
+    if (solver.resume(few, some, all, start)) return;
   }
-  market.begin(some, all);
+  solver.begin(some, all);
 }
 
 // Prices less their mean, in units of the scores.
@@ -55,13 +55,13 @@ Outcome assign(const float* rows, int64_t tokens, int experts, const float* star
   const Scores scores(rows, tokens, experts, tokens, 1);
   if (!scores.usable()) return UNSUITED;
   const float unit = scores.spread() > 0 ? static_cast<float>(1 / scores.spread()) : 1.f;
-  Market market(experts, unit);
-  find_prices(rows, scores, start, market);
+  DualSolver solver(experts, unit);
+  find_prices(rows, scores, start, solver);
   // A choice is in doubt where two experts are within a temperature of each other.
-  Exchange exchange(rows, scores, unit, market.prices(), market.temperature());
-  if (!exchange.run()) return UNSUITED;
-  std::copy(exchange.experts(), exchange.experts() + tokens, expert_out);
-  write_prices(exchange.centre(), experts, scores.spread(), price_out);
+  AugmentingPaths search(rows, scores, unit, solver.prices(), solver.temperature());
+  if (!search.run()) return UNSUITED;
+  std::copy(search.experts(), search.experts() + tokens, expert_out);
+  write_prices(search.centre(), experts, scores.spread(), price_out);
   return DONE;
 }
 

@@ -1,5 +1,5 @@
-// Steps 2 and 3: tokens choose, and those that are too many move along shortest paths, as in
-// ../augmenting_paths.py. See assignment.cpp.
+// Steps 2 and 3: tokens choose, and those that are too many move along successive shortest augmenting paths
+// (minimum-cost flow with prices as potentials), as in ../augmenting_paths.py. See assignment.cpp.
 //
 // Moving a token from expert a to expert b costs score a - score b. Nodes of the graph are the experts and, last, the
 // pool; the cheapest token for each pair of experts is the edge between them. Prices keep reduced costs above zero.
@@ -54,14 +54,14 @@ void lower_costs(const Floats* rows, int width, const std::vector<int32_t>& toke
 }
 
 // Dijkstra's algorithm. `open` is `distance`, but infinite where the search has been.
-struct Paths {
-  explicit Paths(int width) : distance(width), open(width), previous(width) {}
+struct ShortestPaths {
+  explicit ShortestPaths(int width) : distance(width), open(width), previous(width) {}
   Array<Floats> distance, open;
   Array<Ints> previous;
 };
 
 // Which nodes are nearer by way of `node`? Reduced costs below 0 are rounding or tolerance, and count as 0.
-void relax(const Floats* costs, const Floats* prices, int node, Paths& paths) {
+void relax(const Floats* costs, const Floats* prices, int node, ShortestPaths& paths) {
   const float distance = at(paths.distance.begin(), node);
   const float price = at(prices, node);
   for (size_t v = 0; v < paths.open.size(); ++v) {
@@ -75,7 +75,7 @@ void relax(const Floats* costs, const Floats* prices, int node, Paths& paths) {
 }
 
 // The nearest open node, or -1.
-int nearest(const Paths& paths) {
+int nearest(const ShortestPaths& paths) {
   Floats best = paths.open[0];
   Ints where = {};
   for (size_t v = 1; v < paths.open.size(); ++v) {
@@ -93,10 +93,10 @@ int nearest(const Paths& paths) {
   return node;
 }
 
-class Exchange {
+class AugmentingPaths {
  public:
   // reach: tokens whose favourite is ahead by no more are loose.
-  Exchange(const float* rows, const Scores& scores, float unit, const std::vector<float>& prices, float reach)
+  AugmentingPaths(const float* rows, const Scores& scores, float unit, const std::vector<float>& prices, float reach)
       : rows_(rows),
         unit_(unit),
         tokens_(scores.tokens()),
@@ -125,7 +125,7 @@ class Exchange {
     while (crowded()) {
       const int end = search();
       const float length = end < 0 ? INFINITE : at(paths_.distance.begin(), end);
-      // A chain through a token that is not loose costs reach_ at first, and less by what prices have moved since.
+      // A path through a token that is not loose costs reach_ at first, and less by what prices have moved since.
       if (moved_ + length > reach_ && reach_ < INFINITE) {
         reach_ = reach_ < WIDEST ? reach_ * WIDENING : INFINITE;
         gather();
@@ -146,17 +146,17 @@ class Exchange {
   // `run`.
   const Floats* centre() {
     count_others();
-    Interior interior(pool_, width_);
+    CentralPrices central(pool_, width_);
     for (int node = 0; node <= pool_; ++node) {
       const Floats* costs = costs_from(node);
-      Floats* room = interior.room_from(node);
+      Floats* room = central.room_from(node);
       const float price = at(prices_.begin(), node);
       for (int v = 0; v < width_; ++v) {
         const Floats above = costs[v] - price + prices_[v];  // below 0 it is rounding or tolerance
         room[v] = above > 0.f ? above : Floats{};
       }
     }
-    interior.add_middle(prices_.begin());
+    central.add_middle(prices_.begin());
     return prices_.begin();
   }
 
@@ -190,7 +190,7 @@ class Exchange {
       excess_[e] = -(tokens_ / pool_) - has_place_[e];
       set(prices_.begin(), e, prices[e]);
     }
-    // Between the prices of experts with a place and without: so far no exchange with the pool pays.
+    // Between the prices of experts with a place and without: so far no step over the pool pays.
     set(prices_.begin(), pool_, (prices[order[std::max(places - 1, 0)]] + prices[order[places]]) / 2);
   }
 
@@ -313,7 +313,7 @@ class Exchange {
   Array<int32_t> expert_;
   Array<float> lead_;
   Array<Floats> prices_, costs_;
-  Paths paths_;
+  ShortestPaths paths_;
   std::vector<int64_t> excess_;  // tokens above the expert's share
   std::vector<char> has_place_;
   std::vector<int32_t> loose_;

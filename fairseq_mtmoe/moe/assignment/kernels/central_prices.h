@@ -1,4 +1,5 @@
-// Prices in the middle of all those that support an assignment, as in ../augmenting_paths.py. See assignment.cpp.
+// Central dual prices: in the middle of all those that support an assignment, as in ../augmenting_paths.py.
+// See assignment.cpp.
 //
 // An assignment is supported by prices p with p_a - p_b <= c_ab, what the cheapest token loses on the step from a to b.
 // They form a polytope, and shortest paths end at one of its corners, where tokens are torn between two experts. Two
@@ -13,10 +14,10 @@
 
 namespace {
 
-class Interior {
+class CentralPrices {
  public:
   // Nodes are the experts and, last, the pool; rows are `width` vectors long.
-  Interior(int experts, int width)
+  CentralPrices(int experts, int width)
       : experts_(experts), width_(width), room_(static_cast<size_t>(experts + 1) * width) {}
 
   // To be filled: by how much the price of this node may rise beside the others', at least 0.

@@ -1,4 +1,5 @@
-// Step 1: prices at which every expert is in about equal demand, as in ../dual_prices.py. See assignment.cpp.
+// Step 1: dual prices, by Newton's method on the smoothed dual at falling temperatures, as in ../dual_prices.py, which
+// says what that is. See assignment.cpp.
 //
 // Differences from the torch version: the matrix of Newton's method comes from a part of the tokens and of each token's
 // demand only, and the system is solved by conjugate gradients. Demand itself, which decides where it all ends, is
@@ -13,30 +14,31 @@
 
 namespace {
 
-// Temperatures and prices are in units of the mean over tokens of highest - lowest score.
-constexpr float WARMEST = 0.25f;        // temperature
-constexpr float COOLING = 0.25f;        // what is left of the temperature on the next level
-constexpr int FEWEST_LEVELS = 3;        // down to 0.016
+// Temperatures and prices are in units of the mean over tokens of highest - lowest score. A level is one temperature.
+constexpr float WARMEST = 0.25f;      // temperature of the first level
+constexpr float COOLING = 0.25f;      // temperature of the next level over this one's
+constexpr int FEWEST_LEVELS = 3;      // down to a temperature of 0.016
 constexpr int MOST_LEVELS = 8;
-constexpr float WAVERING = 0.3f;        // of the demand is not for its token's favourite: more, and it cools on
-constexpr int MOST_STEPS = 6;           // of Newton's method on one level
-constexpr float LONGEST_STEP = 4.f;     // temperatures: further away, the smooth demand says nothing
-constexpr float UNEVEN = 0.5f;          // see Market::settle
-constexpr float RIDGE = 1e-3f;          // in tokens per expert: keeps the system solvable where nobody wavers
-constexpr int MOST_ROUNDS = 30;         // of solving it
-constexpr float SOLVED = 0.01f;         // of the excess demand may be left by a step
-constexpr float SMALL_SHARE = 0.02f;    // less than this of a token's demand does not count in the slope
-constexpr int SLOPE_TOKENS = 256;       // make up the slope at least,
-constexpr int SLOPE_PER_EXPERT = 4;     // and so many per expert,
-constexpr int SLOPE_STRIDE = 16;        // and every 16th block of tokens
-// Prices of an earlier step:
-constexpr float FARTHEST = 1e3f;        // mean spreads from their mean: further, and they are none to begin with
-constexpr float LOST = 0.5f;            // of the tokens are too many: more, and it begins anew
-constexpr float SHUNNED = 1e-5f;        // demand over share: less, and that price is too far from where anybody would buy
-constexpr float NEAR = 0.12f;           // of the tokens are too many: less is nearer than a sample could bring it
-constexpr float UNSOLVED = 0.15f;       // of the tokens are too many at the end: more, and it begins anew
-constexpr int SLOPE_PARTS = 4;          // times as many tokens make up the slope: near the end, a better one pays
-constexpr float PER_E = 1.44269504f;    // log2(e): the softmax is of powers of e, and those of 2 are cheaper
+constexpr float WAVERING = 0.3f;      // part of the demand not for its token's favourite: above it, a further level
+constexpr int MOST_STEPS = 6;         // of Newton's method on one level
+constexpr float LONGEST_STEP = 4.f;   // in temperatures: a price moves by no more, since smooth demand is local
+constexpr float UNEVEN = 0.5f;        // of the surplus that choosing makes at the best prices: below it, the level ends
+// Newton's system. Its matrix, the slope, is how demand changes with the prices.
+constexpr float RIDGE = 1e-3f;        // of a share, on the diagonal: solvable where no token wavers between two experts
+constexpr int MOST_ROUNDS = 30;       // of conjugate gradients
+constexpr float SOLVED = 0.01f;       // norm of the residual over that of the excess demand: below it, they end
+constexpr float SMALL_SHARE = 0.02f;  // of a token's demand: experts with less do not count in the slope
+constexpr int SLOPE_TOKENS = 256;     // the slope is of at least so many tokens,
+constexpr int SLOPE_PER_EXPERT = 4;   // of so many per expert,
+constexpr int SLOPE_STRIDE = 16;      // and of every 16th block of tokens
+// Prices of an earlier step to begin with, judged by the tokens that are too many at their expert.
+constexpr float FARTHEST = 1e3f;      // from the prices' mean: a price beyond it, and they are not used
+constexpr float LOST = 0.5f;          // of some tokens: above it, they are not used
+constexpr float SHUNNED = 1e-5f;      // an expert's demand over share: below it, its price says nothing: all are dropped
+constexpr float NEAR = 0.12f;         // of some tokens: below it, the sample is left out: it could bring them no nearer
+constexpr float UNSOLVED = 0.15f;     // of all tokens, at the end: above it, the solver begins anew
+constexpr int SLOPE_PARTS = 4;        // times as many tokens for the slope: near the end, a better one pays
+constexpr float PER_E = 1.44269504f;  // log2(e): the softmax is of powers of e, and those of 2 are cheaper
 
 // 2^x for x <= 0, with an error below 1e-4; at least 2^-60, so that no number is denormal.
 INLINE void exp2(Floats& x) {
@@ -181,10 +183,11 @@ void solve(const Demand& demand, const std::vector<float>& excess, float share, 
   }
 }
 
-class Market {
+class DualSolver {
  public:
   // unit: what scores are multiplied with, so that their mean spread is 1.
-  Market(int experts, float unit) : unit_(unit), prices_(experts), excess_(experts), step_(experts), demand_(experts) {}
+  DualSolver(int experts, float unit)
+      : unit_(unit), prices_(experts), excess_(experts), step_(experts), demand_(experts) {}
   const std::vector<float>& prices() const { return prices_; }
   float temperature() const { return temperature_; }
 

@@ -1,4 +1,4 @@
-// Scores in the order in which the market reads them.
+// Scores in the order in which the dual solver reads them: a token per SIMD lane.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Vectors as long as the processor's, and arrays of them. See assignment.cpp.
+// SIMD: vectors as long as the processor's registers, of LANES numbers each, and arrays of them. See assignment.cpp.
 #pragma once
 
 #include <algorithm>

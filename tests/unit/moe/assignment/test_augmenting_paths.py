@@ -1,8 +1,9 @@
-"""Chains of exchanges: optimal from any start, with the places for one token more going where they gain most."""
+"""Augmenting paths: optimal from any start, with the places for one token more going where they gain most."""
 
 import pytest
 import torch
 
+from fairseq_mtmoe.moe.assignment import augmenting_paths
 from fairseq_mtmoe.moe.assignment.augmenting_paths import even_out
 
 
@@ -44,12 +45,10 @@ def test_bad_prices_cost_time_but_nothing_else(tolerance):
 
 
 def test_equal_tokens_move_together():
-    """A thousand equal tokens need one chain for each pair of experts rather than one for each token."""
-    from fairseq_mtmoe.moe.assignment import augmenting_paths as exchange
-
-    state = exchange._Exchange(torch.zeros(1000, 4), torch.zeros(4), 1e-4)
-    chains = 0
+    """A thousand equal tokens need one path for each pair of experts rather than one for each token."""
+    state = augmenting_paths._AugmentingPaths(torch.zeros(1000, 4), torch.zeros(4), 1e-4)
+    paths = 0
     while state.advance():
-        chains += 1
-    assert chains == 3
+        paths += 1
+    assert paths == 3
     assert counts(state.expert_T, 4) == [250] * 4

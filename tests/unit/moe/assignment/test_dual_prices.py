@@ -1,10 +1,10 @@
-"""Market prices: demand comes out even, from a sample of the tokens too, and in whatever order tokens come."""
+"""Dual prices: demand comes out even, from a sample of the tokens too, and in whatever order tokens come."""
 
 import pytest
 import torch
 
 from fairseq_mtmoe.moe.assignment import dual_prices as module
-from fairseq_mtmoe.moe.assignment.dual_prices import COARSE, FINE, larger_shares, market_prices
+from fairseq_mtmoe.moe.assignment.dual_prices import COARSE, FINE, larger_shares, solve_dual
 
 
 def scores(tokens, experts, slant=1.0):
@@ -25,9 +25,9 @@ def surplus(drawn, prices):
 def test_demand_is_about_even(tokens, experts):
     drawn = scores(tokens, experts)
     assert surplus(drawn, torch.zeros(experts)) > 0.3
-    coarse = market_prices(drawn, COARSE)
+    coarse = solve_dual(drawn, COARSE)
     assert surplus(drawn, coarse) < 0.02
-    assert surplus(drawn, market_prices(drawn, FINE, coarse)) < 0.005
+    assert surplus(drawn, solve_dual(drawn, FINE, coarse)) < 0.005
 
 
 def test_a_sample_is_enough_for_the_first_temperatures(monkeypatch):
@@ -35,7 +35,7 @@ def test_a_sample_is_enough_for_the_first_temperatures(monkeypatch):
     sizes = []
     demand = module._demand
     monkeypatch.setattr(module, "_demand", lambda rows, *rest: sizes.append(len(rows)) or demand(rows, *rest))
-    market_prices(drawn, COARSE)
+    solve_dual(drawn, COARSE)
     assert sizes[0] == 256
     assert sizes[-1] == 4000
     assert sizes.count(4000) <= 4
@@ -46,7 +46,7 @@ def test_steps_are_bounded_where_there_is_nothing_to_find(monkeypatch):
     calls = []
     demand = module._demand
     monkeypatch.setattr(module, "_demand", lambda *args: calls.append(1) or demand(*args))
-    prices = market_prices(torch.randint(0, 2, (500, 16)).float() - 1, COARSE + FINE)
+    prices = solve_dual(torch.randint(0, 2, (500, 16)).float() - 1, COARSE + FINE)
     assert prices.isfinite().all()
     assert len(calls) <= module.MOST_STEPS * len(COARSE + FINE)
 

@@ -7,7 +7,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
-from fairseq_mtmoe.moe.assignment.gpu_form import waitless_assignment
+from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.form import Form, form_everywhere
 from fairseq_mtmoe.moe.gates import assigned
 from tests.unit.moe.assignment.test_assignment import KINDS, SIZES, assert_fair, make, optimum, tied, total
@@ -18,7 +18,7 @@ STARTS = ["own", "near", "far", "zero", "odd"]
 
 def a_start(name, scores):
     """Prices to begin with: these scores' own, ones near them and far away, none, and such as are no prices."""
-    own = waitless_assignment(scores).price_N
+    own = gpu_assignment(scores).price_N
     noise = torch.randn(len(own), generator=torch.Generator().manual_seed(7)) * own.std()
     odd = own.clone()
     odd[0], odd[1] = torch.nan, torch.inf
@@ -28,7 +28,7 @@ def a_start(name, scores):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("tokens", "experts"), [*SIZES, (1, 2), (4096, 16), (4099, 64)])
 def test_shares_are_fair(kind, tokens, experts):
-    assert_fair(waitless_assignment(make(kind, tokens, experts)).expert_T, tokens, experts)
+    assert_fair(gpu_assignment(make(kind, tokens, experts)).expert_T, tokens, experts)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in FEW_VALUES])
@@ -37,7 +37,7 @@ def test_gap_at_the_size_of_a_batch(kind, tokens, experts):
     scores = make(kind, tokens, experts).float()
     best = total(scores, balanced_assignment(scores, exact=True))
     spread = (scores.amax(1) - scores.amin(1)).double().sum().item()
-    assert best - total(scores, waitless_assignment(scores).expert_T) <= 1e-3 * spread
+    assert best - total(scores, gpu_assignment(scores).expert_T) <= 1e-3 * spread
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -45,19 +45,19 @@ def test_gap_at_the_size_of_a_batch(kind, tokens, experts):
 def test_any_start_gives_fair_shares_and_finite_prices(start, padded):
     scores = make(KINDS[3], 700, 16)
     padding = torch.arange(700) % 5 == 0 if padded else None
-    found = waitless_assignment(scores, padding, a_start(start, scores))
+    found = gpu_assignment(scores, padding, a_start(start, scores))
     real = found.expert_T[~padding] if padded else found.expert_T
     assert_fair(real, len(real), 16)
     assert not padded or (found.expert_T[padding] == 16).all()
     assert found.price_N.isfinite().all()
-    assert torch.equal(found.expert_T, waitless_assignment(scores, padding, a_start(start, scores)).expert_T)
+    assert torch.equal(found.expert_T, gpu_assignment(scores, padding, a_start(start, scores)).expert_T)
 
 
 def assert_gap(scores, start):
     """The promised gap from these prices: 0.1% of the sum over tokens of highest - lowest score."""
     best = total(scores, balanced_assignment(scores, exact=True))
     spread = (scores.amax(1) - scores.amin(1)).double().sum().item()
-    assert best - total(scores, waitless_assignment(scores, None, start).expert_T) <= 1e-3 * spread
+    assert best - total(scores, gpu_assignment(scores, None, start).expert_T) <= 1e-3 * spread
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3, 1.0])
@@ -87,7 +87,7 @@ def test_a_start_saves_operations(padded, most):
     """Without one there are 671 and 673."""
     scores, start, padding = torch.randn(64, 8), torch.zeros(8), torch.arange(64) % 5 == 0 if padded else None
     with Operations() as counted:
-        waitless_assignment(scores, padding, start)
+        gpu_assignment(scores, padding, start)
     assert counted.number <= most
 
 
@@ -96,7 +96,7 @@ def test_a_start_saves_operations(padded, most):
 def test_prices_are_those_of_the_optimum(kind, tokens, experts):
     """In units of the scores, 0 on average, and as near as the last temperature lets them."""
     scores = make(kind, tokens, experts).float()
-    price = waitless_assignment(scores).price_N
+    price = gpu_assignment(scores).price_N
     assert price.dtype == torch.float32 and price.shape == (experts,)
     spread = (scores.amax(1) - scores.amin(1)).mean().item()
     assert abs(price.mean().item()) <= 1e-5 * (spread + 1)
@@ -120,14 +120,14 @@ def test_the_sample_is_in_step_with_no_sentences():
     scores += torch.randn(scores.shape, generator=generator)
     best = total(scores, balanced_assignment(scores, exact=True))
     spread = (scores.amax(1) - scores.amin(1)).double().sum().item()
-    assert best - total(scores, waitless_assignment(scores).expert_T) <= 1e-3 * spread
+    assert best - total(scores, gpu_assignment(scores).expert_T) <= 1e-3 * spread
 
 
 def test_padding_takes_no_part():
     scores = make(KINDS[0], 700, 16)
     padding = torch.rand(700, generator=torch.Generator().manual_seed(3)) < 0.3
     scores[padding] = 100 * torch.randn(int(padding.sum()), 16, generator=torch.Generator().manual_seed(4))
-    expert = waitless_assignment(scores, padding).expert_T
+    expert = gpu_assignment(scores, padding).expert_T
     assert (expert[padding] == 16).all()
     real = scores[~padding]
     assert_fair(expert[~padding], len(real), 16)
@@ -136,12 +136,12 @@ def test_padding_takes_no_part():
 
 
 def test_nothing_but_padding():
-    assert (waitless_assignment(torch.randn(5, 3), torch.ones(5, dtype=torch.bool)).expert_T == 3).all()
+    assert (gpu_assignment(torch.randn(5, 3), torch.ones(5, dtype=torch.bool)).expert_T == 3).all()
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 0.0])
 def test_no_finite_score_at_all(value):
-    found = waitless_assignment(torch.full((11, 4), value))
+    found = gpu_assignment(torch.full((11, 4), value))
     assert_fair(found.expert_T, 11, 4)
     assert found.price_N.abs().max() < 1e-6
 
@@ -151,14 +151,14 @@ def test_infinite_scores_count_as_the_highest_and_lowest_finite_one():
     odd = scores.clone()
     odd[3, 2], odd[5, 1], odd[6, 0] = torch.inf, -torch.inf, torch.nan
     scores[3, 2], scores[5, 1], scores[6, 0] = scores.max(), scores.min(), scores.min()
-    assert torch.equal(waitless_assignment(odd).expert_T, waitless_assignment(scores).expert_T)
-    assert waitless_assignment(odd).expert_T[3] == 2
+    assert torch.equal(gpu_assignment(odd).expert_T, gpu_assignment(scores).expert_T)
+    assert gpu_assignment(odd).expert_T[3] == 2
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e30, 3e37])
 def test_scores_of_extreme_size(scale):
     scores = make(KINDS[0], 640, 4).clamp(-3, 3)
-    expert = waitless_assignment((scores.double() * scale).float()).expert_T
+    expert = gpu_assignment((scores.double() * scale).float()).expert_T
     assert_fair(expert, 640, 4)
     spread = (scores.amax(1) - scores.amin(1)).double().sum().item()
     assert optimum(scores) - total(scores, expert) <= 1e-3 * spread
@@ -177,18 +177,18 @@ ARGUMENTS = [(SCORES,), (SCORES, PADDING), (SCORES, PADDING, torch.zeros(8))]
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=["no padding", "padding", "start"])
 def test_no_value_is_waited_for(arguments):
-    graph = traced(lambda *tensors: waitless_assignment(*tensors).expert_T, *arguments)
-    assert torch.equal(graph(*arguments), waitless_assignment(*arguments).expert_T)
+    graph = traced(lambda *tensors: gpu_assignment(*tensors).expert_T, *arguments)
+    assert torch.equal(graph(*arguments), gpu_assignment(*arguments).expert_T)
 
 
 def test_waiting_would_be_noticed():
     with pytest.raises(GuardOnDataDependentSymNode):
-        traced(lambda scores: waitless_assignment(scores).expert_T + int(scores.sum() > 0), SCORES)
+        traced(lambda scores: gpu_assignment(scores).expert_T + int(scores.sum() > 0), SCORES)
 
 
 @pytest.mark.parametrize("padding", [None, PADDING])
 def test_gates_and_assignment_take_this_form_on_a_gpu(padding):
     with form_everywhere(Form.GPU):
         taken, _ = assigned(SCORES, padding)
-    assert torch.equal(taken, waitless_assignment(SCORES, padding).expert_T)
+    assert torch.equal(taken, gpu_assignment(SCORES, padding).expert_T)
     assert not torch.equal(taken, assigned(SCORES, padding)[0])  # a CPU finds the very best

@@ -8,7 +8,7 @@ from torch import nn
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, BaseRouting, RunningPrices, forget_prices, remember_prices, running_prices
-from fairseq_mtmoe.moe.assignment.stepwise import priced_assignment
+from fairseq_mtmoe.moe.assignment import priced_assignment
 from fairseq_mtmoe.moe.gates import assigned
 
 N, H = 8, 16
