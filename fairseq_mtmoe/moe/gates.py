@@ -9,8 +9,10 @@ decide by rounding (Switch Transformer, §2.4).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +31,6 @@ from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, real_tokens
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
 TRAININGS = ("balanced", "prices")
 EVALUATIONS = ("prices", "greedy")
-GATES = ("base", "task", "switch")  # the kinds
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,15 @@ class Routing:
 
 
 class Gate(nn.Module, ABC):
-    """What the gates share: their sizes. `num_tasks` is 0 where tasks are not told apart."""
+    """What the gates share: their sizes. `num_tasks` is 0 where tasks are not told apart.
 
+    Attributes:
+        needs_tasks: it routes nothing without task ids.
+        balances: its routings have a balance loss.
+    """
+
+    needs_tasks: ClassVar[bool] = False
+    balances: ClassVar[bool] = False
     weight: nn.Parameter
 
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int = 0) -> None:
@@ -172,6 +180,8 @@ class BaseGate(Gate):
 class TaskGate(Gate):
     """MT-TaG: one softmax gate per task, top-1."""
 
+    needs_tasks = True
+
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
         if num_tasks < 1:
@@ -206,6 +216,8 @@ class TaskGate(Gate):
 
 class SwitchGate(Gate):
     """Switch: one softmax gate for all tasks, top-1 (MT-TaG's MT-Switch)."""
+
+    balances = True
 
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int = 0) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
@@ -258,16 +270,20 @@ def base_gates(model: nn.Module) -> list[BaseGate]:
     return [module for module in model.modules() if isinstance(module, BaseGate)]
 
 
+# The kinds that every system has; one with a kind of its own adds it to these where it plans its experts.
+GATES: Mapping[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate}
+
+
 def build_gate(
-    kind: str, num_experts: int, hidden_size: int, num_tasks: int = 0, base: BaseRouting | None = None
+    kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, base: BaseRouting | None = None
 ) -> Gate:
-    """The gate of a kind: `base` (which routes as `base` says), `task` or `switch`.
+    """The gate of a kind: one of `GATES` or a class of one's own. A BASE gate routes as `base` says.
 
     Raises:
         UserError: an unknown kind, no expert, or a task gate without tasks.
     """
-    if kind not in GATES:
+    if isinstance(kind, str) and kind not in GATES:
         must_be("gate", f"one of {', '.join(GATES)}", kind)
-    if kind == "base":
-        return BaseGate(num_experts, hidden_size, num_tasks, base)
-    return (TaskGate if kind == "task" else SwitchGate)(num_experts, hidden_size, num_tasks)
+    gate = GATES[kind] if isinstance(kind, str) else kind
+    sizes = (num_experts, hidden_size, num_tasks)
+    return gate(*sizes, base) if issubclass(gate, BaseGate) else gate(*sizes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, build_gate
-from fairseq_mtmoe.moe.gates import BaseGate
+from fairseq_mtmoe.moe.gates import BaseGate, Gate
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle
 from fairseq_mtmoe.slots.batch_context import BatchContext
@@ -19,13 +19,13 @@ from fairseq_mtmoe.slots.slot import SlotBlock
 
 @dataclass(frozen=True)
 class ExpertPlan:
-    """What one block's experts are: the gate's kind, their number, how they are combined, the number of tasks.
+    """What one block's experts are: the kind of gate, their number, how they are combined, the number of tasks.
 
     `base` is how BASE gates route. `timeout` is in seconds, for the exchange between processes; `shuffles_tokens` mixes
     theirs before BASE assigns.
     """
 
-    gate: str
+    gate: type[Gate]
     num_experts: int
     combine: str
     num_tasks: int

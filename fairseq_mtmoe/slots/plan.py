@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe import BaseRouting
-from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS
+from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS, Gate
 from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.options.experts import expert_option, names_of_tasks
 from fairseq_mtmoe.options.run import run_option
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan
 
 
-def check_experts(cfg: Any) -> None:
-    """Raise the `UserError` that names the first of the `ExpertOptions` out of its range."""
+def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
+    """Raise the `UserError` that names the first of the `ExpertOptions` out of its range.
+
+    Args:
+        cfg: with `ExpertOptions`.
+        kinds: the gates that the system has, by the names that `--expert-gates` gives them.
+    """
     for name, least in (("num_experts", 1), ("expert_interval", 1), ("dense_updates", 0)):
         if getattr(cfg, name) < least:
             must_be(_shown(name), f"at least {least}", getattr(cfg, name))
@@ -26,9 +32,9 @@ def check_experts(cfg: Any) -> None:
     if not isinstance(memory, (int, float)) or not 0 <= memory < 1:
         must_be("--price-memory", "from 0 to below 1", memory)
     gates = cfg.expert_gates.split(",")
-    if any(gate not in GATES for gate in gates):
-        must_be("--expert-gates", f"one of {', '.join(GATES)}, or a comma-separated pattern of them", cfg.expert_gates)
-    if "task" in gates and not names_of_tasks(cfg):
+    if any(gate not in kinds for gate in gates):
+        must_be("--expert-gates", f"one of {', '.join(kinds)}, or a comma-separated pattern of them", cfg.expert_gates)
+    if any(kinds[gate].needs_tasks for gate in gates) and not names_of_tasks(cfg):
         raise UserError(
             f"`--expert-gates {cfg.expert_gates}` needs a task that gives each sentence a task id, such as "
             "`--task translation_heated`, but this one gives none."
@@ -44,19 +50,20 @@ def check_blocks(cfg: Any) -> None:
         must_be("--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval)
 
 
-def plan_experts(cfg: Any, num_blocks: int) -> dict[int, ExpertPlan]:
+def plan_experts(cfg: Any, num_blocks: int, kinds: Mapping[str, type[Gate]] = GATES) -> dict[int, ExpertPlan]:
     """Which block gets which experts: the last of every `expert_interval` blocks, the gates in the pattern's order.
 
     Args:
         cfg: with `ExpertOptions` and `RunOptions`.
         num_blocks: of the deepest stack.
+        kinds: as in `check_experts`.
     """
     gates = cfg.expert_gates.split(",")
     base = BaseRouting(*(expert_option(cfg, name) for name in ("base_training", "base_evaluation", "price_memory")))
     indices = range(cfg.expert_interval - 1, num_blocks, cfg.expert_interval)
     return {
         index: ExpertPlan(
-            gate=gates[order % len(gates)],
+            gate=kinds[gates[order % len(gates)]],
             num_experts=cfg.num_experts,
             combine=cfg.expert_combine,
             num_tasks=len(names_of_tasks(cfg)),

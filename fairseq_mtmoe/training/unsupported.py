@@ -45,7 +45,7 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
 def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
     """Say which options are given and change nothing."""
     weight = getattr(cfg.criterion, "load_balancing_weight", 0.0)
-    if weight and all(slot.plan.gate != "switch" for slot in expert_slots(model).values()):
+    if weight and not any(slot.plan.gate.balances for slot in expert_slots(model).values()):
         logger.warning(
             f"--load-balancing-weight {weight} changes nothing: no layer of the model has a Switch gate "
             "(--expert-gates switch)"
