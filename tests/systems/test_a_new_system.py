@@ -1,0 +1,59 @@
+"""The steps of `docs/adding_a_system.md`, followed: a folder in `models/` and a row in the battery are all it takes."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.commands import BIN, PLUGIN, REPOSITORY, training_arguments
+
+pytestmark = pytest.mark.slow
+TOY = Path(__file__).parent / "toy"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of the project to which the toy has been added; returns its folder and the environment that finds it."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("fairseq_mtmoe", "tests"):
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "toy"))
+    shutil.copy(REPOSITORY / "pyproject.toml", folder)
+    shutil.copytree(TOY, folder / "fairseq_mtmoe/models/toy", ignore=shutil.ignore_patterns("row.py", "__pycache__"))
+    shutil.copy(TOY / "row.py", folder / "tests/systems/rows/toy.py")
+    return folder, {**os.environ, "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
+
+
+def run(project, *command):
+    folder, environment = project
+    result = subprocess.run(
+        [str(part) for part in command], cwd=folder, env=environment, capture_output=True, text=True, timeout=500
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout + result.stderr
+
+
+def test_it_passes_the_battery_and_keeps_the_import_rule(project):
+    files = ("tests/systems/test_battery.py", "tests/unit/test_imports.py")
+    options = ("-v", "-p", "no:cacheprovider", "-k", "toy or one_way")
+    output = run(project, sys.executable, "-m", "pytest", *options, *files)
+    found = re.search(r"== (\d+) passed, \d+ deselected in", output)
+    assert found and int(found[1]) > 6, output[-2000:]
+
+
+def test_it_trains_generates_and_is_sparsified_from_the_command_line(project, digits, tmp_path):
+    folder, _ = project
+    plugin = [
+        str(folder / "fairseq_mtmoe") if part == PLUGIN[1] else part
+        for part in training_arguments(
+            digits, tmp_path, "--arch", "toy_tiny", "--dense-updates", 5, "--max-update", 10, "--disable-validation"
+        )
+    ]
+    log = run(project, BIN / "fairseq-train", *plugin)
+    assert "sparsified after 5 dense updates: 2 layers" in log
+    out = run(project, BIN / "mtmoe", "evaluate", digits, "--path", tmp_path / "checkpoint_last.pt",
+              "--out", tmp_path / "scores", "--cpu", "--max-tokens", 4000)  # fmt: skip
+    assert "BLEU" in out

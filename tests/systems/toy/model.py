@@ -1,0 +1,34 @@
+"""The toy: a transformer whose alternate blocks hold experts behind a cosine gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq.models import register_model
+from fairseq_mtmoe.models.toy.config import ToyConfig
+from fairseq_mtmoe.models.toy.gates import CosineGate
+
+from fairseq_mtmoe.backbones.translation.model import Transformer
+from fairseq_mtmoe.options.transformer import nested_options
+from fairseq_mtmoe.slots.plan import check_blocks, check_experts, plan_experts
+from fairseq_mtmoe.slots.sparse_model import SparseModel
+
+KINDS = {"cosine": CosineGate}
+
+
+@register_model("toy", dataclass=ToyConfig)
+class ToyModel(SparseModel, Transformer):
+    """A transformer with cosine gates."""
+
+    @classmethod
+    def build_model(cls, cfg: ToyConfig, task: Any) -> ToyModel:
+        """Called by fairseq. Raises `UserError` where an expert option is out of its range."""
+        check_experts(cfg, KINDS)
+        check_blocks(cfg)
+        plans = plan_experts(cfg, max(cfg.encoder_layers, cfg.decoder_layers), KINDS)
+        model = cls.build_with_slots(nested_options(cfg), task, plans)
+        model.remember_options(cfg)
+        return model
+
+
+from fairseq_mtmoe.models.toy import architectures  # noqa: E402, F401  (fairseq wants the model first)

@@ -1,0 +1,35 @@
+"""The toy's row in the battery."""
+
+from functools import partial
+
+import torch
+from fairseq_mtmoe.models.toy.config import ToyConfig
+from fairseq_mtmoe.models.toy.model import ToyModel
+from torch import nn
+
+from tests.helpers.models import SIZES, batch, dense_model, perturb, stub_task
+from tests.systems.rows.base_sparse import copy_loss, in_decoder, output
+from tests.systems.system import System
+
+
+def build(seed: int, **options: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return ToyModel.build_model(ToyConfig(**{**SIZES, "num_experts": 4, **options}), stub_task()).eval()
+
+
+def dense_twin() -> nn.Module:
+    dense = dense_model()
+    perturb(dense)
+    return dense
+
+
+def of_dense(dense: nn.Module) -> nn.Module:
+    model = build(1, num_experts=1, dense_updates=1)
+    model.load_state_dict(dense.state_dict())
+    model.sparsify()
+    return model
+
+
+ROWS = [
+    System("toy", partial(build), dense_twin, of_dense, batch, output, copy_loss, in_decoder),
+]
