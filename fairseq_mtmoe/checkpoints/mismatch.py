@@ -20,6 +20,7 @@ from fairseq_mtmoe.checkpoints import expert_files
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, GATE, MOE
 from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.protocols import NamesTasks
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -260,7 +261,8 @@ def _about_gates(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
 
 def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     gates = [name for name in own if name.endswith(GATE)]
-    here, there = getattr(model, "task_names", None), origin.model.get("task_names")
+    here = model.task_names if isinstance(model, NamesTasks) else None
+    there = origin.model.get("task_names")
     if all(own[name] == theirs.get(name) for name in gates) or not here or not there:
         return None
     return (

@@ -1,6 +1,6 @@
-"""The place in an epoch, counted so that any number of processes can go on from it.
+"""The position in an epoch, counted so that any number of processes can resume from it.
 
-fairseq saves how many batches one process has seen, which is another place in the data for any other number of
+fairseq saves how many batches one process has seen, which is another position in the data for any other number of
 processes. Here the batches of all processes are counted too, and what is left of the epoch is dealt out anew.
 """
 
@@ -14,13 +14,14 @@ import numpy as np
 from fairseq.data import data_utils, iterators
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.protocols import ResumesDraws
 
 
 class SharedEpochIterator(iterators.EpochBatchIterator):
     """fairseq's batches of an epoch, resumable with another number of processes and another `--update-freq`.
 
     The state has what fairseq's has, and `batches_in_epoch`: the batches that all processes together have seen; `seed`,
-    which shuffled them; and `sampling`, what the dataset remembers of its draws. A state without the first, from
+    which shuffled them; and `sampling`, what the dataset saves of its draws. A state without the first, from
     fairseq or from before, goes on with as many processes as it was made with.
 
     Args:
@@ -34,10 +35,18 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         self._begin_after(0, self.num_shards)
 
     def _begin_after(self, batches: int, group: int) -> None:
-        """Have the next iterator leave these batches out; `group` batches stay together in grouped shuffling.
+        """Resume after so many batches of all processes: the next iterator begins there.
 
-        fairseq counts a process's updates as batches over `--update-freq`, rounded up at both ends. It loses the last
-        ones, and then repeats the epoch, if it begins to count in the middle of an update: hence `_first`.
+        fairseq's training loop counts updates: a process's batches, divided by `--update-freq` and rounded up, both
+        for where it resumes and for where the epoch ends. Resumed in the middle of an update (with another
+        `--update-freq` or number of processes), the two round differently; the loop then takes the epoch to be
+        over before its last update, or not over, and repeats it. So the iterator's own count begins at `_first`, the
+        start of the update in which the position is, and counts whole updates from there; `iterations_in_epoch` and
+        `state_dict` take `_first` off again.
+
+        Args:
+            batches: that all processes together have seen of the epoch.
+            group: how many batches stay together in grouped shuffling: the number of processes when it began.
         """
         self._batches_before, self._group = batches, group
         own = batches // self.num_shards
@@ -50,18 +59,18 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return self._batches_before // self.num_shards + super().iterations_in_epoch - self._first
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the epoch, or the beginning of the next one."""
+        """The position in the epoch, or the beginning of the next one."""
         state = super().state_dict()
         seen = self._batches_before + (super().iterations_in_epoch - self._first) * self.num_shards
         state["batches_in_epoch"] = 0 if self.end_of_epoch() else seen
         state["group_size"] = self._group
         state["seed"] = self.seed
-        if hasattr(self.dataset, "memory"):
-            state["sampling"] = self.dataset.memory(state["epoch"])
+        if isinstance(self.dataset, ResumesDraws):
+            state["sampling"] = self.dataset.saved_draws(state["epoch"])
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to the place of a state.
+        """Go to the position of a state.
 
         Raises:
             UserError: the epoch has fewer batches than were seen: data or options have changed.
@@ -70,7 +79,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         seen = state_dict.get("batches_in_epoch", iterations * self.num_shards)
         if self.epoch != state_dict["epoch"]:
             self.epoch, self._frozen_batches = state_dict["epoch"], None
-        if hasattr(self.dataset, "resume") and "batches_in_epoch" in state_dict:
+        if isinstance(self.dataset, ResumesDraws) and "batches_in_epoch" in state_dict:
             seen = self._resume_drawing(state_dict, seen)
         if seen:
             self.seed = state_dict.get("seed", self.seed)

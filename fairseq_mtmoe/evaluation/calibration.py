@@ -28,6 +28,7 @@ from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.training_batches import Samples, TrainingBatches, option
 from fairseq_mtmoe.moe import BaseGate, MoELayer, remember_prices, running_prices
 from fairseq_mtmoe.moe.gates import base_gates
+from fairseq_mtmoe.protocols import NamesTasks
 
 Advance = Callable[[int, int], None]
 
@@ -120,9 +121,9 @@ class _Run:
 
     def price(self, updates: int, advance: Callable[[], None]) -> Samples:
         """Let the model's prices be those of so many updates; returns the batches of the next few."""
-        names, self._task = getattr(self._task, "task_names", None), self._new_task()
-        if names is not None:
-            self._task.task_names = names  # the model's
+        before, self._task = self._task, self._new_task()
+        if isinstance(before, NamesTasks):
+            self._task.task_names = before.task_names  # the model's
         drawn = TrainingBatches(
             self._task, self._cfg, self.model, self._place, self._num_updates, self._max_tokens
         ).updates()

@@ -20,6 +20,7 @@ from fairseq.dataclass.configs import (
 )
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.protocols import SamplesByUpdates
 
 Samples = list[dict[str, Any]]
 
@@ -85,7 +86,7 @@ class TrainingBatches:
 
     def _epoch(self, number: int, load: bool) -> Any:
         """As the trainer's `get_train_iterator`."""
-        if hasattr(self._task, "num_updates"):  # sampling can go by updates
+        if isinstance(self._task, SamplesByUpdates):
             self._task.num_updates = self._num_updates
         if load:
             self._task.load_dataset(self._subset, epoch=number, combine=True)

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, find_text, load_references
 from fairseq_mtmoe.evaluation.stored import build_model, change, check_pair, read, setting, task_settings
 from fairseq_mtmoe.moe.gates import base_gates
+from fairseq_mtmoe.protocols import NamesTasks
 
 # Written for an unknown word of a hypothesis, because nobody else writes it. `<unk>` would be taken apart, and its
 # pieces found in the references: in their `<<unk>>` above all.
@@ -172,7 +173,7 @@ class Translator:
                 for state, path in zip(self._states, self._paths, strict=True)
             ]
             self._states = []
-            self._task_names = getattr(task, "task_names", None)
+            self._task_names = task.task_names if isinstance(task, NamesTasks) else None
         return self._models
 
     def _prepared(self, model: Any) -> Any:

@@ -8,6 +8,11 @@ from typing import Any
 
 def takes(model: Any, name: str) -> bool:
     """Whether a model, inside whatever wraps it for several processes, has an input of this name."""
+    return name in inspect.signature(unwrapped(model).forward).parameters
+
+
+def unwrapped(model: Any) -> Any:
+    """A model without what wraps it for several processes."""
     while hasattr(model, "module"):
         model = model.module
-    return name in inspect.signature(model.forward).parameters
+    return model

@@ -11,6 +11,7 @@ from typing import Any
 from fairseq.logging import metrics
 
 from fairseq_mtmoe.moe import MoELayer
+from fairseq_mtmoe.protocols import RunObserver
 from fairseq_mtmoe.slots import ExpertSlot
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class ExpertCommLog:
             total["bytes"] += num_bytes
 
     def report(self, task: Any, update: int) -> None:
-        """Tell a task that keeps a run log, in its `expert_comm`, the sums per layer since the last report."""
-        if self._updates and hasattr(task, "expert_comm"):
+        """Tell a task that keeps a run log the sums per layer since the last report."""
+        if self._updates and isinstance(task, RunObserver):
             task.expert_comm(update=update, updates=self._updates, layers=self._totals)
         self._updates, self._totals = 0, {}

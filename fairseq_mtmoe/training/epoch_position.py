@@ -1,8 +1,8 @@
-"""The place in an epoch of fairseq's own tasks, for another number of processes.
+"""The position in an epoch of fairseq's own tasks, for another number of processes.
 
 fairseq saves how many batches one process has seen. Tasks whose iterator counts those of all processes, such as
-`translation_heated`, go on exactly; for all others the place is converted as well as it can be. Those also draw their
-batches once, for the epoch in which a process starts: a run that goes on must draw for the same as before.
+`translation_heated`, go on exactly; for all others the position is converted as well as it can be. Those also draw
+their batches once, for the epoch in which a process starts: a run that goes on must draw for the same as before.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ EXACT = "batches_in_epoch"  # in the state of an iterator that needs no conversi
 
 
 def counted(extra_state: dict[str, Any], num_processes: int, drawn: int | None) -> dict[str, Any]:
-    """What fairseq saves beside a model, with how many processes its place is of, and when its batches were drawn."""
-    place = extra_state.get("train_iterator")
-    if place is None or EXACT in place:
+    """What fairseq saves beside a model, with how many processes its position is of and when its batches were drawn."""
+    position = extra_state.get("train_iterator")
+    if position is None or EXACT in position:
         return extra_state
-    return {**extra_state, "train_iterator": {**place, PROCESSES: num_processes, DRAWN: drawn}}
+    return {**extra_state, "train_iterator": {**position, PROCESSES: num_processes, DRAWN: drawn}}
 
 
 def drawn_in(extra_state: dict[str, Any] | None) -> int | None:
-    """The epoch for which the batches of a place were drawn; None if any will do, or it is not known."""
+    """The epoch for which the batches of a position were drawn; None if any will do, or it is not known."""
     drawn: int | None = (extra_state or {}).get("train_iterator", {}).get(DRAWN)
     return drawn
 
 
 def adapted(extra_state: dict[str, Any] | None, num_processes: int) -> dict[str, Any] | None:
-    """What was saved, with the place in the epoch of so many processes; where it falls between two, the earlier one."""
-    place = (extra_state or {}).get("train_iterator", {})
-    before = place.get(PROCESSES, num_processes)
-    if extra_state is None or EXACT in place or before == num_processes:
+    """What was saved, with the position in the epoch of so many processes; between two of them, the earlier one."""
+    position = (extra_state or {}).get("train_iterator", {})
+    before = position.get(PROCESSES, num_processes)
+    if extra_state is None or EXACT in position or before == num_processes:
         return extra_state
-    batches = place[SEEN] * before
+    batches = position[SEEN] * before
     again = batches % num_processes
     if again:
         logger.warning(f"{again} batches of this epoch are seen twice: {batches} were, by {before} processes")
-    return {**extra_state, "train_iterator": {**place, SEEN: batches // num_processes}}
+    return {**extra_state, "train_iterator": {**position, SEEN: batches // num_processes}}

@@ -25,6 +25,7 @@ from fairseq_mtmoe.checkpoints.states import content_of, split
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters
+from fairseq_mtmoe.protocols import BecomesSparse
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.training import error_broadcast, rank_failures
 
@@ -189,7 +190,7 @@ def reading_shares(trainer: Any) -> Iterator[None]:
 def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     """What this process needs of a checkpoint, whoever wrote it; the model becomes sparse first if that is."""
     model = trainer.get_model()
-    if getattr(model, "is_dense", False) and expert_files.has_experts(path):
+    if isinstance(model, BecomesSparse) and model.is_dense and expert_files.has_experts(path):
         model.sparsify()
     placement = placement_of(trainer)
     if placement is None or not (placement.is_sharded or expert_files.is_in_parts(path)):

@@ -20,6 +20,7 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe import MoELayer
+from fairseq_mtmoe.protocols import RunObserver, SamplesByUpdates
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.training import (
@@ -132,7 +133,7 @@ class SparseTrainer(Trainer):
             sparsify_average(self._ema, model)
         self._idle = False
         self._limit_waiting()  # the exchange of tokens made new groups of processes
-        if hasattr(self.task, "sparsified"):
+        if isinstance(self.task, RunObserver):
             self.task.sparsified(update, max(layer.gate.num_experts for layer in self._layers))
 
     def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
@@ -158,7 +159,7 @@ class SparseTrainer(Trainer):
             draws_once = not self.cfg.dataset.update_epoch_batch_itr and not self.task.has_sharded_data("train")
             epoch, self._restored_draw = self._restored_draw or epoch, None
             self._drawn = epoch if draws_once else None
-        if hasattr(self.task, "num_updates"):
+        if isinstance(self.task, SamplesByUpdates):
             self.task.num_updates = self.get_num_updates()
         self._trained_on.end()
         return self._trained_on.add(super().get_train_iterator(epoch, combine, load_dataset, **kwargs))

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.protocols import BecomesSparse
 from fairseq_mtmoe.slots import expert_slots
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
         UserError: an option cannot work, in several processes or with `--dense-updates`.
     """
     distributed = cfg.distributed_training
-    if getattr(model, "dense_updates", 0):
+    if isinstance(model, BecomesSparse) and model.dense_updates:
         if distributed.zero_sharding != "none":
             must_be("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
         if distributed.ddp_backend == "fully_sharded":

@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "cli": EVERYTHING,
     "errors": set(),
     "known_warnings": set(),
+    "protocols": set(),
     "files": {"errors"},
     "io": {"errors"},
     "moe": {"errors"},
@@ -24,7 +25,7 @@ MAY_IMPORT = {
     "data/translation/tiers": {"errors", "files"},
     "data/corpora": {"io", "errors", "files", "data/translation/tiers", "data/sampling"},
     "analysis": {"io", "errors", "files", "data/translation/tiers"},
-    "checkpoints": {"errors", "files", "moe", "optim"},
+    "checkpoints": {"protocols", "errors", "files", "moe", "optim"},
     "options": {"errors", "moe"},
     "slots": {"errors", "moe", "checkpoints", "options"},
     "backbones": set(),
@@ -33,14 +34,23 @@ MAY_IMPORT = {
     "models": set(),
     "criterions": {"errors", "moe"},
     "optim": {"errors"},
-    "training": {"errors", "files", "known_warnings", "moe", "checkpoints", "slots", "sparsify", "optim"},
+    "training": {"protocols", "errors", "files", "known_warnings", "moe", "checkpoints", "slots", "sparsify", "optim"},
     "fairseq_patches": {"errors", "checkpoints", "data", "training"},
-    "data": {"errors", "files"},
+    "data": {"protocols", "errors", "files"},
     "data/mixtures": {"errors", "data/sampling"},
     "data/translation": {"errors", "files", "data", "data/mixtures", "data/sampling", "data/translation/tiers"},
-    "evaluation": {"errors", "files", "moe", "checkpoints", "data", "data/translation", "data/translation/tiers"},
+    "evaluation": {
+        "protocols",
+        "errors",
+        "files",
+        "moe",
+        "checkpoints",
+        "data",
+        "data/translation",
+        "data/translation/tiers",
+    },
     "tasks": {"criterions", "tasks/translation"},
-    "tasks/_multitask": {"errors", "analysis", "data", "data/mixtures", "data/sampling", "slots"},
+    "tasks/_multitask": {"protocols", "errors", "analysis", "data", "data/mixtures", "data/sampling", "slots"},
     "tasks/translation": {
         *("errors", "files", "slots", "tasks/_multitask"),
         *("data/mixtures", "data/translation", "data/translation/tiers"),
@@ -48,7 +58,7 @@ MAY_IMPORT = {
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {"errors", "moe", "checkpoints", "slots", "options", "backbones/translation"}
-NO_FAIRSEQ = ("errors", "files", "moe", "slots", "data/sampling", "analysis")
+NO_FAIRSEQ = ("errors", "protocols", "files", "moe", "slots", "data/sampling", "analysis")
 
 
 def place_of(dotted: str) -> str:

@@ -18,9 +18,9 @@ from fairseq_mtmoe.data.sampling import (
     batch_ends,
     changes,
     order_by_length,
-    recall,
-    recall_0_1_0,
-    remember,
+    restored_plan,
+    restored_plan_0_1_0,
+    saved_plan,
 )
 
 logger = logging.getLogger(__name__)
@@ -93,26 +93,26 @@ class TrainingMixture(MixtureDataset):
         self.choose(self.loader.load(self.draw.shards), self.draw.numbering)
         self.epoch = epoch
 
-    def memory(self, epoch: int) -> dict[str, Any]:
-        """What a checkpoint must remember to go on in this epoch, or at the beginning of the next."""
-        return remember(self.plan, epoch)
+    def saved_draws(self, epoch: int) -> dict[str, Any]:
+        """What a checkpoint has to save to go on in this epoch, or at the beginning of the next."""
+        return saved_plan(self.plan, epoch)
 
     def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
         """Go on in a checkpoint's epoch; says what has changed since.
 
         Args:
-            state: the checkpoint's, with `epoch` and what was remembered as `sampling`; in one of version 0.1.0 with
-                the `options` of its task instead.
+            state: the checkpoint's, with `epoch` and what was saved of the draws as `sampling`; in one of version
+                0.1.0 with the `options` of its task instead.
             has_begun: whether a part of the epoch was seen.
 
         Returns:
             whether that part stays seen: not if the data has changed. Then the next epoch begins.
         """
-        epoch, memory = state["epoch"], state.get("sampling")
-        if memory is not None:
-            before = recall(memory)
+        epoch, saved = state["epoch"], state.get("sampling")
+        if saved is not None:
+            before = restored_plan(saved)
         else:
-            before = recall_0_1_0(state.get("options", {}), self.plan, epoch, self.updates)
+            before = restored_plan_0_1_0(state.get("options", {}), self.plan, epoch, self.updates)
         goes_on = self.plan.follow(before, has_begun, self.updates)
         self._report(before, goes_on and has_begun)
         self.epoch = 0

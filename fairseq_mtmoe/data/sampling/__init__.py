@@ -1,6 +1,6 @@
 """Which sentences an epoch consists of: pure functions of the data's sizes, the schedule, the seed and the epoch.
 
-Where these change in a run, also of what its checkpoint remembers.
+Where these change in a run, also of what its checkpoint has saved.
 
 Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation Models". Setting an
 epoch up costs time in proportion to the epoch, not to the data, and any epoch can be set up without the ones before it
@@ -14,7 +14,7 @@ from fairseq_mtmoe.data.sampling.order import Order, Runs, order_by_length
 from fairseq_mtmoe.data.sampling.permutation import derive_key
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.rules import Rules
-from fairseq_mtmoe.data.sampling.saved_plan import changes, options_of, recall, recall_0_1_0, remember
+from fairseq_mtmoe.data.sampling.saved_plans import changes, options_of, restored_plan, restored_plan_0_1_0, saved_plan
 from fairseq_mtmoe.data.sampling.schedule import METHODS, Schedule
 from fairseq_mtmoe.data.sampling.temperature import heated_temperature, temperature_probabilities
 
@@ -34,8 +34,8 @@ __all__ = [
     "heated_temperature",
     "options_of",
     "order_by_length",
-    "recall",
-    "recall_0_1_0",
-    "remember",
+    "restored_plan",
+    "restored_plan_0_1_0",
+    "saved_plan",
     "temperature_probabilities",
 ]

@@ -2,8 +2,8 @@
 
 Every task has an endless shuffled sequence of its sentences (see `permutation`); an epoch takes the next so many of
 each. Where a task's cursor stands at an epoch follows from the counts of the epochs before; so any epoch of a run whose
-rules stay can be drawn by itself. Where they change, the plan goes on from the cursors that a checkpoint remembers (see
-`saved_plan`). A virtual epoch is a fixed number of sentences: consecutive ones walk through the data.
+rules stay can be drawn by itself. Where they change, the plan goes on from the cursors that a checkpoint has saved (see
+`saved_plans`). A virtual epoch is a fixed number of sentences: consecutive ones walk through the data.
 """
 
 from __future__ import annotations
@@ -90,10 +90,8 @@ class SamplingPlan:
         """Stand at the first epoch, before which so many updates were made."""
         self.stand_at(Place(1, self.rules, self._epochs_per_pass(0), update=update))
 
-    def as_before_memory(
-        self, epoch: int, update: int, rules: Rules | None = None, seed: int | None = None
-    ) -> SamplingPlan:
-        """The plan by which version 0.1.0, whose checkpoints remember none, drew this epoch: by `rules`, or its own."""
+    def as_of_0_1_0(self, epoch: int, update: int, rules: Rules | None = None, seed: int | None = None) -> SamplingPlan:
+        """The plan by which version 0.1.0, whose checkpoints have none, drew this epoch: by `rules`, or its own."""
         before = copy(self)
         before.rules = replace(rules or self.rules, exceeds_pass=True)
         before.seed = self.seed if seed is None else seed
@@ -154,15 +152,21 @@ class SamplingPlan:
         return Draw(chosen, Numbering(sizes, [len(group) for group in groups], passes), tuple(stretches))
 
     def follow(self, before: SamplingPlan, has_begun: bool, update: int) -> bool:
-        """Go on where another plan stands: draw what it did not, by its seed, and from the next epoch on by own rules.
+        """Resume: take over the seed and the cursors of the interrupted run's plan, and end its epoch as it began.
+
+        A resumed run may have other sampling options, and other data. Its seed stays the interrupted run's, and every
+        task goes on in its shuffled sequence at the cursor where that run left it, so that no sentence comes again
+        before its turn; a task whose data has changed begins its sequence anew. An epoch of which a part was trained
+        on is drawn by the old options to its end; from the next epoch on the new options hold.
 
         Args:
-            before: the plan of the same run so far.
-            has_begun: whether a part of the epoch was seen, which must then be drawn as it was.
+            before: the plan of the interrupted run.
+            has_begun: whether a part of the epoch was seen.
             update: how many updates were made; the epoch that has begun keeps the number at its start.
 
         Returns:
-            whether the epoch that has begun can go on: not if its data has changed. Then the plan is at the next one.
+            whether what was seen of the epoch stays seen: not if its data has changed, because it cannot be drawn
+            again. Then the plan is at the next epoch.
         """
         place, same_data = before._place, (before.names, before.shard_sizes) == (self.names, self.shard_sizes)
         goes_on = has_begun and same_data

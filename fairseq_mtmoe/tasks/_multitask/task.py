@@ -16,6 +16,8 @@ from omegaconf import open_dict
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.protocols import NamesTasks, TakesTaskIds
+from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups
 from fairseq_mtmoe.tasks._multitask.run_log import Stopwatch, TrainingRunLog, start_counting, stop_counting
 from fairseq_mtmoe.tasks._multitask.sampling import announce
@@ -76,7 +78,7 @@ class Multitask(FairseqTask):
             with open_dict(cfg):
                 cfg.task_names = ",".join(self.task_names)
         model = super().build_model(cfg, from_checkpoint)
-        names = getattr(model, "task_names", None)
+        names = model.task_names if isinstance(model, NamesTasks) else None
         if from_checkpoint and names:
             if self._model_names not in (None, names):
                 raise UserError(
@@ -105,7 +107,7 @@ class Multitask(FairseqTask):
         if not sample:
             return sample
         net_input = dict(sample["net_input"])
-        if all(getattr(model, "accepts_task_ids", False) for model in models):
+        if all(isinstance(unwrapped(model), TakesTaskIds) for model in models):
             net_input["task_ids"] = sample["task_ids"]
         return {**sample, "net_input": net_input}
 

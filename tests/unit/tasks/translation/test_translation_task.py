@@ -13,6 +13,14 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.protocols import (
+    BecomesSparse,
+    NamesTasks,
+    ResumesDraws,
+    RunObserver,
+    SamplesByUpdates,
+    TakesTaskIds,
+)
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, make_digit_corpus
 from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig
@@ -55,6 +63,14 @@ class CapturingGenerator:
     def generate(self, models, sample, **kwargs):
         self.sample, self.kwargs = sample, kwargs
         return []
+
+
+def test_it_has_the_hooks_that_training_and_evaluation_ask_for(digits):
+    task = digit_task(digits)
+    assert all(isinstance(task, hook) for hook in (RunObserver, SamplesByUpdates, NamesTasks))
+    task.load_dataset("train")
+    assert isinstance(task.dataset("train"), ResumesDraws) and isinstance(moe(task), TakesTaskIds)
+    assert isinstance(moe(task, dense_updates=1), BecomesSparse)
 
 
 # ---- task ids ----

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, changes, recall, remember
+from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, changes, restored_plan, saved_plan
 from fairseq_mtmoe.errors import UserError
 from tests.unit.data.sampling.test_plan import by_task, counts, same
 
@@ -25,16 +25,16 @@ def plan(schedule=None, seed=1, size=13, sizes=None, names=None, **options):
 
 
 def saved(old, epoch):
-    """A memory that went through a file."""
+    """A state that went through a file."""
     file = io.BytesIO()
-    torch.save(remember(old, epoch), file)
+    torch.save(saved_plan(old, epoch), file)
     file.seek(0)
     return torch.load(file, weights_only=True)
 
 
 def resumed(old, epoch, new, has_begun=False, update=0):
     """The plan `new` in the place of `old` at an epoch."""
-    before = recall(saved(old, epoch))
+    before = restored_plan(saved(old, epoch))
     assert new.follow(before, has_begun, update)
     return new
 
@@ -78,7 +78,7 @@ def test_a_run_that_goes_on_for_longer_does_not_cool_down():
     hot = first.temperature(11)
     longer = resumed(first, 11, plan(heated(epochs=20), given_duration=False))
     assert hot == longer.temperature(11) == longer.temperature(20) == pytest.approx(3.0)
-    assert changes(recall(saved(first, 11)), longer) == []
+    assert changes(restored_plan(saved(first, 11)), longer) == []
     again = resumed(longer, 15, plan(heated(epochs=30), given_duration=False))
     assert again.temperature(15) == hot
     times = times_drawn([*(first.draw(e) for e in range(1, 11)), *(longer.draw(e) for e in range(11, 60))])
@@ -90,7 +90,7 @@ def test_heating_by_update_goes_on_by_update(epochs):
     first = plan(heated(epochs=None, updates=100))
     hot = first.temperature(3, 50)
     longer = resumed(first, 4, plan(heated(epochs=epochs), given_duration=False), update=100)
-    assert changes(recall(saved(first, 4)), longer) == []
+    assert changes(restored_plan(saved(first, 4)), longer) == []
     assert hot == pytest.approx(1.5 * np.sqrt(2.5)) and longer.temperature(4) == pytest.approx(3.0)
     again = resumed(longer, 5, plan(heated(epochs=1000), given_duration=False), update=200)
     assert again.temperature(5) == pytest.approx(3.0)
@@ -112,7 +112,7 @@ def test_a_duration_that_is_asked_for_counts_and_so_does_one_for_a_heating_that_
     first = plan(heated(epochs=10), given_duration=False)
     asked = resumed(first, 11, plan(heated(epochs=20)))
     assert asked.temperature(11) == pytest.approx(1.5 * np.sqrt(1 + 3 * 10 / 20))
-    assert changes(recall(saved(first, 11)), asked) == ["heating_epochs was 10 and is 20"]
+    assert changes(restored_plan(saved(first, 11)), asked) == ["heating_epochs was 10 and is 20"]
     unheated = plan(heated(0, 10), given_duration=False)
     begins = resumed(unheated, 11, plan(heated(1, 40), given_duration=False))
     assert begins.temperature(11) == pytest.approx(1.5 * np.sqrt(1.25))
@@ -178,7 +178,7 @@ def test_shards_that_are_left_go_on_with_epochs_of_another_size():
 def test_pairs_whose_data_is_as_it_was_go_on_when_others_changed(has_begun):
     old = plan()
     draws = [old.draw(epoch) for epoch in range(1, 8 if has_begun else 7)]
-    before = recall(saved(old, 7))
+    before = restored_plan(saved(old, 7))
     new = plan(sizes=[[15], [40], [11], [6]], names=["en-cc", "en-aa", "en-bb", "en-dd"])
     assert new.follow(before, has_begun, 0) is not has_begun
     first = 8 if has_begun else 7
@@ -212,46 +212,46 @@ def test_an_epoch_is_at_most_a_pass_but_in_runs_of_0_1_0():
 
     assert counts(new().draw(1)) == [40, 9, 15]
     assert sum(counts(new(schedule=heated()).draw(1))) == new(None, heated()).rules.pass_size([40, 9, 15], [40, 9, 15])
-    old = new().as_before_memory(3, 0)
+    old = new().as_of_0_1_0(3, 0)
     assert old.epoch == 3 and sum(counts(old.draw(3))) == 1000
     kept = new()
     assert kept.follow(old, True, 0) and same(kept.draw(3), old.draw(3)) and sum(counts(kept.draw(9))) == 1000
     assert sum(counts(resumed(kept, 9, new()).draw(20))) == 1000
     assert sum(counts(resumed(kept, 9, new(900)).draw(20))) == 64
-    assert same(new(20).as_before_memory(5, 0).draw(5), new(20).draw(5))
+    assert same(new(20).as_of_0_1_0(5, 0).draw(5), new(20).draw(5))
 
 
 def damaged(change):
-    memory = copy.deepcopy(remember(plan(), 3))
-    change(memory)
-    return memory
+    state = copy.deepcopy(saved_plan(plan(), 3))
+    change(state)
+    return state
 
 
 @pytest.mark.parametrize(
-    "memory",
+    "state",
     [
         {},
         None,
         [1],
-        damaged(lambda memory: memory.pop("rules")),
-        damaged(lambda memory: memory["rules"].update(sampling_temperature="hot")),
-        damaged(lambda memory: memory["place"]["rules"].update(sampling_method="greedy")),
-        damaged(lambda memory: memory["rules"].update(sampling_weights={"en-xx": 1})),
-        damaged(lambda memory: memory["place"].update(epoch=0)),
-        damaged(lambda memory: memory["place"].update(epoch=None)),
-        damaged(lambda memory: memory["place"].update(cursors=[[[[0, 0]], -1]])),
-        damaged(lambda memory: memory["place"].update(cursors=3)),
-        damaged(lambda memory: memory.update(shard_sizes=[[40], [9]])),
-        damaged(lambda memory: memory.update(shard_sizes=[[40], [9], [0]])),
-        damaged(lambda memory: memory.update(shard_sizes=[[40], [9], []])),
-        damaged(lambda memory: memory.update(seed="x")),
-        damaged(lambda memory: memory.update(numbers=[0, 1])),
-        damaged(lambda memory: memory.update(numbers=[0, 1, 1])),
-        damaged(lambda memory: memory.update(seed=2**80)),
-        damaged(lambda memory: memory["rules"].update(virtual_data_size=10**12)),
-        damaged(lambda memory: memory["place"]["rules"].update(virtual_epoch_size=10**12)),
+        damaged(lambda state: state.pop("rules")),
+        damaged(lambda state: state["rules"].update(sampling_temperature="hot")),
+        damaged(lambda state: state["place"]["rules"].update(sampling_method="greedy")),
+        damaged(lambda state: state["rules"].update(sampling_weights={"en-xx": 1})),
+        damaged(lambda state: state["place"].update(epoch=0)),
+        damaged(lambda state: state["place"].update(epoch=None)),
+        damaged(lambda state: state["place"].update(cursors=[[[[0, 0]], -1]])),
+        damaged(lambda state: state["place"].update(cursors=3)),
+        damaged(lambda state: state.update(shard_sizes=[[40], [9]])),
+        damaged(lambda state: state.update(shard_sizes=[[40], [9], [0]])),
+        damaged(lambda state: state.update(shard_sizes=[[40], [9], []])),
+        damaged(lambda state: state.update(seed="x")),
+        damaged(lambda state: state.update(numbers=[0, 1])),
+        damaged(lambda state: state.update(numbers=[0, 1, 1])),
+        damaged(lambda state: state.update(seed=2**80)),
+        damaged(lambda state: state["rules"].update(virtual_data_size=10**12)),
+        damaged(lambda state: state["place"]["rules"].update(virtual_epoch_size=10**12)),
     ],
 )
-def test_a_damaged_memory_is_one_sentence(memory):
+def test_a_damaged_state_is_one_sentence(state):
     with pytest.raises(UserError, match="memory of what was drawn must be as it was saved, but is damaged"):
-        recall(memory)
+        restored_plan(state)

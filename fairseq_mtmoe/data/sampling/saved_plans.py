@@ -1,6 +1,6 @@
-"""What a checkpoint remembers of its run's draws, in plain containers: the rules, and the place in the data.
+"""What a checkpoint saves of its run's draws, in plain containers: the rules, and the position in the data.
 
-With it a run goes on where it was, also under other rules; without it the place is worked out from the beginning.
+With it a run goes on where it was, also under other rules; without it the position is worked out from the beginning.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def changes(before: SamplingPlan, now: SamplingPlan) -> list[str]:
     return [f"{name} was {old[name]} and is {new[name]}" for name in old if old[name] != new[name]]
 
 
-def remember(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
-    """The memory of a plan at an epoch that it draws, or at the one after."""
+def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
+    """What to save of a plan at an epoch that it draws, or at the one after."""
     place = plan.place_at(epoch) if epoch <= plan.epoch else plan.after(plan.place_at(epoch - 1), 0)
     return {
         "names": list(plan.names),
@@ -60,14 +60,14 @@ def remember(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
     }
 
 
-def recall(memory: Mapping[str, Any]) -> SamplingPlan:
-    """The plan of which this is the memory, at the place that it is of.
+def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
+    """The plan of which this was saved, at the same position.
 
     Raises:
         UserError: it is none.
     """
     try:
-        return _recall(memory)
+        return _restored(saved)
     except (KeyError, TypeError, ValueError, AssertionError, AttributeError, ZeroDivisionError) as error:
         raise UserError(
             "The checkpoint's memory of what was drawn must be as it was saved, but is damaged: go on from another "
@@ -75,8 +75,8 @@ def recall(memory: Mapping[str, Any]) -> SamplingPlan:
         ) from error
 
 
-def recall_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: int, update: int) -> SamplingPlan:
-    """The plan of a run of version 0.1.0, whose checkpoints remember no more than their options.
+def restored_plan_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: int, update: int) -> SamplingPlan:
+    """The plan of a run of version 0.1.0, whose checkpoints have no more than their options.
 
     Args:
         options: the checkpoint's; where they do not say how it drew, it drew by the rules of `plan`.
@@ -94,16 +94,16 @@ def recall_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: int, upd
             "heating_updates": None,
             "exceeds_pass": True,
         }
-        return plan.as_before_memory(epoch, update, _rules_of(known, plan.names), int(options["seed"]))
+        return plan.as_of_0_1_0(epoch, update, _rules_of(known, plan.names), int(options["seed"]))
     except (KeyError, TypeError, ValueError, SyntaxError, AssertionError):
-        return plan.as_before_memory(epoch, update)
+        return plan.as_of_0_1_0(epoch, update)
 
 
-def _recall(memory: Mapping[str, Any]) -> SamplingPlan:
-    names, place = memory["names"], memory["place"]
-    rules, rules_of_epoch = (_rules_of(options, names) for options in (memory["rules"], place["rules"]))
-    plan = SamplingPlan(memory["shard_sizes"], rules.schedule, int(memory["seed"]), names=names)
-    plan.rules, plan.numbers = rules, [int(number) for number in memory["numbers"]]
+def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
+    names, place = saved["names"], saved["place"]
+    rules, rules_of_epoch = (_rules_of(options, names) for options in (saved["rules"], place["rules"]))
+    plan = SamplingPlan(saved["shard_sizes"], rules.schedule, int(saved["seed"]), names=names)
+    plan.rules, plan.numbers = rules, [int(number) for number in saved["numbers"]]
     cursors = {tuple((int(a), int(b)) for a, b in shards): int(cursor) for shards, cursor in place["cursors"]}
     counts = [int(place[name]) for name in ("epoch", "epochs_left", "shard_epoch", "update")]
     epoch, epochs_left, shard_epoch, update = counts

@@ -1,0 +1,83 @@
+"""The hooks between rooms: what a room asks of another's objects beyond fairseq's interfaces, each a named Protocol.
+
+Whoever calls a hook asks `isinstance` first, because fairseq's own tasks, models and datasets have none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class RunObserver(Protocol):
+    """A task that keeps a run log: what training tells it."""
+
+    def sparsified(self, update: int, num_experts: int) -> None:
+        """The model got so many experts in each layer after so many updates."""
+        ...
+
+    def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
+        """What the expert layers sent to other processes, and how long they took for it.
+
+        Args:
+            update: how many updates were made.
+            updates: how many of them the sums are of: those since the last report.
+            layers: `seconds` and `bytes` of each.
+        """
+        ...
+
+
+@runtime_checkable
+class SamplesByUpdates(Protocol):
+    """A task whose sampling can go by updates: it is told before each epoch how many were made."""
+
+    num_updates: int
+
+
+@runtime_checkable
+class NamesTasks(Protocol):
+    """A task or model that tells tasks apart, by ids that index these names."""
+
+    task_names: list[str]
+
+
+@runtime_checkable
+class TakesTaskIds(Protocol):
+    """A model whose forward pass takes `task_ids` (B,)."""
+
+    accepts_task_ids: bool
+
+
+@runtime_checkable
+class ResumesDraws(Protocol):
+    """A dataset of sampled examples, whose checkpoint goes on with the same draws; used by the epoch's iterator."""
+
+    @property
+    def draw(self) -> Any:
+        """The draw of the epoch; equal ones have the same examples."""
+        ...
+
+    def saved_draws(self, epoch: int) -> dict[str, Any]:
+        """What a checkpoint has to save to go on in this epoch, or at the beginning of the next."""
+        ...
+
+    def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
+        """Go on in a checkpoint's epoch, of which a part was seen if it `has_begun`; whether that part stays seen."""
+        ...
+
+
+@runtime_checkable
+class BecomesSparse(Protocol):
+    """A model that may train dense first: after `dense_updates` updates, or when it loads sparse weights."""
+
+    dense_updates: int
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the experts are still to come."""
+        ...
+
+    def sparsify(self) -> None:
+        """Get them."""
+        ...
