@@ -83,8 +83,14 @@ def verify(path: str | Path) -> str | None:
         UserError: the file is truncated or damaged, or it is a folder, a pipe or the like.
         OSError: the file cannot be read.
     """
+    with open(regular_file(path, "a checkpoint file"), "rb") as file:
+        return verify_open(path, file)
+
+
+def verify_open(path: str | Path, file: BinaryIO) -> str | None:
+    """As `verify`, of a file that is open; `path` is for the sentence."""
     try:
-        return _inspect(path)
+        return _inspect_open(file)
     except _Damaged as error:
         raise damaged(path) from error
 
@@ -173,19 +179,22 @@ def _has_finite_weights(content: dict[str, Any]) -> bool:
 
 def _inspect(path: str | Path) -> str | None:
     """`verify`, raising `_Damaged`."""
-    regular_file(path, "a checkpoint file")
-    with open(path, "rb") as file:
-        if _is_legacy(file):
-            return None
-        if _comment_length(file) == 0:
-            _check_records(file)
-            return None
-        size = os.fstat(file.fileno()).st_size
-        if _comment_length(file, before_end=_COMMENT_SIZE) != _COMMENT_SIZE:
-            raise _Damaged
-        digest = hashlib.file_digest(_Head(file, size - _COMMENT_SIZE), "sha256").hexdigest()
-        if file.read(_COMMENT_SIZE + 1) != _PREFIX + digest.encode():
-            raise _Damaged
+    with open(regular_file(path, "a checkpoint file"), "rb") as file:
+        return _inspect_open(file)
+
+
+def _inspect_open(file: BinaryIO) -> str | None:
+    if _is_legacy(file):
+        return None
+    if _comment_length(file) == 0:
+        _check_records(file)
+        return None
+    size = os.fstat(file.fileno()).st_size
+    if _comment_length(file, before_end=_COMMENT_SIZE) != _COMMENT_SIZE:
+        raise _Damaged
+    digest = hashlib.file_digest(_Head(file, size - _COMMENT_SIZE), "sha256").hexdigest()
+    if file.read(_COMMENT_SIZE + 1) != _PREFIX + digest.encode():
+        raise _Damaged
     return digest
 
 

@@ -9,6 +9,7 @@ before anybody else does.
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import pickletools
 import re
@@ -48,32 +49,52 @@ _KINDS = {  # of what fairseq's checkpoints have under these names, unless it is
 
 
 def read(path: str | Path, mapped: bool = False) -> dict[str, Any]:
-    """The content of a file of `torch.save`, on the CPU; `mapped`: a tensor is read when it is touched.
+    """As `read_open`, of a file that is opened for it."""
+    with open(regular_file(path, "a checkpoint file"), "rb") as file:
+        return read_open(path, file, mapped)
+
+
+def read_open(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, Any]:
+    """The content of an open file of `torch.save`, on the CPU; `mapped`: a tensor is read when it is touched.
 
     Whether the file is whole is for `checksum.py` to say.
 
+    Args:
+        path: the file's name, for sentences.
+        file: whose bytes are both checked and loaded.
+
     Raises:
-        UserError: it is no file, or holds something else than tensors, plain containers and `Namespace`, or more of
+        UserError: it holds something else than tensors, plain containers and `Namespace`, or more of
             them than a file of its size should, or options that are no plain values.
         Exception: what torch or Python's zip reader raise where a file is damaged.
     """
-    size = regular_file(path, "a checkpoint file").stat().st_size
-    with open(path, "rb") as file:
-        is_archive = file.read(len(_ARCHIVE)) == _ARCHIVE
-        try:
-            for pickled in _of_archive(path, file) if is_archive else _of_old_file(file):
-                _check_steps(path, pickled)
-        except UserError:
-            raise
-        except (ValueError, LookupError) as error:  # it is no pickle
-            raise pickle.UnpicklingError(str(error)) from error
-    state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and is_archive)
+    size = os.fstat(file.fileno()).st_size
+    file.seek(0)
+    is_archive = file.read(len(_ARCHIVE)) == _ARCHIVE
+    try:
+        for pickled in _of_archive(path, file) if is_archive else _of_old_file(file):
+            _check_steps(path, pickled)
+    except UserError:
+        raise
+    except (ValueError, LookupError) as error:  # it is no pickle
+        raise pickle.UnpicklingError(str(error)) from error
+    state = _loaded(path, file, mapped and is_archive)
     if not isinstance(state, dict):
         _refuse(path, "a checkpoint's dictionary", f"a {type(state).__name__}")
     _Weight(path, _GROWTH * size + _SMALL).check(state)
     _check_kinds(path, state)
     check_options(path, state)
     return state
+
+
+def _loaded(path: str | Path, file: BinaryIO, mapped: bool) -> Any:
+    """What torch loads of an open file. To map a file torch needs a name: that of the descriptor, where it has one."""
+    file.seek(0)
+    if not mapped:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    descriptor = f"/proc/self/fd/{file.fileno()}"
+    name = descriptor if os.path.exists(descriptor) else str(path)
+    return torch.load(name, map_location="cpu", weights_only=True, mmap=True)
 
 
 def is_plain(archive: zipfile.ZipFile) -> bool:
@@ -101,7 +122,8 @@ def _of_archive(path: str | Path, file: BinaryIO) -> Iterable[BinaryIO]:
         if not is_plain(archive):
             _refuse(path, "records as torch writes them", "compressed or overlapping ones")
     # Through torch's own reader, so that these are the steps that torch will take.
-    yield io.BytesIO(torch._C.PyTorchFileReader(str(path)).get_record("data.pkl"))
+    file.seek(0)
+    yield io.BytesIO(torch._C.PyTorchFileReader(file).get_record("data.pkl"))
 
 
 def _of_old_file(file: BinaryIO) -> Iterable[BinaryIO]:

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from fairseq_mtmoe.checkpoints import checksum, contents, file_io
+from fairseq_mtmoe.checkpoints import checksum, file_io
+from fairseq_mtmoe.checkpoints.reader import CheckpointFile, peek
 from fairseq_mtmoe.checkpoints.states import (
     PARTS,
     VERSION,
@@ -80,45 +81,47 @@ def with_files(trunk: State, save_id: str, files: Iterable[FileEntry]) -> State:
     return {**trunk, "experts": {**trunk["experts"], "id": save_id, "files": entries}}
 
 
-def load_trunk(path: str | Path) -> State:
+def load_trunk(path: str | Path, file: CheckpointFile | None = None) -> State:
     """A checkpoint's state but for experts that are in files of their own; of a whole checkpoint all of it.
 
     Raises:
         UserError: the file is missing or damaged, or its list of expert files is.
     """
-    state: State = file_io.load(str(path))
-    if is_trunk(state):
-        check_trunk(path, state)
-    return state
+    return _with_checked_list(path, file_io.load(str(path)) if file is None else file.load())
 
 
 def load_mapped(path: str | Path) -> State:
     """As `load_trunk`, but every tensor is read when it is touched, and none is held."""
-    state = file_io.load(str(path), mapped=True)
+    return _with_checked_list(path, file_io.load(str(path), mapped=True))
+
+
+def _with_checked_list(path: str | Path, state: State) -> State:
     if is_trunk(state):
         check_trunk(path, state)
     return state
 
 
-def load_local(path: str | Path, placement: ExpertPlacement, parameters: Parameters, flat: bool) -> State:
-    """What a process needs of the checkpoint at `path`, see `localize`; it never holds other experts than its own."""
-    state = _peek(str(path)) or {}
+def load_local(
+    path: str | Path, placement: ExpertPlacement, parameters: Parameters, flat: bool, file: CheckpointFile | None = None
+) -> State:
+    """What a process needs of the checkpoint at `path`, see `localize`; it never holds other experts than its own.
+
+    `file`: that checkpoint, where it is open already.
+    """
+    if file is None:
+        with CheckpointFile(path) as opened:
+            return load_local(path, placement, parameters, flat, opened)
+    state = file.peek() or {}
     if is_trunk(state) or count_experts(state.get("model", {})) <= placement.count:
-        return localize(path, load_trunk(path), placement, parameters, flat)
+        return localize(path, _with_checked_list(path, file.load()), placement, parameters, flat)
     _check_number(path, count_experts(state["model"]), placement)
-    trunk, content = _own_part(load_mapped(path), placement, parameters)
+    trunk, content = _own_part(file.load(mapped=True), placement, parameters)
     return join(copy.deepcopy(trunk), content, parameters, flat)
-
-
-def has_experts(path: str | Path) -> bool:
-    """Whether the checkpoint at `path` is of a model with experts; False also if it cannot be read."""
-    state = _peek(str(path)) or {}
-    return is_trunk(state) or count_experts(state.get("model", {})) > 0
 
 
 def is_in_parts(path: str | Path) -> bool:
     """Whether the experts of the checkpoint at `path` are in files of their own; False also if it cannot be read."""
-    return is_trunk(_peek(str(path)) or {})
+    return is_trunk(peek(path) or {})
 
 
 def check_trunk(path: str | Path, trunk: State) -> None:
@@ -140,7 +143,8 @@ def read_experts(path: str | Path, trunk: State, first: int, count: int, parts: 
 
 
 class ExpertReader:
-    """Reads experts of one checkpoint, from the files that have them alone, each verified once.
+    """Reads experts of one checkpoint, from the files that have them alone, each verified when it
+    is opened.
 
     It holds no more than the experts that are asked for: files are mapped one after the other, and copied from.
     """
@@ -150,7 +154,7 @@ class ExpertReader:
         self._path = Path(path)
         self._files: list[FileEntry] = trunk["experts"]["files"]
         self._folder = companion(path) / trunk["experts"]["id"]
-        self._verified: set[str] = set()
+        self._last: tuple[str, Content] = ("", {})
 
     def read(self, first: int, count: int, parts: Iterable[str] = PARTS) -> Content:
         """The wanted parts of the content of experts `first` to `first + count`.
@@ -172,6 +176,10 @@ class ExpertReader:
         return result
 
     def _open(self, entry: FileEntry) -> Content:
+        """The content of one file, mapped; the last one's is kept, which the next experts may be in, too."""
+        name, last = self._last
+        if name == entry["name"]:
+            return last
         path = self._folder / entry["name"]
         if not path.is_file():
             fallback = checksum.suggested_fallback(self._path)
@@ -179,16 +187,13 @@ class ExpertReader:
                 f"`{path}` must be there, but is missing: the folder `{companion(self._path).name}` must lie beside "
                 f"`{self._path}`, whose experts it holds; copy both, or use an older one{fallback}."
             )
-        if entry["name"] not in self._verified:
-            with file_io.readable(str(path)):
-                digest = checksum.verify(path)
-            if digest != entry["sha256"]:
+        with CheckpointFile(path) as file:
+            if file.verify() != entry["sha256"]:
                 raise self._foreign(entry)
-            self._verified.add(entry["name"])
-        with file_io.readable(str(path)):
-            content: Content = contents.read(path, mapped=True)
+            content: Content = file.load(mapped=True)
         if (content.get("first"), content.get("count")) != (entry["first"], entry["count"]) or not has_rows(content):
             raise self._foreign(entry)
+        self._last = (entry["name"], content)
         return content
 
     def _check_room(self, known: FileEntry, first: int, count: int) -> None:
@@ -268,7 +273,7 @@ def whole(path: str | Path, state: State, parts: Iterable[str] = PARTS) -> State
 
 def copy_with_experts(source: str | Path, target: str | Path) -> None:
     """Copy a checkpoint of either kind over `target`, completely or not at all; expert files become hard links."""
-    with _experts_of(source, _peek(str(source)) or {}, target):
+    with _experts_of(source, peek(source) or {}, target):
         file_io.copy(str(source), str(target), overwrite=True)
 
 
@@ -314,7 +319,7 @@ def tidy(place: str | Path) -> None:
 
 
 def _tidy_folder(folder: Path, trunk: Path) -> None:
-    state = _peek(str(trunk)) if trunk.exists() else {}
+    state = peek(trunk) if trunk.exists() else {}
     if state is not None:
         experts = state.get("experts")
         with suppress(OSError):
@@ -331,14 +336,6 @@ def _remove_ids(folder: Path, keep: str | None) -> None:
                 saved.rmdir()
     with suppress(OSError):  # something is in it
         folder.rmdir()
-
-
-def _peek(path: str) -> State | None:
-    """A checkpoint's state without reading its tensors; None if that cannot be done."""
-    try:
-        return contents.read(path, mapped=True)
-    except Exception:  # whatever it is, loading will say it
-        return None
 
 
 def _room(piece: Content, first: int, count: int) -> Content:

@@ -12,10 +12,7 @@ flipped bits as weights, and shows a stack trace for a damaged file. These funct
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import pickle
-import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +20,8 @@ from typing import Any
 
 import torch
 
-from fairseq_mtmoe.checkpoints import contents
-from fairseq_mtmoe.checkpoints.checksum import damaged, verify, write_checksum
+from fairseq_mtmoe.checkpoints.checksum import write_checksum
+from fairseq_mtmoe.checkpoints.reader import CheckpointFile
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
 
@@ -68,10 +65,10 @@ def copy(source: str, target: str, overwrite: bool = False) -> bool:
     """Copy a checkpoint with its seal, completely or not at all, and a damaged one not at all."""
     if os.path.exists(target) and not overwrite:
         return False
-    with readable(source):
-        verify(source)
-    with open(source, "rb") as original, complete_or_absent(target) as partial, open(partial, "wb") as duplicate:
-        shutil.copyfileobj(original, duplicate, length=1 << 24)
+    with CheckpointFile(source) as original:
+        original.verify()
+        with complete_or_absent(target) as partial, open(partial, "wb") as duplicate:
+            original.write_to(duplicate)
     return True
 
 
@@ -81,9 +78,8 @@ def load(path: str, mapped: bool = False) -> dict[str, Any]:
     Raises:
         UserError: the file is missing, damaged, or holds what no checkpoint should: see `contents.py`.
     """
-    with readable(path):
-        verify(path)
-        return contents.read(path, mapped)
+    with CheckpointFile(path) as file:
+        return file.load(mapped)
 
 
 def average_as_model(path: str, state: dict[str, Any]) -> dict[str, Any]:
@@ -101,49 +97,6 @@ def average_as_model(path: str, state: dict[str, Any]) -> dict[str, Any]:
         for name, weight in average.items()
     )
     return state
-
-
-@contextlib.contextmanager
-def readable(path: str) -> Iterator[None]:
-    """Turn what torch raises while it reads `path` into a `UserError` of one sentence."""
-    try:
-        yield
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
-    except Exception as error:  # whatever damaged bytes lead torch to
-        if isinstance(error, pickle.UnpicklingError) and _would_execute(error):
-            raise UserError(
-                f"`{path}` must hold tensors, plain containers and `argparse.Namespace` alone, but holds other Python "
-                "objects, which loading could execute; it was not loaded."
-            ) from error
-        if (
-            isinstance(error, OSError) and error.errno != errno.EINVAL
-        ):  # torch's word for an archive that ends too early
-            raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror}.") from error
-        raise _unloadable(path, error) from error
-
-
-def _would_execute(error: pickle.UnpicklingError) -> bool:
-    """Whether torch refuses what it would have to run, and not what it cannot read."""
-    return "GLOBAL" in str(error) or "Unsupported class" in str(error)
-
-
-def _unloadable(path: str, error: Exception) -> UserError:
-    """The sentence for a file that torch or fairseq cannot load: damaged, or whole and something else."""
-    try:
-        state = "is whole" if verify(path) else "may be truncated or damaged"
-    except UserError as damage:
-        return damage
-    except OSError:
-        return damaged(path)
-    # torch's own advice for a pickle that it cannot read is to execute it.
-    hidden = isinstance(error, pickle.UnpicklingError) or not str(error)
-    reason = type(error).__name__ if hidden else f"{type(error).__name__}: {error}".splitlines()[0]
-    return UserError(
-        f"`{path}` must be a checkpoint that can be loaded; it {state}, but loading it ends in {reason!r}."
-    )
 
 
 def saved_whole(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import building, expert_files, file_io
 from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
+from fairseq_mtmoe.checkpoints.reader import readable
 from fairseq_mtmoe.checkpoints.states import AVERAGES, PARTS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import regular_file
@@ -127,7 +128,7 @@ def _upgraded(path: str, state: dict[str, Any], arg_overrides: Any) -> Any:
     from fairseq.dataclass.utils import overwrite_args_by_name
     from omegaconf import OmegaConf
 
-    with file_io.readable(path):
+    with readable(path):
         building.admit(path, state)
         if state.get("args") is not None:
             vars(state["args"]).update(arg_overrides or {})

@@ -49,6 +49,11 @@ def count_experts(model: Mapping[str, Tensor]) -> int:
     return next((len(value) for key, value in model.items() if is_expert(key)), 0)
 
 
+def has_experts(state: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint, whole or in parts, is of a model with experts."""
+    return is_trunk(state) or count_experts(state.get("model") or {}) > 0
+
+
 def has_rows(content: Content) -> bool:
     """Whether every tensor of a content has as many rows as it has experts."""
 

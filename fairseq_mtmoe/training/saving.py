@@ -21,7 +21,8 @@ from omegaconf import open_dict
 from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import expert_files, loading, mismatch
-from fairseq_mtmoe.checkpoints.states import content_of, split
+from fairseq_mtmoe.checkpoints.reader import CheckpointFile
+from fairseq_mtmoe.checkpoints.states import content_of, has_experts, is_trunk, split
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters
@@ -190,15 +191,17 @@ def reading_shares(trainer: Any) -> Iterator[None]:
 def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     """What this process needs of a checkpoint, whoever wrote it; the model becomes sparse first if that is."""
     model = trainer.get_model()
-    if isinstance(model, BecomesSparse) and model.is_dense and expert_files.has_experts(path):
-        model.sparsify()
-    placement = placement_of(trainer)
-    if placement is None or not (placement.is_sharded or expert_files.is_in_parts(path)):
-        return expert_files.load_trunk(path)
-    try:
-        return expert_files.load_local(path, placement, trained_shapes(trainer), is_flat(trainer))
-    except UserError as error:
-        raise mismatch.refusal_of(model, path) or error from error
+    with CheckpointFile(path) as file:
+        state = file.peek() or {}
+        if isinstance(model, BecomesSparse) and model.is_dense and has_experts(state):
+            model.sparsify()
+        placement = placement_of(trainer)
+        if placement is None or not (placement.is_sharded or is_trunk(state)):
+            return expert_files.load_trunk(path, file)
+        try:
+            return expert_files.load_local(path, placement, trained_shapes(trainer), is_flat(trainer), file)
+        except UserError as error:
+            raise mismatch.refusal_of(model, path) or error from error
 
 
 def placement_of(trainer: Any) -> ExpertPlacement | None:

@@ -11,7 +11,6 @@ from fairseq_mtmoe.checkpoints.expert_files import (
     ExpertReader,
     companion,
     copy_with_experts,
-    has_experts,
     load_local,
     load_mapped,
     load_trunk,
@@ -20,6 +19,8 @@ from fairseq_mtmoe.checkpoints.expert_files import (
     tidy,
     whole,
 )
+from fairseq_mtmoe.checkpoints.reader import CheckpointFile, peek
+from fairseq_mtmoe.checkpoints.states import has_experts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.files import replacing
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
@@ -109,8 +110,12 @@ def test_counts_of_updates_in_tensors_travel(tmp_path):
 
 def test_reading_takes_what_overlaps_from_each_file_and_verifies_each_once(checkpoint, parts, monkeypatch):
     trunk, verified = load_trunk(parts), []
-    verify = expert_files.checksum.verify
-    monkeypatch.setattr(expert_files.checksum, "verify", lambda path: verified.append(path.name) or verify(path))
+
+    def note(file):
+        verified.append(os.path.basename(file._path))
+
+    verify = CheckpointFile.verify
+    monkeypatch.setattr(CheckpointFile, "verify", lambda self: self._is_verified or note(self) or verify(self))
     content = read_experts(parts, trunk, 1, 2)
     assert torch.equal(content["model"][FC1], checkpoint[0]["model"][FC1][1:3]) and len(verified) == 2
     assert {tuple(v.shape[:1]) for v in content["optimizer"][FC1].values() if torch.is_tensor(v)} == {(2,)}
@@ -219,7 +224,9 @@ def test_a_dense_checkpoint_is_taken_as_it_is(tmp_path):
 def test_experts_are_seen_without_reading(checkpoint, parts, tmp_path):
     file_io.save(checkpoint[0], str(tmp_path / "whole.pt"))
     file_io.save({"model": {"encoder.fc1.weight": torch.ones(2)}}, str(tmp_path / "dense.pt"))
-    found = {name: has_experts(tmp_path / f"{name}.pt") for name in ("checkpoint_last", "whole", "dense", "none")}
+    found = {
+        name: has_experts(peek(tmp_path / f"{name}.pt") or {}) for name in ("checkpoint_last", "whole", "dense", "none")
+    }
     assert found == {"checkpoint_last": True, "whole": True, "dense": False, "none": False}
 
 

@@ -12,6 +12,7 @@ from fairseq.file_io import PathManager
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.checksum import verify
+from fairseq_mtmoe.checkpoints.reader import readable
 from fairseq_mtmoe.errors import UserError
 
 
@@ -207,7 +208,7 @@ def test_a_whole_file_that_is_no_checkpoint_is_not_called_damaged(tmp_path):
         UserError, match=r"it may be truncated or damaged, but loading it ends in .*KeyError: 'best_loss'"
     ):
         checkpoint_utils.load_checkpoint_to_cpu(path)
-    with pytest.raises(UserError, match="none is good"), file_io.readable(path):
+    with pytest.raises(UserError, match="none is good"), readable(path):
         raise UserError("none is good")
     with open(path, "wb") as file:
         torch.save({"n": 3}, file, _use_new_zipfile_serialization=False)

@@ -1,0 +1,136 @@
+"""A checkpoint file that is opened once: what is checked are the bytes that are read then.
+
+Its name may become another file's at any time, since whoever saves replaces files. Behind a descriptor the file stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.checkpoints import checksum, contents
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.files import regular_file
+
+State = dict[str, Any]
+
+
+class CheckpointFile:
+    """An open file of `torch.save`.
+
+    Args:
+        path: its name, which is looked up here and never again.
+
+    Raises:
+        UserError: there is no such file, or it cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = str(path)
+        self._digest: str | None = None
+        self._is_verified = False
+        with readable(self._path):
+            self._file = open(regular_file(path, "a checkpoint file"), "rb")  # noqa: SIM115 (`__exit__` closes it)
+
+    def __enter__(self) -> CheckpointFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file; tensors that are mapped stay."""
+        self._file.close()
+
+    def verify(self) -> str | None:
+        """Read all of it and compare it with its checksums, the first time; returns the digest, see `checksum.verify`.
+
+        Raises:
+            UserError: it is truncated or damaged, or cannot be read.
+        """
+        if not self._is_verified:
+            with readable(self._path):
+                self._digest = checksum.verify_open(self._path, self._file)
+            self._is_verified = True
+        return self._digest
+
+    def load(self, mapped: bool = False) -> State:
+        """The content, once it is verified; `mapped`: tensors are read when they are touched, and not held.
+
+        Raises:
+            UserError: it is damaged, or holds what no checkpoint should: see `contents.py`.
+        """
+        self.verify()
+        with readable(self._path):
+            return contents.read_open(self._path, self._file, mapped)
+
+    def peek(self) -> State | None:
+        """The content without reading its tensors, not verified; None if that cannot be done: loading will say why."""
+        try:
+            return contents.read_open(self._path, self._file, mapped=True)
+        except Exception:
+            return None
+
+    def write_to(self, target: Any) -> None:
+        """Copy all bytes, once they are verified, to another open file.
+
+        Raises:
+            UserError: it is damaged, or cannot be read.
+        """
+        self.verify()
+        self._file.seek(0)
+        while data := self._file.read(1 << 24):
+            target.write(data)
+
+
+def peek(path: str | Path) -> State | None:
+    """`CheckpointFile.peek` of a file; None also where there is none."""
+    try:
+        with CheckpointFile(path) as file:
+            return file.peek()
+    except UserError:
+        return None
+
+
+@contextlib.contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Turn what torch raises while it reads `path` into a `UserError` of one sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
+    except Exception as error:  # whatever damaged bytes lead torch to
+        if isinstance(error, pickle.UnpicklingError) and _would_execute(error):
+            raise UserError(
+                f"`{path}` must hold tensors, plain containers and `argparse.Namespace` alone, but holds other Python "
+                "objects, which loading could execute; it was not loaded."
+            ) from error
+        if (
+            isinstance(error, OSError) and error.errno != errno.EINVAL
+        ):  # torch's word for an archive that ends too early
+            raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror}.") from error
+        raise _unloadable(path, error) from error
+
+
+def _would_execute(error: pickle.UnpicklingError) -> bool:
+    """Whether torch refuses what it would have to run, and not what it cannot read."""
+    return "GLOBAL" in str(error) or "Unsupported class" in str(error)
+
+
+def _unloadable(path: str, error: Exception) -> UserError:
+    """The sentence for a file that torch or fairseq cannot load: damaged, or whole and something else."""
+    try:
+        state = "is whole" if checksum.verify(path) else "may be truncated or damaged"
+    except UserError as damage:
+        return damage
+    except OSError:
+        return checksum.damaged(path)
+    # torch's own advice for a pickle that it cannot read is to execute it.
+    hidden = isinstance(error, pickle.UnpicklingError) or not str(error)
+    reason = type(error).__name__ if hidden else f"{type(error).__name__}: {error}".splitlines()[0]
+    return UserError(
+        f"`{path}` must be a checkpoint that can be loaded; it {state}, but loading it ends in {reason!r}."
+    )

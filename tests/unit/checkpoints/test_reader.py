@@ -1,0 +1,88 @@
+"""Each file of a checkpoint is looked up by its name once, and what is checked is what is read."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_mtmoe.checkpoints import expert_files, file_io
+from fairseq_mtmoe.checkpoints.reader import CheckpointFile, peek
+from fairseq_mtmoe.checkpoints.reshard import write_in_parts
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from tests.helpers.states import trained
+
+_opened: list[str] = []
+_hooked = False
+
+
+@pytest.fixture
+def opened():
+    """The names of checkpoint files that are opened, in order; an audit hook stays as long as its process."""
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(lambda event, details: event == "open" and _opened.append(str(details[0])))
+        _hooked = True
+    _opened.clear()
+    return lambda: [Path(name).name for name in _opened if name.endswith(".pt")]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """A whole checkpoint of four experts, and the same in parts of two."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    state, parameters = trained(4)
+    file_io.save(state, str(folder / "whole.pt"))
+    write_in_parts(folder / "whole.pt", folder / "parts.pt", 2)
+    return folder, parameters
+
+
+def local(path, parameters):
+    """As a training process reads it that has experts 0 and 1."""
+    own = [(name, (2, *shape[1:]) if ".moe.experts." in name else shape) for name, shape in parameters]
+    return expert_files.load_local(path, ExpertPlacement(4, 0, 2), own, False)
+
+
+def test_a_whole_checkpoint_is_opened_once(checkpoints, opened):
+    folder, parameters = checkpoints
+    for load in (lambda path: file_io.load(str(path)), expert_files.load_mapped, peek, lambda p: local(p, parameters)):
+        _opened.clear()
+        assert load(folder / "whole.pt")["model"]
+        assert opened() == ["whole.pt"]
+
+
+def test_of_a_checkpoint_in_parts_each_needed_file_is_opened_once(checkpoints, opened):
+    folder, parameters = checkpoints
+    assert local(folder / "parts.pt", parameters)["model"]
+    assert opened() == ["parts.pt", "0-1.pt"]  # experts 2 and 3 are another process's
+    _opened.clear()
+    assert expert_files.whole(folder / "parts.pt", expert_files.load_trunk(folder / "parts.pt"))["model"]
+    assert opened() == ["parts.pt", "0-1.pt", "2-3.pt"]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_file_that_takes_its_place_meanwhile_is_not_read(tmp_path, mapped):
+    path = tmp_path / "checkpoint.pt"
+    file_io.save({"model": {"w": torch.ones(3)}}, str(path))
+    file_io.save({"model": {"w": torch.zeros(3)}}, str(tmp_path / "other.pt"))
+    with CheckpointFile(path) as file:
+        assert file.verify() is not None
+        os.replace(tmp_path / "other.pt", path)
+        read = file.load(mapped)
+    assert torch.equal(read["model"]["w"], torch.ones(3))
+    path.unlink()
+    assert torch.equal(read["model"]["w"], torch.ones(3))
+
+
+def test_loading_verifies_and_a_damaged_file_is_a_sentence(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    file_io.save({"model": {"w": torch.ones(3)}}, str(path))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with CheckpointFile(path) as file, pytest.raises(UserError, match="is truncated or damaged"):
+        file.load()
+    with pytest.raises(UserError, match="must be a checkpoint file, but there is none"):
+        CheckpointFile(tmp_path / "none.pt")
