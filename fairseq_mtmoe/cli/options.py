@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import click
 from rich.console import Console
@@ -124,7 +124,8 @@ def _defaults(name: str) -> dict[str, dict[str, Any]]:
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
     values = {group: cfg[group] for group in ("model", "task", "criterion", "optimizer")}
     values["task"].data = None
-    return {group: OmegaConf.to_container(value, resolve=True, enum_to_str=True) for group, value in values.items()}
+    plain = OmegaConf.to_container(OmegaConf.create(values), resolve=True, enum_to_str=True)
+    return cast(dict[str, dict[str, Any]], plain)
 
 
 def shown(default: Any) -> str:

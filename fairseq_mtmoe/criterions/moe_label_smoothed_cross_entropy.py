@@ -72,7 +72,9 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             loss = loss + self.load_balancing_weight * balance * sample_size
         return loss, sample_size, logging_output
 
-    def _from_features(self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]) -> Tuple[Tensor, Any, Dict]:
+    def _from_features(
+        self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]
+    ) -> Tuple[Tensor, Any, Dict[str, Any]]:
         # No block is the one to align: the last would otherwise compute attention weights that this loss does not read.
         features, extra = model(**sample["net_input"], features_only=True, alignment_layer=NO_LAYER)
         target = model.get_targets(sample, (features, extra))[:, self.ignore_prefix_size :].reshape(-1)

@@ -144,26 +144,26 @@ class _Run:
     def look_at(self, samples: Samples) -> list[LayerPrices]:
         """What the prices are like, and what they do to some batches."""
         layers = {
-            name.removesuffix(".moe"): module
+            name.removesuffix(".moe"): (module, module.gate)
             for name, module in self.model.named_modules()
             if isinstance(module, MoELayer) and isinstance(module.gate, BaseGate)
         }
         greedy, priced = (self._loads(list(layers.values()), way, samples) for way in ("greedy", "prices"))
         found = []
-        for (name, layer), *loads in zip(layers.items(), greedy, priced, strict=True):
-            mean_N = layer.gate.prices.mean
+        for (name, (_, gate)), *loads in zip(layers.items(), greedy, priced, strict=True):
+            mean_N = gate.prices.mean
             found.append(LayerPrices(name, mean_N.min().item(), mean_N.max().item(), *loads))
         return found
 
-    def _loads(self, layers: list[MoELayer], evaluation: str, samples: Samples) -> list[float]:
-        for layer in layers:
-            layer.gate.routing = replace(layer.gate.routing, evaluation=evaluation)
+    def _loads(self, layers: list[tuple[MoELayer, BaseGate]], evaluation: str, samples: Samples) -> list[float]:
+        for layer, gate in layers:
+            gate.routing = replace(gate.routing, evaluation=evaluation)
             layer.load.reset()
             layer.load.enabled = True
         for sample in self._prepared(samples):
             self._task.valid_step(sample, self.model, self._criterion)
-        counts = [layer.load.counts.sum(0).float() for layer in layers]
-        for layer in layers:
+        counts = [layer.load.counts.sum(0).float() for layer, _ in layers]
+        for layer, _ in layers:
             layer.load.enabled = False
         return [float(count_N.max() / count_N.mean()) for count_N in counts]
 
