@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, LocalPlan, combine, dispatch
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all_alike, exchange
@@ -49,9 +50,14 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
 
     def __init__(self, placement: ExpertPlacement, record: CommRecord) -> None:
         assert placement.group is not None
-        self.placement = placement
-        self.group = placement.group
+        self.placement = placement  # and not its group, which copies of a model (averaging) could not copy
         self.record = record
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The processes that hold the experts between them."""
+        assert self.placement.group is not None
+        return self.placement.group
 
     def dispatch(self, x_TH: Tensor, expert_T: Tensor, most: int | None = None) -> tuple[Tensor, AllToAllPlan]:
         """See `Dispatcher`; what `most` says is of no use, since rows of other processes come too."""
