@@ -23,6 +23,11 @@ class UserError(ValueError):
     """Wrong input. The message is one sentence: what is wrong, where, and what to do."""
 
 
+def first_line(error: object) -> str:
+    """What an error of torch or the system says, without the traces that follow: for the end of a sentence."""
+    return str(error).strip().partition("\n")[0]
+
+
 def must_be(name: str, rule: str, value: object) -> NoReturn:
     """Raise the `UserError` that says which rule the input `name` breaks. Of a long value it shows the beginning."""
     shown = repr(value)

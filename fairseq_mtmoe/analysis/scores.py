@@ -15,10 +15,11 @@ from statistics import fmean
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.markdown import markdown_table
 
-TIERS = ("low", "mid", "high")
+TIERS = FROM_LOW
 ALL = "all"
 
 # Languages whose words BLEU's default tokeniser cannot find: the tokeniser to use, and the modules it needs.

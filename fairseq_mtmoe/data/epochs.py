@@ -29,6 +29,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         options: those of fairseq's `EpochBatchIterator`.
     """
 
+    epoch: int
+    seed: int
+
     def __init__(self, *, update_freq: Sequence[int] = (1,), **options: Any) -> None:
         super().__init__(**options)
         self.update_freq = update_freq
@@ -56,11 +59,11 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     @property
     def iterations_in_epoch(self) -> int:
         """The batches of the epoch that this process has seen, or would have, had there always been as many."""
-        return self._batches_before // self.num_shards + super().iterations_in_epoch - self._first
+        return int(self._batches_before // self.num_shards + super().iterations_in_epoch - self._first)
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the epoch, or the beginning of the next one."""
-        state = super().state_dict()
+        state: dict[str, Any] = super().state_dict()
         seen = self._batches_before + (super().iterations_in_epoch - self._first) * self.num_shards
         state["batches_in_epoch"] = 0 if self.end_of_epoch() else seen
         state["group_size"] = self._group
@@ -69,7 +72,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
             state["sampling"] = self.dataset.saved_draws(state["epoch"])
         return state
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Any) -> None:
         """Go to the position of a state.
 
         Raises:

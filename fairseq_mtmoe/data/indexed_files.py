@@ -18,7 +18,16 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.files import read_text, regular_file
 
 # Whole numbers, by the code that fairseq writes in the header.
-_TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32, 10: np.uint64}
+_TYPES: dict[int, type[np.integer]] = {
+    1: np.uint8,
+    2: np.int8,
+    3: np.int16,
+    4: np.int32,
+    5: np.int64,
+    8: np.uint16,
+    9: np.uint32,
+    10: np.uint64,
+}
 _MMAP, _CACHED, _HUFFMAN = b"MMIDIDX\0\0", b"TNTIDX\0\0", b"HUFFIDX"
 _FORMATS = {_MMAP: ("mmap",), _CACHED: ("cached", "lazy"), _HUFFMAN: ("huffman",)}
 _BLOCK = 1 << 20  # sentences that are checked at a time

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import distributed as dist
 
-from fairseq_mtmoe.errors import UserError, find_user_error
+from fairseq_mtmoe.errors import UserError, find_user_error, first_line
 from fairseq_mtmoe.training import rank_failures
 
 _KEY = "first error"
@@ -45,8 +45,7 @@ class ErrorBroadcast:
     def tell(self, error: BaseException) -> None:
         """Tell all processes why this one fails, unless another one failed first."""
         sentence = find_user_error(error)
-        first_line = str(error).strip().partition("\n")[0]
-        words = f"process {dist.get_rank()}: {type(error).__name__}: {first_line}"
+        words = f"process {dist.get_rank()}: {type(error).__name__}: {first_line(error)}"
         said = {"words": words} if sentence is None else {"sentence": str(sentence)}
         with suppress(RuntimeError):  # the store is gone, and with it the first process
             self._store.compare_set(_KEY, "", json.dumps(said))

@@ -23,7 +23,7 @@ from torch import distributed as dist
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, first_line, must_be
 from fairseq_mtmoe.training import error_broadcast, rank_failures, screen, signals
 from fairseq_mtmoe.training.agreement import Options, differing, first_difference, shared_options
 
@@ -240,7 +240,7 @@ class Meeting:
 
     def lost(self, whom: str, error: Exception) -> UserError:
         """The sentence for what torch raises when another process cannot be reached."""
-        words = str(error).strip().partition("\n")[0]
+        words = first_line(error)
         return UserError(
             f"Process {self.rank} of {self.world_size} could not reach {whom} {self._within}: start all of them, with "
             f"the same `--distributed-init-method`, and see the first message of the others. ({words})"

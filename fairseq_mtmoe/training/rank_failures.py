@@ -15,7 +15,7 @@ from typing import Any
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
-from fairseq_mtmoe.errors import UserError, find_user_error
+from fairseq_mtmoe.errors import UserError, find_user_error, first_line
 
 # What gloo, the store that processes meet at, and NCCL say when another process is gone or silent.
 _LOST = re.compile(
@@ -65,7 +65,7 @@ def between_hosts() -> Any:
             _between_hosts.clear()
             _between_hosts[world] = dist.new_group(backend="gloo")
         except RuntimeError as error:
-            words = str(error).strip().partition("\n")[0]
+            words = first_line(error)
             raise UserError(
                 "`GLOO_SOCKET_IFNAME` must name the network interface by which the machines of the run reach each "
                 f"other, for what they agree on when they save; gloo could not join them. ({words})"
@@ -126,7 +126,7 @@ def _words_of_loss(error: BaseException) -> str | None:
     link: BaseException | None = error
     while link is not None and link not in seen:
         if isinstance(link, RuntimeError) and (isinstance(link, dist.DistNetworkError) or _LOST.search(str(link))):
-            return str(link).strip().partition("\n")[0]
+            return first_line(link)
         seen.append(link)
         link = link.__cause__ or link.__context__
     return None

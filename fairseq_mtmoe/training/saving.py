@@ -23,7 +23,7 @@ from torch import distributed as dist
 from fairseq_mtmoe.checkpoints import expert_files, loading, mismatch
 from fairseq_mtmoe.checkpoints.reader import CheckpointFile
 from fairseq_mtmoe.checkpoints.states import content_of, has_experts, is_trunk, split
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, first_line, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters
 from fairseq_mtmoe.protocols import BecomesSparse
@@ -98,8 +98,7 @@ def _words(error: Exception) -> str:
     """What other processes say of this one's error."""
     if isinstance(error, UserError):
         return str(error)
-    first_line = str(error).strip().partition("\n")[0]
-    return f"Process {dist.get_rank()} could not save: {type(error).__name__}: {first_line}"
+    return f"Process {dist.get_rank()} could not save: {type(error).__name__}: {first_line(error)}"
 
 
 def save_leading(trainer: Any, filename: str, extra_state: dict[str, Any]) -> str:

@@ -26,10 +26,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 from torch import distributed as dist
 
+from fairseq_mtmoe.data.translation.tiers import FROM_LOW
+
 NAME = "rich"
 LOG_FILE = "train.log"
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal
-TIERS = ("low", "mid", "high")
 SHOWN = {"loss": "loss", "ppl": "perplexity", "wps": "tokens/s", "sampling_temperature": "temperature"}
 FOR_SCREEN = {"for_screen": True}  # `extra` of a log record that somebody who waits wants to see
 LINE = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
@@ -106,13 +107,13 @@ class Screen:
     def show_validation(self, subset: str, stats: Mapping[str, Any]) -> None:
         """A table of what was validated: language pairs, tiers, and all of it."""
         found = {name.removesuffix("_ppl"): _number(stats[name]) for name in stats if name.endswith("_ppl")}
-        pairs = [name for name in found if name not in TIERS]
+        pairs = [name for name in found if name not in FROM_LOW]
         title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
         table = Table(title=title, title_justify="left")
         table.add_column()
         for name in ("loss", "perplexity", "change"):
             table.add_column(name, justify="right")
-        groups = [pairs, [tier for tier in TIERS if tier in found]]
+        groups = [pairs, [tier for tier in FROM_LOW if tier in found]]
         for group in groups:
             for name in group:
                 self._add_row(table, name, f"{name}_", stats, end_section=name is group[-1])

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fairseq_mtmoe.errors import UserError, find_user_error, must_be
+from fairseq_mtmoe.errors import UserError, find_user_error, first_line, must_be
 from tests.helpers.commands import BIN
 
 SCRIPT = """
@@ -89,3 +89,8 @@ def test_the_search_for_the_root_ends():
     error = RuntimeError("a")
     error.__cause__ = error
     assert find_user_error(error) is None
+
+
+def test_the_first_line_of_an_error_ends_a_sentence():
+    assert first_line(RuntimeError("\nno such host\nframe #0: …\nframe #1: …\n")) == "no such host"
+    assert first_line(ValueError()) == ""

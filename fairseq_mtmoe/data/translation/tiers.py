@@ -18,6 +18,7 @@ from fairseq_mtmoe.files import read_json
 logger = logging.getLogger(__name__)
 
 TIERS = ("high", "mid", "low")
+FROM_LOW = TIERS[::-1]  # the order of tables and pictures
 FILE_NAME = "tiers.json"
 
 

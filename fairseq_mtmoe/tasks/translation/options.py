@@ -8,7 +8,7 @@ import ast
 import os
 import re
 from argparse import Namespace
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from fairseq import utils
 from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTokStyle
@@ -56,19 +56,19 @@ def is_training(args: Namespace) -> bool:
     return args.source_lang is None and args.target_lang is None
 
 
-def loaded_pairs(args: Namespace) -> List[str]:
+def loaded_pairs(args: Namespace) -> list[str]:
     """The pairs to load: all in training, the one of `--source-lang` and `--target-lang` in generation."""
     return args.lang_pairs if is_training(args) else [f"{args.source_lang}-{args.target_lang}"]
 
 
-def all_pairs(args: Namespace) -> List[str]:
+def all_pairs(args: Namespace) -> list[str]:
     """The pairs to train of all kinds of data, each once."""
     extra = [pair for pairs in (args.extra_lang_pairs or {}).values() for pair in pairs.split(",")]
     return list(dict.fromkeys(args.lang_pairs + extra))
 
 
-def _values(cfg: Any) -> Dict[str, Any]:
-    values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
+def _values(cfg: Any) -> dict[str, Any]:
+    values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
     return {name: _as_written(name, value) for name, value in values.items() if name != "_name"}
 
 
@@ -124,7 +124,7 @@ _VALUES = {
 }
 
 
-def _dictionary(name: str, text: Optional[str]) -> Optional[Dict[str, Any]]:
+def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
     if text is None or isinstance(text, dict):
         return text
     try:
@@ -136,7 +136,7 @@ def _dictionary(name: str, text: Optional[str]) -> Optional[Dict[str, Any]]:
     return value
 
 
-def _json_file(path: str) -> Dict[str, Any]:
+def _json_file(path: str) -> dict[str, Any]:
     value = read_json(path, "the JSON file of --sampling-weights-from-file")
     if not isinstance(value, dict):
         must_be(f"the content of {path}", "a dictionary", value)
@@ -164,7 +164,7 @@ def _complete_languages(args: Namespace) -> None:
         args.lang_pairs = loaded_pairs(args)
 
 
-def languages_of(folder: str) -> List[str]:
+def languages_of(folder: str) -> list[str]:
     """The languages of a data directory, sorted, from the names of its index files.
 
     Raises:
@@ -178,13 +178,13 @@ def languages_of(folder: str) -> List[str]:
     return found
 
 
-def found_languages(folder: str) -> List[str]:
+def found_languages(folder: str) -> list[str]:
     """The languages that the names of a folder's index files speak of, sorted."""
     pairs = [match.groups() for match in map(_INDEX_FILE.fullmatch, os.listdir(folder)) if match]
     return sorted({lang for pair in pairs for lang in pair})
 
 
-def _lines(path: str) -> List[str]:
+def _lines(path: str) -> list[str]:
     if not os.path.isfile(path):
         must_be("--lang-dict", "an existing file", path)
     return [line.strip() for line in text_lines(path)]
