@@ -1,8 +1,8 @@
-"""Checkpoints in parts: a trunk `X.pt`, and the experts in files of their own that any number of processes can read.
+"""Checkpoints in parts: a shared part `X.pt`, and expert shards, files that any number of processes can read.
 
-`X.experts/<id>/0-3.pt` holds experts 0 to 3 of the checkpoint whose trunk names `<id>`, and nothing in it depends on
-how many processes wrote it. Whoever writes a checkpoint writes the expert files first, under a new id, and the trunk
-last: until the trunk has its name, the checkpoint before it is whole.
+`X.experts/<id>/0-3.pt` holds experts 0 to 3 of the checkpoint whose shared part names `<id>`, and nothing in it
+depends on how many processes wrote it. Whoever writes a checkpoint writes the expert files first, under a new id, and
+the shared part last: until the shared part has its name, the checkpoint before it is whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairseq_mtmoe.checkpoints.states import (
     compact,
     count_experts,
     has_rows,
-    is_trunk,
+    is_shared_part,
     join,
     map_experts,
     narrow,
@@ -55,11 +55,11 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def companion(path: str | Path) -> Path:
-    """The folder of the expert files of the trunk `path`, with a folder for each id.
+def expert_folder(path: str | Path) -> Path:
+    """The folder of the expert files of the shared part `path`, with a folder for each id.
 
     Raises:
-        UserError: the trunk's name does not end in `.pt`.
+        UserError: the shared part's name does not end in `.pt`.
     """
     path = Path(path)
     if path.suffix != ".pt":
@@ -68,20 +68,20 @@ def companion(path: str | Path) -> Path:
 
 
 def write_experts(folder: str | Path, content: Content) -> FileEntry:
-    """Write one process's experts into the folder of an id, completely or not at all; returns the trunk's entry."""
+    """Write one process's experts into the folder of an id, completely or not at all; returns its entry."""
     first, count = content["first"], content["count"]
     name = _name(content)
     digest = file_io.save(compact(content), str(Path(folder) / name))
     return {"name": name, "first": first, "count": count, "sha256": digest}
 
 
-def with_files(trunk: State, save_id: str, files: Iterable[FileEntry]) -> State:
-    """The trunk to save once all expert files are written."""
+def with_files(shared_part: State, save_id: str, files: Iterable[FileEntry]) -> State:
+    """The shared part to save once all expert files are written."""
     entries = sorted(files, key=lambda entry: int(entry["first"]))
-    return {**trunk, "experts": {**trunk["experts"], "id": save_id, "files": entries}}
+    return {**shared_part, "experts": {**shared_part["experts"], "id": save_id, "files": entries}}
 
 
-def load_trunk(path: str | Path, file: CheckpointFile | None = None) -> State:
+def load_shared_part(path: str | Path, file: CheckpointFile | None = None) -> State:
     """A checkpoint's state but for experts that are in files of their own; of a whole checkpoint all of it.
 
     Raises:
@@ -91,13 +91,13 @@ def load_trunk(path: str | Path, file: CheckpointFile | None = None) -> State:
 
 
 def load_mapped(path: str | Path) -> State:
-    """As `load_trunk`, but every tensor is read when it is touched, and none is held."""
+    """As `load_shared_part`, but every tensor is read when it is touched, and none is held."""
     return _with_checked_list(path, file_io.load(str(path), mapped=True))
 
 
 def _with_checked_list(path: str | Path, state: State) -> State:
-    if is_trunk(state):
-        check_trunk(path, state)
+    if is_shared_part(state):
+        check_shared_part(path, state)
     return state
 
 
@@ -112,34 +112,34 @@ def load_local(
         with CheckpointFile(path) as opened:
             return load_local(path, placement, parameters, flat, opened)
     state = file.peek() or {}
-    if is_trunk(state) or count_experts(state.get("model", {})) <= placement.count:
+    if is_shared_part(state) or count_experts(state.get("model", {})) <= placement.count:
         return localize(path, _with_checked_list(path, file.load()), placement, parameters, flat)
     _check_number(path, count_experts(state["model"]), placement)
-    trunk, content = _own_part(file.load(mapped=True), placement, parameters)
-    return join(copy.deepcopy(trunk), content, parameters, flat)
+    shared_part, content = _own_part(file.load(mapped=True), placement, parameters)
+    return join(copy.deepcopy(shared_part), content, parameters, flat)
 
 
 def is_in_parts(path: str | Path) -> bool:
     """Whether the experts of the checkpoint at `path` are in files of their own; False also if it cannot be read."""
-    return is_trunk(peek(path) or {})
+    return is_shared_part(peek(path) or {})
 
 
-def check_trunk(path: str | Path, trunk: State) -> None:
-    """Refuse a trunk whose `"experts"` is not of this format; its file names must not lead elsewhere.
+def check_shared_part(path: str | Path, shared_part: State) -> None:
+    """Refuse a shared part whose `"experts"` is not of this format; its file names must not lead elsewhere.
 
     Raises:
         UserError: it is of a newer version, or not one that this package wrote.
     """
-    experts = trunk["experts"]
+    experts = shared_part["experts"]
     if isinstance(experts, dict) and isinstance(experts.get("version"), int) and experts["version"] > VERSION:
         raise UserError(f"`{path}` must be read with a newer version of fairseq_mtmoe, which wrote it.")
     if not _is_well_formed(experts):
         raise UserError(f"`{path}` must name the files of all its experts, but its list of them is damaged.")
 
 
-def read_experts(path: str | Path, trunk: State, first: int, count: int, parts: Iterable[str] = PARTS) -> Content:
-    """Experts `first` to `first + count` of the checkpoint whose trunk is at `path`: see `ExpertReader`."""
-    return ExpertReader(path, trunk).read(first, count, parts)
+def read_experts(path: str | Path, shared_part: State, first: int, count: int, parts: Iterable[str] = PARTS) -> Content:
+    """Experts `first` to `first + count` of the checkpoint whose shared part is at `path`: see `ExpertReader`."""
+    return ExpertReader(path, shared_part).read(first, count, parts)
 
 
 class ExpertReader:
@@ -149,11 +149,11 @@ class ExpertReader:
     It holds no more than the experts that are asked for: files are mapped one after the other, and copied from.
     """
 
-    def __init__(self, path: str | Path, trunk: State) -> None:
-        check_trunk(path, trunk)
+    def __init__(self, path: str | Path, shared_part: State) -> None:
+        check_shared_part(path, shared_part)
         self._path = Path(path)
-        self._files: list[FileEntry] = trunk["experts"]["files"]
-        self._folder = companion(path) / trunk["experts"]["id"]
+        self._files: list[FileEntry] = shared_part["experts"]["files"]
+        self._folder = expert_folder(path) / shared_part["experts"]["id"]
         self._last: tuple[str, Content] = ("", {})
 
     def read(self, first: int, count: int, parts: Iterable[str] = PARTS) -> Content:
@@ -182,9 +182,9 @@ class ExpertReader:
             return last
         path = self._folder / entry["name"]
         if not path.is_file():
-            fallback = checksum.suggested_fallback(self._path)
+            folder, fallback = expert_folder(self._path).name, checksum.suggested_fallback(self._path)
             raise UserError(
-                f"`{path}` must be there, but is missing: the folder `{companion(self._path).name}` must lie beside "
+                f"`{path}` must be there, but is missing: the folder `{folder}` must lie beside "
                 f"`{self._path}`, whose experts it holds; copy both, or use an older one{fallback}."
             )
         with CheckpointFile(path) as file:
@@ -217,7 +217,7 @@ class ExpertReader:
     def _foreign(self, entry: FileEntry) -> UserError:
         return UserError(
             f"`{self._folder / entry['name']}` must be the file that was saved with `{self._path}`, but is another; "
-            f"copy the folder `{companion(self._path).name}` again from where the checkpoint was saved."
+            f"copy the folder `{expert_folder(self._path).name}` again from where the checkpoint was saved."
         )
 
 
@@ -226,7 +226,7 @@ def localize(path: str | Path, state: State, placement: ExpertPlacement, paramet
 
     Args:
         path: the checkpoint's file, whose experts may lie beside it.
-        state: its content, from `load_trunk` or from fairseq: a trunk, a whole checkpoint, or one without experts.
+        state: its content, from `load_shared_part` or from fairseq: a shared part, a whole checkpoint, or a dense one.
         placement: the process's experts.
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
         flat: whether the process's optimizer keeps one vector for all parameters, as fairseq's does with `--fp16`.
@@ -234,7 +234,7 @@ def localize(path: str | Path, state: State, placement: ExpertPlacement, paramet
     Raises:
         UserError: experts are missing, or are others than the model's.
     """
-    if is_trunk(state):
+    if is_shared_part(state):
         _check_number(path, state["experts"]["num_experts"], placement)
         return join(state, read_experts(path, state, placement.first, placement.count), parameters, flat)
     num_experts = count_experts(state["model"])
@@ -252,10 +252,10 @@ def _check_number(path: str | Path, num_experts: int, placement: ExpertPlacement
 
 
 def _own_part(state: State, placement: ExpertPlacement, parameters: Parameters) -> tuple[State, Content]:
-    """A whole checkpoint's trunk, and a copy of one process's experts."""
+    """A whole checkpoint's shared part, and a copy of one process's experts."""
     everything = ExpertPlacement(placement.num_experts, 0, placement.num_experts)
-    trunk, content = split(state, everything, whole_shapes(parameters, placement.num_experts))
-    return trunk, owned(narrow(content, placement.first, placement.count))
+    shared_part, content = split(state, everything, whole_shapes(parameters, placement.num_experts))
+    return shared_part, owned(narrow(content, placement.first, placement.count))
 
 
 def whole(path: str | Path, state: State, parts: Iterable[str] = PARTS) -> State:
@@ -266,7 +266,7 @@ def whole(path: str | Path, state: State, parts: Iterable[str] = PARTS) -> State
     parts = tuple(parts)
     if "optimizer" not in parts:
         state = {key: value for key, value in state.items() if key != "last_optimizer_state"}
-    if not is_trunk(state):
+    if not is_shared_part(state):
         return state
     return join(state, read_experts(path, state, 0, state["experts"]["num_experts"], parts))
 
@@ -278,7 +278,7 @@ def copy_with_experts(source: str | Path, target: str | Path) -> None:
 
 
 def save_with_experts(state: State, source: str | Path, target: str | Path) -> None:
-    """Write a state to `target`, completely or not at all; if it is a trunk, with the experts of the one at `source`.
+    """Write a state to `target`, completely or not at all; if it is a shared part, with the experts beside `source`.
 
     Raises:
         UserError: it cannot be written, or the experts are not there any more.
@@ -289,37 +289,37 @@ def save_with_experts(state: State, source: str | Path, target: str | Path) -> N
 
 @contextmanager
 def _experts_of(source: str | Path, state: State, target: str | Path) -> Iterator[None]:
-    """Inside, the expert files of the trunk `source` lie beside `target`, too; later those that its trunk names."""
+    """Inside, the expert files of `source` lie beside `target`, too; later those that `target` names."""
     try:
-        if is_trunk(state):
-            check_trunk(source, state)
+        if is_shared_part(state):
+            check_shared_part(source, state)
             save_id = state["experts"]["id"]
             for entry in state["experts"]["files"]:
-                _link(companion(source) / save_id / entry["name"], companion(target) / save_id / entry["name"])
+                _link(expert_folder(source) / save_id / entry["name"], expert_folder(target) / save_id / entry["name"])
         yield
     finally:
         if Path(target).suffix == ".pt":
-            tidy(target)
+            remove_orphans(target)
 
 
-def tidy(place: str | Path) -> None:
-    """Remove expert files that no trunk names: of the trunk `place`, or of a run's checkpoints in the folder `place`.
+def remove_orphans(place: str | Path) -> None:
+    """Remove expert files that no shared part names: of the one at `place`, or of a run's checkpoints in that folder.
 
-    What this package did not write stays, and so does everything beside a trunk that cannot be read. In a folder, what
-    lies there without a trunk is removed only if its name is of a kind that a run itself makes and deletes: another
-    trunk may be on its way. What cannot be removed stays.
+    What this package did not write stays, and so does everything beside a shared part that cannot be read. In a folder,
+    what lies there without a shared part is removed only if its name is of a kind that a run itself makes and deletes:
+    another shared part may be on its way. What cannot be removed stays.
     """
     place = Path(place)
     with suppress(OSError):
-        for folder in [*place.glob("*.experts")] if place.is_dir() else [companion(place)]:
-            trunk = folder.with_suffix(".pt")
-            expected = trunk.exists() or not place.is_dir() or _DELETED.fullmatch(trunk.name)
+        for folder in [*place.glob("*.experts")] if place.is_dir() else [expert_folder(place)]:
+            shared_part = folder.with_suffix(".pt")
+            expected = shared_part.exists() or not place.is_dir() or _DELETED.fullmatch(shared_part.name)
             if folder.is_dir() and not folder.is_symlink() and expected:
-                _tidy_folder(folder, trunk)
+                _remove_orphans_in(folder, shared_part)
 
 
-def _tidy_folder(folder: Path, trunk: Path) -> None:
-    state = peek(trunk) if trunk.exists() else {}
+def _remove_orphans_in(folder: Path, shared_part: Path) -> None:
+    state = peek(shared_part) if shared_part.exists() else {}
     if state is not None:
         experts = state.get("experts")
         with suppress(OSError):

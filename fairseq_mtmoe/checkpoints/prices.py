@@ -42,7 +42,7 @@ def with_prices(named: dict[str, Any], prices: Mapping[str, Any]) -> dict[str, A
 
 
 def put_prices(state: State, prices: Mapping[str, Tensor], average: Mapping[str, Tensor] | None = None) -> State:
-    """A checkpoint, whole or a trunk, with other prices; all else, and `state` itself, is left as it is.
+    """A checkpoint, whole or a shared part, with other prices; all else, and `state` itself, is left as it is.
 
     Args:
         state: the checkpoint's.

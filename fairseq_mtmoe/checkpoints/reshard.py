@@ -11,16 +11,16 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.expert_files import (
     ExpertReader,
-    companion,
+    expert_folder,
     load_mapped,
     new_id,
-    tidy,
+    remove_orphans,
     whole,
     with_files,
     write_experts,
 )
 from fairseq_mtmoe.checkpoints.prices import PRICES
-from fairseq_mtmoe.checkpoints.states import Content, State, count_experts, is_trunk, narrow, split
+from fairseq_mtmoe.checkpoints.states import Content, State, count_experts, is_shared_part, narrow, split
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters, has_shape
@@ -42,16 +42,16 @@ def write_in_parts(source: Path, target: Path, experts_per_file: int, track: Tra
     num_experts = _count(source, state)
     if not 1 <= experts_per_file <= num_experts:
         must_be("--experts-per-file", f"from 1 to the {num_experts} experts of `{source}`", experts_per_file)
-    trunk, read = _parts(source, state, num_experts)
+    shared_part, read = _parts(source, state, num_experts)
     save_id = new_id()
-    folder = companion(target) / save_id
+    folder = expert_folder(target) / save_id
     files = []
     try:
         for first in track(range(0, num_experts, experts_per_file)):
             files.append(write_experts(folder, read(first, min(experts_per_file, num_experts - first))))
-        file_io.save(with_files(trunk, save_id, files), str(target))
+        file_io.save(with_files(shared_part, save_id, files), str(target))
     finally:
-        tidy(target)
+        remove_orphans(target)
     return len(files)
 
 
@@ -65,7 +65,7 @@ def write_whole(source: Path, target: Path) -> None:
     _count(source, state)
     file_io.save(whole(source, state), str(target))
     if target.suffix == ".pt":
-        tidy(target)
+        remove_orphans(target)
 
 
 def trained_parameters(model: dict[str, Tensor]) -> Parameters:
@@ -87,20 +87,20 @@ def trained_parameters(model: dict[str, Tensor]) -> Parameters:
 
 
 def _count(source: Path, state: State) -> int:
-    num_experts: int = state["experts"]["num_experts"] if is_trunk(state) else count_experts(state["model"])
+    num_experts: int = state["experts"]["num_experts"] if is_shared_part(state) else count_experts(state["model"])
     if not num_experts:
         raise UserError(f"`{source}` must be of a model with experts, but is dense: there is nothing to reshard.")
     return num_experts
 
 
 def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callable[[int, int], Content]]:
-    """The trunk, and how to read some of the experts."""
-    if is_trunk(state):
+    """The shared part, and how to read some of the experts."""
+    if is_shared_part(state):
         return state, ExpertReader(source, state).read
     parameters = trained_parameters(state["model"])
     try:
-        trunk, content = split(state, ExpertPlacement(num_experts, 0, num_experts), parameters)
-        moments = trunk.get("last_optimizer_state", {"state": {}})["state"]
+        shared_part, content = split(state, ExpertPlacement(num_experts, 0, num_experts), parameters)
+        moments = shared_part.get("last_optimizer_state", {"state": {}})["state"]
         if not all(has_shape(entry, parameters[index][1]) for index, entry in moments.items()):
             raise UserError("Moments have other shapes than their parameters.")
     except UserError as error:
@@ -108,4 +108,4 @@ def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callabl
             f"`{source}` must hold the optimizer's moments of all parameters of its model for its experts to be told "
             "apart, but does not; go on from it in several processes, and their checkpoints will be in parts."
         ) from error
-    return trunk, lambda first, count: narrow(content, first, count)
+    return shared_part, lambda first, count: narrow(content, first, count)

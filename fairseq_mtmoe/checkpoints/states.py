@@ -1,6 +1,6 @@
 """A checkpoint's experts apart from all else: the two halves of its state, and both together again.
 
-The *trunk* is fairseq's checkpoint without the experts. The *content* is what belongs to experts `first` to
+The shared part is fairseq's checkpoint without the experts. The *content* is what belongs to experts `first` to
 `first + count`: `{"first", "count", "model", "ema", "ema_fp32_params", "optimizer"}`, every tensor with experts in its
 first dimension. Everything here is plain: no files, no processes.
 """
@@ -39,7 +39,7 @@ def is_expert(name: str) -> bool:
     return EXPERTS in name
 
 
-def is_trunk(state: Mapping[str, Any]) -> bool:
+def is_shared_part(state: Mapping[str, Any]) -> bool:
     """Whether the experts of a checkpoint are in files of their own."""
     return "experts" in state
 
@@ -51,7 +51,7 @@ def count_experts(model: Mapping[str, Tensor]) -> int:
 
 def has_experts(state: Mapping[str, Any]) -> bool:
     """Whether a checkpoint, whole or in parts, is of a model with experts."""
-    return is_trunk(state) or count_experts(state.get("model") or {}) > 0
+    return is_shared_part(state) or count_experts(state.get("model") or {}) > 0
 
 
 def has_rows(content: Content) -> bool:
@@ -66,7 +66,7 @@ def has_rows(content: Content) -> bool:
 
 
 def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> tuple[State, Content]:
-    """The trunk and the content of one process's checkpoint, which is left as it is.
+    """The shared part and the content of one process's checkpoint, which is left as it is.
 
     Args:
         state: what fairseq would save, with this process's experts.
@@ -74,23 +74,23 @@ def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> t
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
 
     Returns:
-        The trunk, still without `id` and `files` in its `"experts"`; and the content, whose tensors may be views of
-        those in `state`.
+        The shared part, still without `id` and `files` in its `"experts"`; and the content, whose tensors may be views
+        of those in `state`.
 
     Raises:
         UserError: a tensor has another number of experts, or the optimizer keeps tensors of other shapes than theirs.
     """
-    trunk: State = dict(state)
+    shared_part: State = dict(state)
     content = content_of(state, placement, parameters)
-    trunk["model"] = _without_experts(state["model"])
-    trunk["extra_state"] = extra = dict(state.get("extra_state") or {})
+    shared_part["model"] = _without_experts(state["model"])
+    shared_part["extra_state"] = extra = dict(state.get("extra_state") or {})
     for name in AVERAGES:
         if name in extra:
             extra[name] = _without_experts(extra[name])
     if not has_rows(content):
         count = placement.count
         raise UserError(f"Every tensor of experts in the checkpoint must have {count} of them, but one has not.")
-    trunk["experts"] = {
+    shared_part["experts"] = {
         "version": VERSION,
         "num_experts": placement.num_experts,
         "keys": list(state["model"]),
@@ -99,10 +99,10 @@ def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> t
     saved = state.get("last_optimizer_state")
     if isinstance(saved, Mapping):
         flat = is_flat(saved, parameters)
-        trunk["experts"]["flat_optimizer"] = flat
+        shared_part["experts"]["flat_optimizer"] = flat
         rest = _without_experts(by_name(saved, parameters))
-        trunk["last_optimizer_state"] = saved_state(compact(rest), saved, parameters, flat=False)
-    return trunk, content
+        shared_part["last_optimizer_state"] = saved_state(compact(rest), saved, parameters, flat=False)
+    return shared_part, content
 
 
 def content_of(state: State, placement: ExpertPlacement, parameters: Parameters) -> Content:
@@ -121,24 +121,24 @@ def _averages(state: State) -> dict[str, Any]:
     return {name: extra[name] for name in AVERAGES if name in extra}
 
 
-def join(trunk: State, content: Content, parameters: Parameters | None = None, flat: bool | None = None) -> State:
-    """One checkpoint of a trunk and experts, as a process with these experts would have saved it.
+def join(shared_part: State, content: Content, parameters: Parameters | None = None, flat: bool | None = None) -> State:
+    """One checkpoint of a shared part and experts, as a process with these experts would have saved it.
 
     Args:
-        trunk: which is left as it is.
+        shared_part: which is left as it is.
         content: some of the experts or all.
         parameters: names and shapes of the parameters that are trained now, in the optimizer's order; by default those
             that were.
         flat: whether the optimizer's state is to be one vector; by default as it was.
     """
-    experts = trunk["experts"]
-    state = {key: value for key, value in trunk.items() if key != "experts"}
-    state["model"] = _merged(trunk["model"], content["model"], experts["keys"])
-    state["extra_state"] = extra = dict(trunk["extra_state"])
+    experts = shared_part["experts"]
+    state = {key: value for key, value in shared_part.items() if key != "experts"}
+    state["model"] = _merged(shared_part["model"], content["model"], experts["keys"])
+    state["extra_state"] = extra = dict(shared_part["extra_state"])
     for name in AVERAGES:
         if name in extra and name in content:
             extra[name] = _merged(extra[name], content[name], experts["keys"])
-    saved = trunk.get("last_optimizer_state")
+    saved = shared_part.get("last_optimizer_state")
     if isinstance(saved, Mapping) and "optimizer" in content:
         names = [name for _, name in sorted(experts["optimizer_names"].items())]
         named = {names[index]: entry for index, entry in saved["state"].items()} | content["optimizer"]

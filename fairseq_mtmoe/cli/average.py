@@ -38,7 +38,7 @@ def command(
     --user-dir fairseq_mtmoe, and has no optimizer's state. All else is from the first, with --num-… the newest.
     """
     from fairseq_mtmoe.checkpoints import average, file_io
-    from fairseq_mtmoe.checkpoints.expert_files import tidy
+    from fairseq_mtmoe.checkpoints.expert_files import remove_orphans
 
     paths = [*inputs, *more]
     counts = [count for count in (num_epoch_checkpoints, num_update_checkpoints) if count is not None]
@@ -58,6 +58,6 @@ def command(
     state = average.average(track(paths, "averaging", console=console, disable=not console.is_terminal))
     file_io.save(state, str(output))
     if output.suffix == ".pt":
-        tidy(output)  # of the experts of what was there before
+        remove_orphans(output)  # of the experts of what was there before
     names = ", ".join(map(str, paths))
     click.echo(f"{output}: the mean of {names}; one file, without an optimizer's state")

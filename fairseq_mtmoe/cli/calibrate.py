@@ -50,11 +50,11 @@ def command(
     output_file("OUT", out, overwrite)
     regular_file(checkpoint, "a checkpoint file")
     register()
-    from fairseq_mtmoe.checkpoints.expert_files import companion, is_in_parts, save_with_experts
-    from fairseq_mtmoe.checkpoints.states import is_trunk
+    from fairseq_mtmoe.checkpoints.expert_files import expert_folder, is_in_parts, save_with_experts
+    from fairseq_mtmoe.checkpoints.states import is_shared_part
 
     if is_in_parts(checkpoint):
-        companion(out)  # what cannot be written is said before the work
+        expert_folder(out)  # what cannot be written is said before the work
     check_writable(out.parent)
     read = _identity(checkpoint)
     calibrated = _calibrated(str(checkpoint), data, updates, max_tokens, cpu)
@@ -62,7 +62,7 @@ def command(
         raise UserError(f"`{checkpoint}` was replaced meanwhile, by its run perhaps: calibrate a copy of it.")
     save_with_experts(calibrated.state, checkpoint, out)
     _show(calibrated.layers)
-    beside = f", experts in {companion(out)}" if is_trunk(calibrated.state) else ""
+    beside = f", experts in {expert_folder(out)}" if is_shared_part(calibrated.state) else ""
     click.echo(f"{out}: prices of {updates} update{'s' * (updates != 1)}{beside}")
     if calibrated.state["cfg"]["model"].get("base_evaluation") == "greedy":
         click.echo("Its run was told --base-evaluation greedy: it uses the prices where it is told prices instead.")

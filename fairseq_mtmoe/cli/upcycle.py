@@ -31,7 +31,7 @@ def command(dense: Path, sparse: Path, seed: int, overwrite: bool, **options: ob
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     register()
     from fairseq_mtmoe.checkpoints import building, file_io
-    from fairseq_mtmoe.checkpoints.expert_files import tidy
+    from fairseq_mtmoe.checkpoints.expert_files import remove_orphans
     from fairseq_mtmoe.sparsify.upcycle import upcycle
 
     checkpoint = file_io.load(str(dense))
@@ -40,6 +40,6 @@ def command(dense: Path, sparse: Path, seed: int, overwrite: bool, **options: ob
         result = upcycle("base_moe", checkpoint, options, seed)
     file_io.save(result, str(sparse))
     if sparse.suffix == ".pt":
-        tidy(sparse)  # of the experts of what was there before
+        remove_orphans(sparse)  # of the experts of what was there before
     moments = "with" if "last_optimizer_state" in result else "without"
     click.echo(f"{sparse}: {options['num_experts']} experts per layer, {moments} the optimizer's moments")

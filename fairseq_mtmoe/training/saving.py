@@ -22,7 +22,7 @@ from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import expert_files, loading, mismatch
 from fairseq_mtmoe.checkpoints.reader import CheckpointFile
-from fairseq_mtmoe.checkpoints.states import content_of, has_experts, is_trunk, split
+from fairseq_mtmoe.checkpoints.states import content_of, has_experts, is_shared_part, split
 from fairseq_mtmoe.errors import UserError, first_line, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters
@@ -48,7 +48,7 @@ def together(original: Callable[..., Any]) -> Callable[..., Any]:
             saved = None
             _follow(trainer)
         if trainer.is_data_parallel_master and saved is not None:
-            expert_files.tidy(cfg.save_dir)
+            expert_files.remove_orphans(cfg.save_dir)
         return saved
 
     return save_checkpoint
@@ -122,8 +122,8 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
     leads, own = trainer.is_data_parallel_master, None
     written: dict[str, Any] | str | None
     try:
-        folder = expert_files.companion(filename) / save_id
-        trunk, content = _parts(trainer, extra_state)
+        folder = expert_files.expert_folder(filename) / save_id
+        shared_part, content = _parts(trainer, extra_state)
         written = None if content is None else expert_files.write_experts(folder, content)
     except Exception as error:  # running out of memory, say: the others must not wait for this process
         own, written = error, _words(error)
@@ -136,16 +136,16 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
         if leads:
             entries = [entry for entry in everything if entry is not None]
             _expect_files(folder, entries, trainer.cfg.checkpoint.save_dir)
-            checkpoint_utils.torch_persistent_save(expert_files.with_files(trunk, save_id, entries), filename)
+            checkpoint_utils.torch_persistent_save(expert_files.with_files(shared_part, save_id, entries), filename)
     except Exception:
         if leads and Path(filename).suffix == ".pt":
-            expert_files.tidy(filename)
+            expert_files.remove_orphans(filename)
         raise
     return str(Path(filename).absolute())
 
 
 def _parts(trainer: Any, extra_state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The trunk, in the first process, and this process's experts, where it writes them; no more leaves a GPU."""
+    """The shared part, in the first process, and this process's experts, where it writes them; no more leaves a GPU."""
     placement, shapes = placement_of(trainer), trained_shapes(trainer)
     assert placement is not None
     if trainer.is_data_parallel_master:
@@ -195,8 +195,8 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
         if isinstance(model, BecomesSparse) and model.is_dense and has_experts(state):
             model.sparsify()
         placement = placement_of(trainer)
-        if placement is None or not (placement.is_sharded or is_trunk(state)):
-            return expert_files.load_trunk(path, file)
+        if placement is None or not (placement.is_sharded or is_shared_part(state)):
+            return expert_files.load_shared_part(path, file)
         try:
             return expert_files.load_local(path, placement, trained_shapes(trainer), is_flat(trainer), file)
         except UserError as error:

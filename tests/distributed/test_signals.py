@@ -45,8 +45,8 @@ def wait_for_update(folder, number):
 
 
 def saved_updates(folder):
-    trunk = expert_files.load_trunk(folder / "run" / "checkpoint_last.pt")
-    return trunk["optimizer_history"][-1]["num_updates"]
+    shared_part = expert_files.load_shared_part(folder / "run" / "checkpoint_last.pt")
+    return shared_part["optimizer_history"][-1]["num_updates"]
 
 
 def messages(folder, ranks):

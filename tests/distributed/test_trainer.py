@@ -112,8 +112,8 @@ def test_a_signal_to_one_process_ends_all_and_the_run_goes_on_as_if_there_were_n
     run = tmp_path / "run"
     for moment, updates in ((("train_step", 2), 2), (("valid_step", 1), 4)):
         assert run_processes(run_until, 2, corpus, run, *moment) == [143, 143]
-        trunk = expert_files.load_trunk(run / "checkpoint_last.pt")
-        assert trunk["optimizer_history"][-1]["num_updates"] == updates
+        shared_part = expert_files.load_shared_part(run / "checkpoint_last.pt")
+        assert shared_part["optimizer_history"][-1]["num_updates"] == updates
     run_processes(run_until, 2, corpus, run)
     outcome = compare(tmp_path / "all", run)
     assert outcome.difference <= 1e-6 and not outcome.leftovers

@@ -143,7 +143,7 @@ def test_a_dense_run_goes_on_too(kind, chain, corpus, tmp_path):
 
 def whole_checkpoint(folder):
     path = folder / "checkpoint_last.pt"
-    return expert_files.whole(path, expert_files.load_trunk(path))
+    return expert_files.whole(path, expert_files.load_shared_part(path))
 
 
 def assert_close(found, right):

@@ -105,18 +105,18 @@ def local_state(state: dict, parameters: list, placement: ExpertPlacement) -> di
 
 
 def write_in_parts(path: Path, state: dict, parameters: list, processes: int) -> dict:
-    """Save as so many processes do, one after the other; returns the trunk."""
+    """Save as so many processes do, one after the other; returns the shared part."""
     first, *_ = parts = placements(len(next(v for k, v in state["model"].items() if EXPERT in k)), processes)
     save_id, files = expert_files.new_id(), []
     for placement in reversed(parts):
-        trunk, content = split(
+        shared_part, content = split(
             local_state(state, parameters, placement), placement, local_parameters(parameters, placement)
         )
-        files.append(expert_files.write_experts(expert_files.companion(path) / save_id, content))
+        files.append(expert_files.write_experts(expert_files.expert_folder(path) / save_id, content))
     assert placement is first
-    trunk = expert_files.with_files(trunk, save_id, files)
-    file_io.save(trunk, str(path))
-    return trunk
+    shared_part = expert_files.with_files(shared_part, save_id, files)
+    file_io.save(shared_part, str(path))
+    return shared_part
 
 
 def assert_same(one: Any, other: Any, where: str = "state") -> None:

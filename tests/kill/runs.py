@@ -155,13 +155,13 @@ def _checkpoints(folder: Path) -> set[str]:
 def _files(checkpoint: Path) -> Iterator[Path]:
     """The files of a checkpoint: its own, and those of its experts."""
     yield checkpoint
-    experts = expert_files.load_trunk(checkpoint).get("experts")
+    experts = expert_files.load_shared_part(checkpoint).get("experts")
     for entry in experts["files"] if experts else ():
-        yield expert_files.companion(checkpoint) / experts["id"] / entry["name"]
+        yield expert_files.expert_folder(checkpoint) / experts["id"] / entry["name"]
 
 
 def _load(checkpoint: Path) -> dict[str, Any]:
-    return expert_files.whole(checkpoint, expert_files.load_trunk(checkpoint))
+    return expert_files.whole(checkpoint, expert_files.load_shared_part(checkpoint))
 
 
 def difference(first: dict[str, Any], second: dict[str, Any]) -> float:

@@ -196,10 +196,10 @@ def test_the_newest_good_one_is_offered(tmp_path):
 def test_a_checkpoint_is_as_good_as_its_experts(tmp_path):
     for name, time in (("last", 900), ("2", 600), ("1", 300)):
         digest = verify(sealed(tmp_path / f"checkpoint_{name}.experts" / "id" / "0-3.pt"))
-        trunk = tmp_path / f"checkpoint_{name}.pt"
-        torch.save({"experts": {"id": "id", "files": [{"name": "0-3.pt", "sha256": digest}]}}, trunk)
-        write_checksum(trunk)
-        dated(trunk, time)
+        shared_part = tmp_path / f"checkpoint_{name}.pt"
+        torch.save({"experts": {"id": "id", "files": [{"name": "0-3.pt", "sha256": digest}]}}, shared_part)
+        write_checksum(shared_part)
+        dated(shared_part, time)
     damaged = change(tmp_path / "checkpoint_last.experts" / "id" / "0-3.pt", 100)
     assert newest_good(damaged) == tmp_path / "checkpoint_2.pt"
     change(tmp_path / "checkpoint_2.experts" / "id" / "0-3.pt", 100)

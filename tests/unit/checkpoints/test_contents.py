@@ -201,7 +201,7 @@ def test_what_is_no_file_is_refused_and_passed_over(tmp_path, kind):
         refused(odd, "must be a checkpoint file, but ", load)
     refused(odd, "must be a checkpoint file, but ", lambda path: file_io.copy(path, f"{path}.copy"))
     assert not has_experts(peek(odd) or {})
-    expert_files.tidy(tmp_path)
+    expert_files.remove_orphans(tmp_path)
     file_io.save(checkpoint(), str(good))
     damaged.write_bytes(good.read_bytes()[:-100])
     refused(damaged, f"the newest good one beside it is `{good}`")
@@ -210,8 +210,8 @@ def test_what_is_no_file_is_refused_and_passed_over(tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_file_of_experts_is_refused(tmp_path, kind):
     state, parameters = trained()
-    trunk = write_in_parts(tmp_path / "checkpoint_last.pt", state, parameters, 2)
-    file = tmp_path / "checkpoint_last.experts" / trunk["experts"]["id"] / "2-3.pt"
+    shared_part = write_in_parts(tmp_path / "checkpoint_last.pt", state, parameters, 2)
+    file = tmp_path / "checkpoint_last.experts" / shared_part["experts"]["id"] / "2-3.pt"
     file.unlink()
     place(file, kind)
     path = str(tmp_path / "checkpoint_last.pt")
@@ -221,18 +221,18 @@ def test_what_is_no_file_of_experts_is_refused(tmp_path, kind):
 def test_experts_in_other_numbers_than_are_named_are_refused(tmp_path):
     state, parameters = trained()
     path = tmp_path / "checkpoint_last.pt"
-    trunk = write_in_parts(path, state, parameters, 2)
-    folder = tmp_path / "checkpoint_last.experts" / trunk["experts"]["id"]
+    shared_part = write_in_parts(path, state, parameters, 2)
+    folder = tmp_path / "checkpoint_last.experts" / shared_part["experts"]["id"]
     content = torch.load(folder / "2-3.pt")
     key = next(iter(content["model"]))
     content["model"][key] = content["model"][key][:1].clone()
-    trunk["experts"]["files"][1]["sha256"] = file_io.save(content, str(folder / "2-3.pt"))
-    file_io.save(trunk, str(path))
-    refused(folder / "2-3.pt", "must be the file that was saved with", lambda _: expert_files.whole(path, trunk))
-    trunk["experts"]["files"][1] |= {"count": 10**12, "name": f"2-{10**12 + 1}.pt"}
-    trunk["experts"]["num_experts"] = 10**12 + 2
+    shared_part["experts"]["files"][1]["sha256"] = file_io.save(content, str(folder / "2-3.pt"))
+    file_io.save(shared_part, str(path))
+    refused(folder / "2-3.pt", "must be the file that was saved with", lambda _: expert_files.whole(path, shared_part))
+    shared_part["experts"]["files"][1] |= {"count": 10**12, "name": f"2-{10**12 + 1}.pt"}
+    shared_part["experts"]["num_experts"] = 10**12 + 2
     os.rename(folder / "2-3.pt", folder / f"2-{10**12 + 1}.pt")
-    refused(folder, "must be the file that was saved with", lambda _: expert_files.whole(path, trunk))
+    refused(folder, "must be the file that was saved with", lambda _: expert_files.whole(path, shared_part))
 
 
 def test_no_odd_file_does_harm(tmp_path):

@@ -9,14 +9,14 @@ import torch
 from fairseq_mtmoe.checkpoints import checksum, expert_files, file_io
 from fairseq_mtmoe.checkpoints.expert_files import (
     ExpertReader,
-    companion,
     copy_with_experts,
+    expert_folder,
     load_local,
     load_mapped,
-    load_trunk,
+    load_shared_part,
     localize,
     read_experts,
-    tidy,
+    remove_orphans,
     whole,
 )
 from fairseq_mtmoe.checkpoints.reader import CheckpointFile, peek
@@ -52,7 +52,7 @@ def parts(checkpoint, tmp_path):
 
 
 def files_of(path):
-    return sorted(companion(path).glob("*/*"))
+    return sorted(expert_folder(path).glob("*/*"))
 
 
 @pytest.mark.parametrize(("num_experts", "writers"), [(4, 1), (4, 2), (4, 4), (8, 2), (8, 4)])
@@ -65,10 +65,10 @@ def test_what_some_processes_wrote_any_others_read(tmp_path, num_experts, writer
     for readers in (1, 2, 4):
         for placement in placements(num_experts, readers):
             expected = local_state(state, parameters, placement)
-            local = localize(path, load_trunk(path), placement, local_parameters(parameters, placement), flat)
+            local = localize(path, load_shared_part(path), placement, local_parameters(parameters, placement), flat)
             assert_same(local, expected)
             assert_same(load_local(path, placement, local_parameters(parameters, placement), flat), expected)
-    assert_same(whole(path, load_trunk(path)), state)
+    assert_same(whole(path, load_shared_part(path)), state)
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -79,9 +79,9 @@ def test_a_whole_checkpoint_gives_every_process_its_share(tmp_path, flat):
     for placement in (*placements(4, 2), *placements(4, 1)):
         expected = local_state(state, parameters, placement)
         local = local_parameters(parameters, placement)
-        assert_same(localize(path, load_trunk(path), placement, local, flat), expected)
+        assert_same(localize(path, load_shared_part(path), placement, local, flat), expected)
         assert_same(load_local(path, placement, local, flat), expected)
-    assert_same(whole(path, load_trunk(path)), state)
+    assert_same(whole(path, load_shared_part(path)), state)
 
 
 def test_a_run_goes_on_in_the_other_precision(tmp_path):
@@ -105,28 +105,28 @@ def test_counts_of_updates_in_tensors_travel(tmp_path):
     for entry in state["last_optimizer_state"]["state"].values():
         entry["step"] = torch.tensor(float(entry["step"]))
     write_in_parts(tmp_path / "a.pt", state, parameters, 2)
-    assert_same(whole(tmp_path / "a.pt", load_trunk(tmp_path / "a.pt")), state)
+    assert_same(whole(tmp_path / "a.pt", load_shared_part(tmp_path / "a.pt")), state)
 
 
 def test_reading_takes_what_overlaps_from_each_file_and_verifies_each_once(checkpoint, parts, monkeypatch):
-    trunk, verified = load_trunk(parts), []
+    shared_part, verified = load_shared_part(parts), []
 
     def note(file):
         verified.append(os.path.basename(file._path))
 
     verify = CheckpointFile.verify
     monkeypatch.setattr(CheckpointFile, "verify", lambda self: self._is_verified or note(self) or verify(self))
-    content = read_experts(parts, trunk, 1, 2)
+    content = read_experts(parts, shared_part, 1, 2)
     assert torch.equal(content["model"][FC1], checkpoint[0]["model"][FC1][1:3]) and len(verified) == 2
     assert {tuple(v.shape[:1]) for v in content["optimizer"][FC1].values() if torch.is_tensor(v)} == {(2,)}
     verified.clear()
-    reader = ExpertReader(parts, trunk)
+    reader = ExpertReader(parts, shared_part)
     assert set(reader.read(2, 1, ["model"])) == {"first", "count", "model"} and reader.read(3, 1)["first"] == 3
     assert verified == ["2-3.pt"]
 
 
 def test_what_is_read_does_not_depend_on_the_files_any_more(parts):
-    content = read_experts(parts, load_trunk(parts), 0, 4)
+    content = read_experts(parts, load_shared_part(parts), 0, 4)
     before = content["model"][FC1].clone()
     for file in files_of(parts):
         file.write_bytes(bytes(file.stat().st_size))
@@ -134,14 +134,14 @@ def test_what_is_read_does_not_depend_on_the_files_any_more(parts):
 
 
 def test_a_missing_file_is_named_with_the_folder_to_copy(parts):
-    trunk = load_trunk(parts)
+    shared_part = load_shared_part(parts)
     files_of(parts)[1].unlink()
     with pytest.raises(UserError, match=r"2-3\.pt` must be there.*checkpoint_last\.experts` must lie beside"):
-        read_experts(parts, trunk, 0, 4)
-    read_experts(parts, trunk, 0, 2)  # nobody else needs it
-    shutil.rmtree(companion(parts))
+        read_experts(parts, shared_part, 0, 4)
+    read_experts(parts, shared_part, 0, 2)  # nobody else needs it
+    shutil.rmtree(expert_folder(parts))
     with pytest.raises(UserError, match=r"0-1\.pt` must be there"):
-        whole(parts, trunk)
+        whole(parts, shared_part)
 
 
 def test_an_older_checkpoint_is_offered_only_with_all_its_experts(parts, tmp_path):
@@ -160,7 +160,7 @@ def test_an_older_checkpoint_is_offered_only_with_all_its_experts(parts, tmp_pat
     with pytest.raises(
         UserError, match=f"copy both, or use an older one: the newest good one beside it is `{whole_one}`"
     ):
-        whole(parts, load_trunk(parts))
+        whole(parts, load_shared_part(parts))
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9, 0.999])
@@ -170,7 +170,7 @@ def test_a_flipped_bit_is_found(parts, place):
     content[int(len(content) * place)] ^= 1
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"0-1\.pt"):
-        read_experts(parts, load_trunk(parts), 0, 1)
+        read_experts(parts, load_shared_part(parts), 0, 1)
 
 
 def test_the_file_of_another_save_is_refused(checkpoint, parts, tmp_path):
@@ -179,7 +179,7 @@ def test_the_file_of_another_save_is_refused(checkpoint, parts, tmp_path):
     mine, others = files_of(parts)[0], files_of(tmp_path / "other.pt")[0]
     shutil.copy(others, mine)
     with pytest.raises(UserError, match=r"0-1\.pt` must be the file that was saved with `.*checkpoint_last\.pt`"):
-        read_experts(parts, load_trunk(parts), 0, 1)
+        read_experts(parts, load_shared_part(parts), 0, 1)
 
 
 def damage_list(experts):
@@ -193,15 +193,15 @@ def damage_list(experts):
 
 
 def test_a_trunk_leads_nowhere_else(parts):
-    trunk = load_trunk(parts)
-    for experts in damage_list(trunk["experts"]):
-        file_io.save({**trunk, "experts": experts}, str(parts))
-        for load in (load_trunk, load_mapped):
+    shared_part = load_shared_part(parts)
+    for experts in damage_list(shared_part["experts"]):
+        file_io.save({**shared_part, "experts": experts}, str(parts))
+        for load in (load_shared_part, load_mapped):
             with pytest.raises(UserError, match="but its list of them is damaged"):
                 load(parts)
-    file_io.save({**trunk, "experts": {"version": 2, "places": []}}, str(parts))
+    file_io.save({**shared_part, "experts": {"version": 2, "places": []}}, str(parts))
     with pytest.raises(UserError, match="newer version"):
-        load_trunk(parts)
+        load_shared_part(parts)
 
 
 def test_another_number_of_experts_is_refused(checkpoint, parts, tmp_path):
@@ -231,11 +231,11 @@ def test_experts_are_seen_without_reading(checkpoint, parts, tmp_path):
 
 
 def test_a_missing_checkpoint_is_one_sentence(tmp_path):
-    for load in (load_trunk, load_mapped, lambda path: load_local(path, ExpertPlacement(4, 0, 2), [], False)):
+    for load in (load_shared_part, load_mapped, lambda path: load_local(path, ExpertPlacement(4, 0, 2), [], False)):
         with pytest.raises(UserError, match="there is none"):
             load(tmp_path / "none.pt")
     with pytest.raises(UserError, match=r"must end in `\.pt`"):
-        companion(tmp_path / "checkpoint")
+        expert_folder(tmp_path / "checkpoint")
 
 
 def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tmp_path):
@@ -245,9 +245,9 @@ def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tm
     assert [file.name for file in files_of(target)] == ["0-1.pt", "2-3.pt"]  # those of before are gone
     assert all(map(os.path.samefile, files_of(parts), files_of(target)))
     copy_with_experts(parts, target)
-    shutil.rmtree(companion(parts))
+    shutil.rmtree(expert_folder(parts))
     parts.unlink()
-    assert_same(whole(target, load_trunk(target)), checkpoint[0])
+    assert_same(whole(target, load_shared_part(target)), checkpoint[0])
 
 
 def test_a_copy_to_another_disk_is_a_copy(checkpoint, parts, tmp_path, monkeypatch):
@@ -257,14 +257,14 @@ def test_a_copy_to_another_disk_is_a_copy(checkpoint, parts, tmp_path, monkeypat
     monkeypatch.setattr(os, "link", no_link)
     copy_with_experts(parts, tmp_path / "copy.pt")
     assert not any(map(os.path.samefile, files_of(parts), files_of(tmp_path / "copy.pt")))
-    assert_same(whole(tmp_path / "copy.pt", load_trunk(tmp_path / "copy.pt")), checkpoint[0])
+    assert_same(whole(tmp_path / "copy.pt", load_shared_part(tmp_path / "copy.pt")), checkpoint[0])
 
 
 def test_a_copy_of_a_whole_checkpoint_takes_the_place_of_one_in_parts(checkpoint, parts, tmp_path):
     file_io.save(checkpoint[0], str(tmp_path / "whole.pt"))
     copy_with_experts(tmp_path / "whole.pt", parts)
-    assert not companion(parts).exists()
-    assert_same(load_trunk(parts), checkpoint[0])
+    assert not expert_folder(parts).exists()
+    assert_same(load_shared_part(parts), checkpoint[0])
 
 
 def test_a_copy_that_lacks_a_file_changes_nothing(checkpoint, parts, tmp_path):
@@ -275,18 +275,18 @@ def test_a_copy_that_lacks_a_file_changes_nothing(checkpoint, parts, tmp_path):
     with pytest.raises(UserError, match=r"2-3\.pt` must be a checkpoint file, but there is none"):
         copy_with_experts(parts, target)
     assert len(files_of(target)) == 2
-    assert_same(whole(target, load_trunk(target)), state)
+    assert_same(whole(target, load_shared_part(target)), state)
 
 
 def test_tidying_removes_what_no_trunk_names_and_nothing_else(checkpoint, parts, tmp_path):
     kept = files_of(parts)
-    stale = companion(parts) / "00112233445566aa"
+    stale = expert_folder(parts) / "00112233445566aa"
     foreign = [
-        companion(parts) / "notes.txt",
-        companion(parts) / "other" / "0-1.pt",
-        companion(parts) / "bbbbbbbbbbbbbbbb" / "notes.txt",
+        expert_folder(parts) / "notes.txt",
+        expert_folder(parts) / "other" / "0-1.pt",
+        expert_folder(parts) / "bbbbbbbbbbbbbbbb" / "notes.txt",
         tmp_path / "my.experts" / "0-1.pt",
-        tmp_path / "out.experts" / "0123456789abcdef" / "0-1.pt",  # whose trunk another command is going to write
+        tmp_path / "out.experts" / "0123456789abcdef" / "0-1.pt",  # whose shared part another command is going to write
         tmp_path / "folder" / "0123456789abcdef" / "0-1.pt",
     ]
     with pytest.raises(KeyboardInterrupt), replacing(stale / "4-7.pt") as partial:
@@ -295,27 +295,27 @@ def test_tidying_removes_what_no_trunk_names_and_nothing_else(checkpoint, parts,
     for file in (*foreign, *gone):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
-    tidy(tmp_path)
+    remove_orphans(tmp_path)
     assert all(file.exists() for file in (*kept, *foreign)) and not any(file.exists() for file in gone)
     assert not stale.exists() and not (tmp_path / "checkpoint_1_2.experts").exists()
 
 
 def test_tidying_one_checkpoint_leaves_the_others(parts, tmp_path):
     other = tmp_path / "checkpoint_7.experts" / "0123456789abcdef" / "0-7.pt"
-    stale = companion(parts) / "00112233445566aa" / "0-3.pt"
+    stale = expert_folder(parts) / "00112233445566aa" / "0-3.pt"
     for file in (other, stale):
         file.parent.mkdir(parents=True)
         file.write_text("x")
-    tidy(parts)
+    remove_orphans(parts)
     assert other.exists() and not stale.exists() and len(files_of(parts)) == 2
 
 
 def test_tidying_keeps_all_beside_a_trunk_that_cannot_be_read(parts):
-    stale = companion(parts) / "00112233445566aa" / "0-3.pt"
+    stale = expert_folder(parts) / "00112233445566aa" / "0-3.pt"
     stale.parent.mkdir()
     stale.write_text("x")
     parts.write_bytes(parts.read_bytes()[:-3000])
-    tidy(parts)
+    remove_orphans(parts)
     assert stale.exists() and len(files_of(parts)) == 3
 
 

@@ -9,7 +9,7 @@ from fairseq.models.ema.ema import EMA
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.average import average
-from fairseq_mtmoe.checkpoints.expert_files import companion, load_trunk, save_with_experts, whole
+from fairseq_mtmoe.checkpoints.expert_files import expert_folder, load_shared_part, save_with_experts, whole
 from fairseq_mtmoe.checkpoints.loading import load_ema
 from fairseq_mtmoe.checkpoints.prices import prices_of, put_prices, with_prices, without_prices
 from fairseq_mtmoe.checkpoints.reshard import write_in_parts as reshard
@@ -76,23 +76,23 @@ def test_a_trunk_gets_them_too_and_keeps_its_experts(tmp_path):
     source, target = tmp_path / "source.pt", tmp_path / "target.pt"
     write_in_parts(source, state, parameters, 2)
     for path in (target, source):  # the last in its own place
-        save_with_experts(put_prices(load_trunk(source), prices, prices), source, path)
-        assert_same(whole(path, load_trunk(path)), put_prices(state, prices, prices))
-        assert len(list(companion(path).glob("*/*.pt"))) == 2 and len(list(companion(path).iterdir())) == 1
+        save_with_experts(put_prices(load_shared_part(source), prices, prices), source, path)
+        assert_same(whole(path, load_shared_part(path)), put_prices(state, prices, prices))
+        assert len(list(expert_folder(path).glob("*/*.pt"))) == 2 and len(list(expert_folder(path).iterdir())) == 1
 
 
 def test_a_trunk_whose_experts_are_gone_leaves_what_was_there(tmp_path):
     state, parameters = priced()
     source, target = tmp_path / "source.pt", tmp_path / "target.pt"
-    trunk = write_in_parts(source, state, parameters, 2)
+    shared_part = write_in_parts(source, state, parameters, 2)
     write_in_parts(target, state, parameters, 4)
-    next(companion(source).glob("*/2-3.pt")).unlink()
+    next(expert_folder(source).glob("*/2-3.pt")).unlink()
     with pytest.raises(UserError, match=r"2-3\.pt"):
-        save_with_experts(trunk, source, target)
+        save_with_experts(shared_part, source, target)
     with pytest.raises(UserError, match=r"2-3\.pt"):
-        save_with_experts(trunk, source, tmp_path / "new.pt")
-    assert_same(whole(target, load_trunk(target)), state)
-    assert not (tmp_path / "new.pt").exists() and not companion(tmp_path / "new.pt").exists()
+        save_with_experts(shared_part, source, tmp_path / "new.pt")
+    assert_same(whole(target, load_shared_part(target)), state)
+    assert not (tmp_path / "new.pt").exists() and not expert_folder(tmp_path / "new.pt").exists()
 
 
 # ---- what commands do ----
@@ -102,7 +102,7 @@ def test_resharding_there_and_back(tmp_path):
     state, _ = priced()
     file_io.save(state, str(tmp_path / "whole.pt"))
     reshard(tmp_path / "whole.pt", tmp_path / "parts.pt", 3)
-    assert_same(prices_of(load_trunk(tmp_path / "parts.pt")["model"]), prices_of(state["model"]))
+    assert_same(prices_of(load_shared_part(tmp_path / "parts.pt")["model"]), prices_of(state["model"]))
     write_whole(tmp_path / "parts.pt", tmp_path / "again.pt")
     assert_same(file_io.load(str(tmp_path / "again.pt")), state)
 

@@ -58,7 +58,7 @@ def test_of_a_checkpoint_in_parts_each_needed_file_is_opened_once(checkpoints, o
     assert local(folder / "parts.pt", parameters)["model"]
     assert opened() == ["parts.pt", "0-1.pt"]  # experts 2 and 3 are another process's
     _opened.clear()
-    assert expert_files.whole(folder / "parts.pt", expert_files.load_trunk(folder / "parts.pt"))["model"]
+    assert expert_files.whole(folder / "parts.pt", expert_files.load_shared_part(folder / "parts.pt"))["model"]
     assert opened() == ["parts.pt", "0-1.pt", "2-3.pt"]
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import reshard
-from fairseq_mtmoe.checkpoints.expert_files import companion, load_trunk, whole
+from fairseq_mtmoe.checkpoints.expert_files import expert_folder, load_shared_part, whole
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.states import assert_same, trained, write_in_parts
 
 
 def names_of(path):
-    return sorted(file.name for file in companion(path).glob("*/*"))
+    return sorted(file.name for file in expert_folder(path).glob("*/*"))
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -28,9 +28,9 @@ def test_parts_of_any_size_hold_the_same(tmp_path, flat, whole_before):
     for size, names in ((8, ["0-7.pt"]), (3, ["0-2.pt", "3-5.pt", "6-7.pt"]), (1, [f"{i}-{i}.pt" for i in range(8)])):
         target = tmp_path / f"out{size}.pt"
         assert reshard.write_in_parts(source, target, size) == len(names) and names_of(target) == names
-        assert_same(whole(target, load_trunk(target)), state)
+        assert_same(whole(target, load_shared_part(target)), state)
         reshard.write_whole(target, tmp_path / "single.pt")
-        assert_same(load_trunk(tmp_path / "single.pt"), state)
+        assert_same(load_shared_part(tmp_path / "single.pt"), state)
 
 
 def test_a_file_of_some_experts_holds_no_bytes_of_others(tmp_path):
@@ -38,7 +38,9 @@ def test_a_file_of_some_experts_holds_no_bytes_of_others(tmp_path):
     torch.save(state, tmp_path / "in.pt")
     reshard.write_in_parts(tmp_path / "in.pt", tmp_path / "eight.pt", 8)
     reshard.write_in_parts(tmp_path / "in.pt", tmp_path / "one.pt", 1)
-    sizes = [file.stat().st_size for path in ("eight.pt", "one.pt") for file in companion(tmp_path / path).glob("*/*")]
+    sizes = [
+        file.stat().st_size for path in ("eight.pt", "one.pt") for file in expert_folder(tmp_path / path).glob("*/*")
+    ]
     values = sum(v.nbytes for k, v in state["model"].items() if ".moe.experts." in k) / 8 * (1 + 1 + 2 + 2 + 2)
     assert all(size < 1.2 * values + 30_000 for size in sizes[1:]) and sizes[0] > 8 * values
 
@@ -62,11 +64,11 @@ def test_moments_that_cannot_be_told_apart_are_refused(tmp_path):
         torch.save(wrong, tmp_path / "in.pt")
         with pytest.raises(UserError, match="must hold the optimizer's moments of all parameters"):
             reshard.write_in_parts(tmp_path / "in.pt", tmp_path / "out.pt", 2)
-    assert not (tmp_path / "out.pt").exists() and not companion(tmp_path / "out.pt").exists()
+    assert not (tmp_path / "out.pt").exists() and not expert_folder(tmp_path / "out.pt").exists()
     del frozen["last_optimizer_state"]
     torch.save(frozen, tmp_path / "in.pt")
     reshard.write_in_parts(tmp_path / "in.pt", tmp_path / "out.pt", 2)
-    assert_same(whole(tmp_path / "out.pt", load_trunk(tmp_path / "out.pt")), frozen)
+    assert_same(whole(tmp_path / "out.pt", load_shared_part(tmp_path / "out.pt")), frozen)
 
 
 def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
@@ -87,5 +89,5 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
             reshard.write_in_parts(source, target, size)
         with pytest.raises(UserError, match="No space left"):
             reshard.write_in_parts(source, tmp_path / "other.pt", 1)
-    assert names_of(target) == ["0-3.pt"] and not companion(tmp_path / "other.pt").exists()
-    assert_same(whole(target, load_trunk(target)), state)
+    assert names_of(target) == ["0-3.pt"] and not expert_folder(tmp_path / "other.pt").exists()
+    assert_same(whole(target, load_shared_part(target)), state)

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints.states import count_experts, is_trunk, join, split
+from fairseq_mtmoe.checkpoints.states import count_experts, is_shared_part, join, split
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers.states import EXPERT, assert_same, local_parameters, local_state, placements, trained
@@ -19,14 +19,18 @@ def test_the_trunk_has_no_experts_and_the_content_nothing_else(flat):
     original = copy.deepcopy(state)
     placement = placements(4, 2)[1]
     local = local_state(state, parameters, placement)
-    trunk, content = split(local, placement, local_parameters(parameters, placement))
+    shared_part, content = split(local, placement, local_parameters(parameters, placement))
     assert_same(state, original)
-    assert is_trunk(trunk) and not is_trunk(state)
-    for tensors in (trunk["model"], trunk["extra_state"]["ema"], trunk["extra_state"]["ema_fp32_params"]):
+    assert is_shared_part(shared_part) and not is_shared_part(state)
+    for tensors in (
+        shared_part["model"],
+        shared_part["extra_state"]["ema"],
+        shared_part["extra_state"]["ema_fp32_params"],
+    ):
         assert tensors and not any(EXPERT in name for name in tensors)
-    names = trunk["experts"]["optimizer_names"]
+    names = shared_part["experts"]["optimizer_names"]
     assert names == {index: name for index, (name, _) in enumerate(parameters)}
-    moments = trunk["last_optimizer_state"]
+    moments = shared_part["last_optimizer_state"]
     assert moments["param_groups"][0]["params"] == list(names) and moments.get("loss_scale") == (
         128.0 if flat else None
     )
@@ -47,8 +51,8 @@ def test_the_trunk_has_no_experts_and_the_content_nothing_else(flat):
 
 def test_what_a_trunk_saves_of_a_vector_is_no_more_than_its_own_part():
     state, parameters = trained(4, flat=True)
-    trunk, _ = split(state, ExpertPlacement(4, 0, 4), parameters)
-    for entry in trunk["last_optimizer_state"]["state"].values():
+    shared_part, _ = split(state, ExpertPlacement(4, 0, 4), parameters)
+    for entry in shared_part["last_optimizer_state"]["state"].values():
         assert entry["exp_avg"].untyped_storage().nbytes() == entry["exp_avg"].nbytes
 
 
@@ -89,12 +93,12 @@ def test_moments_that_are_not_the_parameters_are_refused():
         split(state, ExpertPlacement(4, 0, 4), parameters)
 
 
-def test_a_run_that_saves_no_optimizer_has_trunks_without():
+def test_a_run_that_saves_no_optimizer_has_shared_parts_without():
     state, parameters = trained(4)
     del state["last_optimizer_state"], state["extra_state"]["ema_fp32_params"]
-    trunk, content = split(state, ExpertPlacement(4, 0, 4), parameters)
+    shared_part, content = split(state, ExpertPlacement(4, 0, 4), parameters)
     assert "optimizer" not in content and "ema_fp32_params" not in content
-    assert_same(join(trunk, content), state)
+    assert_same(join(shared_part, content), state)
 
 
 def test_moments_before_the_first_update_are_none():

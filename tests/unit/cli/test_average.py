@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import reshard
-from fairseq_mtmoe.checkpoints.expert_files import companion, load_trunk
+from fairseq_mtmoe.checkpoints.expert_files import expert_folder, load_shared_part
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from tests.helpers import untrained
@@ -33,8 +33,8 @@ def mean_of(*numbers):
 
 
 def assert_mean(path, *numbers):
-    state = load_trunk(path)
-    assert "last_optimizer_state" not in state and not companion(path).exists()
+    state = load_shared_part(path)
+    assert "last_optimizer_state" not in state and not expert_folder(path).exists()
     for key, value in mean_of(*numbers).items():
         torch.testing.assert_close(state["model"][key], value)
 
@@ -90,7 +90,7 @@ def test_generate_reads_the_mean(tmp_path):
     untrained.save_model(data, tmp_path / "one.pt", *untrained.SPARSE)
     reshard.write_in_parts(tmp_path / "one.pt", tmp_path / "parts.pt", 3)
     average("--inputs", tmp_path / "parts.pt", tmp_path / "one.pt", "--output", tmp_path / "mean.pt")
-    before, mean = (load_trunk(tmp_path / name)["model"] for name in ("one.pt", "mean.pt"))
+    before, mean = (load_shared_part(tmp_path / name)["model"] for name in ("one.pt", "mean.pt"))
     assert list(before) == list(mean) and all(torch.equal(before[key], mean[key]) for key in before)
     text = generate(
         data, tmp_path / "mean.pt", "bb", "--lang-pairs", "en-aa,en-bb,en-cc", "--max-len-b", 5, "--beam", 1

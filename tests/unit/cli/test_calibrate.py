@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.expert_files import companion, copy_with_experts, load_trunk, whole
+from fairseq_mtmoe.checkpoints.expert_files import copy_with_experts, expert_folder, load_shared_part, whole
 from fairseq_mtmoe.checkpoints.prices import prices_of, without_prices
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
@@ -37,7 +37,7 @@ def test_a_checkpoint_in_one_file_stays_in_one(tmp_path):
     assert len(prices_of(after["model"])) == 4
     before["cfg"]["model"]["base_evaluation"] = "prices"  # an option that can be overridden from now on
     assert_same({**after, "model": without_prices(after["model"])}, before)
-    assert not companion(out).exists()
+    assert not expert_folder(out).exists()
 
 
 def test_the_command_itself_lets_models_be_evaluated_by_prices(tmp_path, caplog):
@@ -53,8 +53,8 @@ def test_the_command_itself_lets_models_be_evaluated_by_prices(tmp_path, caplog)
 def test_a_checkpoint_in_parts_stays_in_parts(tmp_path):
     out = tmp_path / "out.pt"
     shown = calibrate(PARTS, out, DATA)
-    assert shown.endswith(f"{out}: prices of 2 updates, experts in {companion(out)}\n")
-    before, after = (whole(path, load_trunk(path)) for path in (PARTS, out))
+    assert shown.endswith(f"{out}: prices of 2 updates, experts in {expert_folder(out)}\n")
+    before, after = (whole(path, load_shared_part(path)) for path in (PARTS, out))
     assert list(before["model"]) == list(without_prices(after["model"])) and len(prices_of(after["model"])) == 4
     before["cfg"]["model"]["base_evaluation"] = "prices"  # an option that can be overridden from now on
     assert_same({**after, "model": without_prices(after["model"])}, before)
@@ -81,7 +81,7 @@ def test_the_checkpoint_itself_may_be_replaced_when_told(tmp_path, name):
     calibrate(path, path, DATA, "--overwrite")
     other = tmp_path / "other.pt"
     calibrate(name, other, DATA)
-    assert_same(whole(path, load_trunk(path)), whole(other, load_trunk(other)))
+    assert_same(whole(path, load_shared_part(path)), whole(other, load_shared_part(other)))
     assert name.read_bytes() == before
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_calibrated_is_one_sentence_and_writes_nothing(tmp_path, 
 
 def test_an_expert_file_that_is_missing_is_named(tmp_path):
     copy_with_experts(PARTS, tmp_path / "in.pt")
-    shutil.rmtree(companion(tmp_path / "in.pt"))
+    shutil.rmtree(expert_folder(tmp_path / "in.pt"))
     with pytest.raises(UserError, match=r"in\.experts` must lie beside"):
         calibrate(tmp_path / "in.pt", tmp_path / "out.pt", DATA)
     assert [path.name for path in tmp_path.iterdir()] == ["in.pt"]
@@ -112,7 +112,7 @@ def test_an_expert_file_that_is_missing_is_named(tmp_path):
 def test_ctrl_c_leaves_what_was_there(tmp_path, monkeypatch, place):
     out = tmp_path / "out.pt"
     calibrate(PARTS, out, DATA)
-    before, files = whole(out, load_trunk(out)), sorted(tmp_path.rglob("*"))
+    before, files = whole(out, load_shared_part(out)), sorted(tmp_path.rglob("*"))
 
     def interrupt(*_args, **_kwargs):
         raise KeyboardInterrupt
@@ -124,7 +124,7 @@ def test_ctrl_c_leaves_what_was_there(tmp_path, monkeypatch, place):
                                                "--updates", "2"])  # fmt: skip
         assert result.exit_code == 1 and "Aborted!" in result.output
     assert sorted(tmp_path.rglob("*")) == files
-    assert_same(whole(out, load_trunk(out)), before)
+    assert_same(whole(out, load_shared_part(out)), before)
 
 
 def test_a_checkpoint_that_its_run_replaced_meanwhile_is_not_written_over(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fairseq_mtmoe.checkpoints.expert_files import companion, load_trunk, whole
+from fairseq_mtmoe.checkpoints.expert_files import expert_folder, load_shared_part, whole
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.states import assert_same, trained, write_in_parts
@@ -27,15 +27,15 @@ def test_there_and_back(checkpoint, tmp_path):
     source, state = checkpoint
     one, parts = tmp_path / "one.pt", tmp_path / "parts.pt"
     assert reshard(source, one, "--single-file").output == f"{one}: all experts in one file\n"
-    assert_same(load_trunk(one), state)
+    assert_same(load_shared_part(one), state)
     output = reshard(one, parts, "--experts-per-file", 3).output
     assert output == f"{parts}: experts in 2 files in {tmp_path / 'parts.experts'}\n"
-    assert_same(whole(parts, load_trunk(parts)), state)
+    assert_same(whole(parts, load_shared_part(parts)), state)
     assert "in 1 file in" in reshard(source, parts, "--experts-per-file", 4, "--overwrite").output
-    assert [file.name for file in companion(parts).glob("*/*")] == ["0-3.pt"]
+    assert [file.name for file in expert_folder(parts).glob("*/*")] == ["0-3.pt"]
     reshard(source, parts, "--single-file", "--overwrite")
-    assert not companion(parts).exists()
-    assert_same(load_trunk(parts), state)
+    assert not expert_folder(parts).exists()
+    assert_same(load_shared_part(parts), state)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_no_checkpoint_is_lost(checkpoint, tmp_path):
     with pytest.raises(UserError, match="`OUT` must be a file that does not exist yet, or be given with `--overwrite`"):
         reshard(source, tmp_path / "out.pt", "--single-file")
     assert (tmp_path / "out.pt").read_text() == "mine"
-    assert_same(whole(source, load_trunk(source)), state)
+    assert_same(whole(source, load_shared_part(source)), state)
 
 
 def test_other_checkpoints_are_one_sentence(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.expert_files import companion
+from fairseq_mtmoe.checkpoints.expert_files import expert_folder
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from tests.golden.old_runs import OLD
@@ -29,11 +29,11 @@ def test_what_is_there_is_overwritten_only_when_told(tmp_path):
     before = sparse.read_bytes()
     with pytest.raises(UserError, match="`SPARSE` must be a file that does not exist yet, or be given with `--overw"):
         upcycle(DENSE, sparse, "--num-experts", 2)
-    assert sparse.read_bytes() == before and companion(sparse).exists()
+    assert sparse.read_bytes() == before and expert_folder(sparse).exists()
     upcycle(DENSE, sparse, "--num-experts", 3, "--overwrite")
     state = file_io.load(str(sparse))["model"]
     assert {len(value) for key, value in state.items() if ".experts." in key} == {3}
-    assert not companion(sparse).exists()
+    assert not expert_folder(sparse).exists()
 
 
 def test_what_is_read_is_never_overwritten(tmp_path):

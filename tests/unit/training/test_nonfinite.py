@@ -63,8 +63,8 @@ def test_only_checkpoints_with_finite_weights_are_offered(tmp_path):
     assert newest_good(tmp_path / "checkpoint_last.pt").name == "checkpoint1.pt"
     experts = tmp_path / "checkpoint4.experts" / "id" / "0-1.pt"
     digest = file_io.save({"model": {"w": torch.tensor([float("nan")])}}, str(experts))
-    trunk = {"model": {}, "experts": {"id": "id", "files": [{"name": "0-1.pt", "sha256": digest}]}}
-    file_io.save(trunk, str(tmp_path / "checkpoint4.pt"))
+    shared_part = {"model": {}, "experts": {"id": "id", "files": [{"name": "0-1.pt", "sha256": digest}]}}
+    file_io.save(shared_part, str(tmp_path / "checkpoint4.pt"))
     assert newest_good_in(tmp_path).name == "checkpoint1.pt"
 
 
