@@ -152,7 +152,7 @@ def surroundings() -> dict[str, Any]:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a file that is complete or absent."""
-    from fairseq_mtmoe.files import write_text
+    from fairseq_mtmoe.io.files import write_text
 
     write_text(path, json.dumps(content, indent=2) + "\n")
 

@@ -18,7 +18,7 @@ import click
 from measure import RESULTS, Ratio
 
 from fairseq_mtmoe.data.translation.tiers import FROM_LOW
-from fairseq_mtmoe.files import write_text
+from fairseq_mtmoe.io.files import write_text
 
 FIGURES = RESULTS / "figures.json"
 TIERS = (*FROM_LOW, "all")

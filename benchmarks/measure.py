@@ -27,7 +27,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from fairseq_mtmoe.files import write_text
+from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.markdown import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent

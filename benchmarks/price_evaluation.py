@@ -26,7 +26,7 @@ from price_runs import DENSE, GREEDY, PRICES, WITHIN
 from torch import Tensor, nn
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.files import read_json, write_text
+from fairseq_mtmoe.io.files import read_json, write_text
 from fairseq_mtmoe.moe import BaseGate, MoELayer
 
 EVALUATION = "evaluation.json"

@@ -19,7 +19,7 @@ from price_runs import BALANCED, DATA_SETS, DENSE, GREEDY, PRICED, PRICES, WITHI
 
 from fairseq_mtmoe.analysis.plots.sheet import save
 from fairseq_mtmoe.analysis.scores import ALL
-from fairseq_mtmoe.files import write_text
+from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.markdown import markdown_table
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF++"}

@@ -17,7 +17,7 @@ from fairseq_mtmoe.analysis.plots.perplexity import perplexity_figure
 from fairseq_mtmoe.analysis.plots.sheet import save
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
 from fairseq_mtmoe.analysis.series import PerplexitySeries, Run, read_run
-from fairseq_mtmoe.files import write_text
+from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.markdown import markdown_table
 
 GROUPS = (*TIERS, ALL)

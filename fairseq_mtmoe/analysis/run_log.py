@@ -14,7 +14,7 @@ from typing import Any
 
 from fairseq_mtmoe.analysis.event_fields import is_count, what_is_wrong
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import read_bytes, regular_file
+from fairseq_mtmoe.io.files import read_bytes, regular_file
 
 FILE_NAME = "mtmoe.jsonl"
 

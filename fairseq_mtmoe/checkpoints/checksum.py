@@ -29,7 +29,7 @@ import torch
 
 from fairseq_mtmoe.checkpoints.contents import is_plain, read
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import regular_file
+from fairseq_mtmoe.io.files import regular_file
 
 _PREFIX = b"mtmoe sha256:"
 _COMMENT_SIZE = len(_PREFIX) + 64

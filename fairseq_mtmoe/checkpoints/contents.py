@@ -24,7 +24,7 @@ import torch
 
 from fairseq_mtmoe.checkpoints.options import check_options
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import regular_file
+from fairseq_mtmoe.io.files import regular_file
 
 _MOST_STEPS = 2_000_000  # some hundred for each parameter with its moments; they take torch about 8 s
 _LARGE, _MOST_LARGE = 2**61 - 1, 1000  # integers from here on can be keys that all have one hash

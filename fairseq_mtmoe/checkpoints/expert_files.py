@@ -37,7 +37,7 @@ from fairseq_mtmoe.checkpoints.states import (
     whole_shapes,
 )
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import replacing
+from fairseq_mtmoe.io.files import replacing
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters
 

@@ -23,7 +23,7 @@ import torch
 from fairseq_mtmoe.checkpoints.checksum import write_checksum
 from fairseq_mtmoe.checkpoints.reader import CheckpointFile
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import replacing
+from fairseq_mtmoe.io.files import replacing
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
 from fairseq_mtmoe.checkpoints.reader import readable
 from fairseq_mtmoe.checkpoints.states import AVERAGES, PARTS
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import regular_file
+from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.moe.parallel.placement import are_whole, whole_models
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fairseq_mtmoe.checkpoints import checksum, contents
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import regular_file
+from fairseq_mtmoe.io.files import regular_file
 
 State = dict[str, Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from fairseq_mtmoe.analysis import scores as scoring
 from fairseq_mtmoe.analysis.scores import PairScore
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import check_writable, read_text, write_text
+from fairseq_mtmoe.io.files import check_writable, read_text, write_text
 
 JSON_FILE, MARKDOWN_FILE = "scores.json", "scores.md"
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import track
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import output_file
+from fairseq_mtmoe.io.files import output_file
 
 
 @click.command("average")

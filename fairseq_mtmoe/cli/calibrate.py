@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import check_writable, output_file, regular_file
+from fairseq_mtmoe.io.files import check_writable, output_file, regular_file
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.calibration import Calibrated, LayerPrices

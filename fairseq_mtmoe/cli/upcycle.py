@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fairseq_mtmoe.files import output_file
+from fairseq_mtmoe.io.files import output_file
 
 
 @click.command("upcycle")

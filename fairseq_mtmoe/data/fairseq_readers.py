@@ -19,7 +19,7 @@ from fairseq.file_io import PathManager
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.files import read_text, regular_file
+from fairseq_mtmoe.io.files import read_text, regular_file
 
 
 def with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dictionary, Any], None]:

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.files import read_text, regular_file
+from fairseq_mtmoe.io.files import read_text, regular_file
 
 # Whole numbers, by the code that fairseq writes in the header.
 _TYPES: dict[int, type[np.integer]] = {

@@ -17,7 +17,7 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.test_sets import folders
-from fairseq_mtmoe.files import text_lines
+from fairseq_mtmoe.io.files import text_lines
 
 TEXT, FAIRSEQ = "text", "fairseq"
 WAYS = (TEXT, FAIRSEQ)

@@ -16,7 +16,7 @@ from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.translation.pairs import split_prefix
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.files import regular_file
+from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import whole_models
 
 # Tasks that translate one pair at a time at inference.

@@ -1,1 +1,1 @@
-"""What programs read and people look at, written down."""
+"""Files: complete or absent, read only for what they are; tables for people."""

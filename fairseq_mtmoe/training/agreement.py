@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import regular_file
+from fairseq_mtmoe.io.files import regular_file
 
 Options = dict[str, Any]  # by name, as they are written on the command line; plain values
 

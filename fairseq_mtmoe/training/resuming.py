@@ -18,7 +18,7 @@ from fairseq.optim import OPTIMIZER_REGISTRY
 
 from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.files import regular_file
+from fairseq_mtmoe.io.files import regular_file
 
 LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for this file in `--save-dir`
 

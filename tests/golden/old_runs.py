@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_mtmoe.files import write_text
+from fairseq_mtmoe.io.files import write_text
 from tests.helpers import commands
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes

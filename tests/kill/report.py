@@ -17,7 +17,7 @@ from pathlib import Path
 
 from measure import RESULTS, surroundings, where_and_how
 
-from fairseq_mtmoe.files import write_text
+from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.markdown import markdown_table
 from tests.helpers.digits import make_digit_corpus
 from tests.kill.moments import ONE_PROCESS, TWO_PROCESSES, Case, drawn

@@ -18,14 +18,13 @@ MAY_IMPORT = {
     "errors": set(),
     "known_warnings": set(),
     "protocols": set(),
-    "files": {"errors"},
     "io": {"errors"},
     "moe": {"errors"},
     "data/sampling": {"errors"},
-    "data/translation/tiers": {"errors", "files"},
-    "data/corpora": {"io", "errors", "files", "data/translation/tiers", "data/sampling"},
-    "analysis": {"io", "errors", "files", "data/translation/tiers"},
-    "checkpoints": {"protocols", "errors", "files", "moe", "optim"},
+    "data/translation/tiers": {"errors", "io"},
+    "data/corpora": {"io", "errors", "data/translation/tiers", "data/sampling"},
+    "analysis": {"io", "errors", "data/translation/tiers"},
+    "checkpoints": {"protocols", "errors", "io", "moe", "optim"},
     "options": {"errors", "moe"},
     "slots": {"errors", "moe", "checkpoints", "options"},
     "backbones": set(),
@@ -38,7 +37,7 @@ MAY_IMPORT = {
         "data/translation/tiers",
         "protocols",
         "errors",
-        "files",
+        "io",
         "known_warnings",
         "moe",
         "checkpoints",
@@ -47,13 +46,13 @@ MAY_IMPORT = {
         "optim",
     },
     "fairseq_patches": {"errors", "checkpoints", "data", "training"},
-    "data": {"protocols", "errors", "files"},
+    "data": {"protocols", "errors", "io"},
     "data/mixtures": {"errors", "data/sampling"},
-    "data/translation": {"errors", "files", "data", "data/mixtures", "data/sampling", "data/translation/tiers"},
+    "data/translation": {"errors", "io", "data", "data/mixtures", "data/sampling", "data/translation/tiers"},
     "evaluation": {
         "protocols",
         "errors",
-        "files",
+        "io",
         "moe",
         "checkpoints",
         "data",
@@ -63,13 +62,13 @@ MAY_IMPORT = {
     "tasks": {"criterions", "tasks/translation"},
     "tasks/_multitask": {"protocols", "errors", "analysis", "data", "data/mixtures", "data/sampling", "slots"},
     "tasks/translation": {
-        *("errors", "files", "slots", "tasks/_multitask"),
+        *("errors", "io", "slots", "tasks/_multitask"),
         *("data/mixtures", "data/translation", "data/translation/tiers"),
     },
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {"errors", "moe", "checkpoints", "slots", "options", "backbones/translation"}
-NO_FAIRSEQ = ("errors", "protocols", "files", "moe", "slots", "data/sampling", "analysis")
+NO_FAIRSEQ = ("errors", "protocols", "io", "moe", "slots", "data/sampling", "analysis")
 
 
 def place_of(dotted: str) -> str:

@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import replacing
+from fairseq_mtmoe.io.files import replacing
 
 STYLE: dict[Any, Any] = {
     "font.size": 9.0,

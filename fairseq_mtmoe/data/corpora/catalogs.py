@@ -24,7 +24,7 @@ from fairseq_mtmoe.data.corpora.groups import Groups
 from fairseq_mtmoe.data.corpora.locales import is_english, language_code
 from fairseq_mtmoe.data.corpora.plurals import singular_and_plural_form
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import read_bytes
+from fairseq_mtmoe.io.files import read_bytes
 
 _MAGIC = b"\xde\x12\x04\x95"
 """How a little-endian catalog begins."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import read_bytes, read_json
+from fairseq_mtmoe.io.files import read_bytes, read_json
 
 STAMP = "stamp.json"
 

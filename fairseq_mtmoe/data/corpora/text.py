@@ -12,7 +12,7 @@ from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.clean import Changes, changes_of, normalise
 from fairseq_mtmoe.data.translation.tiers import read_tiers
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import read_bytes, regular_file, text_lines
+from fairseq_mtmoe.io.files import read_bytes, regular_file, text_lines
 
 _FILE_NAME = re.compile(r"(?P<split>train|valid|test)\.(?P<pair>[^.-]+-[^.-]+)\.(?P<lang>[^.-]+)")
 

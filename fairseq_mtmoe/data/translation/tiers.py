@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.files import read_json
+from fairseq_mtmoe.io.files import read_json
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTok
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.files import read_json, read_text, text_lines
+from fairseq_mtmoe.io.files import read_json, read_text, text_lines
 
 TASK_IDS = ("target", "source", "pair")
 _INDEX_FILE = re.compile(r".+\.([^.-]+)-([^.-]+)\.[^.]+\.idx")

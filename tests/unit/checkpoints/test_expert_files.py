@@ -22,7 +22,7 @@ from fairseq_mtmoe.checkpoints.expert_files import (
 from fairseq_mtmoe.checkpoints.reader import CheckpointFile, peek
 from fairseq_mtmoe.checkpoints.states import has_experts
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import replacing
+from fairseq_mtmoe.io.files import replacing
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers.states import (
     EXPERT,

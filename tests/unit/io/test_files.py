@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from fairseq_mtmoe import files
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.files import (
+from fairseq_mtmoe.io import files
+from fairseq_mtmoe.io.files import (
     check_writable,
     output_file,
     read_bytes,
@@ -96,7 +96,7 @@ def test_a_file_system_that_cannot_flush_folders_is_written_to(tmp_path, monkeyp
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys
-from fairseq_mtmoe.files import replacing
+from fairseq_mtmoe.io.files import replacing
 with replacing(sys.argv[1]) as partial:
     partial.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
