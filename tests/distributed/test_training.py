@@ -38,7 +38,7 @@ def alone(request, corpus, tmp_path_factory):
     return request.param, run_processes(train_with, 1, *arguments)[0]
 
 
-@pytest.mark.parametrize(("world_size", "backend"), [(2, "pytorch_ddp"), (2, "legacy_ddp"), (4, "pytorch_ddp")])
+@pytest.mark.parametrize(("world_size", "backend"), [(2, "legacy_ddp"), (4, "pytorch_ddp")])
 def test_twenty_updates_are_those_of_one_process(world_size, backend, alone, corpus, tmp_path):
     gate, one = alone
     several = run_processes(train_with, world_size, corpus, tmp_path, gate, backend, world_size)
@@ -107,7 +107,7 @@ def uninterrupted(corpus, tmp_path_factory):
     return result, folder
 
 
-@pytest.mark.parametrize("chain", [(2, 4, 1), (1, 2, 4), (4, 1, 2)], ids=str)
+@pytest.mark.parametrize("chain", [(2, 4, 1), (4, 1, 2)], ids=str)
 def test_a_run_goes_on_in_another_number_of_processes(chain, corpus, uninterrupted, tmp_path):
     """In the middle of an epoch, and across its end; optimizer and moving average travel."""
     for world_size, updates in zip(chain, (3, 6, 12), strict=True):

@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+# What torch imports when it makes the first optimizer, in seconds.
+OF_OPTIMIZERS = "torch._dynamo"
 # mtmoe's commands import what they need when they run: nearly all need these.
 OF_MTMOE = ("torch", "fairseq.trainer", "fairseq.options", "sacrebleu", "scipy.stats")
 
@@ -70,6 +72,7 @@ def serve(command: str) -> None:
         logging.root.setLevel(logging.WARNING)
     (entry,) = importlib.metadata.entry_points(group="console_scripts", name=command)
     main = entry.load()
+    importlib.import_module(OF_OPTIMIZERS)
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()

@@ -38,7 +38,7 @@ BATCH = 400  # tokens of all processes
 
 # Half of a start's time is the import of fairseq and torch: one process does that, and all starts are its forks.
 _FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["tests.kill.victim"])
+_FORKED.set_forkserver_preload(["tests.kill.victim", "torch._dynamo"])
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 
 from fairseq_mtmoe.analysis.run_log import RunLog
 from fairseq_mtmoe.analysis.series import PerplexitySeries
+from tests.helpers.tables import unpadded
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SETTING = "multi30k"
@@ -119,7 +120,7 @@ def test_report_compares_with_the_base_run_of_the_same_seed(benchmarks, tmp_path
     rows = {(row["system"], row["seed"]): row for row in json.loads((tmp_path / "out.json").read_text())}
     assert rows["pretrained", 1]["updates_to_base_best"] == 20.0
     assert rows["pretrained", 2]["updates_to_base_best"] is None
-    text = (tmp_path / "out.md").read_text()
+    text = unpadded((tmp_path / "out.md").read_text())
     assert "| dense → BASE | 30 | 30.00 | 30.00 | 30.00 (30.00, 30.00) | – (20, –) | – (2.0, –) |" in text
     assert (tmp_path / "out_updates.png").stat().st_size > 0
     assert (tmp_path / "out_minutes.png").stat().st_size > 0

@@ -176,6 +176,7 @@ def test_all_fit_the_installed_fairseq():
         ("(a, ...)", "(a, c, *args)", False),
         ("(a, ...)", "(a, *args, **kwargs)", True),
         ("(a, ...)", "(b, a)", False),
+        ("(a, b=1)", "(*args, **kwargs)", True),  # somebody else's wrapper
     ],
 )
 def test_further_parameters_need_defaults(expected, found, fits):
