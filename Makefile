@@ -10,7 +10,7 @@ BENCH_INSTALLED := $(VENV)/.bench-installed
 BENCHMARKS := layer assignment step decode epoch scaling
 KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/moe/assignment/kernels/*.h)
 # Unit tests that train, build models or count frequencies: a minute or more each.
-SLOW_UNITS := benchmarks checkpoints cli data/corpora data/sampling/test_permutation.py evaluation models moe/test_compile.py training
+SLOW_UNITS := backbones benchmarks checkpoints cli data/corpora data/sampling/test_permutation.py evaluation models moe/test_compile.py sparsify training
 RUNS ?= runs
 
 .PHONY: help install demo demo-distributed test check test-kill lint coverage bench bench-check clean
@@ -46,7 +46,7 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/mypy
 
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
-test: lint  ## every test (under 35 minutes on 2 cores)
+test: lint  ## every test (about 15 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: lint  ## style, types and the quick tests, for while you change something (under 2 minutes on 2 cores)

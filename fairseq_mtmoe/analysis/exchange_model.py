@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numpy.polynomial import Polynomial
+import numpy as np
 
 NUMBER_BYTES = 8  # numbers of rows are int64
 SCORE_BYTES = 4  # scores are float32, and the answer, an expert's number, is int32
@@ -217,6 +217,5 @@ def bandwidth_for_share(
 
 def fit_link(num_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
     """Latency (seconds) and speed (bytes per second) of the line nearest to measured times, by relative error."""
-    line = Polynomial.fit(num_bytes, seconds, deg=1, w=[1 / second for second in seconds]).convert()
-    latency, slope = (float(value) for value in line.coef)
+    slope, latency = map(float, np.polyfit(num_bytes, seconds, deg=1, w=[1 / second for second in seconds]))
     return max(0.0, latency), (1 / slope if slope > 0 else math.inf)

@@ -1,12 +1,12 @@
 """Checkpoint files that say whether they are whole: a sha256 of their bytes in the zip archive's comment.
 
-torch writes a zip archive and checks none of its checksums on reading: a flipped bit loads as another weight. The seal
-is `mtmoe sha256:<64 lower-case hex digits>` as the comment of the archive's last record (its end-of-central-directory
+torch writes a zip archive and checks none of its checksums on reading: a flipped bit loads as another weight. Ours is
+`mtmoe sha256:<64 lower-case hex digits>` as the comment of the archive's last record (its end-of-central-directory
 record, EOCD), so that stock torch still reads the file. What is hashed is every byte before the comment, from the
 first of the file to the two of the comment's length, which is already its final 77. A file is then one of three:
 
-- sealed: it ends in an EOCD record with exactly our comment, and the digest is right;
-- unsealed (stock fairseq's, or of an older version of ours): it ends in an EOCD record without a comment, and the
+- with a checksum: it ends in an EOCD record with exactly our comment, and the digest is right;
+- without one (stock fairseq's, or of an older version of ours): it ends in an EOCD record without a comment, and the
   checksum (CRC-32) that the archive keeps of each record is right;
 - damaged: anything else.
 
@@ -62,9 +62,9 @@ class _Head(io.RawIOBase):
 
 
 def write_checksum(path: str | Path) -> str:
-    """Seal a finished archive in place, before it gets its name; returns the digest's hex digits."""
+    """Write a finished archive's checksum into its comment, before it gets its name; returns the hex digits."""
     with open(path, "r+b") as file:
-        assert _comment_length(file) == 0, "only a finished archive without a comment can be sealed"
+        assert _comment_length(file) == 0, "only a finished archive without a comment can get one"
         file.seek(-_LENGTH.size, os.SEEK_END)
         file.write(_LENGTH.pack(_COMMENT_SIZE))
         file.seek(0)
@@ -74,10 +74,10 @@ def write_checksum(path: str | Path) -> str:
 
 
 def verify(path: str | Path) -> str | None:
-    """Read the whole file and compare it with its seal, or with its records' checksums where it has none.
+    """Read the whole file and compare it with its checksum, or with its records' where it has none.
 
     Returns:
-        A sealed file's digest in hex; None for an unsealed one, and for one from before torch 1.6.
+        The digest of a file with a checksum, in hex; None for one without, and for one from before torch 1.6.
 
     Raises:
         UserError: the file is truncated or damaged, or it is a folder, a pipe or the like.
@@ -96,7 +96,7 @@ def verify_open(path: str | Path, file: BinaryIO) -> str | None:
 
 
 def identity(path: str | Path) -> str:
-    """A digest that tells a checkpoint from others: its seal's, which is not compared, or else its bytes'.
+    """A digest that tells a checkpoint from others: its checksum's, which is not compared, or else its bytes'.
 
     Raises:
         OSError: the file cannot be read.
@@ -215,7 +215,7 @@ def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
 
 
 def _check_records(file: BinaryIO) -> None:
-    """Compare every record of an unsealed archive with its checksum, and refuse what torch and Python read apart."""
+    """Compare each record with its CRC, for want of a checksum, and refuse what torch and Python read apart."""
     file.seek(0)
     if file.read(len(_FIRST_RECORD)) != _FIRST_RECORD:
         raise _Damaged

@@ -3,7 +3,7 @@
 fairseq retries a failed write into the same file, copies `checkpoint_best.pt` over the last good one in place, loads
 flipped bits as weights, and shows a stack trace for a damaged file. These functions take the place of fairseq's:
 
-- a file appears under its name only when it is complete, sealed (`checksum.py`) and on the disk;
+- a file appears under its name only when it is complete, has its checksum (`checksum.py`) and on the disk;
 - loading and copying read the whole file first, and refuse one that is not what was written;
 - loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (`contents.py`);
 - what fails is said in one sentence.
@@ -54,7 +54,7 @@ def _system_error(error: RuntimeError) -> OSError | None:
 
 
 def save(obj: Any, path: str) -> str:
-    """Write and seal a checkpoint, completely or not at all; returns the seal's digest."""
+    """Write a checkpoint with its checksum, completely or not at all; returns the digest."""
     with complete_or_absent(path) as partial:
         with open(partial, "wb") as file:
             torch.save(obj, file)
@@ -62,7 +62,7 @@ def save(obj: Any, path: str) -> str:
 
 
 def copy(source: str, target: str, overwrite: bool = False) -> bool:
-    """Copy a checkpoint with its seal, completely or not at all, and a damaged one not at all."""
+    """Copy a checkpoint with its checksum, completely or not at all, and a damaged one not at all."""
     if os.path.exists(target) and not overwrite:
         return False
     with CheckpointFile(source) as original:

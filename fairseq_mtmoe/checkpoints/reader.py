@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import pickle
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,11 @@ class CheckpointFile:
         """Copy all bytes, once they are verified, to another open file.
 
         Raises:
-            UserError: it is damaged, or cannot be read.
+            UserError: it is damaged.
         """
         self.verify()
         self._file.seek(0)
-        while data := self._file.read(1 << 24):
-            target.write(data)
+        shutil.copyfileobj(self._file, target, 1 << 24)
 
 
 def peek(path: str | Path) -> State | None:

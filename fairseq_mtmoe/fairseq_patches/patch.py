@@ -59,24 +59,24 @@ class Patch:
             found = self._found(owner, name)
             if not hasattr(found, _MARK):
                 if self.target not in _checked:
-                    self.check()
+                    self.check(found)
                     _checked.add(self.target)
                 for layer in self.layers:
                     found = layer(found)
                 setattr(found, _MARK, __package__)
                 setattr(owner, name, found)
 
-    def check(self) -> None:
-        """Compare the signature with the installed one.
+    def check(self, found: Any) -> None:
+        """Compare the signature with that of what has the name now.
 
         Raises:
             UserError: they differ.
         """
         if self.signature:
             target = self.signature_of or self.target
-            expected, found = self.signature, _signature(_resolve(target))
-            if not _fits(expected, found):
-                self._refuse(target, f"take {expected}", f"takes {found}")
+            installed = _signature(_resolve(target) if self.signature_of else found)
+            if not _fits(self.signature, installed):
+                self._refuse(target, f"take {self.signature}", f"takes {installed}")
 
     def _owners(self) -> Iterator[tuple[Any, str]]:
         """The modules or classes that have the target, which is a command's only where that is loaded."""

@@ -28,6 +28,7 @@ from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters
 from fairseq_mtmoe.protocols import BecomesSparse
 from fairseq_mtmoe.slots import expert_layers, expert_slots
+from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.training import error_broadcast, rank_failures
 
 
@@ -192,8 +193,9 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     model = trainer.get_model()
     with CheckpointFile(path) as file:
         state = file.peek() or {}
-        if isinstance(model, BecomesSparse) and model.is_dense and has_experts(state):
-            model.sparsify()
+        sparse = unwrapped(model)
+        if isinstance(sparse, BecomesSparse) and sparse.is_dense and has_experts(state):
+            sparse.sparsify()
         placement = placement_of(trainer)
         if placement is None or not (placement.is_sharded or is_shared_part(state)):
             return expert_files.load_shared_part(path, file)

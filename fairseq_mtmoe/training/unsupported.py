@@ -15,6 +15,7 @@ from torch import nn
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import BecomesSparse
 from fairseq_mtmoe.slots import expert_slots
+from fairseq_mtmoe.slots.model_inputs import unwrapped
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,8 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
         UserError: an option cannot work, in several processes or with `--dense-updates`.
     """
     distributed = cfg.distributed_training
-    if isinstance(model, BecomesSparse) and model.dense_updates:
+    sparse = unwrapped(model)  # a Protocol does not look through a wrapper's `__getattr__`
+    if isinstance(sparse, BecomesSparse) and sparse.dense_updates:
         if distributed.zero_sharding != "none":
             must_be("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
         if distributed.ddp_backend == "fully_sharded":

@@ -124,9 +124,9 @@ def test_a_run_goes_on_in_another_number_of_processes(chain, corpus, uninterrupt
     prices = {key: value for key, value in expected["model"].items() if ".prices." in key}
     assert len(prices) == 4 and all(value.any() for value in prices.values())
     assert_close({key: saved["model"][key] for key in prices}, prices)
-    trunks = {path.stem for path in tmp_path.glob("*.pt")}
-    assert {"checkpoint_best", "checkpoint_last"} < trunks
-    assert {path.stem for path in tmp_path.glob("*.experts")} == (trunks if chain[-1] > 1 else set())
+    saved_as = {path.stem for path in tmp_path.glob("*.pt")}
+    assert {"checkpoint_best", "checkpoint_last"} < saved_as
+    assert {path.stem for path in tmp_path.glob("*.experts")} == (saved_as if chain[-1] > 1 else set())
 
 
 @pytest.mark.parametrize(("kind", "chain"), [("ours", (2, 4, 1)), ("stock", (1, 2, 2))])

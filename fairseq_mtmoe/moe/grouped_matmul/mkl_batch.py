@@ -87,6 +87,8 @@ def _filled(count: int, value: int, dtype: torch.dtype = torch.int32) -> Tensor:
 @cache
 def _routine() -> Any:
     """MKL's `sgemm_batch` with 32-bit sizes, as in Fortran; None where torch was built without it, or it is another."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily  # not before it is needed: it takes a moment
+
     for name in ("libtorch_cpu.so", "torch_cpu.dll", "libtorch_cpu.dylib"):
         path = Path(torch.__file__).parent / "lib" / name
         if path.exists():
@@ -95,7 +97,8 @@ def _routine() -> Any:
             except (OSError, AttributeError):
                 return None
             routine.restype = None
-            return routine if multiplies_right(routine) else None
+            with unset_fake_temporarily():  # a trial with tensors that have no memory would crash
+                return routine if multiplies_right(routine) else None
     return None
 
 
@@ -105,7 +108,7 @@ def multiplies_right(routine: Any) -> bool:
     Small whole numbers have exact products, and integers are out of reach of autocast and of rounding.
     """
     left, right = (torch.arange(1, 40, dtype=torch.float32, device="cpu") for _ in range(2))
-    out = torch.full((20,), -1.0, device="cpu")
+    out = torch.full((20,), -1, dtype=torch.float32, device="cpu")
     # (2, 3) times (3, 4), written from element 2 on, and (1, 5) times (5, 2), from 14 on; rows are 5 elements apart.
     _call(
         routine,

@@ -107,7 +107,8 @@ class Multitask(FairseqTask):
         if not sample:
             return sample
         net_input = dict(sample["net_input"])
-        if all(isinstance(unwrapped(model), TakesTaskIds) for model in models):
+        inner = [unwrapped(model) for model in models]
+        if all(isinstance(model, TakesTaskIds) and model.accepts_task_ids for model in inner):
             net_input["task_ids"] = sample["task_ids"]
         return {**sample, "net_input": net_input}
 

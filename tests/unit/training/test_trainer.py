@@ -1,6 +1,7 @@
 """Our trainer in one process: updates that are left out, options that cannot work, and whose place it takes."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -246,8 +247,10 @@ def test_what_cannot_work_is_refused(changes, sentence, corpus, tmp_path):
     refuse_what_cannot_work(cfg, model)
     for name, value in changes.items():
         OmegaConf.update(cfg, name.replace("__", "."), value)
-    with pytest.raises(UserError, match=sentence):
-        refuse_what_cannot_work(cfg, model)
+    for wrapped in (model, SimpleNamespace(module=model)):  # fully sharded models come wrapped
+        if wrapped is model or "model__dense_updates" in changes:
+            with pytest.raises(UserError, match=sentence):
+                refuse_what_cannot_work(cfg, wrapped)
 
 
 @pytest.mark.parametrize(("option", "value"), [("--max-nonfinite", -1), ("--distributed-timeout", 0)])

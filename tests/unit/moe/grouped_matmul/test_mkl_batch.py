@@ -56,6 +56,21 @@ def test_another_routine_is_found_out(wrong):
     assert not multiplies_right(wrong)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_neither_a_default_type_nor_fake_tensors_reach_the_trial(dtype, monkeypatch):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    right = mkl_batch._routine() is not None
+    mkl_batch._routine.cache_clear()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with FakeTensorMode():
+            assert (mkl_batch._routine() is not None) == right
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_without_it_products_come_one_after_the_other(monkeypatch):
     torch.manual_seed(0)
     bank, rows, ends = ExpertBank(3, 4, 8), torch.randn(9, 4), torch.tensor([4, 4, 8])
