@@ -64,7 +64,7 @@ class Routing:
     Attributes:
         expert_T: each token's expert, (T,), long; N for padding.
         gate_T: the weight of its output, (T,), float32, positive; gradients reach the gate and the tokens through it.
-        neutral: the value of `gate_T` while the gate is undecided (all logits 0).
+        neutral: the value of `gate_T` while the gate is undecided (all logits 0, where it has logits).
         balance_loss: Switch's load-balancing loss, 1 when the load is even, where the gate defines one.
         most: how many tokens no expert has more of, where the gate can say so without looking.
     """
@@ -82,6 +82,7 @@ class Gate(nn.Module, ABC):
     Attributes:
         needs_tasks: it routes nothing without task ids.
         balances: its routings have a balance loss.
+        weight: the learned scores, where it has any.
     """
 
     needs_tasks: ClassVar[bool] = False

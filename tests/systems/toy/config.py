@@ -1,6 +1,6 @@
 """The toy's options."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairseq_mtmoe.options.experts import ExpertOptions
 from fairseq_mtmoe.options.run import RunOptions
@@ -11,4 +11,4 @@ from fairseq_mtmoe.options.transformer import FlatTransformerConfig
 class ToyConfig(ExpertOptions, RunOptions, FlatTransformerConfig):
     """What `--arch toy…` adds to fairseq's transformer options."""
 
-    expert_gates: str = "cosine"
+    expert_gates: str = field(default="cosine", metadata={"help": "gate of the expert layers: cosine"})
