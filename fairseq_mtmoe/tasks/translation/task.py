@@ -191,16 +191,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             return FairseqTask.build_generator(self, models, args, *others, **kwargs)
         return super().build_generator(models, args, *others, **kwargs)
 
-    def inference_step(
-        self,
-        generator: Any,
-        models: list[Any],
-        sample: dict[str, Any],
-        prefix_tokens: Any = None,
-        constraints: Any = None,
-    ) -> Any:
+    def inference_step(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
         """As fairseq's; interactive batches, which fairseq makes without us, get their task ids here."""
         if "task_ids" not in sample:
             tokens = sample["net_input"]["src_tokens"]
             sample = {**sample, "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))}
-        return super().inference_step(generator, models, self.for_models(sample, models), prefix_tokens, constraints)
+        return super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
