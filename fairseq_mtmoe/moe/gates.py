@@ -26,7 +26,7 @@ from fairseq_mtmoe.moe.dispatch import combine, dispatch
 from fairseq_mtmoe.moe.form import form_for
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
-from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, real_tokens
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, real_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
 TRAININGS = ("balanced", "prices")
@@ -98,26 +98,35 @@ class Gate(nn.Module, ABC):
         self.num_tasks = num_tasks
         self.comm = CommRecord()
 
-    def forward(self, hidden_TH: Tensor, task_T: Tensor | None = None, padding_T: Tensor | None = None) -> Routing:
+    def forward(
+        self,
+        hidden_TH: Tensor,
+        task_T: Tensor | None = None,
+        padding_T: Tensor | None = None,
+        counts: TokenCounts | None = None,
+    ) -> Routing:
         """Route tokens (T, H) of the tasks (T,), in float32 also under autocast.
 
         Args:
             hidden_TH: the residual stream, finite at padding too.
             task_T: the task of each token, long.
             padding_T: True at padding, which takes no part in the routing: its expert is N.
+            counts: shared by the layers that see the same tokens; None for a layer by itself.
 
         Raises:
             UserError: the gate needs task ids, and there are none or unknown ones. (On a GPU and when compiled, which
                 cannot wait for such a check, unknown ones are torch's assertion error.)
         """
         with torch.autocast(hidden_TH.device.type, enabled=False):
-            routing = self.route(hidden_TH.float(), task_T, padding_T)
+            routing = self.route(hidden_TH.float(), task_T, padding_T, counts)
         if padding_T is None:
             return routing
         return replace(routing, expert_T=routing.expert_T.masked_fill(padding_T, self.num_experts))
 
     @abstractmethod
-    def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
+    def route(
+        self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+    ) -> Routing:
         """What a gate defines: the routing of float32 tokens (T, H); what it says of padding is not looked at."""
 
     def extra_repr(self) -> str:
@@ -146,7 +155,9 @@ class BaseGate(Gate):
         self.shuffle: TokenShuffle | None = None
         nn.init.orthogonal_(self.weight, gain=0.1)
 
-    def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
+    def route(
+        self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+    ) -> Routing:
         """As `routing` says; `task_T` is not looked at."""
         scores_TN = F.linear(hidden_TH, self.weight.float())
         fixed_TN = scores_TN.detach()
@@ -154,7 +165,7 @@ class BaseGate(Gate):
         if not self.training:
             expert_T = self._chosen(fixed_TN) if self.routing.evaluation == "prices" else fixed_TN.argmax(1)
         else:
-            expert_T = self._assigned(fixed_TN, padding_T)
+            expert_T = self._assigned(fixed_TN, padding_T, counts)
             if self.routing.training == "prices" and self.prices.known:
                 expert_T = self._chosen(fixed_TN)
             elif self.shuffle is None:
@@ -166,14 +177,14 @@ class BaseGate(Gate):
     def _chosen(self, scores_TN: Tensor) -> Tensor:
         return (scores_TN - self.prices.mean).argmax(1)
 
-    def _assigned(self, scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
+    def _assigned(self, scores_TN: Tensor, padding_T: Tensor | None, counts: TokenCounts | None) -> Tensor:
         """The balanced assignment, which begins with the running prices; its own prices are recorded."""
         assign = partial(assigned, start_N=self.prices.mean if self.prices.known else None)
         if self.shuffle is None:
             expert_T, price_N = assign(scores_TN, padding_T)
             num_tokens = real_tokens(scores_TN, padding_T)
         else:
-            expert_T, price_N, num_tokens = self.shuffle(scores_TN, padding_T, assign, self.comm)
+            expert_T, price_N, num_tokens = self.shuffle(scores_TN, padding_T, assign, self.comm, counts)
         self.prices.record(price_N, num_tokens)
         return expert_T  # type: ignore[no-any-return]
 
@@ -190,7 +201,9 @@ class TaskGate(Gate):
         self.weight = nn.Parameter(torch.empty(num_tasks, num_experts, hidden_size))
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
-    def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
+    def route(
+        self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+    ) -> Routing:
         """The most probable expert of each token's task; raises UserError without task ids or with unknown ones."""
         task_T = self._checked(task_T, padding_T)
         # The gates are a bank of linear maps: tokens are dispatched to their task's, absent tasks cost nothing.
@@ -225,7 +238,9 @@ class SwitchGate(Gate):
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
-    def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
+    def route(
+        self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+    ) -> Routing:
         """The most probable expert; `task_T` is not looked at.
 
         The balance loss is `N · Σ_e f_e · P_e`, with `f_e` the share of tokens that went to expert e and `P_e` the mean

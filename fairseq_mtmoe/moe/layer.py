@@ -16,6 +16,7 @@ from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import Gate, Routing
 from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import dispatcher_for
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.moe.stats import ExpertLoad
 
 COMBINES = ("preserving", "paper")
@@ -61,6 +62,7 @@ class MoELayer(nn.Module):
         branch_input: Tensor,
         padding_mask: Tensor | None = None,
         task_ids: Tensor | None = None,
+        token_counts: TokenCounts | None = None,
     ) -> Tensor:
         """The branch's output, shaped and typed as `branch_input`.
 
@@ -69,6 +71,7 @@ class MoELayer(nn.Module):
             branch_input: what the experts read, the normed residual stream, (…, H).
             padding_mask: True at padding, (…); padding takes no part in routing, and its output is 0.
             task_ids: the task of each token, (…), long.
+            token_counts: shared by the layers that see the same tokens in this pass.
 
         Raises:
             UserError: a task gate misses task ids, or does not know one.
@@ -78,7 +81,7 @@ class MoELayer(nn.Module):
         padding_T = None if padding_mask is None else padding_mask.reshape(-1)
         if self.idle:
             padding_T = hidden.new_ones(hidden.shape[:-1], dtype=torch.bool).reshape(-1)
-        routing: Routing = self.gate(hidden.reshape(-1, width), task_T, padding_T)
+        routing: Routing = self.gate(hidden.reshape(-1, width), task_T, padding_T, token_counts)
         self.last_balance_loss = routing.balance_loss
         self.load.record(routing.expert_T, task_T)
         rows_SH, plan = self.dispatcher.dispatch(branch_input.reshape(-1, width), routing.expert_T, routing.most)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import LongTensor, Tensor
+
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,9 @@ class BatchContext:
     Attributes:
         task_ids: each sentence's task, (B,), long; None where tasks are not told apart.
         padding_mask: True at padding, (B, L); None without padding.
+        token_counts: what the first layer that asks learns of the other processes' batches, for those after it.
     """
 
     task_ids: LongTensor | None = None
     padding_mask: Tensor | None = None
+    token_counts: TokenCounts = field(default_factory=TokenCounts)

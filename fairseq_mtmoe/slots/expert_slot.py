@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.gates import BaseGate, Gate
 from fairseq_mtmoe.moe.parallel.placement import place_experts
-from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle
 from fairseq_mtmoe.slots.batch_context import BatchContext
 from fairseq_mtmoe.slots.slot import SlotBlock
 
@@ -34,9 +34,9 @@ class ExpertPlan:
     shuffles_tokens: bool = True
     timeout: float | None = None
 
-    def fill(self, block: SlotBlock, token_counts: TokenCounts) -> None:
+    def fill(self, block: SlotBlock) -> None:
         """Put an expert slot into a block, with its experts unless the model starts dense."""
-        slot = ExpertSlot(self, token_counts)
+        slot = ExpertSlot(self)
         block.slot = slot
         if not self.starts_dense:
             slot.sparsify(block, copy_dense=False)
@@ -45,9 +45,8 @@ class ExpertPlan:
 class ExpertSlot:
     """Dense, then sparse: the block's own feed-forward layer until `sparsify`, and `moe` from then on."""
 
-    def __init__(self, plan: ExpertPlan, token_counts: TokenCounts) -> None:
+    def __init__(self, plan: ExpertPlan) -> None:
         self.plan = plan
-        self.token_counts = token_counts
         self.moe: MoELayer | None = None
 
     def __call__(self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
@@ -57,7 +56,7 @@ class ExpertSlot:
         mask, ids = context.padding_mask, context.task_ids
         mask_LB = None if mask is None else mask.t()
         task_LB = None if ids is None else ids.unsqueeze(0).expand(hidden.shape[:2])
-        output: Tensor = self.moe(hidden, branch_input, mask_LB, task_LB)
+        output: Tensor = self.moe(hidden, branch_input, mask_LB, task_LB, context.token_counts)
         return output
 
     def sparsify(self, block: SlotBlock, copy_dense: bool = True) -> None:
@@ -77,7 +76,7 @@ class ExpertSlot:
             bank.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)
         gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks, plan.base)
         if isinstance(gate, BaseGate) and placement.is_sharded and plan.shuffles_tokens:
-            gate.shuffle = TokenShuffle(placement, self.token_counts)
+            gate.shuffle = TokenShuffle(placement)
         moe = MoELayer(gate, bank, combine=plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)
         moe.requires_grad_(fc1.weight.requires_grad)
         moe.train(block.training)

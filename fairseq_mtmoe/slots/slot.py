@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.slots.batch_context import BatchContext
 
 
@@ -46,8 +45,8 @@ class Slot(Protocol):
 class SlotPlan(Protocol):
     """What is to stand in a block's slot."""
 
-    def fill(self, block: SlotBlock, token_counts: TokenCounts) -> None:
-        """Put it there, when the block is built. All blocks of a stack share `token_counts`."""
+    def fill(self, block: SlotBlock) -> None:
+        """Put it there, when the block is built."""
 
 
 def dense(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:

@@ -210,6 +210,20 @@ def test_a_model_exchanges_row_counts_once_a_layer_and_token_counts_once_a_stack
         assert len(calls) == num_forward + layers * 2
 
 
+def pass_two_batches(rank):
+    model = moe_model(expert_gates="base", checkpoint_activations=True).train()
+    with watching() as calls:
+        for count in (4, 2 + rank):
+            features, _ = model(**{name: value[:count] for name, value in batch().items()})
+            features.sum().backward()
+    return [call.name for call in calls].count("all_gather")
+
+
+def test_each_pass_asks_for_its_token_counts_and_its_recomputation_knows_them():
+    stacks, passes = 2, 2
+    assert run_processes(pass_two_batches, 2) == [stacks * passes] * 2
+
+
 # ---- a run ----
 
 

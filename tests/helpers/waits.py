@@ -49,7 +49,7 @@ def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bo
     layer = MoELayer(build_gate(gate, N, H, TASKS), ExpertBank(N, H, F, placement=placement, **expert_options))
     counts = TokenCounts()
     if isinstance(layer.gate, BaseGate) and placement.is_sharded:
-        layer.gate.shuffle = TokenShuffle(placement, counts)
+        layer.gate.shuffle = TokenShuffle(placement)
         counts.among(placement.group, 30, torch.device("cpu"), layer.comm)
     with pretended_gpu(capability) as rules:
         layer.to("cuda", getattr(torch, dtype)).train(training)
@@ -57,7 +57,7 @@ def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bo
         numbers = torch.arange(30).view(10, 3)
         padding, tasks = (numbers % 7 == 6).cuda(), (numbers % TASKS).cuda()
         rules.waits.clear()
-        output = layer(hidden, hidden, padding, tasks)
+        output = layer(hidden, hidden, padding, tasks, counts)
         if training:
             output.sum().backward()
             assert all(parameter.grad.is_cuda for parameter in layer.parameters())

@@ -22,7 +22,6 @@ from fairseq_mtmoe.backbones.translation.decoding import (
     sentence_order,
     shares_beams,
 )
-from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.slots import BatchContext, SlotPlan
 
 SlotPlans = Mapping[int, SlotPlan]  # a block's index, the same in both stacks, to what stands in its slot
@@ -44,7 +43,6 @@ class Stack(nn.Module):
     def start_stack(self, slot_plans: SlotPlans) -> None:
         """To be called before fairseq builds the blocks."""
         self.slot_plans = slot_plans
-        self.token_counts = TokenCounts()
         self._built_blocks = 0
 
     def fill_next(self, block: Block, cfg: TransformerConfig) -> Any:
@@ -52,7 +50,7 @@ class Stack(nn.Module):
         plan = self.slot_plans.get(self._built_blocks)
         self._built_blocks += 1
         if plan is not None:
-            plan.fill(block, self.token_counts)
+            plan.fill(block)
         return wrap_block(block, cfg)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
@@ -91,7 +89,6 @@ class Encoder(Stack, TransformerEncoderBase):
         padding_mask = src_tokens.eq(self.padding_idx)
         has_padding = padding_mask.any()
         context = BatchContext(task_ids, padding_mask if has_padding else None)
-        self.token_counts.reset()
         x, embedded = self.forward_embedding(src_tokens, token_embeddings)
         x = x * (1 - padding_mask.unsqueeze(-1).type_as(x) * has_padding.type_as(x))
         x = x.transpose(0, 1)
@@ -186,7 +183,6 @@ class Decoder(Stack, TransformerDecoderBase):
         has_padding = self.cross_self_attention or padding_mask.any()
         task_ids = None if task_ids is None else task_ids.repeat_interleave(beam)
         context = BatchContext(task_ids, padding_mask if has_padding else None)
-        self.token_counts.reset()
         looks_back = incremental_state is None and not full_context_alignment
         attention, states = None, [x]
         chosen = self.num_layers - 1 if alignment_layer is None else alignment_layer

@@ -30,17 +30,13 @@ def real_tokens(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
 
 
 class TokenCounts:
-    """How many tokens, padding included, each process of a group has in the batch under way.
+    """How many tokens, padding included, each process of a group has in one pass through a stack.
 
-    All layers of a stack see the same tokens: the first asks, the others know. `reset` before each batch.
+    All layers of a stack see the same tokens: the first asks, the others know.
     """
 
     def __init__(self) -> None:
         self._counts: list[int] | None = None
-
-    def reset(self) -> None:
-        """A new batch begins."""
-        self._counts = None
 
     def among(self, group: dist.ProcessGroup, num_tokens: int, device: torch.device, record: CommRecord) -> list[int]:
         """The counts of all processes in their order, given this one's; the layer that asks records what it cost."""
@@ -54,30 +50,34 @@ class TokenShuffle:
 
     Args:
         placement: whose group the tokens are shuffled in.
-        counts: shared by the layers that see the same tokens; None for a layer by itself, which asks each time.
     """
 
-    def __init__(self, placement: ExpertPlacement, counts: TokenCounts | None = None) -> None:
+    def __init__(self, placement: ExpertPlacement) -> None:
         assert placement.group is not None
         self.placement = placement
-        self.counts = counts
 
     def __call__(
-        self, scores_TN: Tensor, padding_T: Tensor | None, assign: Assign, record: CommRecord
+        self,
+        scores_TN: Tensor,
+        padding_T: Tensor | None,
+        assign: Assign,
+        record: CommRecord,
+        counts: TokenCounts | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The expert of each token, (T,); and the prices, (N,), in the part that this process assigned, with its size.
 
-        `assign` does it for the tokens of one part.
+        `assign` does it for the tokens of one part. Layers that see the same tokens share `counts`; without, the layer
+        asks for itself.
 
         The order is drawn from torch's CPU generator, which fairseq seeds in each update: resumed runs draw the same.
         """
         group = self.placement.group
         assert group is not None
         num_tokens, num_experts = scores_TN.shape
-        counts = (self.counts or TokenCounts()).among(group, num_tokens, scores_TN.device, record)
-        place, size = dist.get_rank(group), len(counts)
+        numbers = (counts or TokenCounts()).among(group, num_tokens, scores_TN.device, record)
+        place, size = dist.get_rank(group), len(numbers)
         send = parts_of(num_tokens, place, size)
-        receive = [parts_of(count, source, size)[place] for source, count in enumerate(counts)]
+        receive = [parts_of(count, source, size)[place] for source, count in enumerate(numbers)]
         # From pinned memory it flows to a GPU by itself.
         order_T = torch.randperm(num_tokens, pin_memory=is_on_gpu(scores_TN)).to(scores_TN.device, non_blocking=True)
         # A last column tells padding from tokens.

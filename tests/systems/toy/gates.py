@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.gates import Gate, Routing
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 
 SHARPNESS = 10.0
 
@@ -18,7 +19,9 @@ class CosineGate(Gate):
         super().__init__(num_experts, hidden_size, num_tasks)
         self.weight = nn.Parameter(torch.randn(num_experts, hidden_size))
 
-    def route(self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None) -> Routing:
+    def route(
+        self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+    ) -> Routing:
         """The softmax of `SHARPNESS` times the cosines."""
         cosine_TN = F.normalize(hidden_TH, dim=1) @ F.normalize(self.weight.float(), dim=1).t()
         gate_T, expert_T = (SHARPNESS * cosine_TN).softmax(1).max(1)

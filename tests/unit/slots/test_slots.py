@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.slots import BatchContext, ExpertPlan, SlotBlock, dense, expert_blocks, expert_layers, expert_slots
 
 L, B, H, F = 5, 3, 8, 16
@@ -35,7 +34,7 @@ class Block(SlotBlock):
 class Scaled:
     """A slot of another kind, and the plan of it: the block's own layer, times a parameter of the block."""
 
-    def fill(self, block, token_counts):
+    def fill(self, block):
         block.scale = nn.Parameter(torch.full((), 2.0))
         block.slot = self
 
@@ -50,7 +49,7 @@ def plan(gate="base", **options):
 def filled(slot_plan, seed=0):
     torch.manual_seed(seed)
     block = Block()
-    slot_plan.fill(block, TokenCounts())
+    slot_plan.fill(block)
     return block
 
 
