@@ -20,6 +20,7 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from omegaconf import OmegaConf
 
+from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, find_text, load_references
 from fairseq_mtmoe.evaluation.stored import build_model, change, check_pair, read, setting, task_settings
 from fairseq_mtmoe.moe.gates import base_gates
@@ -32,7 +33,11 @@ UNKNOWN = "⁇"
 
 @dataclass(frozen=True)
 class Decoding:
-    """Options of fairseq-generate, with its names and defaults; and how BASE layers route, as trained if None."""
+    """Options of fairseq-generate, with its names and defaults; and how BASE layers route, as trained if None.
+
+    Raises:
+        UserError: there are two types of half precision at once.
+    """
 
     beam: int = 5
     lenpen: float = 1.0
@@ -41,8 +46,13 @@ class Decoding:
     max_tokens: int | None = None
     batch_size: int | None = None
     fp16: bool = False
+    bf16: bool = False
     cpu: bool = False
     base_evaluation: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.fp16 and self.bf16:
+            must_be("--bf16", "off with --fp16", self.bf16)
 
 
 @dataclass(frozen=True)
@@ -182,6 +192,8 @@ class Translator:
                 gate.routing = replace(gate.routing, evaluation=self.decoding.base_evaluation)
         if self.decoding.fp16:
             model.half()
+        if self.decoding.bf16:
+            model.bfloat16()
         if self.use_cuda:
             model.cuda()
         model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=self.generation)))

@@ -40,6 +40,13 @@ class Transformer(TransformerModelBase):
         """As fairseq's; the flat options have no layers to prune at loading, so its pruning is told nothing."""
         return super().load_state_dict(state_dict, strict)
 
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """As fairseq's, whose generation knows `--fp16` alone; here `--bf16` is half precision, too."""
+        # fairseq's hub hands over the options of the training, in which there is nothing to read a model from.
+        if cfg.common.bf16 and cfg.common_eval.path is not None:
+            self.bfloat16()
+        super().prepare_for_inference_(cfg)
+
     @classmethod
     def build_with_slots(cls, cfg: TransformerConfig, task: Any, slot_plans: SlotPlans) -> Self:
         """Build through fairseq's `build_model`, with the plans at hand where it builds the stacks.

@@ -4,6 +4,7 @@ import re
 import shutil
 from argparse import Namespace
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import sacrebleu
@@ -159,11 +160,29 @@ def test_pairs_that_training_read_from_a_file_are_known_without_it(sparse, tmp_p
     assert Translator(str(sparse.data), [str(tmp_path / "a.pt")], SHORT).trained_pairs == ["en-bb"]
 
 
-def test_half_precision_translates_too(stock):
-    decoding = Decoding(beam=3, max_len_b=20, fp16=True)
+@pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_half_precision_translates_too(stock, name, dtype):
+    decoding = Decoding(beam=3, max_len_b=20, **{name: True})
     translator = Translator(str(stock.data), [str(stock.checkpoint)], decoding)
     assert len(translator.translate("en-bb", "test").hypotheses) == 11
-    assert {parameter.dtype for model in translator._models for parameter in model.parameters()} == {torch.float16}
+    assert {parameter.dtype for model in translator._models for parameter in model.parameters()} == {dtype}
+
+
+def test_there_is_one_type_of_half_precision():
+    with pytest.raises(UserError, match="`--bf16` must be off with --fp16, but is True instead"):
+        Decoding(fp16=True, bf16=True)
+
+
+def test_fairseq_generate_translates_in_bfloat16_as_we_do(sparse, tmp_path):
+    def generated(*options):
+        hypotheses, _, _ = fairseq_generate(sparse, "aa", tmp_path, *options, task="translation_heated")
+        return list(hypotheses.values()), re.findall(
+            r"^H-\S+\t(\S+)", (tmp_path / "generate-test.txt").read_text(), re.M
+        )
+
+    (hypotheses, scores), (_, scores_in_float32) = generated("--bf16"), generated()
+    assert hypotheses == translate(sparse, decoding=replace(SHORT, bf16=True), references="fairseq").hypotheses
+    assert len(scores) == 13 and scores != scores_in_float32
 
 
 def test_progress_counts_every_sentence(stock):
