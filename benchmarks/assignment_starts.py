@@ -15,8 +15,9 @@ from statistics import median
 import click
 import torch
 from assignment_cases import gap
-from measure import Floor, Ratio, Report, interleaved
+from measure import Report, interleaved
 from real_scores import RealScores
+from timing import Floor, Ratio
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 

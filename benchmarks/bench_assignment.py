@@ -18,7 +18,8 @@ import click
 import torch
 from assignment_cases import Case, Libbase, cases, experts_of, gap, libbase_assignment, random_scores, scipy_assignment
 from assignment_starts import compare_starts
-from measure import Floor, Ratio, Report, interleaved, report_name
+from measure import Report, interleaved, report_name
+from timing import Floor, Ratio
 from torch import Tensor
 
 from fairseq_mtmoe.moe import balanced_assignment

@@ -22,8 +22,9 @@ import torch
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.tasks.translation import TranslationTask
-from measure import Floor, Ratio, Report, interleaved, report_name
+from measure import Report, interleaved, report_name
 from omegaconf import OmegaConf
+from timing import Floor, Ratio
 from torch import nn
 from wmt15_models import FULL, SMALL, Size, models, sentences, sparse_config, translation_task
 

@@ -26,7 +26,8 @@ import torch
 from fairseq.data import Dictionary, LanguagePairDataset, data_utils
 from fairseq.data.multilingual.sampled_multi_dataset import SampledMultiDataset
 from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
-from measure import Floor, Ratio, Report, interleaved, report_name
+from measure import Report, interleaved, report_name
+from timing import Floor, Ratio
 
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, batch_ends, order_by_length

@@ -21,7 +21,8 @@ import torch
 from layer_checks import check_bound, check_in_place, check_small
 from layer_costs import matmul_rate, matmul_work, peak_memory, profile_rows
 from layer_systems import BOUNDS, DENSE, GATES, SKEWED, Sizes, System, own_systems, peer_systems
-from measure import Floor, Ratio, Report, interleaved, report_name
+from measure import Report, interleaved, report_name
+from timing import Floor, Ratio
 
 from fairseq_mtmoe.moe import MoELayer
 

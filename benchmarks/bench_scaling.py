@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 
 import click
-from measure import Floor, Ratio, Report, report_name, shown
+from measure import Report, report_name
 from scaling_predictions import COLUMNS, LIMIT_COLUMNS, TOKENS, limit_rows, prediction_rows
 from scaling_processes import ALIGNED, PING_BYTES, SPARSE, STOCK, STRONG, WEAK, Found, Plan, Step, measure_processes
+from timing import Floor, Ratio, shown
 from wmt15_models import SMALL, Size
 
 from fairseq_mtmoe.analysis.exchange_model import (

@@ -21,7 +21,8 @@ import click
 import torch
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
-from measure import Floor, Ratio, Report, interleaved, report_name
+from measure import Report, interleaved, report_name
+from timing import Floor, Ratio
 from torch import nn
 from wmt15_models import FULL, SMALL, Size, batches, models, sentences, sparse_config, stock_config, translation_task
 

@@ -15,7 +15,8 @@ from statistics import fmean, median
 from typing import Any
 
 import click
-from measure import RESULTS, Ratio
+from measure import RESULTS
+from timing import Ratio
 
 from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 from fairseq_mtmoe.io.files import write_text

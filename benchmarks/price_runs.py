@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import ROOT
+from timing import ROOT
 from training_systems import TEMPERATURE, language_pairs
 
 DEMO = ROOT / "examples" / "translation" / "catalogs" / "train.sh"

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from measure import RESULTS, surroundings, where_and_how
+from measure import RESULTS
+from timing import surroundings, where_and_how
 
 from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.markdown import markdown_table

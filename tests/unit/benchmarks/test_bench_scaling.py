@@ -51,7 +51,7 @@ def test_bytes_of_measured_batches_are_the_models(bench):
 
 
 def test_the_documentation_holds_the_predictions(bench):
-    from measure import shown
+    from timing import shown
 
     from fairseq_mtmoe.io.markdown import markdown_table
     from tests.helpers.tables import unpadded
