@@ -13,7 +13,7 @@ KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/m
 SLOW_UNITS := backbones benchmarks checkpoints cli data/corpora data/sampling/test_permutation.py evaluation models moe/test_compile.py sparsify training
 RUNS ?= runs
 
-.PHONY: help install demo demo-distributed test check test-kill lint coverage bench bench-check clean
+.PHONY: help install demo demo-distributed test check test-kill lint coverage bench bench-check gpu-check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,12 @@ bench-check: $(BENCH_INSTALLED)  ## small sizes: fails if a figure misses its fl
 	failed=; for name in $(BENCHMARKS); do \
 		$(BIN)/python benchmarks/bench_$$name.py --check || failed="$$failed $$name"; done; \
 		test -z "$$failed" || { echo "Missed or failed:$$failed" >&2; exit 1; }
+
+# Needs no set-up: any Python with torch will do. `PART=layer` runs one part (or several), and repeats it.
+GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),$(shell command -v python3))
+
+gpu-check:  ## on a GPU: everything that only a GPU can show, into benchmarks/results/gpu.md (25 minutes; PART=…)
+	@PYTHONPATH="$(CURDIR)/benchmarks:$$PYTHONPATH" $(GPU_PYTHON) -m gpu_check --folder "$(RUNS)/gpu_check" $(PART)
 
 clean:  ## remove the set-up and the demo's runs
 	rm -rf $(VENV) $(RUNS)/catalogs $(RUNS)/distributed build fairseq_mtmoe/moe/assignment/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache

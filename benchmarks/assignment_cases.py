@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from assignment_scores import random_scores
 from real_scores import RealScores
 from torch import Tensor
 
@@ -39,14 +40,6 @@ def cases(tokens: Sequence[int], experts: Sequence[int], batches: int) -> Iterat
                 scores = [random_scores(kind, num_tokens, num_experts) for _ in range(batches)]
                 yield Case(kind, num_tokens, num_experts, scores)
             yield Case("real", num_tokens, num_experts, list(trained.scores(num_tokens, batches)))
-
-
-def random_scores(kind: str, num_tokens: int, num_experts: int) -> Tensor:
-    """Isotropic: normal. Skewed: all tokens prefer the same few experts, by more than what tells them apart."""
-    scores_TN = torch.randn(num_tokens, num_experts)
-    if kind == "skewed":
-        scores_TN -= 2 * torch.arange(1, num_experts + 1).log()
-    return scores_TN
 
 
 class Libbase:
@@ -118,17 +111,3 @@ def scipy_assignment(scores_TN: Tensor) -> Tensor:
     share = scores_TN.shape[0] // scores_TN.shape[1]
     _, column_T = linear_sum_assignment(scores_TN.double().repeat_interleave(share, dim=1).numpy(), maximize=True)
     return torch.from_numpy(column_T) // share
-
-
-def gap(expert_T: Tensor, optimal_T: Tensor, scores_TN: Tensor) -> float:
-    """How much lower the sum of scores is than the optimum, over the sum over tokens of highest - lowest score.
-
-    Raises:
-        AssertionError: the shares are not equal.
-    """
-    num_tokens, num_experts = scores_TN.shape
-    load_N = torch.bincount(expert_T, minlength=num_experts)
-    assert len(load_N) == num_experts and int(load_N.max() - load_N.min()) <= (num_tokens % num_experts > 0)
-    wide_TN = scores_TN.double()
-    lost_T = wide_TN.gather(1, optimal_T.unsqueeze(1)) - wide_TN.gather(1, expert_T.unsqueeze(1))
-    return float(lost_T.sum() / (wide_TN.amax(1) - wide_TN.amin(1)).sum())

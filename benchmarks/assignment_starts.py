@@ -14,7 +14,7 @@ from statistics import median
 
 import click
 import torch
-from assignment_cases import gap
+from assignment_scores import gap
 from measure import Report, interleaved
 from real_scores import RealScores
 from timing import Floor, Ratio

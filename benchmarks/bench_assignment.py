@@ -16,7 +16,8 @@ from statistics import median
 
 import click
 import torch
-from assignment_cases import Case, Libbase, cases, experts_of, gap, libbase_assignment, random_scores, scipy_assignment
+from assignment_cases import Case, Libbase, cases, experts_of, libbase_assignment, scipy_assignment
+from assignment_scores import gap, random_scores
 from assignment_starts import compare_starts
 from measure import Report, interleaved, report_name
 from timing import Floor, Ratio

@@ -9,6 +9,7 @@ warns of (values that the host reads, shapes that follow from values, copies tha
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -49,6 +50,7 @@ class GpuRules(TorchDispatchMode):
         self.operations = 0
         self._on_gpu: dict[int, StorageWeakRef] = {}  # as long as it is referred to, no other storage has its address
         self._pinned: dict[int, StorageWeakRef] = {}
+        self.sync_debug_mode: int | str = 0  # as torch.cuda has it
         self.is_asked = False  # whether somebody asks for a new tensor, and says where
 
     @property
@@ -82,6 +84,10 @@ class GpuRules(TorchDispatchMode):
     def wait(self, operation: str) -> None:
         """Note that the host waits here."""
         self.waits.append((operation, _line()))
+        if self.sync_debug_mode == "error":
+            raise RuntimeError(f"called a synchronizing CUDA operation: {operation}")
+        if self.sync_debug_mode == "warn":
+            warnings.warn(f"called a synchronizing CUDA operation: {operation}", stacklevel=2)
 
     def copied(self, source: Tensor, to_gpu: bool, non_blocking: bool) -> None:
         """Note what a copy between host and GPU costs."""
@@ -255,14 +261,19 @@ def _machine(rules: GpuRules, capability: tuple[int, int]) -> dict[str, Any]:
         "device_count": lambda: 1,
         "empty_cache": lambda: None,
         "get_device_capability": lambda device=None: capability,
+        "get_device_name": lambda device=None: "pretended",
         "get_device_properties": lambda device: properties,
+        "get_sync_debug_mode": lambda: rules.sync_debug_mode,
         "get_rng_state": torch.get_rng_state,
         "is_available": lambda: True,
         "manual_seed": lambda seed: None,  # a CPU's generator draws for it
         "max_memory_allocated": lambda: 0,
+        "memory_allocated": lambda: 0,
         "reset_peak_memory_stats": lambda: None,
         "set_device": lambda device: None,
+        "set_sync_debug_mode": lambda mode: setattr(rules, "sync_debug_mode", mode),
         "set_rng_state": lambda state: None,
+        "_sleep": lambda cycles: None,
         "synchronize": lambda device=None: rules.wait("synchronize"),
         "ByteTensor": lambda size: torch.zeros(size, dtype=torch.uint8, device=CUDA),
         "DoubleTensor": lambda size: torch.zeros(size, dtype=torch.double, device=CUDA),

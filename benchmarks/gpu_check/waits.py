@@ -1,0 +1,52 @@
+"""Part `waits`: expert layers in torch's mode in which an operation that the host waits for is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+
+import torch
+
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+from fairseq_mtmoe.moe.form import Form, form_for
+from gpu_check.device import DTYPES, count_waits, no_waits, short
+from gpu_check.rows import Check, Row, Setting, measured, passed
+
+N, TASKS = 8, 3
+
+
+def checks(setting: Setting) -> Iterator[Check]:
+    """BASE layers wait for nothing where that is promised (docs/communication.md); others are counted."""
+    for kind, dtype, training in product(("base", "switch", "task"), DTYPES, (True, False)):
+        name = f"{kind} gate, {short(dtype)}, {'training' if training else 'evaluation'}"
+        yield Check(name, partial(layer_waits, setting, name, kind, dtype, training))
+
+
+def layer_waits(setting: Setting, name: str, kind: str, dtype: torch.dtype, training: bool) -> list[Row]:
+    """Forward, and in training backward, after one pass that warms up."""
+    work = passes(setting, kind, dtype, training)
+    work()
+    has_grouped_mm = form_for(torch.empty(0, device=setting.device)) is Form.GPU_WITH_GROUPED_MM
+    if kind != "base" or not (training or (has_grouped_mm and dtype == torch.bfloat16)):
+        return [measured(name, count_waits(setting.device, work), "waits", "one layer, forward and backward")]
+    with no_waits(setting.device):
+        work()
+    return [passed(name, "waits for nothing")]
+
+
+def passes(setting: Setting, kind: str, dtype: torch.dtype, training: bool) -> Callable[[], object]:
+    """A pass of a batch with padding through a layer that exists."""
+    hidden = 64 if setting.toy else 512
+    layer = MoELayer(build_gate(kind, N, hidden, TASKS), ExpertBank(N, hidden, 2 * hidden))
+    layer = layer.to(setting.device, dtype).train(training)
+    numbers = torch.arange(210).view(30, 7)
+    x = torch.randn(30, 7, hidden).to(setting.device, dtype).requires_grad_(training)
+    mask, ids = (numbers % 7 == 6).to(setting.device), (numbers % TASKS).to(setting.device)
+
+    def work() -> None:
+        output = layer(x, x, mask, ids)
+        if training:
+            output.sum().backward()
+
+    return work
