@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints.expert_files import load_mapped, whole
+from fairseq_mtmoe.checkpoints.assemble import load_mapped, whole
 from fairseq_mtmoe.checkpoints.prices import prices_of, with_prices
 from fairseq_mtmoe.checkpoints.states import PARTS, State
 from fairseq_mtmoe.errors import UserError, must_be

@@ -24,7 +24,6 @@ import torch
 
 from fairseq_mtmoe.checkpoints.options import check_options
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import regular_file
 
 _MOST_STEPS = 2_000_000  # some hundred for each parameter with its moments; they take torch about 8 s
 _LARGE, _MOST_LARGE = 2**61 - 1, 1000  # integers from here on can be keys that all have one hash
@@ -48,13 +47,7 @@ _KINDS = {  # of what fairseq's checkpoints have under these names, unless it is
 }  # fmt: skip
 
 
-def read(path: str | Path, mapped: bool = False) -> dict[str, Any]:
-    """As `read_open`, of a file that is opened for it."""
-    with open(regular_file(path, "a checkpoint file"), "rb") as file:
-        return read_open(path, file, mapped)
-
-
-def read_open(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, Any]:
+def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, Any]:
     """The content of an open file of `torch.save`, on the CPU; `mapped`: a tensor is read when it is touched.
 
     Whether the file is whole is for `checksum.py` to say.

@@ -12,7 +12,6 @@ flipped bits as weights, and shows a stack trace for a damaged file. These funct
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,15 +60,21 @@ def save(obj: Any, path: str) -> str:
         return write_checksum(partial)
 
 
-def copy(source: str, target: str, overwrite: bool = False) -> bool:
-    """Copy a checkpoint with its checksum, completely or not at all, and a damaged one not at all."""
-    if os.path.exists(target) and not overwrite:
-        return False
-    with CheckpointFile(source) as original:
-        original.verify()
-        with complete_or_absent(target) as partial, open(partial, "wb") as duplicate:
-            original.write_to(duplicate)
-    return True
+def copy(source: str, target: str) -> None:
+    """Copy a checkpoint file with its checksum over `target`, completely or not at all, and a damaged one not at all.
+
+    Raises:
+        UserError: it is missing or damaged, or the copy cannot be written.
+    """
+    with CheckpointFile(source) as file:
+        copy_open(file, target)
+
+
+def copy_open(source: CheckpointFile, target: str) -> None:
+    """As `copy`, of a file that is open."""
+    source.verify()
+    with complete_or_absent(target) as partial, open(partial, "wb") as duplicate:
+        source.write_to(duplicate)
 
 
 def load(path: str, mapped: bool = False) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from typing import Any
 
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import building, expert_files, file_io
+from fairseq_mtmoe.checkpoints import assemble, building, file_io
+from fairseq_mtmoe.checkpoints.copying import copy_with_experts
 from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
 from fairseq_mtmoe.checkpoints.reader import readable
 from fairseq_mtmoe.checkpoints.states import AVERAGES, PARTS
@@ -56,7 +57,7 @@ def copying_checkpoints(paths: Any) -> Any:
                 return paths.copy(src_path, dst_path, overwrite)
             if os.path.exists(dst_path) and not overwrite:
                 return False
-            expert_files.copy_with_experts(src_path, dst_path)
+            copy_with_experts(src_path, dst_path)
             return True
 
     return CheckpointPaths
@@ -114,12 +115,12 @@ def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> 
     """A checkpoint with all experts; read once more if a run has replaced it meanwhile, experts first."""
     state = load()
     try:
-        return expert_files.whole(path, state, parts)
+        return assemble.whole(path, state, parts)
     except UserError:
         again = load()
         if again.get("experts", {}).get("id") == state["experts"]["id"]:
             raise
-        return expert_files.whole(path, again, parts)
+        return assemble.whole(path, again, parts)
 
 
 def _upgraded(path: str, state: dict[str, Any], arg_overrides: Any) -> Any:

@@ -16,7 +16,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_mtmoe.checkpoints import expert_files
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, GATE, MOE
 from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.errors import UserError
@@ -127,9 +126,8 @@ def refusal(model: Any, state: Mapping[str, Any]) -> UserError | None:
     return UserError(sentence) if sentence else None
 
 
-def refusal_of(model: Any, path: str) -> UserError | None:
-    """As `refusal`, for a file that a process could not take its share of; sizes and vocabulary alone."""
-    state = expert_files.load_mapped(path)
+def refusal_of(model: Any, path: str, state: Mapping[str, Any]) -> UserError | None:
+    """As `refusal`, for a checkpoint that a process could not take its experts of; sizes and vocabulary alone."""
     own, theirs, origin = shapes_of(model.state_dict()), shapes_of(state["model"]), _origin_of(path, state)
     sentence = _about_options(sizes(theirs), sizes(own), origin) or _about_vocabulary(model, own, theirs, origin)
     return UserError(sentence) if sentence else None

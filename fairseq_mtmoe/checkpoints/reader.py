@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import pickle
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.checkpoints import checksum, contents
+from fairseq_mtmoe.checkpoints.fallback import damaged
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 
@@ -51,8 +53,11 @@ class CheckpointFile:
             UserError: it is truncated or damaged, or cannot be read.
         """
         if not self._is_verified:
-            with readable(self._path):
-                self._digest = checksum.verify_open(self._path, self._file)
+            with readable(self._path, is_whole=False):
+                try:
+                    self._digest = checksum.verify(self._file)
+                except checksum.Damaged as error:
+                    raise damaged(self._path) from error
             self._is_verified = True
         return self._digest
 
@@ -62,14 +67,18 @@ class CheckpointFile:
         Raises:
             UserError: it is damaged, or holds what no checkpoint should: see `contents.py`.
         """
-        self.verify()
-        with readable(self._path):
-            return contents.read_open(self._path, self._file, mapped)
+        has_checksum = self.verify() is not None
+        with readable(self._path, is_whole=has_checksum):
+            return contents.read(self._path, self._file, mapped)
 
     def peek(self) -> State | None:
         """The content without reading its tensors, not verified; None if that cannot be done: loading will say why."""
+        return self._unverified
+
+    @functools.cached_property
+    def _unverified(self) -> State | None:
         try:
-            return contents.read_open(self._path, self._file, mapped=True)
+            return contents.read(self._path, self._file, mapped=True)
         except Exception:
             return None
 
@@ -94,8 +103,13 @@ def peek(path: str | Path) -> State | None:
 
 
 @contextlib.contextmanager
-def readable(path: str) -> Iterator[None]:
-    """Turn what torch raises while it reads `path` into a `UserError` of one sentence."""
+def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
+    """Turn what torch raises while it reads `path` into a `UserError` of one sentence.
+
+    Args:
+        path: the file that is read, or that what is handled inside was read from.
+        is_whole: whether its checksum is known to be right; None: nobody who knows is here.
+    """
     try:
         yield
     except UserError:
@@ -108,11 +122,10 @@ def readable(path: str) -> Iterator[None]:
                 f"`{path}` must hold tensors, plain containers and `argparse.Namespace` alone, but holds other Python "
                 "objects, which loading could execute; it was not loaded."
             ) from error
-        if (
-            isinstance(error, OSError) and error.errno != errno.EINVAL
-        ):  # torch's word for an archive that ends too early
+        # EINVAL is torch's word for an archive that ends too early.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror}.") from error
-        raise _unloadable(path, error) from error
+        raise _unloadable(path, error, _has_checksum(path) if is_whole is None else is_whole) from error
 
 
 def _would_execute(error: pickle.UnpicklingError) -> bool:
@@ -120,14 +133,15 @@ def _would_execute(error: pickle.UnpicklingError) -> bool:
     return "GLOBAL" in str(error) or "Unsupported class" in str(error)
 
 
-def _unloadable(path: str, error: Exception) -> UserError:
-    """The sentence for a file that torch or fairseq cannot load: damaged, or whole and something else."""
-    try:
-        state = "is whole" if checksum.verify(path) else "may be truncated or damaged"
-    except UserError as damage:
-        return damage
-    except OSError:
-        return checksum.damaged(path)
+def _has_checksum(path: str) -> bool:
+    """Whether a file's checksum is right. It is opened once more, for the sentence, now that something failed."""
+    with CheckpointFile(path) as file:
+        return file.verify() is not None
+
+
+def _unloadable(path: str, error: Exception, is_whole: bool) -> UserError:
+    """The sentence for a file that torch or fairseq cannot load: perhaps damaged, or whole and something else."""
+    state = "is whole" if is_whole else "may be truncated or damaged"
     # torch's own advice for a pickle that it cannot read is to execute it.
     hidden = isinstance(error, pickle.UnpicklingError) or not str(error)
     reason = type(error).__name__ if hidden else f"{type(error).__name__}: {error}".splitlines()[0]

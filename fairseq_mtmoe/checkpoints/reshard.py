@@ -9,17 +9,11 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.expert_files import (
-    ExpertReader,
-    expert_folder,
-    load_mapped,
-    new_id,
-    remove_orphans,
-    whole,
-    with_files,
-    write_experts,
-)
+from fairseq_mtmoe.checkpoints.assemble import load_mapped, whole
+from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
+from fairseq_mtmoe.checkpoints.layout import expert_folder, new_id, with_shard_list
 from fairseq_mtmoe.checkpoints.prices import PRICES
+from fairseq_mtmoe.checkpoints.shards import ShardReader, write_shard
 from fairseq_mtmoe.checkpoints.states import Content, State, count_experts, is_shared_part, narrow, split
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
@@ -48,8 +42,8 @@ def write_in_parts(source: Path, target: Path, experts_per_file: int, track: Tra
     files = []
     try:
         for first in track(range(0, num_experts, experts_per_file)):
-            files.append(write_experts(folder, read(first, min(experts_per_file, num_experts - first))))
-        file_io.save(with_files(shared_part, save_id, files), str(target))
+            files.append(write_shard(folder, read(first, min(experts_per_file, num_experts - first))))
+        file_io.save(with_shard_list(shared_part, save_id, files), str(target))
     finally:
         remove_orphans(target)
     return len(files)
@@ -96,7 +90,7 @@ def _count(source: Path, state: State) -> int:
 def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callable[[int, int], Content]]:
     """The shared part, and how to read some of the experts."""
     if is_shared_part(state):
-        return state, ExpertReader(source, state).read
+        return state, ShardReader(source, state).read
     parameters = trained_parameters(state["model"])
     try:
         shared_part, content = split(state, ExpertPlacement(num_experts, 0, num_experts), parameters)

@@ -38,7 +38,7 @@ def command(
     --user-dir fairseq_mtmoe, and has no optimizer's state. All else is from the first, with --num-… the newest.
     """
     from fairseq_mtmoe.checkpoints import average, file_io
-    from fairseq_mtmoe.checkpoints.expert_files import remove_orphans
+    from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
 
     paths = [*inputs, *more]
     counts = [count for count in (num_epoch_checkpoints, num_update_checkpoints) if count is not None]

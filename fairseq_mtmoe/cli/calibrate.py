@@ -50,7 +50,9 @@ def command(
     output_file("OUT", out, overwrite)
     regular_file(checkpoint, "a checkpoint file")
     register()
-    from fairseq_mtmoe.checkpoints.expert_files import expert_folder, is_in_parts, save_with_experts
+    from fairseq_mtmoe.checkpoints.assemble import is_in_parts
+    from fairseq_mtmoe.checkpoints.copying import save_with_experts
+    from fairseq_mtmoe.checkpoints.layout import expert_folder
     from fairseq_mtmoe.checkpoints.states import is_shared_part
 
     if is_in_parts(checkpoint):

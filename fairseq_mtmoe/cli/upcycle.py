@@ -31,7 +31,7 @@ def command(dense: Path, sparse: Path, seed: int, overwrite: bool, **options: ob
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     register()
     from fairseq_mtmoe.checkpoints import building, file_io
-    from fairseq_mtmoe.checkpoints.expert_files import remove_orphans
+    from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
     from fairseq_mtmoe.sparsify.upcycle import upcycle
 
     checkpoint = file_io.load(str(dense))

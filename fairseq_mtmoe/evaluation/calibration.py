@@ -20,7 +20,7 @@ from fairseq import tasks, utils
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import building
-from fairseq_mtmoe.checkpoints.expert_files import load_mapped
+from fairseq_mtmoe.checkpoints.assemble import load_mapped
 from fairseq_mtmoe.checkpoints.prices import prices_of, put_prices, without_prices
 from fairseq_mtmoe.checkpoints.states import State, count_experts
 from fairseq_mtmoe.errors import UserError
@@ -56,7 +56,7 @@ class LayerPrices:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A checkpoint with new prices, for `expert_files.save_with_experts`, and what they are like."""
+    """A checkpoint with new prices, for `copying.save_with_experts`, and what they are like."""
 
     state: State
     layers: list[LayerPrices]

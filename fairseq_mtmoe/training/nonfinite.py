@@ -17,7 +17,7 @@ from fairseq.nan_detector import NanDetector
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import checksum
+from fairseq_mtmoe.checkpoints.fallback import newest_good_in
 from fairseq_mtmoe.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class NonfiniteUpdates:
 
 def advice(save_dir: str) -> str:
     """The end of a sentence about a training that diverged: what to change, and which checkpoint to go on from."""
-    newest = checksum.newest_good_in(save_dir)
+    newest = newest_good_in(save_dir)
     if newest is None:
         rest = "start again; no checkpoint with finite weights was saved"
     elif newest.name == "checkpoint_last.pt":

@@ -20,7 +20,8 @@ from fairseq import checkpoint_utils, utils
 from omegaconf import open_dict
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import expert_files, loading, mismatch
+from fairseq_mtmoe.checkpoints import assemble, layout, loading, mismatch, shards
+from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
 from fairseq_mtmoe.checkpoints.reader import CheckpointFile
 from fairseq_mtmoe.checkpoints.states import content_of, has_experts, is_shared_part, split
 from fairseq_mtmoe.errors import UserError, first_line, must_be
@@ -49,7 +50,7 @@ def together(original: Callable[..., Any]) -> Callable[..., Any]:
             saved = None
             _follow(trainer)
         if trainer.is_data_parallel_master and saved is not None:
-            expert_files.remove_orphans(cfg.save_dir)
+            remove_orphans(cfg.save_dir)
         return saved
 
     return save_checkpoint
@@ -108,7 +109,7 @@ def save_leading(trainer: Any, filename: str, extra_state: dict[str, Any]) -> st
     Raises:
         UserError: a process could not write its part; the checkpoint is then what it was before.
     """
-    save_id = expert_files.new_id()
+    save_id = layout.new_id()
     _tell(("save", filename, save_id))
     path: str = write_share(trainer, filename, save_id, extra_state)
     return path
@@ -123,9 +124,9 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
     leads, own = trainer.is_data_parallel_master, None
     written: dict[str, Any] | str | None
     try:
-        folder = expert_files.expert_folder(filename) / save_id
+        folder = layout.expert_folder(filename) / save_id
         shared_part, content = _parts(trainer, extra_state)
-        written = None if content is None else expert_files.write_experts(folder, content)
+        written = None if content is None else shards.write_shard(folder, content)
     except Exception as error:  # running out of memory, say: the others must not wait for this process
         own, written = error, _words(error)
     everything: list[Any] = [None] * dist.get_world_size()
@@ -137,10 +138,10 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
         if leads:
             entries = [entry for entry in everything if entry is not None]
             _expect_files(folder, entries, trainer.cfg.checkpoint.save_dir)
-            checkpoint_utils.torch_persistent_save(expert_files.with_files(shared_part, save_id, entries), filename)
+            checkpoint_utils.torch_persistent_save(layout.with_shard_list(shared_part, save_id, entries), filename)
     except Exception:
         if leads and Path(filename).suffix == ".pt":
-            expert_files.remove_orphans(filename)
+            remove_orphans(filename)
         raise
     return str(Path(filename).absolute())
 
@@ -198,11 +199,11 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
             sparse.sparsify()
         placement = placement_of(trainer)
         if placement is None or not (placement.is_sharded or is_shared_part(state)):
-            return expert_files.load_shared_part(path, file)
+            return assemble.load_shared_part(path, file)
         try:
-            return expert_files.load_local(path, placement, trained_shapes(trainer), is_flat(trainer), file)
+            return assemble.load_local(path, placement, trained_shapes(trainer), is_flat(trainer), file)
         except UserError as error:
-            raise mismatch.refusal_of(model, path) or error from error
+            raise mismatch.refusal_of(model, path, file.load(mapped=True)) or error from error
 
 
 def placement_of(trainer: Any) -> ExpertPlacement | None:

@@ -17,7 +17,7 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints import checksum
+from fairseq_mtmoe.checkpoints.fallback import suggested_fallback
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe import MoELayer
 from fairseq_mtmoe.protocols import RunObserver, SamplesByUpdates
@@ -351,7 +351,7 @@ class SparseTrainer(Trainer):
         if restored is not None:
             raise UserError(
                 f"`{restored}` must hold weights that are finite, but some are not, and training would leave out every "
-                f"batch; use an older one with `--restore-file`{checksum.suggested_fallback(restored)}."
+                f"batch; use an older one with `--restore-file`{suggested_fallback(restored)}."
             )
         raise UserError(
             f"The weights are not finite after update {self.get_num_updates()}, and are not saved: "

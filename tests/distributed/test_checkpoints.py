@@ -11,7 +11,7 @@ from fairseq import utils
 from torch import distributed as dist
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import expert_files
+from fairseq_mtmoe.checkpoints import shards
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import rank_failures
 from tests.golden.old_runs import OLD, RUNS
@@ -94,7 +94,7 @@ def a_full_disk_in_the_second(rank):
         def refuse(path, content):
             raise UserError(f"`{path}` cannot be written: No space left on device.")
 
-        expert_files.write_experts = refuse
+        shards.write_shard = refuse
 
 
 def a_fault_in_the_first(rank):
@@ -119,8 +119,8 @@ def no_memory_in(rank_that_fails, rank):
 
 def a_folder_of_its_own_in_the_second(rank):
     if rank == 1:
-        write = expert_files.write_experts
-        expert_files.write_experts = lambda folder, content: write(f"{folder}/elsewhere", content)
+        write = shards.write_shard
+        shards.write_shard = lambda folder, content: write(f"{folder}/elsewhere", content)
 
 
 def go_on(rank, data, folder, fail):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fairseq_mtmoe.checkpoints import expert_files
+from fairseq_mtmoe.checkpoints import assemble
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY, training_arguments
 from tests.helpers.digits import make_digit_corpus
 
@@ -45,7 +45,7 @@ def wait_for_update(folder, number):
 
 
 def saved_updates(folder):
-    shared_part = expert_files.load_shared_part(folder / "run" / "checkpoint_last.pt")
+    shared_part = assemble.load_shared_part(folder / "run" / "checkpoint_last.pt")
     return shared_part["optimizer_history"][-1]["num_updates"]
 
 

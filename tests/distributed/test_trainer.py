@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints import expert_files
+from fairseq_mtmoe.checkpoints import assemble
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training.run_lock import lock
 from tests.helpers.digits import make_digit_corpus
@@ -112,7 +112,7 @@ def test_a_signal_to_one_process_ends_all_and_the_run_goes_on_as_if_there_were_n
     run = tmp_path / "run"
     for moment, updates in ((("train_step", 2), 2), (("valid_step", 1), 4)):
         assert run_processes(run_until, 2, corpus, run, *moment) == [143, 143]
-        shared_part = expert_files.load_shared_part(run / "checkpoint_last.pt")
+        shared_part = assemble.load_shared_part(run / "checkpoint_last.pt")
         assert shared_part["optimizer_history"][-1]["num_updates"] == updates
     run_processes(run_until, 2, corpus, run)
     outcome = compare(tmp_path / "all", run)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints import expert_files
+from fairseq_mtmoe.checkpoints import assemble
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
 from tests.helpers.training import train_here
@@ -143,7 +143,7 @@ def test_a_dense_run_goes_on_too(kind, chain, corpus, tmp_path):
 
 def whole_checkpoint(folder):
     path = folder / "checkpoint_last.pt"
-    return expert_files.whole(path, expert_files.load_shared_part(path))
+    return assemble.whole(path, assemble.load_shared_part(path))
 
 
 def assert_close(found, right):

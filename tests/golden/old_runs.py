@@ -78,7 +78,8 @@ def run(name: str, data: Path, folder: Path, *options: object) -> dict[str, Any]
 
 def make() -> None:
     """Write the folder, with the version that is there."""
-    from fairseq_mtmoe.checkpoints import expert_files, file_io
+    from fairseq_mtmoe.checkpoints import file_io
+    from fairseq_mtmoe.checkpoints.copying import copy_with_experts
     from tests.golden.freeze import without_paths
 
     make_digit_corpus(OLD / "data", train=120, valid=20, test=10)
@@ -90,7 +91,7 @@ def make() -> None:
             results[name] = run(name, OLD / "data", Path(folder))
             found = next(Path(folder).glob(f"checkpoint_*_{SAVED}.pt"))
             saved = OLD / name / "checkpoint_last.pt"
-            expert_files.copy_with_experts(found, saved)
+            copy_with_experts(found, saved)
             file_io.save(without_paths(file_io.load(str(saved))), str(saved))
             if name == "sparse":
                 shutil.copy(Path(folder) / "mtmoe.jsonl", OLD / name)

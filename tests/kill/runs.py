@@ -15,7 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints import expert_files
+from fairseq_mtmoe.checkpoints import assemble, layout
+from fairseq_mtmoe.checkpoints.states import is_shared_part
 from tests.helpers.commands import training_arguments
 from tests.kill.moments import DENSE_UPDATES, UPDATES, Case, Moment
 from tests.kill.victim import train
@@ -155,13 +156,12 @@ def _checkpoints(folder: Path) -> set[str]:
 def _files(checkpoint: Path) -> Iterator[Path]:
     """The files of a checkpoint: its own, and those of its experts."""
     yield checkpoint
-    experts = expert_files.load_shared_part(checkpoint).get("experts")
-    for entry in experts["files"] if experts else ():
-        yield expert_files.expert_folder(checkpoint) / experts["id"] / entry["name"]
+    state = assemble.load_shared_part(checkpoint)
+    yield from layout.shards_of(checkpoint, state) if is_shared_part(state) else ()
 
 
 def _load(checkpoint: Path) -> dict[str, Any]:
-    return expert_files.whole(checkpoint, expert_files.load_shared_part(checkpoint))
+    return assemble.whole(checkpoint, assemble.load_shared_part(checkpoint))
 
 
 def difference(first: dict[str, Any], second: dict[str, Any]) -> float:

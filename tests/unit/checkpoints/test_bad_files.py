@@ -24,7 +24,7 @@ EXECUTING = {"exec", "pickle.find_class", "os.system", "os.exec", "os.posix_spaw
 WAYS_IN = (
     file_io.load,
     lambda path: checkpoint_utils.load_checkpoint_to_cpu(path),
-    lambda path: file_io.copy(path, f"{path}.copy", overwrite=True),
+    lambda path: file_io.copy(path, f"{path}.copy"),
 )
 
 

@@ -1,7 +1,6 @@
-"""A sealed file says whether it is whole, and torch reads it all the same."""
+"""A file with a checksum says whether it is whole, and torch reads it all the same."""
 
 import hashlib
-import os
 import struct
 import zipfile
 from pathlib import Path
@@ -9,29 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints.checksum import identity, newest_good, verify, write_checksum
+from fairseq_mtmoe.checkpoints.checksum import identity, write_checksum
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.checkpoint_files import change, verify, with_checksum, without_checksum
 
 COMMENT = 77
-
-
-def unsealed(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"w": torch.arange(100.0), "n": 3}, path)
-    return path
-
-
-def sealed(path: Path) -> Path:
-    write_checksum(unsealed(path))
-    return path
-
-
-def change(path: Path, offset: int, bits: int = 1) -> Path:
-    """Flip bits of one byte."""
-    data = bytearray(path.read_bytes())
-    data[offset] ^= bits
-    path.write_bytes(data)
-    return path
 
 
 def assert_damaged(path: Path) -> None:
@@ -41,7 +22,7 @@ def assert_damaged(path: Path) -> None:
 
 
 def test_the_comment_is_the_digest_of_all_before_it(tmp_path):
-    path = unsealed(tmp_path / "a.pt")
+    path = without_checksum(tmp_path / "a.pt")
     before = path.read_bytes()
     digest = write_checksum(path)
     data = path.read_bytes()
@@ -51,7 +32,7 @@ def test_the_comment_is_the_digest_of_all_before_it(tmp_path):
 
 
 def test_every_file_has_an_identity(tmp_path):
-    path, other = sealed(tmp_path / "a.pt"), unsealed(tmp_path / "b.pt")
+    path, other = with_checksum(tmp_path / "a.pt"), without_checksum(tmp_path / "b.pt")
     assert identity(path) == verify(path)
     assert identity(other) == hashlib.sha256(other.read_bytes()).hexdigest()
     (tmp_path / "empty.pt").write_bytes(b"")
@@ -59,8 +40,8 @@ def test_every_file_has_an_identity(tmp_path):
 
 
 @pytest.mark.parametrize("mmap", [False, True])
-def test_stock_torch_and_zip_read_a_sealed_file(tmp_path, mmap):
-    path = sealed(tmp_path / "a.pt")
+def test_stock_torch_and_zip_read_a_file_with_a_checksum(tmp_path, mmap):
+    path = with_checksum(tmp_path / "a.pt")
     loaded = torch.load(path, mmap=mmap)
     assert torch.equal(loaded["w"], torch.arange(100.0)) and loaded["n"] == 3
     with zipfile.ZipFile(path) as archive:
@@ -78,8 +59,8 @@ def test_a_file_of_more_than_one_block_is_hashed_whole(tmp_path):
         assert verify(change(path, offset))
 
 
-def test_what_is_not_exactly_sealed_is_damaged(tmp_path):
-    path = sealed(tmp_path / "a.pt")
+def test_a_checksum_that_is_not_exactly_ours_is_damage(tmp_path):
+    path = with_checksum(tmp_path / "a.pt")
     data = path.read_bytes()
     upper = data[-64:].upper()
     short = data[: -COMMENT - 2] + struct.pack("<H", COMMENT - 1)
@@ -100,8 +81,8 @@ def test_what_is_not_exactly_sealed_is_damaged(tmp_path):
         assert_damaged(path)
 
 
-def test_only_a_finished_file_without_a_comment_is_sealed(tmp_path):
-    path = sealed(tmp_path / "a.pt")
+def test_only_a_finished_file_without_a_comment_gets_a_checksum(tmp_path):
+    path = with_checksum(tmp_path / "a.pt")
     for content in (path.read_bytes(), b"", b"PK\x03\x04 and so on, and on, and on"):
         path.write_bytes(content)
         with pytest.raises(AssertionError):
@@ -110,7 +91,7 @@ def test_only_a_finished_file_without_a_comment_is_sealed(tmp_path):
 
 
 def test_torch_itself_does_not_see_a_flipped_weight(tmp_path):
-    path = unsealed(tmp_path / "a.pt")
+    path = without_checksum(tmp_path / "a.pt")
     assert verify(path) is None
     weight = struct.pack("<f", 50.0)
     change(path, path.read_bytes().index(weight) + 2)
@@ -126,8 +107,8 @@ def directory_entry(path: Path, name: str) -> int:
     return data.rindex(b"PK\x01\x02", start, data.index(name.encode(), start))
 
 
-def test_an_unsealed_archive_that_two_readers_read_apart_is_damaged(tmp_path):
-    path = unsealed(tmp_path / "a.pt")
+def test_an_archive_without_checksum_that_two_readers_read_apart_is_damaged(tmp_path):
+    path = without_checksum(tmp_path / "a.pt")
     entry = directory_entry(path, "/data/0")
     change(path, entry + 38, 0x10)  # a folder, for torch: it gives memory that nothing was read into
     assert verify_by_python(path)
@@ -149,8 +130,8 @@ def verify_by_python(path: Path) -> bool:
         return archive.testzip() is None
 
 
-def test_an_unsealed_archive_behind_or_before_something_else_is_damaged(tmp_path):
-    path = unsealed(tmp_path / "a.pt")
+def test_an_archive_without_checksum_behind_or_before_something_else_is_damaged(tmp_path):
+    path = without_checksum(tmp_path / "a.pt")
     data = path.read_bytes()
     for wrong in (b"\0" + data, data + b"\0", data[-22:]):
         path.write_bytes(wrong)
@@ -168,49 +149,3 @@ def test_what_is_no_file_is_one_sentence(tmp_path):
         verify(tmp_path / "none.pt")
     with pytest.raises(UserError, match="must be a checkpoint file, but is a folder instead"):
         verify(tmp_path)
-
-
-def dated(path: Path, time: int) -> Path:
-    os.utime(path, (time, time))
-    return path
-
-
-def test_the_newest_good_one_is_offered(tmp_path):
-    last = change(dated(sealed(tmp_path / "checkpoint_last.pt"), 900), 100)
-    change(sealed(tmp_path / "checkpoint_best.pt"), 100)
-    torch.save({}, tmp_path / "checkpoint_from_2019.pt", _use_new_zipfile_serialization=False)
-    (tmp_path / "checkpoint_folder.pt").mkdir()
-    (tmp_path / "checkpoint_lost.pt").symlink_to("nowhere")
-    sealed(tmp_path / "model.pt")
-    assert newest_good(last) is None
-    with pytest.raises(UserError, match=r"use an older one, there is no good one beside it\.$"):
-        verify(last)
-    oldest = dated(sealed(tmp_path / "checkpoint_1_10.pt"), 300)
-    older = dated(unsealed(tmp_path / "checkpoint2.pt"), 600)
-    assert newest_good(last) == newest_good(tmp_path / "new.pt") == older
-    with pytest.raises(UserError, match=rf"use an older one: the newest good one beside it is `{older}`\.$"):
-        verify(str(last))
-    assert newest_good(older) == oldest
-
-
-def test_a_checkpoint_is_as_good_as_its_experts(tmp_path):
-    for name, time in (("last", 900), ("2", 600), ("1", 300)):
-        digest = verify(sealed(tmp_path / f"checkpoint_{name}.experts" / "id" / "0-3.pt"))
-        shared_part = tmp_path / f"checkpoint_{name}.pt"
-        torch.save({"experts": {"id": "id", "files": [{"name": "0-3.pt", "sha256": digest}]}}, shared_part)
-        write_checksum(shared_part)
-        dated(shared_part, time)
-    damaged = change(tmp_path / "checkpoint_last.experts" / "id" / "0-3.pt", 100)
-    assert newest_good(damaged) == tmp_path / "checkpoint_2.pt"
-    change(tmp_path / "checkpoint_2.experts" / "id" / "0-3.pt", 100)
-    assert newest_good(damaged) == tmp_path / "checkpoint_1.pt"
-    damaged.unlink()
-    assert newest_good(damaged) == tmp_path / "checkpoint_1.pt"
-
-
-def test_paths_without_folders_are_looked_at(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    sealed(Path("checkpoint1.pt"))
-    change(sealed(Path("checkpoint2.pt")), 100)
-    with pytest.raises(UserError, match=r"it is `checkpoint1\.pt`\.$"):
-        verify("checkpoint2.pt")

@@ -15,10 +15,12 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import checksum, contents, expert_files, file_io
+from fairseq_mtmoe.checkpoints import assemble, checksum, contents, fallback, file_io
+from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
 from fairseq_mtmoe.checkpoints.reader import peek
 from fairseq_mtmoe.checkpoints.states import has_experts
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.checkpoint_files import verify
 from tests.helpers.pickles import PROTO, STOP, checkpoint, nested, tensor, under_model, unicode, write_pickle
 from tests.helpers.states import trained, write_in_parts
 
@@ -29,7 +31,7 @@ LOADERS = {
     "mapped": lambda path: file_io.load(path, mapped=True),
     "fairseq's": lambda path: checkpoint_utils.load_checkpoint_to_cpu(path),
     "average": lambda path: checkpoint_utils.load_ema_from_checkpoint(path),
-    "experts": lambda path: expert_files.load_mapped(path),
+    "experts": lambda path: assemble.load_mapped(path),
 }
 SIX_GB = b"\x8a\x05" + (6 * 10**9).to_bytes(5, "little")
 EMPTY = b"c__builtin__\nset\n"
@@ -120,8 +122,8 @@ def test_an_archive_that_grows_is_refused(tmp_path):
     bomb = under_model(tensor((25_000_000,), (1,), elements=25_000_000))
     path = write_pickle(tmp_path / "a.pt", bomb, zipfile.ZIP_DEFLATED, _0=b"\0" * 100_000_000)
     assert path.stat().st_size < 2e5
-    with pytest.raises(UserError, match="records as torch writes them"):
-        contents.read(path)
+    with pytest.raises(UserError, match="records as torch writes them"), open(path, "rb") as file:
+        contents.read(path, file)
     refused(path, "is truncated or damaged")
     file_io.save({"n": 1}, str(tmp_path / "sealed.pt"))
     seal_of(path)
@@ -131,7 +133,7 @@ def test_an_archive_that_grows_is_refused(tmp_path):
 
 def seal_of(path) -> None:
     checksum.write_checksum(path)
-    assert checksum.verify(path)
+    assert verify(path)
 
 
 def test_nothing_is_executed_whatever_the_environment_says(tmp_path, monkeypatch):
@@ -145,7 +147,7 @@ def test_nothing_is_executed_whatever_the_environment_says(tmp_path, monkeypatch
         torch.save(checkpoint(model={"w": Touch()}), tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
         for load in LOADERS.values():
             refused(tmp_path / "a.pt", "which loading could execute", load)
-    assert not checksum.newest_good(tmp_path / "b.pt") and not (tmp_path / "executed").exists()
+    assert not fallback.newest_good(tmp_path / "b.pt") and not (tmp_path / "executed").exists()
 
 
 def test_every_load_of_torch_in_the_package_says_weights_only():
@@ -201,7 +203,7 @@ def test_what_is_no_file_is_refused_and_passed_over(tmp_path, kind):
         refused(odd, "must be a checkpoint file, but ", load)
     refused(odd, "must be a checkpoint file, but ", lambda path: file_io.copy(path, f"{path}.copy"))
     assert not has_experts(peek(odd) or {})
-    expert_files.remove_orphans(tmp_path)
+    remove_orphans(tmp_path)
     file_io.save(checkpoint(), str(good))
     damaged.write_bytes(good.read_bytes()[:-100])
     refused(damaged, f"the newest good one beside it is `{good}`")
@@ -215,7 +217,7 @@ def test_what_is_no_file_of_experts_is_refused(tmp_path, kind):
     file.unlink()
     place(file, kind)
     path = str(tmp_path / "checkpoint_last.pt")
-    refused(file, "must be there", lambda _: expert_files.whole(path, expert_files.load_mapped(path)))
+    refused(file, "must be there", lambda _: assemble.whole(path, assemble.load_mapped(path)))
 
 
 def test_experts_in_other_numbers_than_are_named_are_refused(tmp_path):
@@ -228,11 +230,11 @@ def test_experts_in_other_numbers_than_are_named_are_refused(tmp_path):
     content["model"][key] = content["model"][key][:1].clone()
     shared_part["experts"]["files"][1]["sha256"] = file_io.save(content, str(folder / "2-3.pt"))
     file_io.save(shared_part, str(path))
-    refused(folder / "2-3.pt", "must be the file that was saved with", lambda _: expert_files.whole(path, shared_part))
+    refused(folder / "2-3.pt", "must be the file that was saved with", lambda _: assemble.whole(path, shared_part))
     shared_part["experts"]["files"][1] |= {"count": 10**12, "name": f"2-{10**12 + 1}.pt"}
     shared_part["experts"]["num_experts"] = 10**12 + 2
     os.rename(folder / "2-3.pt", folder / f"2-{10**12 + 1}.pt")
-    refused(folder, "must be the file that was saved with", lambda _: expert_files.whole(path, shared_part))
+    refused(folder, "must be the file that was saved with", lambda _: assemble.whole(path, shared_part))
 
 
 def test_no_odd_file_does_harm(tmp_path):

@@ -11,9 +11,9 @@ from fairseq.file_io import PathManager
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.checksum import verify
 from fairseq_mtmoe.checkpoints.reader import readable
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.checkpoint_files import verify
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -131,10 +131,10 @@ def test_a_copy_is_sealed_and_a_damaged_one_is_not_made(tmp_path):
     assert best.read_bytes() == last.read_bytes() and verify(best)
     flip_a_weight(last)
     with pytest.raises(UserError, match=r"`.*checkpoint_last\.pt` must be a whole .* beside it is `.*_best\.pt`"):
-        file_io.copy(str(last), str(best), overwrite=True)
+        file_io.copy(str(last), str(best))
     assert verify(best) and len(os.listdir(tmp_path)) == 2
     with pytest.raises(UserError, match="there is none"):
-        file_io.copy(str(tmp_path / "none.pt"), str(best), overwrite=True)
+        file_io.copy(str(tmp_path / "none.pt"), str(best))
 
 
 def test_the_moving_average_becomes_the_model_as_in_fairseq(tmp_path):
@@ -239,7 +239,7 @@ def test_full_disk_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="No space left on device; what was there before is as it was"):
         file_io.save(big, path)
     with pytest.raises(UserError, match="No space left on device"):
-        file_io.copy(path, str(tmp_path / "checkpoint_best.pt"), overwrite=True)
+        file_io.copy(path, str(tmp_path / "checkpoint_best.pt"))
     monkeypatch.undo()
     assert torch.equal(file_io.load(path)["model"]["w"], state()["model"]["w"])
     assert os.listdir(tmp_path) == ["checkpoint_last.pt"]

@@ -5,8 +5,9 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import expert_files, file_io
+from fairseq_mtmoe.checkpoints import assemble, file_io, layout
 from fairseq_mtmoe.checkpoints.loading import reading_with
+from fairseq_mtmoe.checkpoints.shards import write_shard
 from fairseq_mtmoe.checkpoints.states import split
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, are_whole
 from tests.helpers.states import trained
@@ -21,9 +22,9 @@ def save_in_parts(path):
     state["cfg"]["task"] = {"_name": "translation"}
     state["optimizer_history"][0] |= {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": None}}
     shared_part, content = split(state, ExpertPlacement(4, 0, 4), parameters)
-    save_id = expert_files.new_id()
-    entry = expert_files.write_experts(expert_files.expert_folder(path) / save_id, content)
-    file_io.save(expert_files.with_files(shared_part, save_id, [entry]), str(path))
+    save_id = layout.new_id()
+    entry = write_shard(layout.expert_folder(path) / save_id, content)
+    file_io.save(layout.with_shard_list(shared_part, save_id, [entry]), str(path))
     return state
 
 
@@ -56,7 +57,7 @@ def test_models_for_generation_are_whole_and_read_no_moments(tmp_path, monkeypat
 def test_inside_reading_with_fairseq_gets_what_the_function_returns(tmp_path):
     path = tmp_path / "checkpoint_last.pt"
     save_in_parts(path)
-    with reading_with(lambda asked: {**expert_files.load_shared_part(asked), "asked": asked}):
+    with reading_with(lambda asked: {**assemble.load_shared_part(asked), "asked": asked}):
         found = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     assert found["asked"] == str(path) and not any(".moe.experts." in key for key in found["model"])
     assert found["cfg"].model._name == "base_moe"  # fairseq's upgrade of a dict
@@ -67,6 +68,6 @@ def test_a_copy_brings_its_experts_and_keeps_what_is_there_unless_told(tmp_path)
     state = save_in_parts(path)
     assert checkpoint_utils.PathManager.copy(str(path), str(best), overwrite=True)
     path.unlink()
-    whole = expert_files.whole(best, expert_files.load_shared_part(best))
+    whole = assemble.whole(best, assemble.load_shared_part(best))
     assert all(torch.equal(whole["model"][key], value) for key, value in state["model"].items())
     assert not checkpoint_utils.PathManager.copy(str(best), str(best))

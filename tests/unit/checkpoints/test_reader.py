@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints import expert_files, file_io
+from fairseq_mtmoe.checkpoints import assemble, file_io
+from fairseq_mtmoe.checkpoints.copying import copy_with_experts
+from fairseq_mtmoe.checkpoints.fallback import newest_good
 from fairseq_mtmoe.checkpoints.reader import CheckpointFile, peek
 from fairseq_mtmoe.checkpoints.reshard import write_in_parts
 from fairseq_mtmoe.errors import UserError
@@ -42,12 +44,12 @@ def checkpoints(tmp_path_factory):
 def local(path, parameters):
     """As a training process reads it that has experts 0 and 1."""
     own = [(name, (2, *shape[1:]) if ".moe.experts." in name else shape) for name, shape in parameters]
-    return expert_files.load_local(path, ExpertPlacement(4, 0, 2), own, False)
+    return assemble.load_local(path, ExpertPlacement(4, 0, 2), own, False)
 
 
 def test_a_whole_checkpoint_is_opened_once(checkpoints, opened):
     folder, parameters = checkpoints
-    for load in (lambda path: file_io.load(str(path)), expert_files.load_mapped, peek, lambda p: local(p, parameters)):
+    for load in (lambda path: file_io.load(str(path)), assemble.load_mapped, peek, lambda p: local(p, parameters)):
         _opened.clear()
         assert load(folder / "whole.pt")["model"]
         assert opened() == ["whole.pt"]
@@ -58,8 +60,30 @@ def test_of_a_checkpoint_in_parts_each_needed_file_is_opened_once(checkpoints, o
     assert local(folder / "parts.pt", parameters)["model"]
     assert opened() == ["parts.pt", "0-1.pt"]  # experts 2 and 3 are another process's
     _opened.clear()
-    assert expert_files.whole(folder / "parts.pt", expert_files.load_shared_part(folder / "parts.pt"))["model"]
+    assert assemble.whole(folder / "parts.pt", assemble.load_shared_part(folder / "parts.pt"))["model"]
     assert opened() == ["parts.pt", "0-1.pt", "2-3.pt"]
+
+
+def test_copying_opens_once_what_it_copies(checkpoints, opened, tmp_path):
+    folder, _ = checkpoints
+    for name in ("whole.pt", "parts.pt"):
+        _opened.clear()
+        copy_with_experts(folder / name, tmp_path / "copy.pt")
+        assert opened().count(name) == 1 and not {"0-1.pt", "2-3.pt"} & set(opened())  # these get a second name
+
+
+def test_a_fallback_is_found_by_opening_each_file_once(checkpoints, opened, tmp_path):
+    folder, _ = checkpoints
+    copy_with_experts(folder / "parts.pt", tmp_path / "checkpoint1.pt")
+    _opened.clear()
+    assert newest_good(tmp_path / "checkpoint_last.pt") == tmp_path / "checkpoint1.pt"
+    assert opened() == ["checkpoint1.pt", "0-1.pt", "2-3.pt"]
+
+
+def test_a_file_is_peeked_at_once(checkpoints):
+    folder, _ = checkpoints
+    with CheckpointFile(folder / "whole.pt") as file:
+        assert file.peek() is file.peek() is not None
 
 
 @pytest.mark.parametrize("mapped", [False, True])

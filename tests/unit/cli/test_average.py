@@ -6,7 +6,8 @@ from click.testing import CliRunner
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import reshard
-from fairseq_mtmoe.checkpoints.expert_files import expert_folder, load_shared_part
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part
+from fairseq_mtmoe.checkpoints.layout import expert_folder
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from tests.helpers import untrained

@@ -7,7 +7,9 @@ import torch
 from click.testing import CliRunner
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.expert_files import copy_with_experts, expert_folder, load_shared_part, whole
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
+from fairseq_mtmoe.checkpoints.copying import copy_with_experts
+from fairseq_mtmoe.checkpoints.layout import expert_folder
 from fairseq_mtmoe.checkpoints.prices import prices_of, without_prices
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError

@@ -4,7 +4,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fairseq_mtmoe.checkpoints.expert_files import expert_folder, load_shared_part, whole
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
+from fairseq_mtmoe.checkpoints.layout import expert_folder
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.states import assert_same, trained, write_in_parts

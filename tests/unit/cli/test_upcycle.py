@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.expert_files import expert_folder
+from fairseq_mtmoe.checkpoints.layout import expert_folder
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from tests.golden.old_runs import OLD

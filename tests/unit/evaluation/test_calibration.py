@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.expert_files import load_shared_part
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part
 from fairseq_mtmoe.checkpoints.prices import prices_of, without_prices
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.calibration import calibrate

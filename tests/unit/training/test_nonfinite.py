@@ -7,7 +7,7 @@ import torch
 from fairseq.logging import metrics
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.checksum import newest_good, newest_good_in
+from fairseq_mtmoe.checkpoints.fallback import newest_good_in
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training.nonfinite import NonfiniteUpdates, are_finite
 from tests.helpers.digits import make_digit_corpus
@@ -52,20 +52,6 @@ def test_weights_that_are_not_finite_are_not_saved(corpus, tmp_path):
     with pytest.raises(UserError, match=sentence):
         train_here(corpus, tmp_path, *SMALL, *EACH, "--max-update", 3)
     assert newest_good_in(tmp_path).name == "checkpoint_best.pt"
-
-
-def test_only_checkpoints_with_finite_weights_are_offered(tmp_path):
-    def saved(name, value):
-        file_io.save({"model": {"weight": torch.tensor([1.0, value]), "version": torch.tensor(3)}}, tmp_path / name)
-
-    for name, value in (("1", 2.0), ("2", float("inf")), ("3", float("nan"))):
-        saved(f"checkpoint{name}.pt", value)
-    assert newest_good(tmp_path / "checkpoint_last.pt").name == "checkpoint1.pt"
-    experts = tmp_path / "checkpoint4.experts" / "id" / "0-1.pt"
-    digest = file_io.save({"model": {"w": torch.tensor([float("nan")])}}, str(experts))
-    shared_part = {"model": {}, "experts": {"id": "id", "files": [{"name": "0-1.pt", "sha256": digest}]}}
-    file_io.save(shared_part, str(tmp_path / "checkpoint4.pt"))
-    assert newest_good_in(tmp_path).name == "checkpoint1.pt"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -8,8 +8,10 @@ from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
 
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
 from fairseq_mtmoe.checkpoints.average import average
-from fairseq_mtmoe.checkpoints.expert_files import expert_folder, load_shared_part, save_with_experts, whole
+from fairseq_mtmoe.checkpoints.copying import save_with_experts
+from fairseq_mtmoe.checkpoints.layout import expert_folder
 from fairseq_mtmoe.checkpoints.loading import load_ema
 from fairseq_mtmoe.checkpoints.prices import prices_of, put_prices, with_prices, without_prices
 from fairseq_mtmoe.checkpoints.reshard import write_in_parts as reshard

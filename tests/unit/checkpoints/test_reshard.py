@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import reshard
-from fairseq_mtmoe.checkpoints.expert_files import expert_folder, load_shared_part, whole
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
+from fairseq_mtmoe.checkpoints.layout import expert_folder
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.states import assert_same, trained, write_in_parts
 
