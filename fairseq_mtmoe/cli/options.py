@@ -1,11 +1,13 @@
-"""`mtmoe options`: what can be chosen on fairseq's command line when the plugin is loaded, with the defaults."""
+"""`mtmoe options`: what can be chosen on fairseq's command line when the plugin is loaded, with the defaults.
+
+Nothing is named here: whatever the package has registered with fairseq is a choice.
+"""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,14 +18,6 @@ from rich.table import Table
 
 from fairseq_mtmoe.errors import must_be
 
-ARCHITECTURES = tuple(f"base_{kind}{size}" for kind in ("moe", "dense") for size in ("", "_tiny", "_wmt15", "_ml50"))
-CHOICES = {
-    **dict.fromkeys(ARCHITECTURES, "arch"),
-    "translation_heated": "task",
-    "moe_label_smoothed_cross_entropy": "criterion",
-    "fused_adam": "optimizer",
-}
-
 
 @dataclass(frozen=True)
 class Option:
@@ -33,7 +27,7 @@ class Option:
         flag: `--num-experts`.
         default: with the architecture that was asked for.
         meaning: as in `--help`.
-        is_ours: whether fairseq has no option of this name at the same place.
+        is_ours: whether nothing of fairseq's own of this kind (architecture, task, …) has an option of this name.
     """
 
     flag: str
@@ -49,13 +43,8 @@ def command(name: str | None) -> None:
 
     Each option has its meaning, its default (of that architecture), and whether it is this plugin's or fairseq's.
     """
-    if name is not None and name not in CHOICES:
-        must_be("NAME", f"one of {', '.join(CHOICES)}", name)
-    from fairseq_mtmoe import register
-
     logging.disable(logging.INFO)  # of what is imported from here on
     try:
-        register()
         table = _overview() if name is None else _table(name, options_of(name))
     finally:
         logging.disable(logging.NOTSET)
@@ -66,66 +55,77 @@ def command(name: str | None) -> None:
         console.print("`mtmoe options NAME` lists the options of each.")
 
 
+def choices() -> dict[str, str]:
+    """The names that this package has registered, each with what it is: `arch`, `task`, `criterion`, `optimizer`, …"""
+    return {name: kind for kind, known in _registries().items() for name, found in known.items() if _is_ours(found)}
+
+
 def options_of(name: str) -> list[Option]:
-    """The options of an architecture, task, criterion or optimizer of ours: first those that fairseq does not have."""
-    kind = CHOICES[name]
-    fields, theirs = _fields(name)
-    values = _defaults(name)["model" if kind == "arch" else kind]
+    """The options of one of `choices()`: first those that fairseq does not have.
+
+    Raises:
+        UserError: it is none of them.
+    """
+    known = choices()
+    if name not in known:
+        must_be("NAME", f"one of {', '.join(known)}", name)
+    kind = known[name]
+    theirs = _names_of_fairseq(kind)
+    values = _defaults(kind, name)
     found = [
-        Option(_flag(field.name), values.get(field.name), str(field.metadata["help"]), field.name not in theirs)
-        for field in fields
-        if _is_option(field)
+        Option(_flag(key), values.get(key), meaning, key not in theirs)
+        for key, meaning in _meanings(_registries()[kind][name]).items()
     ]
     return sorted(found, key=lambda option: not option.is_ours)
 
 
-def _is_option(field: dataclasses.Field[Any]) -> bool:
-    return bool(field.metadata.get("help"))  # without help it is an option of another part of fairseq's configuration
+def _registries() -> dict[str, Mapping[str, type]]:
+    """What can be chosen by `--KIND NAME`: the class behind each name, by kind."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_REGISTRY
+
+    from fairseq_mtmoe import register
+
+    register()
+    others = {kind: REGISTRIES[kind]["registry"] for kind in ("criterion", "optimizer", "lr_scheduler")}
+    return {"arch": ARCH_MODEL_REGISTRY, "task": TASK_REGISTRY, **others}
+
+
+def _is_ours(registered: type) -> bool:
+    return registered.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _meanings(registered: Any) -> dict[str, str]:
+    """What each option of a registered class means, as `--help` says it."""
+    parser = argparse.ArgumentParser(add_help=False)
+    registered.add_args(parser)
+    return {action.dest: action.help or "" for action in parser._actions}
+
+
+def _names_of_fairseq(kind: str) -> set[str]:
+    """The options that fairseq's own architectures, tasks, … have."""
+    theirs = {registered for registered in _registries()[kind].values() if not _is_ours(registered)}
+    return {name for registered in theirs for name in _meanings(registered)}
 
 
 def _flag(name: str) -> str:
     return "DATA" if name == "data" else "--" + name.replace("_", "-")
 
 
-def _fields(name: str) -> tuple[Iterable[dataclasses.Field[Any]], set[str]]:
-    """The fields of what has this name, and the names of those that its counterpart in fairseq has."""
-    from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
-    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
-    from fairseq.optim.adam import FairseqAdamConfig
-    from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
-
-    from fairseq_mtmoe.criterions.moe_label_smoothed_cross_entropy import MoELabelSmoothedCrossEntropyConfig
-    from fairseq_mtmoe.optim.fused_adam import FusedAdamConfig
-    from fairseq_mtmoe.options.transformer import FlatTransformerConfig
-    from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
-
-    kind = CHOICES[name]
-    if kind == "task":
-        parser = argparse.ArgumentParser(add_help=False)
-        TranslationMultiSimpleEpochTask.add_args(parser)
-        return dataclasses.fields(TranslationHeatedConfig), {action.dest for action in parser._actions}
-    ours, theirs = {
-        "criterion": (MoELabelSmoothedCrossEntropyConfig, LabelSmoothedCrossEntropyCriterionConfig),
-        "optimizer": (FusedAdamConfig, FairseqAdamConfig),
-        "arch": (MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(name)), FlatTransformerConfig),
-    }[kind]
-    return dataclasses.fields(ours), {field.name for field in dataclasses.fields(theirs)}
-
-
-def _defaults(name: str) -> dict[str, dict[str, Any]]:
-    """What fairseq's command line makes of nothing but this choice: every option's value, by group."""
+def _defaults(kind: str, name: str) -> dict[str, Any]:
+    """What fairseq's command line makes of nothing but this choice: its options' values."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from omegaconf import OmegaConf
 
-    chosen = {"arch": "base_moe", **{kind: known for known, kind in CHOICES.items() if kind != "arch"}}
-    chosen[CHOICES[name]] = name
-    arguments = ["", *(part for kind, value in chosen.items() for part in (f"--{kind}", value))]
+    arguments = ["", "--arch", "transformer", _flag(kind), name]  # what is given twice is what was given last
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
-    values = {group: cfg[group] for group in ("model", "task", "criterion", "optimizer")}
-    values["task"].data = None
+    values = cfg["model" if kind == "arch" else kind]
+    if kind == "task":
+        values.data = None
     plain = OmegaConf.to_container(OmegaConf.create(values), resolve=True, enum_to_str=True)
-    return cast(dict[str, dict[str, Any]], plain)
+    return cast(dict[str, Any], plain)
 
 
 def shown(default: Any) -> str:
@@ -136,7 +136,7 @@ def shown(default: Any) -> str:
 
 
 def _table(name: str, options: list[Option]) -> Table:
-    table = Table("option", "default", "meaning", "of", title=f"--{CHOICES[name]} {name}", title_justify="left")
+    table = Table("option", "default", "meaning", "of", title=f"{_flag(choices()[name])} {name}", title_justify="left")
     for option in options:
         whose = "fairseq_mtmoe" if option.is_ours else "fairseq"
         table.add_row(option.flag, escape(shown(option.default)), escape(option.meaning), whose)
@@ -145,15 +145,14 @@ def _table(name: str, options: list[Option]) -> Table:
 
 
 def _overview() -> Table:
+    """A row for each registered class, which may have several names."""
     table = Table(
         "choice", "names", "options that fairseq does not have", title="fairseq_mtmoe adds", title_justify="left"
     )
-    own = {
-        "--arch": ("base_moe", ", ".join(ARCHITECTURES)),
-        **{f"--{kind}": (name, name) for name, kind in CHOICES.items() if kind != "arch"},
-    }
-    for choice, (example, names) in own.items():
-        fields, theirs = _fields(example)
-        flags = ", ".join(_flag(field.name) for field in fields if _is_option(field) and field.name not in theirs)
-        table.add_row(choice, names, flags or "none: those of fairseq's adam")
+    for kind, known in _registries().items():
+        theirs = _names_of_fairseq(kind)
+        for registered in dict.fromkeys(filter(_is_ours, known.values())):
+            names = ", ".join(name for name, found in known.items() if found is registered)
+            own = ", ".join(_flag(name) for name in _meanings(registered) if name not in theirs)
+            table.add_row(_flag(kind), names, own or "none: they are fairseq's")
     return table

@@ -7,7 +7,6 @@ Fedus, Zoph and Shazeer, "Switch Transformers", 2021, eq. 4. The weight is 0 unl
 by assignment, and MT-TaG found that the loss hurts.
 """
 
-import inspect
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -27,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fairseq_mtmoe.criterions.projected_loss import ProjectedLoss, projected_loss
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.losses import balance_loss
+from fairseq_mtmoe.slots.model_inputs import takes
 
 NO_LAYER = -1
 
@@ -132,7 +132,9 @@ def output_weight(model: Any) -> Optional[Tensor]:
         TransformerModelBase.get_normalized_probs, BaseFairseqModel.get_targets, TransformerDecoderBase.output_layer
     )  # fmt: skip
     projection = getattr(model.decoder, "output_projection", None)
-    if own != fairseqs or type(projection) is not nn.Linear or projection.bias is not None or not _takes(model):
+    if own != fairseqs or not all(takes(model, name) for name in ("features_only", "alignment_layer")):
+        return None
+    if type(projection) is not nn.Linear or projection.bias is not None:
         return None
     weight_VH = projection.weight
     scaled = weight_VH.dtype == torch.float16 or torch.is_autocast_enabled(weight_VH.device.type)
@@ -146,11 +148,3 @@ def _unwrapped(model: Any) -> Any:
             return model
         model = model.module
     return model
-
-
-def _takes(model: Any) -> bool:
-    """Whether the model's forward pass has the two arguments of fairseq's that this loss needs."""
-    parameters = inspect.signature(model.forward).parameters
-    return {"features_only", "alignment_layer"} <= set(parameters) or any(
-        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
-    )

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -290,10 +290,11 @@ def base_gates(model: nn.Module) -> list[BaseGate]:
 GATES: Mapping[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate}
 
 
-def build_gate(
-    kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, base: BaseRouting | None = None
-) -> Gate:
-    """The gate of a kind: one of `GATES` or a class of one's own. A BASE gate routes as `base` says.
+def build_gate(kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, **settings: Any) -> Gate:
+    """The gate of a kind: one of `GATES` or a class of one's own.
+
+    Args:
+        settings: what the class takes beside the sizes, such as a BASE gate's `routing`.
 
     Raises:
         UserError: an unknown kind, no expert, or a task gate without tasks.
@@ -301,5 +302,4 @@ def build_gate(
     if isinstance(kind, str) and kind not in GATES:
         must_be("gate", f"one of {', '.join(GATES)}", kind)
     gate = GATES[kind] if isinstance(kind, str) else kind
-    sizes = (num_experts, hidden_size, num_tasks)
-    return gate(*sizes, base) if issubclass(gate, BaseGate) else gate(*sizes)
+    return gate(num_experts, hidden_size, num_tasks, **settings)

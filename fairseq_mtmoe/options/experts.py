@@ -56,11 +56,6 @@ class ExpertOptions:
     )
 
 
-def expert_option(cfg: Any, name: str) -> Any:
-    """One of these options of a model's configuration, which may have been saved before there was this option."""
-    return getattr(cfg, name, getattr(ExpertOptions, name))
-
-
 def names_of_tasks(cfg: Any) -> List[str]:
     """Those that gates tell apart; none where the task gives no ids."""
     return cfg.task_names.split(",") if cfg.task_names else []

@@ -1,7 +1,6 @@
 """Options of a training run with experts in several processes. They stand with the model's, whose runs they are of."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass
@@ -33,8 +32,3 @@ class RunOptions:
             "than the slowest save takes"
         },
     )
-
-
-def run_option(cfg: Any, name: str) -> Any:
-    """One of these options of a model's configuration, which may have been saved before there was this option."""
-    return getattr(cfg, name, getattr(RunOptions, name))

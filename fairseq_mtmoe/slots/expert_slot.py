@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
-from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, build_gate
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.gates import BaseGate, Gate
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle
@@ -19,10 +21,10 @@ from fairseq_mtmoe.slots.slot import SlotBlock
 
 @dataclass(frozen=True)
 class ExpertPlan:
-    """What one block's experts are: the kind of gate, their number, how they are combined, the number of tasks.
+    """What one block's experts are: the class of gate, their number, how they are combined, the number of tasks.
 
-    `base` is how BASE gates route. `timeout` is in seconds, for the exchange between processes; `shuffles_tokens` mixes
-    theirs before BASE assigns.
+    `settings` is what the gate is made with beside its sizes. `timeout` is in seconds, for the exchange between
+    processes; `shuffles_tokens` mixes theirs before BASE assigns.
     """
 
     gate: type[Gate]
@@ -30,7 +32,7 @@ class ExpertPlan:
     combine: str
     num_tasks: int
     starts_dense: bool
-    base: BaseRouting = field(default_factory=BaseRouting)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     shuffles_tokens: bool = True
     timeout: float | None = None
 
@@ -74,7 +76,7 @@ class ExpertSlot:
         )
         if copy_dense:
             bank.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)
-        gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks, plan.base)
+        gate = build_gate(plan.gate, plan.num_experts, fc1.in_features, plan.num_tasks, **plan.settings)
         if isinstance(gate, BaseGate) and placement.is_sharded and plan.shuffles_tokens:
             gate.shuffle = TokenShuffle(placement)
         moe = MoELayer(gate, bank, combine=plan.combine).to(device=fc1.weight.device, dtype=fc1.weight.dtype)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe import BaseRouting
 from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS, Gate
 from fairseq_mtmoe.moe.layer import COMBINES
-from fairseq_mtmoe.options.experts import expert_option, names_of_tasks
-from fairseq_mtmoe.options.run import run_option
+from fairseq_mtmoe.options import value_of
+from fairseq_mtmoe.options.experts import ExpertOptions, names_of_tasks
+from fairseq_mtmoe.options.run import RunOptions
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan
 
 
@@ -26,9 +28,9 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
             must_be(_shown(name), f"at least {least}", getattr(cfg, name))
     choices = {"expert_combine": COMBINES, "base_evaluation": EVALUATIONS, "base_training": TRAININGS}
     for name, known in choices.items():
-        if expert_option(cfg, name) not in known:
-            must_be(_shown(name), f"one of {', '.join(known)}", expert_option(cfg, name))
-    memory = expert_option(cfg, "price_memory")
+        if (chosen := value_of(cfg, ExpertOptions, name)) not in known:
+            must_be(_shown(name), f"one of {', '.join(known)}", chosen)
+    memory = value_of(cfg, ExpertOptions, "price_memory")
     if not isinstance(memory, (int, float)) or not 0 <= memory < 1:
         must_be("--price-memory", "from 0 to below 1", memory)
     gates = cfg.expert_gates.split(",")
@@ -50,30 +52,41 @@ def check_blocks(cfg: Any) -> None:
         must_be("--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval)
 
 
-def plan_experts(cfg: Any, num_blocks: int, kinds: Mapping[str, type[Gate]] = GATES) -> dict[int, ExpertPlan]:
+def plan_experts(
+    cfg: Any,
+    num_blocks: int,
+    kinds: Mapping[str, type[Gate]] = GATES,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[int, ExpertPlan]:
     """Which block gets which experts: the last of every `expert_interval` blocks, the gates in the pattern's order.
 
     Args:
         cfg: with `ExpertOptions` and `RunOptions`.
         num_blocks: of the deepest stack.
         kinds: as in `check_experts`.
+        settings: by the kind's name, what its gates are made with beside their sizes; BASE's are among the options.
     """
     gates = cfg.expert_gates.split(",")
-    base = BaseRouting(*(expert_option(cfg, name) for name in ("base_training", "base_evaluation", "price_memory")))
+    of_kinds = {"base": {"routing": _base_routing(cfg)}, **(settings or {})}
     indices = range(cfg.expert_interval - 1, num_blocks, cfg.expert_interval)
     return {
         index: ExpertPlan(
-            gate=kinds[gates[order % len(gates)]],
+            gate=kinds[kind],
             num_experts=cfg.num_experts,
             combine=cfg.expert_combine,
             num_tasks=len(names_of_tasks(cfg)),
             starts_dense=cfg.dense_updates > 0,
-            base=base,
-            shuffles_tokens=not run_option(cfg, "no_token_shuffle"),
-            timeout=run_option(cfg, "distributed_timeout"),
+            settings=of_kinds.get(kind, {}),
+            shuffles_tokens=not value_of(cfg, RunOptions, "no_token_shuffle"),
+            timeout=value_of(cfg, RunOptions, "distributed_timeout"),
         )
-        for order, index in enumerate(indices)
+        for index, kind in zip(indices, cycle(gates), strict=False)
     }
+
+
+def _base_routing(cfg: Any) -> BaseRouting:
+    names = ("base_training", "base_evaluation", "price_memory")
+    return BaseRouting(*(value_of(cfg, ExpertOptions, name) for name in names))
 
 
 def _shown(name: str) -> str:

@@ -24,6 +24,7 @@ def write_pickle(path: Path, pickled: bytes, compression: int = zipfile.ZIP_STOR
 
 
 def unicode(text: str) -> bytes:
+    """The pickle's instruction for a text."""
     data = text.encode()
     return b"X" + len(data).to_bytes(4, "little") + data
 

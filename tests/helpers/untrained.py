@@ -17,6 +17,7 @@ TEST_SIZES = {"en-aa": 10, "en-bb": 11, "en-cc": 12}
 
 
 def dictionary() -> Dictionary:
+    """fairseq's special symbols and all syllables."""
     found = Dictionary()
     for syllable in SYLLABLES:
         found.add_symbol(syllable)
@@ -24,6 +25,7 @@ def dictionary() -> Dictionary:
 
 
 def sentences(count: int, seed: int) -> list[str]:
+    """So many of 4 to 9 syllables."""
     draw = random.Random(seed)
     return [" ".join(["▁bo", *draw.choices(SYLLABLES, k=draw.randint(3, 8))]) for _ in range(count)]
 

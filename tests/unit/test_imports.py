@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "backbones/translation": {"errors", "moe", "checkpoints", "slots", "options"},
     "sparsify": {"errors", "checkpoints", "slots", "optim"},
     "models": set(),
-    "criterions": {"errors", "moe"},
+    "criterions": {"errors", "moe", "slots"},
     "optim": {"errors"},
     "training": {
         "data/translation/tiers",

@@ -18,19 +18,6 @@ from fairseq_mtmoe.slots.plan import check_blocks, check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
 
 
-@register_model("base_dense", dataclass=DenseConfig)
-class BaseDenseModel(Transformer):
-    """The dense twin of `BaseMoEModel`: stock fairseq's transformer under the same names of sizes.
-
-    It takes task ids and does nothing with them, so that ensembles may mix it with sparse models.
-    """
-
-    @classmethod
-    def build_model(cls, cfg: DenseConfig, task: Any) -> BaseDenseModel:
-        """Called by fairseq."""
-        return cls.build_with_slots(nested_options(cfg), task, slot_plans={})
-
-
 @register_model("base_moe", dataclass=BaseMoEConfig)
 class BaseMoEModel(SparseModel, Transformer):
     """A transformer whose alternate blocks hold experts."""
@@ -49,6 +36,19 @@ class BaseMoEModel(SparseModel, Transformer):
         model = cls.build_with_slots(options, task, plans)
         model.remember_options(cfg)
         return model
+
+
+@register_model("base_dense", dataclass=DenseConfig)
+class BaseDenseModel(Transformer):
+    """The dense twin of `BaseMoEModel`: stock fairseq's transformer under the same names of sizes.
+
+    It takes task ids and does nothing with them, so that ensembles may mix it with sparse models.
+    """
+
+    @classmethod
+    def build_model(cls, cfg: DenseConfig, task: Any) -> BaseDenseModel:
+        """Called by fairseq."""
+        return cls.build_with_slots(nested_options(cfg), task, slot_plans={})
 
 
 register_sizes("base_moe")

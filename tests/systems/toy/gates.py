@@ -9,20 +9,19 @@ from torch.nn import functional as F
 from fairseq_mtmoe.moe.gates import Gate, Routing
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 
-SHARPNESS = 10.0
-
 
 class CosineGate(Gate):
-    """The expert whose vector has the direction nearest to the token's, top-1."""
+    """The expert whose vector has the direction nearest to the token's, top-1; `sharpness` multiplies the cosines."""
 
-    def __init__(self, num_experts: int, hidden_size: int, num_tasks: int = 0) -> None:
+    def __init__(self, num_experts: int, hidden_size: int, num_tasks: int, sharpness: float) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
+        self.sharpness = sharpness
         self.weight = nn.Parameter(torch.randn(num_experts, hidden_size))
 
     def route(
         self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """The softmax of `SHARPNESS` times the cosines."""
+        """The softmax of `sharpness` times the cosines."""
         cosine_TN = F.normalize(hidden_TH, dim=1) @ F.normalize(self.weight.float(), dim=1).t()
-        gate_T, expert_T = (SHARPNESS * cosine_TN).softmax(1).max(1)
+        gate_T, expert_T = (self.sharpness * cosine_TN).softmax(1).max(1)
         return Routing(expert_T, gate_T, neutral=1 / self.num_experts)

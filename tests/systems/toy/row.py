@@ -12,7 +12,7 @@ from tests.systems.rows.base_sparse import copy_loss, in_decoder, output
 from tests.systems.system import System
 
 
-def build(seed: int, **options: int) -> nn.Module:
+def build(seed: int, **options: float) -> nn.Module:
     torch.manual_seed(seed)
     return ToyModel.build_model(ToyConfig(**{**SIZES, "num_experts": 4, **options}), stub_task()).eval()
 

@@ -23,17 +23,17 @@ PRICED = [("base", True, "aot_eager", True), ("base", False, "aot_eager", True),
 
 @pytest.mark.parametrize("kind, training, backend, with_prices", [*CASES, *PRICED])
 def test_the_layer_compiles_without_a_graph_break(kind, training, backend, with_prices):
-    assert_compiles(kind, training, backend, with_prices, BaseRouting())
+    assert_compiles(kind, training, backend, with_prices)
 
 
 def test_training_by_prices_compiles():
-    assert_compiles("base", True, "aot_eager", True, BaseRouting(training="prices"))
+    assert_compiles("base", True, "aot_eager", True, routing=BaseRouting(training="prices"))
 
 
-def assert_compiles(kind, training, backend, with_prices, routing):
+def assert_compiles(kind, training, backend, with_prices, **settings):
     torch.manual_seed(0)
     torch._dynamo.reset()
-    layer = MoELayer(build_gate(kind, 4, H, 3, routing), ExpertBank(4, H, 32), "paper").train(training)
+    layer = MoELayer(build_gate(kind, 4, H, 3, **settings), ExpertBank(4, H, 32), "paper").train(training)
     for prices in running_prices(layer) if with_prices else ():
         prices.record(torch.tensor([0.3, -0.1, 0, -0.2]), torch.ones(()))
         remember_prices([prices])

@@ -9,7 +9,11 @@ import torch
 from torch import nn
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
+from fairseq_mtmoe.moe import BaseGate, BaseRouting, SwitchGate
+from fairseq_mtmoe.moe.gates import GATES
 from fairseq_mtmoe.slots import BatchContext, ExpertPlan, SlotBlock, dense, expert_blocks, expert_layers, expert_slots
+from fairseq_mtmoe.slots.plan import plan_experts
 
 L, B, H, F = 5, 3, 8, 16
 
@@ -42,6 +46,14 @@ class Scaled:
         return block.scale * block.dense_branch(branch_input)
 
 
+class OwnGate(SwitchGate):
+    """A gate with a setting of its own, which has no default."""
+
+    def __init__(self, num_experts, hidden_size, num_tasks, sharpness):
+        super().__init__(num_experts, hidden_size, num_tasks)
+        self.sharpness = sharpness
+
+
 def plan(gate="base", **options):
     return ExpertPlan(gate, 4, "preserving", 3, **{"starts_dense": True, **options})
 
@@ -62,6 +74,15 @@ def test_copied_experts_compute_what_the_block_did(gate):
     block.slot.sparsify(block)
     torch.testing.assert_close(block(hidden, context), before)
     assert all(name.startswith("moe.") for name in block.state_dict())
+
+
+def test_a_gate_is_made_with_the_settings_of_its_plan():
+    cfg = BaseMoEConfig(expert_gates="base,switch,own", price_memory=0.5, task_names="aa,bb", expert_interval=1)
+    plans = plan_experts(cfg, 4, {**GATES, "own": OwnGate}, {"own": {"sharpness": 3.0}})
+    gates = [filled(slot_plan).moe.gate for slot_plan in plans.values()]
+    assert [type(gate) for gate in gates] == [BaseGate, SwitchGate, OwnGate, BaseGate]
+    assert gates[0].routing == gates[3].routing == BaseRouting(memory=0.5)
+    assert (gates[2].sharpness, gates[2].num_tasks) == (3.0, 2)
 
 
 def test_experts_see_each_sentences_task_and_padding():
