@@ -66,7 +66,7 @@ def reads_ends(rows: Tensor, weight: Tensor, most: int | None = None) -> bool:
     if form_for(rows).has_values_at_hand:
         return False
     operands = _as_autocast_wants(rows[:0], weight[:0])  # their types and widths, without casting values
-    return way_for(*operands, most=most) is ONE_BY_ONE
+    return way_for(*operands, groups=len(weight), most=most) is ONE_BY_ONE
 
 
 def ends_at_hand(ends: Tensor, rows: Tensor, weight: Tensor, most: int | None) -> Tensor:
@@ -117,7 +117,7 @@ def _weight_gradient(
     if buffers is None or torch.compiler.is_compiling():
         outer: Tensor = _outer(grad, rows, ends, most)
         return outer
-    return way_for(grad, rows, most=most).outer(grad, rows, ends, buffers.new_empty)
+    return way_for(grad, rows, groups=len(ends), most=most).outer(grad, rows, ends, buffers.new_empty)
 
 
 def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
@@ -130,13 +130,13 @@ def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
 
 @torch.library.custom_op("mtmoe::grouped_linear", mutates_args=())
 def _linear(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None, most: int | None) -> Tensor:
-    return way_for(rows, weight, most=most).linear(rows, ends, weight, bias)
+    return way_for(rows, weight, groups=len(ends), most=most).linear(rows, ends, weight, bias)
 
 
 @torch.library.custom_op("mtmoe::grouped_outer", mutates_args=())
 def _outer(grad: Tensor, rows: Tensor, ends: Tensor, most: int | None) -> Tensor:
     """The gradient of the weights, (N, O, I): the sum over each group's rows of `grad_O · row_I`."""
-    return way_for(grad, rows, most=most).outer(grad, rows, ends, Tensor.new_empty)
+    return way_for(grad, rows, groups=len(ends), most=most).outer(grad, rows, ends, Tensor.new_empty)
 
 
 @torch.library.custom_op("mtmoe::grouped_sum", mutates_args=())

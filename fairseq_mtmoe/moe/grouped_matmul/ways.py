@@ -19,6 +19,7 @@ from fairseq_mtmoe.moe.form import Form, form_for
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
 
 GROUPED_MM_ALIGNMENT = 16  # bytes, of a row of any operand
+GROUPED_MM_GROUPS = 1023  # more than these it refuses
 PIECE = 256  # rows of a large group that one core computes at a time
 SLICES = 4  # of a weight's gradient where few groups have most of the rows, half as many elsewhere
 NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
@@ -197,12 +198,12 @@ def filled_way(most: int) -> Way:
     return Way(partial(_linear_filled, most), partial(_outer_filled, most))
 
 
-def way_for(*operands: Tensor, most: int | None = None) -> Way:
-    """The fastest way for operands of this type and device, in groups of at most so many rows, if that is known."""
+def way_for(*operands: Tensor, groups: int, most: int | None = None) -> Way:
+    """The fastest way for operands of this type and device in so many groups, of at most `most` rows, if known."""
     form = form_for(operands[0])
     if form is Form.CPU:
         return BATCHED if has_batched_products(*operands) else ONE_BY_ONE
-    if form is Form.GPU_WITH_GROUPED_MM and _takes_grouped_mm(*operands):
+    if form is Form.GPU_WITH_GROUPED_MM and groups <= GROUPED_MM_GROUPS and _takes_grouped_mm(*operands):
         return IN_ONE
     return ONE_BY_ONE if most is None else filled_way(most)
 

@@ -8,7 +8,15 @@ from fairseq_mtmoe.moe.form import Form, form_everywhere
 from fairseq_mtmoe.moe.grouped_matmul import operators as grouped
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear, grouped_relu_network, reads_ends
-from fairseq_mtmoe.moe.grouped_matmul.ways import BATCHED, IN_ONE, ONE_BY_ONE, filled_way, sum_in_one, sum_one_by_one
+from fairseq_mtmoe.moe.grouped_matmul.ways import (
+    BATCHED,
+    IN_ONE,
+    ONE_BY_ONE,
+    filled_way,
+    sum_in_one,
+    sum_one_by_one,
+    way_for,
+)
 
 INPUTS, OUTPUTS = 8, 12
 GROUPS = {
@@ -58,7 +66,7 @@ def gradients(function, rows, ends, weight, bias):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", GROUPS)
 def test_every_way_gives_the_plain_products_and_gradients(name, bias, way, monkeypatch):
-    monkeypatch.setattr(grouped, "way_for", lambda *operands, most: WAYS[way])
+    monkeypatch.setattr(grouped, "way_for", lambda *operands, groups, most: WAYS[way])
     example64 = example(name, bias)
     example32 = [None if tensor is None else tensor.float() for tensor in example64]
     example32[1] = example64[1]
@@ -138,6 +146,32 @@ def test_the_host_reads_ends_for_the_types_that_autocast_makes():
         assert reads_ends(rows, weight)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert not reads_ends(rows, weight)
+
+
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
+def test_torchs_grouped_product_is_not_given_more_groups_than_it_takes():
+    rows = torch.empty(3, 8, dtype=torch.bfloat16)
+    with form_everywhere(Form.GPU_WITH_GROUPED_MM):
+        for groups, least in ((1023, IN_ONE), (1024, ONE_BY_ONE)):
+            weight = torch.empty(groups, 16, 8, dtype=torch.bfloat16)
+            assert way_for(rows, weight, groups=groups) is least
+            assert reads_ends(rows, weight) == (least is ONE_BY_ONE)
+        assert way_for(rows, weight, groups=1024, most=1) not in (IN_ONE, ONE_BY_ONE)
+
+
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
+@pytest.mark.parametrize("most", [None, 2])
+def test_a_thousand_groups_and_more_have_their_products_and_gradients(most):
+    generator = torch.Generator().manual_seed(1)
+    rows, weight = (torch.randn(shape, generator=generator) for shape in ((2048, 8), (1030, 16, 8)))
+    ends = (torch.arange(1030) * 2).clamp(max=2048)
+    with form_everywhere(Form.GPU_WITH_GROUPED_MM):
+        inputs = [tensor.bfloat16().requires_grad_() for tensor in (rows, weight)]
+        output = grouped_linear(inputs[0], ends, inputs[1], most=most)
+        output.sum().backward()
+    expected = gradients(plainly, rows, ends, weight, None)[0]
+    torch.testing.assert_close(output.float(), expected, rtol=0.02, atol=0.05)
+    assert inputs[1].grad[1:1025].any(2).all() and not inputs[1].grad[1025:].any()
 
 
 def test_the_operators_keep_torchs_rules():

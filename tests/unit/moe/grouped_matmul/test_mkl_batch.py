@@ -74,12 +74,12 @@ def test_neither_a_default_type_nor_fake_tensors_reach_the_trial(dtype, monkeypa
 def test_without_it_products_come_one_after_the_other(monkeypatch):
     torch.manual_seed(0)
     bank, rows, ends = ExpertBank(3, 4, 8), torch.randn(9, 4), torch.tensor([4, 4, 8])
-    assert way_for(rows, bank.fc1_weight) is BATCHED
+    assert way_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is BATCHED
     expected = bank(rows, ends)
     monkeypatch.setattr(mkl_batch, "multiplies_right", lambda routine: False)
     mkl_batch._routine.cache_clear()
     try:
-        assert way_for(rows, bank.fc1_weight) is ONE_BY_ONE
+        assert way_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is ONE_BY_ONE
         torch.testing.assert_close(bank(rows, ends), expected)
     finally:
         mkl_batch._routine.cache_clear()
