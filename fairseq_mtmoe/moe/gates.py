@@ -27,8 +27,10 @@ from fairseq_mtmoe.moe.form import form_for
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, real_tokens
+from fairseq_mtmoe.moe.stats import tasks_of_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
+MOST_COPIED = 2**26  # numbers of task gates that are copied for sentences on a GPU, 256 MiB
 TRAININGS = ("balanced", "prices")
 EVALUATIONS = ("prices", "greedy")
 
@@ -101,15 +103,15 @@ class Gate(nn.Module, ABC):
     def forward(
         self,
         hidden_TH: Tensor,
-        task_T: Tensor | None = None,
+        task_B: Tensor | None = None,
         padding_T: Tensor | None = None,
         counts: TokenCounts | None = None,
     ) -> Routing:
-        """Route tokens (T, H) of the tasks (T,), in float32 also under autocast.
+        """Route tokens (T, H), in float32 also under autocast.
 
         Args:
             hidden_TH: the residual stream, finite at padding too.
-            task_T: the task of each token, long.
+            task_B: the task of each token (B = T), or of each sentence, long: token t is of sentence t modulo B.
             padding_T: True at padding, which takes no part in the routing: its expert is N.
             counts: shared by the layers that see the same tokens; None for a layer by itself.
 
@@ -118,14 +120,14 @@ class Gate(nn.Module, ABC):
                 cannot wait for such a check, unknown ones are torch's assertion error.)
         """
         with torch.autocast(hidden_TH.device.type, enabled=False):
-            routing = self.route(hidden_TH.float(), task_T, padding_T, counts)
+            routing = self.route(hidden_TH.float(), task_B, padding_T, counts)
         if padding_T is None:
             return routing
         return replace(routing, expert_T=routing.expert_T.masked_fill(padding_T, self.num_experts))
 
     @abstractmethod
     def route(
-        self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
         """What a gate defines: the routing of float32 tokens (T, H); what it says of padding is not looked at."""
 
@@ -156,9 +158,9 @@ class BaseGate(Gate):
         nn.init.orthogonal_(self.weight, gain=0.1)
 
     def route(
-        self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """As `routing` says; `task_T` is not looked at."""
+        """As `routing` says; `task_B` is not looked at."""
         scores_TN = F.linear(hidden_TH, self.weight.float())
         fixed_TN = scores_TN.detach()
         most = None
@@ -202,30 +204,48 @@ class TaskGate(Gate):
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
     def route(
-        self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
         """The most probable expert of each token's task; raises UserError without task ids or with unknown ones."""
-        task_T = self._checked(task_T, padding_T)
-        # The gates are a bank of linear maps: tokens are dispatched to their task's, absent tasks cost nothing.
-        rows_TH, plan = dispatch(hidden_TH, task_T, self.num_tasks)
-        logits_TN = combine(grouped_linear(rows_TH, plan.ends_N, self.weight.float()), plan)
-        gate_T, expert_T = logits_TN.softmax(1).max(1)
+        if task_B is None:
+            must_be("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
+        task_B = self._checked(task_B, padding_T)
+        copied = len(task_B) * self.num_experts * self.hidden_size
+        by_sentence = not form_for(hidden_TH).has_values_at_hand and copied <= MOST_COPIED
+        logits = (
+            self._logits_by_sentence(hidden_TH, task_B) if by_sentence else self._logits(hidden_TH, task_B, padding_T)
+        )
+        gate_T, expert_T = logits.softmax(1).max(1)
         return Routing(expert_T, gate_T, neutral=1 / self.num_experts)
 
-    def _checked(self, task_T: Tensor | None, padding_T: Tensor | None) -> Tensor:
-        """The task ids, K at padding."""
-        if task_T is None:
-            must_be("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
-        wrong_T = (task_T < 0) | (task_T >= self.num_tasks)
+    def _logits(self, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
+        """The gates are a bank of linear maps: tokens are dispatched to their task's, absent tasks cost nothing."""
+        task_T = tasks_of_tokens(task_B, len(hidden_TH))
+        task_T = task_T if padding_T is None else task_T.masked_fill(padding_T, self.num_tasks)
+        rows_TH, plan = dispatch(hidden_TH, task_T, self.num_tasks)
+        return combine(grouped_linear(rows_TH, plan.ends_N, self.weight.float()), plan)
+
+    def _logits_by_sentence(self, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
+        """The same for a GPU, whose host would have to ask how many tokens each task has: a copy for each sentence."""
+        # An embedding's gradient, unlike an index's, has an order of its sum that is always the same.
+        weight_BX = F.embedding(task_B.clamp(0, self.num_tasks - 1), self.weight.float().flatten(1))
+        weight_BNH = weight_BX.view(len(task_B), *self.weight.shape[1:])
+        hidden_BLH = hidden_TH.view(-1 if len(task_B) else 0, *weight_BNH.shape[::2]).transpose(0, 1)
+        return torch.bmm(hidden_BLH, weight_BNH.mT).transpose(0, 1).reshape(-1, self.num_experts)
+
+    def _checked(self, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
+        """The task ids, K where there is nothing but padding."""
+        wrong_B = (task_B < 0) | (task_B >= self.num_tasks)
         if padding_T is not None:
-            wrong_T = wrong_T & ~padding_T
-            task_T = task_T.masked_fill(padding_T, self.num_tasks)
+            padding_B = padding_T.view(-1 if len(task_B) else 0, len(task_B)).all(0)
+            wrong_B = wrong_B & ~padding_B
+            task_B = task_B.masked_fill(padding_B, self.num_tasks)
         rule = f"from 0 to {self.num_tasks - 1}, the tasks that the gate knows"
-        if torch.compiler.is_compiling() or not form_for(task_T).has_values_at_hand:  # neither can wait for the answer
-            torch._assert_async(~wrong_T.any(), f"`task_ids` must be {rule}.")
-        elif wrong_T.any():
-            must_be("task_ids", rule, int(task_T[wrong_T][0]))
-        return task_T
+        if torch.compiler.is_compiling() or not form_for(task_B).has_values_at_hand:  # neither can wait for the answer
+            torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
+        elif wrong_B.any():
+            must_be("task_ids", rule, int(task_B[wrong_B][0]))
+        return task_B
 
 
 class SwitchGate(Gate):
@@ -239,9 +259,9 @@ class SwitchGate(Gate):
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
     def route(
-        self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """The most probable expert; `task_T` is not looked at.
+        """The most probable expert; `task_B` is not looked at.
 
         The balance loss is `N · Σ_e f_e · P_e`, with `f_e` the share of tokens that went to expert e and `P_e` the mean
         probability that the gate gave to it (Switch Transformer, eq. 4-6); 0 without tokens.

@@ -70,20 +70,20 @@ class MoELayer(nn.Module):
             hidden: what the gate reads, the residual stream, (…, H); finite at padding too.
             branch_input: what the experts read, the normed residual stream, (…, H).
             padding_mask: True at padding, (…); padding takes no part in routing, and its output is 0.
-            task_ids: the task of each token, (…), long.
+            task_ids: the task of each token, (…), long; or of its last dimensions, such as (B,) of (L, B).
             token_counts: shared by the layers that see the same tokens in this pass.
 
         Raises:
             UserError: a task gate misses task ids, or does not know one.
         """
         width = branch_input.shape[-1]
-        task_T = None if task_ids is None else task_ids.reshape(-1)
+        task_B = None if task_ids is None else task_ids.reshape(-1)
         padding_T = None if padding_mask is None else padding_mask.reshape(-1)
         if self.idle:
             padding_T = hidden.new_ones(hidden.shape[:-1], dtype=torch.bool).reshape(-1)
-        routing: Routing = self.gate(hidden.reshape(-1, width), task_T, padding_T, token_counts)
+        routing: Routing = self.gate(hidden.reshape(-1, width), task_B, padding_T, token_counts)
         self.last_balance_loss = routing.balance_loss
-        self.load.record(routing.expert_T, task_T)
+        self.load.record(routing.expert_T, task_B)
         rows_SH, plan = self.dispatcher.dispatch(branch_input.reshape(-1, width), routing.expert_T, routing.most)
         rows_SH = self.experts(rows_SH, plan.ends_N, plan.most, plan.host_ends_N)
         output_TH = self.dispatcher.combine(rows_SH, plan, self._scale(routing))

@@ -20,7 +20,7 @@ def slow_forward(
     """What `layer(...)` must return, without the experts' dropout. Arguments and result as there."""
     width = hidden.shape[-1]
     hidden_TH, branch_TH = hidden.reshape(-1, width), branch_input.reshape(-1, width)
-    tasks = [None] * len(hidden_TH) if task_ids is None else task_ids.reshape(-1).tolist()
+    tasks = [None] * len(hidden_TH) if task_ids is None else task_ids.expand(hidden.shape[:-1]).reshape(-1).tolist()
     real = list(range(len(hidden_TH)))
     if padding_mask is not None:
         padding = padding_mask.reshape(-1).tolist()

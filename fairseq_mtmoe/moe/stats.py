@@ -6,6 +6,11 @@ import torch
 from torch import Tensor
 
 
+def tasks_of_tokens(task_B: Tensor, num_tokens: int) -> Tensor:
+    """The task of each token, (T,), from those of the sentences: token t is of sentence t modulo B."""
+    return task_B.repeat(num_tokens // max(len(task_B), 1))
+
+
 class ExpertLoad:
     """Counts of routed tokens, one row per task: (K, N), or (1, N) where tasks are not told apart.
 
@@ -21,13 +26,15 @@ class ExpertLoad:
         """Forget what was counted."""
         self.counts = torch.zeros_like(self.counts)
 
-    def record(self, expert_T: Tensor, task_T: Tensor | None) -> None:
-        """Count tokens with these experts and tasks, (T,) each, if enabled; experts from N on are padding's."""
+    def record(self, expert_T: Tensor, task_B: Tensor | None) -> None:
+        """Count tokens with these experts (T,), and tasks as a gate gets them, if enabled; from N on is padding."""
         if not self.enabled:
             return
         num_tasks, num_experts = self.counts.shape
-        if task_T is None or num_tasks == 1:
+        if task_B is None or num_tasks == 1:
             task_T = torch.zeros_like(expert_T)
+        else:
+            task_T = tasks_of_tokens(task_B, len(expert_T))
         row_T = task_T.masked_fill(expert_T == num_experts, 0)
         added = self.counts.new_zeros(num_tasks, num_experts + 1, device=expert_T.device)
         added.view(-1).scatter_add_(0, row_T * (num_experts + 1) + expert_T, torch.ones_like(expert_T))

@@ -55,10 +55,8 @@ class ExpertSlot:
         """See `Slot`. The gate reads the residual stream itself, the experts what the dense layer would read."""
         if self.moe is None:
             return block.dense_branch(branch_input)
-        mask, ids = context.padding_mask, context.task_ids
-        mask_LB = None if mask is None else mask.t()
-        task_LB = None if ids is None else ids.unsqueeze(0).expand(hidden.shape[:2])
-        output: Tensor = self.moe(hidden, branch_input, mask_LB, task_LB, context.token_counts)
+        mask_LB = None if context.padding_mask is None else context.padding_mask.t()
+        output: Tensor = self.moe(hidden, branch_input, mask_LB, context.task_ids, context.token_counts)
         return output
 
     def sparsify(self, block: SlotBlock, copy_dense: bool = True) -> None:

@@ -54,8 +54,7 @@ def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bo
     with pretended_gpu(capability) as rules:
         layer.to("cuda", getattr(torch, dtype)).train(training)
         hidden = torch.randn(10, 3, H).to("cuda", getattr(torch, dtype)).requires_grad_(training)
-        numbers = torch.arange(30).view(10, 3)
-        padding, tasks = (numbers % 7 == 6).cuda(), (numbers % TASKS).cuda()
+        padding, tasks = (torch.arange(30).view(10, 3) % 7 == 6).cuda(), (torch.arange(3) % TASKS).cuda()
         rules.waits.clear()
         output = layer(hidden, hidden, padding, tasks, counts)
         if training:

@@ -19,7 +19,7 @@ class CosineGate(Gate):
         self.weight = nn.Parameter(torch.randn(num_experts, hidden_size))
 
     def route(
-        self, hidden_TH: Tensor, task_T: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
         """The softmax of `sharpness` times the cosines."""
         cosine_TN = F.normalize(hidden_TH, dim=1) @ F.normalize(self.weight.float(), dim=1).t()

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, gates
 from fairseq_mtmoe.moe.reference import slow_forward
 
 pytestmark = pytest.mark.usefixtures("every_form")
@@ -71,6 +71,24 @@ def assert_same_as_reference(layer, inputs, tolerance):
 def test_output_and_gradients(kind, combine, training, padding, dtype, tolerance):
     layer = make_layer(kind, combine, dtype=dtype).train(training)
     assert_same_as_reference(layer, make_inputs((7, 3), dtype, padding), tolerance)
+
+
+@pytest.mark.parametrize("padding", [True, False])
+@pytest.mark.parametrize("copied", [0, gates.MOST_COPIED])
+def test_output_and_gradients_with_a_task_for_each_sentence(padding, copied, monkeypatch):
+    monkeypatch.setattr(gates, "MOST_COPIED", copied)
+    layer = make_layer("task", "preserving")
+    hidden, branch_input, mask, _ = make_inputs((7, 5), padding=padding)
+    if padding:
+        mask[:, 3] = True
+    inputs = hidden, branch_input, mask, torch.tensor([2, 0, 2, 0, 2])
+    assert_same_as_reference(layer, inputs, 1e-5)
+    output = layer(*inputs)
+    torch.testing.assert_close(output, layer(*inputs[:3], inputs[3].expand(7, 5)))
+    layer.load.enabled = True
+    layer(*inputs)
+    real = torch.ones(7, 5, dtype=torch.bool) if mask is None else ~mask
+    assert layer.load.counts.sum(1).tolist() == [real[:, 1::2].sum(), 0, real[:, ::2].sum()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -191,7 +209,7 @@ def test_work_is_done_for_all_tokens_at_once_without_copies_of_weights(kind, tra
     layer = MoELayer(build_gate(kind, experts, wide, K), ExpertBank(experts, wide, wide)).train(training)
     recorders = []
     for tokens in (32, 64):
-        x, task_ids = torch.randn(tokens, wide), torch.arange(tokens) % K
+        x, task_ids = torch.randn(tokens // 2, 2, wide), torch.arange(2)
         with torch.no_grad(), Recorder() as recorder:
             layer(x, x, None, task_ids)
         recorders.append(recorder)

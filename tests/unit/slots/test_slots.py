@@ -92,7 +92,7 @@ def test_experts_see_each_sentences_task_and_padding():
     mask = torch.zeros(B, L, dtype=torch.bool)
     mask[1, 3:] = True
     output = block(hidden, BatchContext(torch.tensor([0, 2, 1]), mask))
-    assert seen["ids"].tolist() == [[0, 2, 1]] * L and torch.equal(seen["mask"], mask.t())
+    assert seen["ids"].tolist() == [0, 2, 1] and torch.equal(seen["mask"], mask.t())
     assert not output[3:, 1].any() and output[:3, 1].all()
     with pytest.raises(UserError, match="task_ids"):
         block(hidden, BatchContext())
