@@ -87,7 +87,11 @@ def _loaded(path: str | Path, file: BinaryIO, mapped: bool) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
     descriptor = f"/proc/self/fd/{file.fileno()}"
     name = descriptor if os.path.exists(descriptor) else str(path)
-    return torch.load(name, map_location="cpu", weights_only=True, mmap=True)
+    try:
+        return torch.load(name, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:  # which says the name that torch was given
+        error.args = (str(error).replace(name, str(path)),)
+        raise
 
 
 def is_plain(archive: zipfile.ZipFile) -> bool:

@@ -1,6 +1,7 @@
 """Each file of a checkpoint is looked up by its name once, and what is checked is what is read."""
 
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -78,6 +79,33 @@ def test_a_fallback_is_found_by_opening_each_file_once(checkpoints, opened, tmp_
     _opened.clear()
     assert newest_good(tmp_path / "checkpoint_last.pt") == tmp_path / "checkpoint1.pt"
     assert opened() == ["checkpoint1.pt", "0-1.pt", "2-3.pt"]
+
+
+@pytest.fixture
+def one_more_file():
+    """A limit that lets a process open one file at a time beside those that it has open when it is called."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit():
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_sentences_name_the_file_and_not_its_descriptor(tmp_path, one_more_file):
+    """torch, which maps a file by its descriptor's name, opens it once and then, to map it, once more."""
+    path = tmp_path / "checkpoint.pt"
+    file_io.save({"model": {"w": torch.ones(3)}}, str(path))
+    with CheckpointFile(path) as file:
+        one_more_file()
+        with pytest.raises(
+            UserError, match=f"loading it ends in .*open file <{path}> .*: Too many open files"
+        ) as caught:
+            file.load(mapped=True)
+    assert "/proc/" not in str(caught.value)
 
 
 def test_a_file_is_peeked_at_once(checkpoints):
