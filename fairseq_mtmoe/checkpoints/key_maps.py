@@ -15,13 +15,14 @@ MOE = ".moe."  # the layer that took the place of the feed-forward one
 EXPERTS = ".moe.experts."  # its experts, stacked
 GATE = ".moe.gate.weight"
 
-# name within a block of the dense model -> name within the same block of the sparse one
+# name within a block of the dense model -> name within the experts of the same block of the sparse one
 DENSE_TO_EXPERTS = {
-    "fc1.weight": "moe.experts.fc1_weight",
-    "fc1.bias": "moe.experts.fc1_bias",
-    "fc2.weight": "moe.experts.fc2_weight",
-    "fc2.bias": "moe.experts.fc2_bias",
+    "fc1.weight": "fc1_weight",
+    "fc1.bias": "fc1_bias",
+    "fc2.weight": "fc2_weight",
+    "fc2.bias": "fc2_bias",
 }
+FIRST_WEIGHT = EXPERTS + DENSE_TO_EXPERTS["fc1.weight"]  # of all experts of a block, (N, F, H)
 
 # criterion's class in the optimizer's history: of 0.1.0 -> since then
 CRITERIONS = {"MoELabelSmoothedCrossEntropyCriterion": "LabelSmoothedCrossEntropyCriterion"}
@@ -37,7 +38,7 @@ def expert_key(dense_key: str, expert_blocks: set[str]) -> str | None:
     match = _FEED_FORWARD.match(dense_key)
     if match is None or match[1] not in expert_blocks:
         return None
-    return f"{match[1]}.{DENSE_TO_EXPERTS[match[2]]}"
+    return f"{match[1]}{EXPERTS}{DENSE_TO_EXPERTS[match[2]]}"
 
 
 def rename_criterions(state: dict[str, Any]) -> None:

@@ -16,9 +16,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, GATE, MOE
+from fairseq_mtmoe.checkpoints.key_maps import FIRST_WEIGHT, GATE, MOE
 from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.protocols import NamesTasks
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -163,14 +164,15 @@ def _expert_options(shapes: Shapes) -> dict[str, Any]:
     names = [name for name in shapes if MOE in name]
     if not names:
         return {}
+    preserving, paper = COMBINES
     return {
         "expert_interval": min(_blocks(names)) + 1,
-        "expert_combine": "preserving" if any(name.endswith(f"{MOE}blend") for name in names) else "paper",
+        "expert_combine": preserving if any(name.endswith(f"{MOE}blend") for name in names) else paper,
     }
 
 
 def _is_inner(name: str) -> bool:
-    return name.endswith((".fc1.weight", f"{EXPERTS}fc1_weight"))
+    return name.endswith((".fc1.weight", FIRST_WEIGHT))
 
 
 def _blocks(names: Iterable[str]) -> set[int]:

@@ -20,8 +20,9 @@ from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters, has_shape
 
 Track = Callable[[Iterable[int]], Iterable[int]]
-_BUFFERS = (".version", "._float_tensor", *PRICES)  # a format's number, a tensor that has the model's type
-_EMBEDDINGS = ("embed_tokens.weight", "output_projection.weight")  # what fairseq's options share
+# Buffers: the number of a format, a tensor whose type tells fairseq's sines of positions the model's, running prices.
+_BUFFERS = (".version", "._float_tensor", *PRICES)
+_EMBEDDINGS = ("embed_tokens.weight", "output_projection.weight")  # which fairseq's options share
 
 
 def write_in_parts(source: Path, target: Path, experts_per_file: int, track: Track = iter) -> int:
@@ -62,8 +63,8 @@ def write_whole(source: Path, target: Path) -> None:
         remove_orphans(target)
 
 
-def trained_parameters(model: dict[str, Tensor]) -> Parameters:
-    """Names and shapes of the parameters of a model's whole state, in the order that fairseq gives them the optimizer.
+def parameters_of(model: dict[str, Tensor]) -> Parameters:
+    """Names and shapes of the trained parameters in a model's whole state, in the optimizer's order.
 
     The state has them in that order, with buffers, and with embeddings again where they are shared.
     """
@@ -73,7 +74,8 @@ def trained_parameters(model: dict[str, Tensor]) -> Parameters:
         if name.endswith(_BUFFERS):
             continue
         if name.endswith(_EMBEDDINGS):
-            if any(torch.equal(value, other) for other in embeddings):  # fairseq saves from a GPU without saying so
+            # Values are compared because fairseq's copy from a GPU to the CPU makes several tensors of a shared one.
+            if any(torch.equal(value, other) for other in embeddings):
                 continue
             embeddings.append(value)
         parameters.append((name, value.shape))
@@ -91,7 +93,7 @@ def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callabl
     """The shared part, and how to read some of the experts."""
     if is_shared_part(state):
         return state, ShardReader(source, state).read
-    parameters = trained_parameters(state["model"])
+    parameters = parameters_of(state["model"])
     try:
         shared_part, content = split(state, ExpertPlacement(num_experts, 0, num_experts), parameters)
         moments = shared_part.get("last_optimizer_state", {"state": {}})["state"]

@@ -7,12 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints import mismatch
-from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, MOE
+from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, FIRST_WEIGHT, MOE
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.options.experts import names_of_tasks
 from fairseq_mtmoe.slots.expert_slot import ExpertSlot, expert_blocks, expert_layers, expert_slots
-
-FIRST_WEIGHT = "fc1_weight"  # of all experts of a block, (N, F, H)
 
 
 class SparseModel(nn.Module):
@@ -68,7 +66,7 @@ class SparseModel(nn.Module):
     def adapt_to(self, state_dict: dict[str, Tensor]) -> None:
         """Become sparse if the checkpoint is; raises a UserError where it cannot be this model's."""
         slots = expert_slots(self)
-        first = {path: f"{path}{EXPERTS}{FIRST_WEIGHT}" for path in slots}
+        first = {path: path + FIRST_WEIGHT for path in slots}
         saved = {path: len(state_dict[key]) for path, key in first.items() if key in state_dict}
         elsewhere = {key.split(MOE)[0] for key in state_dict if MOE in key} ^ set(saved)
         if elsewhere or (saved and len(saved) < len(slots)):

@@ -12,7 +12,6 @@ import functools
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from fairseq_mtmoe.checkpoints.reader import CheckpointFile
 from fairseq_mtmoe.checkpoints.states import content_of, has_experts, is_shared_part, split
 from fairseq_mtmoe.errors import UserError, first_line, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.optim.saved_state import Parameters
 from fairseq_mtmoe.protocols import BecomesSparse
 from fairseq_mtmoe.slots import expert_layers, expert_slots
@@ -214,8 +214,8 @@ def placement_of(trainer: Any) -> ExpertPlacement | None:
 
 def trained_shapes(trainer: Any) -> Parameters:
     """Names and local shapes of the trained parameters, in the order of fairseq's optimizer."""
-    named = chain(trainer.get_model().named_parameters(), trainer.get_criterion().named_parameters(prefix="criterion"))
-    return [(name, parameter.shape) for name, parameter in named if parameter.requires_grad]
+    modules = {"": trainer.get_model(), "criterion.": trainer.get_criterion()}
+    return [(at + name, value.shape) for at, module in modules.items() for name, value in trained_parameters(module)]
 
 
 def is_flat(trainer: Any) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_mtmoe.moe.assignment.dual_prices import Assignment, larger_shares
 
 
-def even_out(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Assignment:
+def assign_by_augmenting_paths(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Assignment:
     """The expert of each token, ⌊T/N⌋ or ⌈T/N⌉ for every expert, and prices, of the scores' type, that support it.
 
     Args:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.assignment.augmenting_paths import even_out
+from fairseq_mtmoe.moe.assignment.augmenting_paths import assign_by_augmenting_paths
 from fairseq_mtmoe.moe.assignment.dual_prices import (
     COARSE,
     FINE,
@@ -44,7 +44,7 @@ def stepwise_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exa
             if expert_T is not None:
                 return Assignment(expert_T, in_units_of(size, prices_N))
         prices_N = solve_dual(scaled_TN.float(), FINE, prices_N).to(scaled_TN.dtype)
-        expert_T, prices_N = even_out(scaled_TN, prices_N, EXACT_TOLERANCE if exact else TOLERANCE)
+        expert_T, prices_N = assign_by_augmenting_paths(scaled_TN, prices_N, EXACT_TOLERANCE if exact else TOLERANCE)
         return Assignment(expert_T, in_units_of(size, prices_N))
 
 

@@ -50,9 +50,9 @@ def test_a_file_of_some_experts_holds_no_bytes_of_others(tmp_path):
 def test_trained_parameters_are_found_in_a_models_state(shared):
     """fairseq saves shared embeddings once under several names, from a GPU several times."""
     state, parameters = trained(4, share_all_embeddings=shared, share_decoder_input_output_embed=False)
-    assert reshard.trained_parameters(state["model"]) == parameters
+    assert reshard.parameters_of(state["model"]) == parameters
     model = {name: value.clone() for name, value in state["model"].items()}
-    assert reshard.trained_parameters(model) == parameters
+    assert reshard.parameters_of(model) == parameters
 
 
 def test_moments_that_cannot_be_told_apart_are_refused(tmp_path):

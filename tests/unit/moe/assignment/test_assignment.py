@@ -260,6 +260,6 @@ def test_the_fast_way_is_taken_where_it_is_good_enough(monkeypatch):
         raise AssertionError("chains are for hard cases")
 
     monkeypatch.setattr(kernels, "BUILDS", {})
-    monkeypatch.setattr(module, "even_out", refuse)
+    monkeypatch.setattr(module, "assign_by_augmenting_paths", refuse)
     for seed in range(5):
         assert_fair(balanced_assignment(make(random_scores, 2000, 16, seed)), 2000, 16)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.moe.assignment import augmenting_paths
-from fairseq_mtmoe.moe.assignment.augmenting_paths import even_out
+from fairseq_mtmoe.moe.assignment.augmenting_paths import assign_by_augmenting_paths
 
 
 def counts(expert, experts):
@@ -15,7 +15,7 @@ def test_a_chain_through_a_third_expert():
     """Experts 0 and 1 hold two tokens each and 2 none; only the token at 1 can go to 2 cheaply, so 0 gives to 1."""
     scores = torch.tensor([[1.0, 0.9, -9], [1.0, -9, -9], [-9, 1.0, 0.9], [-9, 1.0, -9], [1.0, -9, -9], [-9, 1.0, -9]])
     scores = scores.double()
-    expert = even_out(scores, torch.zeros(3).double(), 1e-9).expert_T
+    expert = assign_by_augmenting_paths(scores, torch.zeros(3).double(), 1e-9).expert_T
     # Each of 0, 1, 2 must hold two; tokens 1, 4 want 0, tokens 3, 5 want 1, and 0 and 2 are the flexible ones.
     assert counts(expert, 3) == [2, 2, 2]
     best = max(
@@ -29,7 +29,7 @@ def test_a_chain_through_a_third_expert():
 def test_the_larger_share_moves_to_the_expert_that_gains_most():
     """Prices say that expert 1 is dearest, the scores that every token wants expert 0."""
     scores = torch.tensor([[5.0, 0, 0], [5, 0, 0], [5, 0, 0], [5, 0, 0]]).double()
-    expert = even_out(scores, torch.tensor([0.0, 3, 0]).double(), 1e-9).expert_T
+    expert = assign_by_augmenting_paths(scores, torch.tensor([0.0, 3, 0]).double(), 1e-9).expert_T
     assert counts(expert, 3)[0] == 2
 
 
@@ -37,8 +37,8 @@ def test_the_larger_share_moves_to_the_expert_that_gains_most():
 def test_bad_prices_cost_time_but_nothing_else(tolerance):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(60, 7, generator=generator).double()
-    good = even_out(scores, torch.zeros(7).double(), tolerance).expert_T
-    bad = even_out(scores, 5 * torch.randn(7, generator=generator).double(), tolerance).expert_T
+    good = assign_by_augmenting_paths(scores, torch.zeros(7).double(), tolerance).expert_T
+    bad = assign_by_augmenting_paths(scores, 5 * torch.randn(7, generator=generator).double(), tolerance).expert_T
     tokens = torch.arange(60)
     assert scores[tokens, bad].sum().item() == pytest.approx(scores[tokens, good].sum().item(), abs=0.01)
     assert sorted(counts(bad, 7)) == [8, 8, 8, 9, 9, 9, 9]
