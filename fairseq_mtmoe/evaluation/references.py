@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from fairseq.data import Dictionary, data_utils
 
+from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, find_side, side_name
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.test_sets import folders
 from fairseq_mtmoe.io.files import text_lines
@@ -71,7 +72,7 @@ def load_references(data: str, subset: str, pair: str, spell: Speller, way: str)
     if way == TEXT and raw is not None:
         lines = [" ".join(line.splitlines()) for line in text_lines(raw)]
         _check_same(raw, lines, [spell(tokens, _ANYTHING) for tokens in sentences])
-        return References(lines, f"raw/{raw.name}", altered=0)
+        return References(lines, f"{TEXT_FOLDER}/{raw.name}", altered=0)
     escaped = dictionary.unk_string(escape=True)
     altered = sum(bool((tokens == dictionary.unk()).any()) for tokens in sentences)
     return References([spell(tokens, escaped) for tokens in sentences], f"{prefix.name}.bin", altered)
@@ -80,7 +81,7 @@ def load_references(data: str, subset: str, pair: str, spell: Speller, way: str)
 def find_text(data: str, subset: str, pair: str) -> Path | None:
     """The file in `raw/` that has the references of a pair's test set, if there is one."""
     prefix = _target_prefix(data, subset, pair)
-    raw = prefix.parent / "raw" / prefix.name
+    raw = prefix.parent / TEXT_FOLDER / prefix.name
     return raw if raw.exists() else None
 
 
@@ -88,8 +89,7 @@ def _target_prefix(data: str, subset: str, pair: str) -> Path:
     """The target side's files, without their suffixes; they serve both directions of a pair."""
     source, _, target = pair.partition("-")
     folder = folders(data)[0]
-    forward, backward = (folder / f"{subset}.{direction}.{target}" for direction in (pair, f"{target}-{source}"))
-    return forward if forward.with_name(f"{forward.name}.idx").is_file() else backward
+    return Path(find_side(folder, subset, source, target, target) or folder / side_name(subset, pair, target))
 
 
 def _load(prefix: Path, dictionary: Dictionary) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, open_dict
 
 from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.data.indexed_files import check_ids
-from fairseq_mtmoe.data.translation.pairs import split_prefix
+from fairseq_mtmoe.data.translation.file_names import find_side
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import whole_models
@@ -95,7 +95,7 @@ def check_pair(folder: str, subset: str, pair: str, dictionaries: Sequence[Dicti
         UserError: one of them is damaged, or of another dictionary.
     """
     source, target = pair.split("-")
-    prefixes = [split_prefix(folder, subset, source, target, lang) for lang in (source, target)]
+    prefixes = [find_side(folder, subset, source, target, lang) for lang in (source, target)]
     for prefix, dictionary in zip(prefixes, dictionaries, strict=True):
         if prefix is not None:
             check_ids(prefix, len(dictionary))

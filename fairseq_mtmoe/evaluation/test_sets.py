@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairseq import utils
 
+from fairseq_mtmoe.data.translation.file_names import indexed_sides, side_name
 from fairseq_mtmoe.data.translation.pairs import sentences_of
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
@@ -38,7 +38,7 @@ def sizes_of(data: str, subset: str) -> dict[str, int]:
     folder = folders(data)[0]
     sizes = _sizes(folder, subset)
     if not sizes:
-        subsets = sorted({path.name.split(".")[0] for path in folder.glob("*.*-*.*.idx")})
+        subsets = sorted({side.split for side in indexed_sides(folder)})
         must_be("--subset", f"one that the data directory {folder} has ({', '.join(subsets) or 'it has none'})", subset)
     return sizes
 
@@ -85,7 +85,5 @@ def size_of(pair: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def _sizes(folder: Path, subset: str) -> dict[str, int]:
-    pattern = re.compile(re.escape(subset) + r"\.([^.-]+)-([^.-]+)\.\2\.idx")
-    names = sorted(path.name for path in folder.iterdir())
-    matches = [match for name in names if (match := pattern.fullmatch(name))]
-    return {f"{m[1]}-{m[2]}": sentences_of(str(folder / m[0].removesuffix(".idx"))) for m in matches}
+    pairs = [side.pair for side in indexed_sides(folder) if (side.split, side.lang) == (subset, side.target)]
+    return {pair: sentences_of(str(folder / side_name(subset, pair, pair.split("-")[1]))) for pair in pairs}

@@ -21,8 +21,9 @@ MAY_IMPORT = {
     "io": {"errors"},
     "moe": {"errors"},
     "data/sampling": {"errors"},
+    "data/translation/file_names": set(),
     "data/translation/tiers": {"errors", "io"},
-    "data/corpora": {"io", "errors", "data/translation/tiers", "data/sampling"},
+    "data/corpora": {"io", "errors", "data/translation/file_names", "data/translation/tiers", "data/sampling"},
     "analysis": {"io", "errors", "data/translation/tiers"},
     "checkpoints": {"protocols", "errors", "io", "moe", "optim"},
     "options": {"errors", "moe"},
@@ -48,7 +49,10 @@ MAY_IMPORT = {
     "fairseq_patches": {"errors", "checkpoints", "data", "training"},
     "data": {"protocols", "errors", "io"},
     "data/mixtures": {"errors", "data/sampling"},
-    "data/translation": {"errors", "io", "data", "data/mixtures", "data/sampling", "data/translation/tiers"},
+    "data/translation": {
+        *("errors", "io", "data", "data/mixtures", "data/sampling"),
+        *("data/translation/file_names", "data/translation/tiers"),
+    },
     "evaluation": {
         "protocols",
         "errors",
@@ -57,13 +61,14 @@ MAY_IMPORT = {
         "checkpoints",
         "data",
         "data/translation",
+        "data/translation/file_names",
         "data/translation/tiers",
     },
     "tasks": {"criterions", "tasks/translation"},
     "tasks/_multitask": {"protocols", "errors", "analysis", "data", "data/mixtures", "data/sampling", "slots"},
     "tasks/translation": {
         *("errors", "io", "slots", "tasks/_multitask"),
-        *("data/mixtures", "data/translation", "data/translation/tiers"),
+        *("data/mixtures", "data/translation", "data/translation/file_names", "data/translation/tiers"),
     },
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.

@@ -15,6 +15,7 @@ import sentencepiece
 
 from fairseq_mtmoe.data.corpora.bitext import Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.spm import sample_text, train_model_apart
+from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, dictionary_name, side_name
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.data.translation.tiers import TIERS, tier_of_size
 from fairseq_mtmoe.errors import UserError, must_be
@@ -120,7 +121,7 @@ class _Writer:
             (folder / "langs.txt").write_text("".join(f"{lang}\n" for lang in langs), encoding="utf-8")
             (folder / "lang_pairs.txt").write_text(",".join(pairs) + "\n", encoding="utf-8")
             for lang in langs:
-                self.dictionary.save(str(folder / f"dict.{lang}.txt"))
+                self.dictionary.save(str(folder / dictionary_name(lang)))
 
     def write_bitext(self, bitext: Bitext) -> None:
         """All splits: training data in every folder, validation and test data where fairseq looks, in the first."""
@@ -137,18 +138,18 @@ class _Writer:
     def _write_side(self, folders: Sequence[Path], bitext: Bitext, split: str, lang: str) -> TokenCounts:
         sentences: list[list[int]] = self.model.encode(bitext.lines(split, lang))
         for index, folder in enumerate(folders):
-            prefix = folder / f"{split}.{bitext.name}.{lang}"
+            prefix = folder / side_name(split, bitext.name, lang)
             self._binarize.write_dataset(prefix, sentences[index :: len(folders)], self.dictionary)
         unknown = sum(ids.count(self.model.unk_id()) for ids in sentences)
         return TokenCounts(sum(map(len, sentences)), unknown)
 
     def _write_raw(self, bitext: Bitext, split: str) -> None:
         """The text itself: references to score detokenized output against."""
-        folder = self.folders[0] / "raw"
+        folder = self.folders[0] / TEXT_FOLDER
         folder.mkdir(exist_ok=True)
         for lang in (bitext.source_lang, bitext.target_lang):
             text = "".join(f"{line}\n" for line in bitext.lines(split, lang))
-            (folder / f"{split}.{bitext.name}.{lang}").write_text(text, encoding="utf-8")
+            (folder / side_name(split, bitext.name, lang)).write_text(text, encoding="utf-8")
 
 
 def _import_binarize() -> ModuleType:

@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from fairseq_mtmoe.data.corpora.bitext import SPLITS, Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.clean import Changes, changes_of, normalise
+from fairseq_mtmoe.data.translation.file_names import read_side_name, side_name
 from fairseq_mtmoe.data.translation.tiers import read_tiers
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes, regular_file, text_lines
-
-_FILE_NAME = re.compile(r"(?P<split>train|valid|test)\.(?P<pair>[^.-]+-[^.-]+)\.(?P<lang>[^.-]+)")
 
 
 def find_text_files(raw: Path) -> dict[str, dict[str, tuple[Path, Path]]]:
@@ -26,16 +25,16 @@ def find_text_files(raw: Path) -> dict[str, dict[str, tuple[Path, Path]]]:
         raise UserError(f"`{raw}` must be a folder of text files such as `train.en-de.de`, but there is none.")
     found: dict[str, set[str]] = defaultdict(set)
     for path in sorted(raw.iterdir()):
-        match = _FILE_NAME.fullmatch(path.name)
-        if match is not None and match["lang"] in match["pair"].split("-"):
-            found[match["pair"]].add(path.name)
+        side = read_side_name(path.name)
+        if side and side.split in SPLITS and side.lang in (side.source, side.target):
+            found[side.pair].add(path.name)
     if not found:
         raise UserError(f"`{raw}` must hold text files such as `train.en-de.en` and `train.en-de.de`, but has none.")
     return {pair: {split: _both_sides(raw, split, pair, names) for split in SPLITS} for pair, names in found.items()}
 
 
 def _both_sides(raw: Path, split: str, pair: str, present: set[str]) -> tuple[Path, Path]:
-    source, target = (f"{split}.{pair}.{lang}" for lang in pair.split("-"))
+    source, target = (side_name(split, pair, lang) for lang in pair.split("-"))
     for name in (source, target):
         if name not in present:
             raise UserError(f"`{raw / name}` is missing: {pair} needs both sides of train, valid and test.")

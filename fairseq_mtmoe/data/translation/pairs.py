@@ -18,6 +18,7 @@ from fairseq.data import Dictionary, FairseqDataset, data_utils
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 
 from fairseq_mtmoe.data.indexed_files import check_ids, count_sentences
+from fairseq_mtmoe.data.translation.file_names import INDEX, find_side, side_name
 from fairseq_mtmoe.errors import UserError
 
 
@@ -39,15 +40,6 @@ class PairSource:
     def key(self) -> str:
         """fairseq's name of the data set, as in `--sampling-weights`: `main:en-de`"""
         return f"{self.category}:{self.name}"
-
-
-def split_prefix(folder: str, split: str, source: str, target: str, lang: str) -> str | None:
-    """A pair's binarized file, without suffix; it may be named after the reversed pair. None: there is none."""
-    for first, second in ((source, target), (target, source)):
-        prefix = os.path.join(folder, f"{split}.{first}-{second}.{lang}")
-        if any(os.path.isfile(prefix + suffix) for suffix in (".idx", "")):
-            return prefix
-    return None
 
 
 def sentences_of(prefix: str, dictionary: Dictionary | None = None, impl: str | None = None) -> int:
@@ -126,13 +118,14 @@ class PairLoader:
 
     def _find_pair(self, category: str, source: str, target: str, folders: list[str]) -> PairSource:
         def has_pair(folder: str) -> bool:
-            return all(split_prefix(folder, self.split, source, target, lang) for lang in (source, target))
+            return all(find_side(folder, self.split, source, target, lang) for lang in (source, target))
 
         holding = tuple(folder for folder in folders if has_pair(folder))
         if not holding:
+            pair = f"{source}-{target}"
             raise UserError(
-                f"The pair {source}-{target} has no {self.split} data in {', '.join(folders)}: "
-                f"there is no {self.split}.{source}-{target}.{source}.idx, nor one of the reversed pair."
+                f"The pair {pair} has no {self.split} data in {', '.join(folders)}: "
+                f"there is no {side_name(self.split, pair, source)}{INDEX}, nor one of the reversed pair."
             )
         return PairSource(category, source, target, holding if self.is_training else holding[:1])
 
@@ -141,7 +134,7 @@ class PairLoader:
         langs = (pair.source, pair.target)
         for number in itertools.count() if self.combine else (0,):
             split = self.split + (str(number) if number else "")
-            source, target = (split_prefix(folder, split, *langs, lang) for lang in langs)
+            source, target = (find_side(folder, split, *langs, lang) for lang in langs)
             if source is None or target is None:
                 break
             yield source, target
@@ -162,7 +155,7 @@ class PairLoader:
 
     def _upsampling(self, folder: str, pair: PairSource) -> int:
         # fairseq repeats the primary data only where there is other data beside it.
-        second = split_prefix(folder, f"{self.split}1", pair.source, pair.target, pair.source)
+        second = find_side(folder, f"{self.split}1", pair.source, pair.target, pair.source)
         return int(self.manager.args.upsample_primary) if self.combine and second else 1
 
     def _check(self, pair: PairSource, folder: str) -> None:
@@ -172,7 +165,7 @@ class PairLoader:
             check_ids(source, len(self.manager.get_source_dictionary(pair.source)), args.dataset_impl)
             check_ids(target, len(self.manager.get_target_dictionary(pair.target)), args.dataset_impl)
         alignments = os.path.join(folder, f"{self.split}.align.{pair.name}")
-        if args.load_alignments and os.path.lexists(f"{alignments}.idx"):
+        if args.load_alignments and os.path.lexists(alignments + INDEX):
             count_sentences(alignments, args.dataset_impl, may_be_empty=True)
 
     def _load(self, pair: PairSource, shard: int, sharing: dict[Any, Any] | None) -> FairseqDataset:

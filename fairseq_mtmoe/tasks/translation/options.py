@@ -14,11 +14,11 @@ from fairseq import utils
 from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTokStyle
 from omegaconf import DictConfig, OmegaConf
 
+from fairseq_mtmoe.data.translation.file_names import dictionary_name, indexed_sides
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
 
 TASK_IDS = ("target", "source", "pair")
-_INDEX_FILE = re.compile(r".+\.([^.-]+)-([^.-]+)\.[^.]+\.idx")
 
 
 def arguments(cfg: Any) -> Namespace:
@@ -180,8 +180,7 @@ def languages_of(folder: str) -> list[str]:
 
 def found_languages(folder: str) -> list[str]:
     """The languages that the names of a folder's index files speak of, sorted."""
-    pairs = [match.groups() for match in map(_INDEX_FILE.fullmatch, os.listdir(folder)) if match]
-    return sorted({lang for pair in pairs for lang in pair})
+    return sorted({lang for side in indexed_sides(folder) for lang in (side.source, side.target)})
 
 
 def _lines(path: str) -> list[str]:
@@ -213,5 +212,6 @@ def _check_dictionaries(args: Namespace) -> None:
     folder = utils.split_paths(args.data)[0]
     for pair in all_pairs(args) if is_training(args) else loaded_pairs(args):
         for lang, given in ((pair.split("-")[0], args.source_dict), (pair.split("-")[-1], args.target_dict)):
-            if not given and not os.path.isfile(os.path.join(folder, f"dict.{lang}.txt")):
-                raise UserError(f"The dictionary of {lang} is missing: there is no dict.{lang}.txt in {folder}.")
+            file = dictionary_name(lang)
+            if not given and not os.path.isfile(os.path.join(folder, file)):
+                raise UserError(f"The dictionary of {lang} is missing: there is no {file} in {folder}.")

@@ -1,0 +1,66 @@
+"""The names of fairseq's data files: `train.en-de.de` is one side of a split of a language pair.
+
+Binarized, a side has the suffixes `.bin` and `.idx`. The files of a pair serve its reversed pair, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+INDEX = ".idx"
+TEXT_FOLDER = "raw"  # in a data directory of ours: the text of its validation and test data, under the same names
+
+_SIDE = re.compile(r"(.+)\.([^.-]+)-([^.-]+)\.([^.-]+)")
+
+
+@dataclass(frozen=True)
+class Side:
+    """What a file's name says: the side `lang` of a pair's `split`, which is `source` or `target` in text."""
+
+    split: str
+    source: str
+    target: str
+    lang: str
+
+    @property
+    def pair(self) -> str:
+        """`en-de`"""
+        return f"{self.source}-{self.target}"
+
+
+def side_name(split: str, pair: str, lang: str) -> str:
+    """The name of a text file, or of a binarized one without its suffix: `train.en-de.de`."""
+    return f"{split}.{pair}.{lang}"
+
+
+def dictionary_name(lang: str) -> str:
+    """`dict.de.txt`"""
+    return f"dict.{lang}.txt"
+
+
+def read_side_name(name: str) -> Side | None:
+    """What `side_name` made a name of; None if it is another name."""
+    match = _SIDE.fullmatch(name)
+    return Side(*match.groups()) if match else None
+
+
+def indexed_sides(folder: str | Path) -> list[Side]:
+    """The sides that have an index file in a folder, in the order of their names."""
+    names = sorted(name.removesuffix(INDEX) for name in os.listdir(folder) if name.endswith(INDEX))
+    return [side for side in map(read_side_name, names) if side]
+
+
+def find_side(folder: str | Path, split: str, source: str, target: str, lang: str) -> str | None:
+    """The path of a pair's file, or of the reversed pair's, without suffix: of binarized data or of text.
+
+    Returns:
+        None if there is neither.
+    """
+    for pair in (f"{source}-{target}", f"{target}-{source}"):
+        prefix = os.path.join(folder, side_name(split, pair, lang))
+        if any(os.path.isfile(prefix + suffix) for suffix in (INDEX, "")):
+            return prefix
+    return None
