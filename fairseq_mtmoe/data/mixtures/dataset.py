@@ -36,6 +36,12 @@ class Collate(Protocol):
         ...
 
 
+def sizes_of(dataset: FairseqDataset) -> np.ndarray:
+    """(n, S) the lengths of a dataset's examples; S is 1 where fairseq gives one number for each."""
+    sizes = np.asarray(dataset.sizes)
+    return sizes if sizes.ndim > 1 else sizes[:, np.newaxis]
+
+
 class MixtureDataset(FairseqDataset):
     """Examples of several tasks.
 
@@ -66,15 +72,11 @@ class MixtureDataset(FairseqDataset):
     def sizes_of(self, indices: np.ndarray) -> np.ndarray:
         """(V, S) the lengths of examples, of each of their S sides."""
         tasks, examples = self.numbering.locate_all(indices)
-        sizes = np.empty((len(indices), self._sides), dtype=np.int64)
+        sizes = np.empty((len(indices), sizes_of(self.datasets[0]).shape[1]), dtype=np.int64)
         for task, dataset in enumerate(self.datasets):
             chosen = tasks == task
-            sizes[chosen] = dataset.sizes[examples[chosen]]
+            sizes[chosen] = sizes_of(dataset)[examples[chosen]]
         return sizes
-
-    @property
-    def _sides(self) -> int:
-        return int(np.shape(self.datasets[0].sizes)[1])
 
     def num_tokens(self, index: int) -> int:
         """The length of the longest side."""
@@ -88,7 +90,7 @@ class MixtureDataset(FairseqDataset):
     def size(self, index: int) -> tuple[int, ...]:
         """The length of each side."""
         task, example = self.numbering.locate(int(index))
-        return tuple(int(length) for length in self.datasets[task].sizes[example])
+        return tuple(int(length) for length in sizes_of(self.datasets[task])[example])
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
         """The indices of examples that are not too long, and the others.

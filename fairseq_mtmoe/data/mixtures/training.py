@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from fairseq.data import FairseqDataset
 
-from fairseq_mtmoe.data.mixtures.dataset import Collate, MixtureDataset
+from fairseq_mtmoe.data.mixtures.dataset import Collate, MixtureDataset, sizes_of
 from fairseq_mtmoe.data.sampling import (
     Order,
     SamplingPlan,
@@ -143,11 +143,11 @@ class TrainingMixture(MixtureDataset):
         Args:
             max_sizes: the greatest length of each side, as fairseq gives them; longer examples are left out.
         """
-        limits = (max_sizes, max_sizes) if isinstance(max_sizes, int | float) else max_sizes
-        sizes = [dataset.sizes for dataset in self.datasets]
+        sizes = [sizes_of(dataset) for dataset in self.datasets]
+        limits = [max_sizes] * sizes[0].shape[1] if isinstance(max_sizes, int | float) else max_sizes
         order = order_by_length(self.draw, sizes, self.plan.order_key(self.epoch), limits, torch.get_num_threads())
         loader, counts = self.loader, dict(zip(self.loader.keys, order.counts.tolist(), strict=True))
-        drawn = f"draws {len(self)} sentences, from each {loader.kind} {counts}"
+        drawn = f"draws {len(self)} examples, from each {loader.kind} {counts}"
         logger.info(f"[{loader.split}] epoch {self.epoch} {drawn}")
         return order
 

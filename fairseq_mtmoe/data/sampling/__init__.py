@@ -1,10 +1,10 @@
-"""Which sentences an epoch consists of: pure functions of the data's sizes, the schedule, the seed and the epoch.
+"""Which examples an epoch consists of: pure functions of the data's sizes, the schedule, the seed and the epoch.
 
 Where these change in a run, also of what its checkpoint has saved.
 
 Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation Models". Setting an
 epoch up costs time in proportion to the epoch, not to the data, and any epoch can be set up without the ones before it
-having been drawn: a resumed run continues with the same sentences. Numpy only.
+having been drawn: a resumed run continues with the same examples. Numpy only.
 """
 
 from fairseq_mtmoe.data.sampling.apportion import apportion

@@ -1,4 +1,4 @@
-"""How many of an epoch's sentences each task gets."""
+"""How many of an epoch's examples each task gets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> 
     `offset` the expectation of each count is `total · p` exactly. A task with probability 0 gets nothing.
 
     Args:
-        total: number of sentences, at least 0.
+        total: number of examples, at least 0.
         probabilities: (L,) not negative, with a sum above 0; they need not sum to 1.
         offset: in [0, 1).
 

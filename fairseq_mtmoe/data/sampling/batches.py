@@ -1,4 +1,4 @@
-"""Cutting sentences that are in order into batches."""
+"""Cutting examples that are in order into batches."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ def batch_ends(
 ) -> NDArray[np.int64]:
     """Where each batch ends: the batches of fairseq's `batch_by_size`, with work in proportion to the runs and batches.
 
-    A batch takes as many sentences as `max_tokens` and `max_sentences` allow, rounded down to a multiple of `multiple`
+    A batch takes as many examples as `max_tokens` and `max_sentences` allow, rounded down to a multiple of `multiple`
     unless there are fewer. What is left over at the end makes a batch too, which fairseq drops in some cases.
 
     Args:
-        runs: the sentences' lengths; the longer of source and target counts.
-        max_tokens: limit of the number of sentences times the longest length.
-        max_sentences: limit of the number of sentences.
+        runs: the examples' lengths; the longest side counts.
+        max_tokens: limit of the number of examples times the longest length.
+        max_sentences: limit of the number of examples.
         multiple: `--required-batch-size-multiple`.
 
     Raises:
-        UserError: a sentence is longer than `max_tokens`.
+        UserError: an example is longer than `max_tokens`.
     """
-    tokens = np.maximum(runs.source, runs.target)
+    tokens = runs.lengths.max(axis=0)
     if max_tokens is not None and tokens.max(initial=0) > max_tokens:
-        must_be("--max-tokens", f"at least {tokens.max()}, the length of the longest sentence", max_tokens)
+        must_be("--max-tokens", f"at least {tokens.max()}, the length of the longest example", max_tokens)
     total = int(runs.count.sum())
     # What counts is the longer length: runs in which it is the same are one.
     changes = np.flatnonzero(np.diff(tokens, prepend=-1))
@@ -65,7 +65,7 @@ def _ends(starts: Sequence[int], sizes: Sequence[int], multiple: int) -> list[in
             start += rounded(max(start + size, starts[run]) - start)
             ends.append(start)
         smallest = starts[-1]
-        while starts[run] > start:  # to the sentences that were rounded off
+        while starts[run] > start:  # to the examples that were rounded off
             run -= 1
     rest = starts[-1] - start
     return [*ends, *([start + rounded(rest)] if rest else []), *([starts[-1]] if rounded(rest) < rest else [])]

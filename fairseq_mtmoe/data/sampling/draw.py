@@ -1,8 +1,8 @@
 """What an epoch draws, described by a few numbers, and worked out a block at a time.
 
-A drawn sentence has an index that says which one it is: no table from indices to sentences is made. Every task, or all
-tasks together where they are drawn as one, has a range of indices, which holds its sentences once for each pass that
-the epoch touches: a sentence that is drawn twice has two indices.
+A drawn example has an index that says which one it is: no table from indices to examples is made. Every task, or all
+tasks together where they are drawn as one, has a range of indices, which holds its examples once for each pass that
+the epoch touches: an example that is drawn twice has two indices.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.sampling.permutation import Words, items_at, places_of, word_type
 
-BLOCK = 1 << 17  # sentences that are worked on together: few enough for the processor's cache
+BLOCK = 1 << 17  # examples that are worked on together: few enough for the processor's cache
 
 
 class Numbering:
-    """The indices of sentences.
+    """The indices of examples.
 
     Args:
-        sizes: (L,) sentences of each task.
+        sizes: (L,) examples of each task.
         groups: how many tasks, from the first on, each range of indices is of.
-        passes: how often each range holds its tasks' sentences.
+        passes: how often each range holds its tasks' examples.
     """
 
     def __init__(self, sizes: Sequence[int], groups: Sequence[int], passes: Sequence[int]) -> None:
@@ -52,7 +52,7 @@ class Numbering:
         return word_type(len(self))
 
     def locate(self, index: int) -> tuple[int, int]:
-        """The task of an index, and the number of its sentence among the task's."""
+        """The task of an index, and the number of its example among the task's."""
         group = bisect_right(self.starts, index) - 1
         item = self.firsts[group] + (index - self.starts[group]) % self.sizes[group]
         task = bisect_right(self.task_starts, item) - 1
@@ -69,12 +69,12 @@ class Numbering:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive places of passes over the sentences of a range of indices: a part of one pass, or whole passes.
+    """Consecutive places of passes over the examples of a range of indices: a part of one pass, or whole passes.
 
     Args:
         group: the range's number.
         first: the first of the passes, of those that the range holds.
-        size: sentences of a pass.
+        size: examples of a pass.
         start: the first place, in its pass.
         count: how many places.
         key: of the first pass's order; in whole passes the order does not matter.
@@ -95,16 +95,16 @@ class Stretch:
 
     @property
     def ascends(self) -> bool:
-        """Whether the sentences of a block are in the order of their numbers."""
+        """Whether the examples of a block are in the order of their numbers."""
         return self._searches or self.count == self.size
 
     @property
     def _searches(self) -> bool:
-        # To ask every sentence for its place costs less than to collect half of them in an order without locality.
+        # To ask every example for its place costs less than to collect half of them in an order without locality.
         return self.count < self.size <= 2 * self.count
 
     def items(self, low: int, high: int) -> Words:
-        """The sentences of a block, counted from the first of the first pass on."""
+        """The examples of a block, counted from the first of the first pass on."""
         if self.count >= self.size:
             return np.arange(low, high, dtype=word_type(self.count))
         if not self._searches:
@@ -117,7 +117,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a stretch: its bounds are places, or sentences to be asked for their places."""
+    """A part of a stretch: its bounds are places, or examples to be asked for their places."""
 
     stretch: Stretch
     low: int
@@ -126,7 +126,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Draw:
-    """The sentences of one epoch; `shards` says for each task which of its shards they are from."""
+    """The examples of one epoch; `shards` says for each task which of its shards they are from."""
 
     shards: tuple[int, ...]
     numbering: Numbering
@@ -137,25 +137,25 @@ class Draw:
 
     @property
     def blocks(self) -> list[Block]:
-        """All parts; together they hold every sentence of the draw once."""
+        """All parts; together they hold every example of the draw once."""
         return [block for stretch in self.stretches for block in stretch.blocks]
 
     def by_task(self, block: Block) -> tuple[Words, list[tuple[int, Words]]]:
-        """The indices (V,) of a block's sentences, and which these are: each task with its sentences, in this order."""
+        """The indices (V,) of a block's examples, and which these are: each task with its examples, in this order."""
         stretch, numbering = block.stretch, self.numbering
         items = stretch.items(block.low, block.high)
-        sentences = items if stretch.count <= stretch.size else items % items.dtype.type(stretch.size)
+        examples = items if stretch.count <= stretch.size else items % items.dtype.type(stretch.size)
         first, tasks = numbering.firsts[stretch.group], numbering.tasks(stretch.group)
         starts = [start - first for start in numbering.task_starts[tasks.start : tasks.stop + 1]]
         if len(tasks) > 1 and not stretch.ascends:
-            owners = np.searchsorted(np.array(starts[1:-1], sentences.dtype), sentences, side="right")
+            owners = np.searchsorted(np.array(starts[1:-1], examples.dtype), examples, side="right")
             order = owners.astype(np.uint16).argsort(kind="stable")
-            items, sentences = items[order], sentences[order]
+            items, examples = items[order], examples[order]
             cuts = np.cumsum([0, *np.bincount(owners, minlength=len(tasks))])
         else:
-            cuts = np.searchsorted(sentences, starts) if len(tasks) > 1 else np.array([0, len(sentences)])
+            cuts = np.searchsorted(examples, starts) if len(tasks) > 1 else np.array([0, len(examples)])
         parts = [
-            (task, sentences[low:high] - sentences.dtype.type(start) if start else sentences[low:high])
+            (task, examples[low:high] - examples.dtype.type(start) if start else examples[low:high])
             for task, start, low, high in zip(tasks, starts, cuts[:-1], cuts[1:], strict=False)
         ]
         indices: Words = items.astype(numbering.index_type)

@@ -1,10 +1,11 @@
-"""Putting the sentences of a draw into the order of their lengths.
+"""Putting the examples of a draw into the order of their lengths.
 
-By source, then target length; sentences of equal lengths in a pseudo-random order, so that batches mix the tasks. Two
-steps, in which what is worked on at a time fits into the processor's cache, and is shared out among threads:
+By the length of their first side, then of the next, as far as they have more (a source and a target, for example);
+examples of equal lengths in a pseudo-random order, so that batches mix the tasks. Two steps, in which what is worked on
+at a time fits into the processor's cache, and is shared out among threads:
 
-1. Each bundle of the draw's blocks is sorted by source length.
-2. For each source length, what the bundles have of it is sorted by target length.
+1. Each bundle of the draw's blocks is sorted by the first side.
+2. For each length of it, what the bundles have of it is sorted by the other sides.
 
 Lengths are sorted as 16-bit numbers, for which numpy has a radix sort: nothing is compared, and its speed does not
 depend on the vector instructions of a processor.
@@ -13,7 +14,7 @@ depend on the vector instructions of a processor.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,26 +26,24 @@ from fairseq_mtmoe.data.sampling.draw import BLOCK, Block, Draw
 from fairseq_mtmoe.data.sampling.permutation import Words
 
 Lengths = NDArray[np.integer]
-Limits = tuple[float, float]
 
-_LARGE = 2 * BLOCK  # sentences of one source length that are divided by target length before they are shuffled
+_LARGE = 2 * BLOCK  # examples of one length that are divided by their next side before they are shuffled
 _FACTORS = {4: (0x9E3779B1, 0x85EBCA6B), 8: (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)}  # by bytes of a word
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Sentences of equal lengths that follow each other: (R,) source and target lengths, and how many."""
+    """Examples of equal lengths that follow each other: the lengths (S, R) of their S sides, and how many (R,)."""
 
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
+    lengths: NDArray[np.int64]
     count: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Order:
-    """The sentences of a draw in order: `indices` (V,), and their lengths as `runs`.
+    """The examples of a draw in order: `indices` (V,), and their lengths as `runs`.
 
-    `too_long` are the indices of sentences that were left out, and `counts` (L,) is how many each task has in all.
+    `too_long` are the indices of examples that were left out, and `counts` (L,) is how many each task has in all.
     """
 
     indices: Words
@@ -54,29 +53,25 @@ class Order:
 
 
 def order_by_length(
-    draw: Draw, lengths: Sequence[Lengths], key: int, limits: Limits | None = None, threads: int = 1
+    draw: Draw, lengths: Sequence[Lengths], key: int, limits: Sequence[float] | None = None, threads: int = 1
 ) -> Order:
-    """Order a draw's sentences.
+    """Order a draw's examples.
 
     Args:
-        lengths: of each task's sentences: (n, 2), source and target.
-        key: names the order of sentences of equal lengths.
-        limits: the longest source and target that are let through.
+        lengths: of each task's examples: (n, S), with as many sides in all tasks, at least one.
+        key: names the order of examples of equal lengths.
+        limits: (S,) the longest that is let through, of each side.
         threads: how many share the work; the result is the same.
     """
     with ThreadPoolExecutor(threads) as pool:
         read = list(pool.map(partial(_read, draw, lengths, limits), _bundles(draw.blocks)))
-        parts = [bundle.by_source for bundle in read]
-        sizes = np.zeros(max(len(part.counts) for part in parts), dtype=np.int64)
-        for part in parts:
-            sizes[: len(part.counts)] += part.counts
-        indices = np.empty(sizes.sum(), dtype=draw.numbering.index_type)
-        sources = np.flatnonzero(sizes)
-        places = np.split(indices, np.cumsum(sizes[sources])[:-1])
-        runs = list(pool.map(partial(_fill, parts, key), sources.tolist(), places if len(sources) else ()))
+        parts = [bundle.by_length for bundle in read]
+        indices = np.empty(sum(len(part) for part in parts), dtype=draw.numbering.index_type)
+        filled = list(pool.map(partial(_fill, parts, key), *_by_length(parts, indices)))
+    runs = _side_by_side(filled, 1 + lengths[0].shape[1])
     return Order(
         indices,
-        Runs(*np.concatenate([np.zeros((3, 0), dtype=np.int64), *runs], axis=1)),
+        Runs(runs[:-1], runs[-1]),
         np.concatenate([bundle.too_long for bundle in read]),
         np.sum([bundle.counts for bundle in read], axis=0),
     )
@@ -91,6 +86,9 @@ class _Part:
         self.counts = np.bincount(lengths, minlength=1)
         self.bounds = [0, *np.cumsum(self.counts).tolist()]
 
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
     def of(self, length: int) -> list[NDArray[np.integer]]:
         """The rows of one length."""
         if length >= len(self.counts):
@@ -99,7 +97,7 @@ class _Part:
 
 
 def _bundles(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Small blocks together: what is done for each costs as much as thousands of sentences."""
+    """Small blocks together: what is done for each costs as much as thousands of examples."""
     bundles: list[list[Block]] = []
     size = BLOCK
     for block in blocks:
@@ -113,55 +111,79 @@ def _bundles(blocks: Sequence[Block]) -> list[list[Block]]:
 
 @dataclass(frozen=True)
 class _Read:
-    by_source: _Part  # indices and target lengths
+    by_length: _Part  # of the first side: indices, and the lengths of the other sides
     too_long: Words
     counts: NDArray[np.int64]
 
 
-def _read(draw: Draw, lengths: Sequence[Lengths], limits: Limits | None, bundle: Sequence[Block]) -> _Read:
+def _read(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None, bundle: Sequence[Block]) -> _Read:
     found = [draw.by_task(block) for block in bundle]
     indices = np.concatenate([indices for indices, _ in found])
     counts = np.zeros(len(lengths), dtype=np.int64)
-    columns = np.empty((2, len(indices)), dtype=np.int32)
+    sides = np.empty((lengths[0].shape[1], len(indices)), dtype=np.int32)
     filled = 0
-    for task, sentences in itertools.chain.from_iterable(by_task for _, by_task in found):
-        counts[task] += len(sentences)
-        for side in (0, 1):
-            columns[side, filled : filled + len(sentences)] = lengths[task][sentences, side]
-        filled += len(sentences)
-    source, target = columns
+    for task, examples in itertools.chain.from_iterable(by_task for _, by_task in found):
+        counts[task] += len(examples)
+        for number, side in enumerate(sides):
+            side[filled : filled + len(examples)] = lengths[task][examples, number]
+        filled += len(examples)
     too_long = indices[:0].copy()  # a view would keep all of them
     if limits is not None:
-        outside = (source > limits[0]) | (target > limits[1])
+        outside = np.zeros(len(indices), dtype=bool)
+        for side, limit in zip(sides, limits, strict=True):
+            outside |= side > limit
         if outside.any():
             too_long, inside = indices[outside], ~outside
-            indices, source, target = indices[inside], source[inside], target[inside]
-    return _Read(_Part(_narrow(source), indices, _narrow(target)), too_long, counts)
+            indices, sides = indices[inside], sides[:, inside]
+    first, *others = map(_narrow, sides)
+    return _Read(_Part(first, indices, *others), too_long, counts)
 
 
 def _narrow(lengths: Lengths) -> Lengths:
     return lengths.astype(np.uint16) if lengths.max(initial=0) < 2**16 else lengths
 
 
-def _fill(parts: Sequence[_Part], key: int, source: int, place: Words) -> NDArray[np.int64]:
-    """Put the indices of one source length into their `place`; returns the (3, R) columns of their `Runs`."""
-    rows = [rows for rows in (part.of(source) for part in parts) if rows]
-    indices, target = (np.concatenate(column) for column in zip(*rows, strict=True))
-    counts = np.bincount(target)
-    targets = np.flatnonzero(counts)
-    runs = np.stack([np.full(len(targets), source), targets, counts[targets]])
-    if len(indices) <= _LARGE:
-        order = _shuffled(indices, key)
-        place[:] = indices[order[target[order].argsort(kind="stable")]]
-        return runs
+def _by_length(parts: Sequence[_Part], out: Words) -> tuple[list[int], list[Words]]:
+    """The lengths that rows of these parts have, in order, and of each the part of `out` that it fills."""
+    sizes = np.zeros(max(len(part.counts) for part in parts), dtype=np.int64)
+    for part in parts:
+        sizes[: len(part.counts)] += part.counts
+    lengths = np.flatnonzero(sizes)
+    return lengths.tolist(), np.split(out, np.cumsum(sizes[lengths])[:-1]) if len(lengths) else []
+
+
+def _fill(parts: Sequence[_Part], key: int, length: int, out: Words) -> NDArray[np.int64]:
+    """Write the indices of one length to `out`, in order; returns the columns of their `Runs`, (S+1, R)."""
+    rows = [rows for rows in (part.of(length) for part in parts) if rows]
+    indices, *sides = (np.concatenate(column) for column in zip(*rows, strict=True))
+    runs = _divided(indices, sides, key, out) if sides and len(indices) > _LARGE else _sorted(indices, sides, key, out)
+    return np.concatenate([np.full((1, runs.shape[1]), length), runs])
+
+
+def _sorted(indices: Words, sides: Sequence[Lengths], key: int, out: Words) -> NDArray[np.int64]:
+    """Write indices to `out` in the order of their sides; returns the columns of their `Runs`."""
+    order = _shuffled(indices, key)
+    for side in reversed(sides):  # each time, what has the same length stays in the order of the sides behind
+        order = order[side[order].argsort(kind="stable")]
+    out[:] = indices[order]
+    lengths, begins = [side[order] for side in sides], np.zeros(len(order), dtype=bool)
+    begins[0] = True
+    for column in lengths:
+        begins[1:] |= column[1:] != column[:-1]
+    starts = np.flatnonzero(begins)
+    return np.stack([*(column[starts] for column in lengths), np.diff(starts, append=len(order))])
+
+
+def _divided(indices: Words, sides: Sequence[Lengths], key: int, out: Words) -> NDArray[np.int64]:
+    """As `_sorted`, for more than the cache holds: divided by the first of the sides, a length at a time."""
     pieces = [slice(low, low + BLOCK) for low in range(0, len(indices), BLOCK)]
-    parts = [_Part(target[piece], indices[piece]) for piece in pieces]
-    filled = 0
-    for length in targets.tolist():
-        equal = np.concatenate([column for part in parts for column in part.of(length)])
-        place[filled : filled + len(equal)] = equal[_shuffled(equal, key)]
-        filled += len(equal)
-    return runs
+    first, *others = sides
+    parts = [_Part(first[piece], indices[piece], *(side[piece] for side in others)) for piece in pieces]
+    return _side_by_side(map(partial(_fill, parts, key), *_by_length(parts, out)), 1 + len(sides))
+
+
+def _side_by_side(columns: Iterable[NDArray[np.int64]], height: int) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros((height, 0), dtype=np.int64), *columns], axis=1)
 
 
 def _shuffled(indices: Words, key: int) -> NDArray[np.int64]:

@@ -67,13 +67,13 @@ def places_of(start: int, count: int, size: int, key: int) -> Words:
 
 
 class _Order:
-    """A Feistel network over pairs (low, high): a keyed hash of one is added to the other, in turn."""
+    """A Feistel network over halves (low, high): a keyed hash of one is added to the other, in turn."""
 
     def __init__(self, size: int, key: int) -> None:
         self.size = size
         self.word = word_type(size)
         self.low_bits = max(_MIN_BITS, (size - 1).bit_length()) // 2
-        # As few pairs as hold all items, so that hardly one is outside of them.
+        # As few of these as hold all items, so that hardly one is outside of them.
         self.moduli = 1 << self.low_bits, max(1 << (_MIN_BITS // 2), -(-size >> self.low_bits))
         constants: Words = mix(np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * _GOLDEN ^ np.uint64(key))
         constants = constants.astype(self.word)
@@ -94,13 +94,13 @@ class _Order:
         return found
 
     def _permute(self, words: Words, forwards: bool) -> Words:
-        pair = [words & self.word(self.moduli[0] - 1), words >> self.word(self.low_bits)]
+        halves = [words & self.word(self.moduli[0] - 1), words >> self.word(self.low_bits)]
         hashed, other = np.empty_like(words), np.empty_like(words)
         for number in range(ROUNDS) if forwards else reversed(range(ROUNDS)):
             changed = 1 - number % 2
             modulus = self.word(self.moduli[changed])
-            self._hash(pair[1 - changed], number, modulus, hashed, other)
-            half = pair[changed]
+            self._hash(halves[1 - changed], number, modulus, hashed, other)
+            half = halves[changed]
             # Modulo: the sum or difference is right, or one modulus off and then wraps around to a large number.
             if forwards:
                 half += hashed
@@ -109,7 +109,7 @@ class _Order:
                 half -= hashed
                 np.add(half, modulus, out=other)
             np.minimum(half, other, out=half)
-        low, high = pair
+        low, high = halves
         high <<= self.word(self.low_bits)
         high |= low
         return high

@@ -1,9 +1,9 @@
-"""The plan of a run: which sentences of which shards each epoch draws.
+"""The plan of a run: which examples of which shards each epoch draws.
 
-Every task has an endless shuffled sequence of its sentences (see `permutation`); an epoch takes the next so many of
+Every task has an endless shuffled sequence of its examples (see `permutation`); an epoch takes the next so many of
 each. Where a task's cursor stands at an epoch follows from the counts of the epochs before; so any epoch of a run whose
 rules stay can be drawn by itself. Where they change, the plan goes on from the cursors that a checkpoint has saved (see
-`saved_plans`). A virtual epoch is a fixed number of sentences: consecutive ones walk through the data.
+`saved_plans`). A virtual epoch is a fixed number of examples: consecutive ones walk through the data.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fairseq_mtmoe.data.sampling.permutation import derive_key, uniform_number
 from fairseq_mtmoe.data.sampling.rules import Rules
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 
-_COUNTS, _SENTENCES, _ORDER = 1, 2, 3  # what a pseudo-random number is for
+_COUNTS, _EXAMPLES, _ORDER = 1, 2, 3  # what a pseudo-random number is for
 
 Shards = tuple[tuple[int, int], ...]  # of tasks that are drawn as one: each task's number, and that of its shard
 
 
 @dataclass(frozen=True)
-class Place:
+class EpochStart:
     """Where the plan stands at the start of an epoch.
 
     Args:
@@ -38,7 +38,7 @@ class Place:
         epochs_left: with the same shards, this one included.
         shard_epoch: how often the shards changed before.
         update: how many updates were made before.
-        cursors: how many of a sequence's sentences were drawn before; none where it is missing.
+        cursors: how many of a sequence's examples were drawn before; none where it is missing.
     """
 
     epoch: int
@@ -50,15 +50,15 @@ class Place:
 
 
 class SamplingPlan:
-    """Draws the sentences of any epoch. Epochs count from 1, as in fairseq.
+    """Draws the examples of any epoch. Epochs count from 1, as in fairseq.
 
     Args:
-        shard_sizes: per task, the number of sentences in each of its shards. Tasks may have different numbers of
+        shard_sizes: per task, the number of examples in each of its shards. Tasks may have different numbers of
             shards; a pass over a shard is followed by one over the next, for all tasks at the same time.
         schedule: the shares of the tasks, which follow from the sizes of all shards together.
         seed: names the sequence of draws.
-        virtual_epoch_size: sentences in an epoch, and no more than a pass; None: a pass over the current shards.
-        virtual_data_size: sentences in a pass over the current shards; None: fairseq's `default_epoch_size`.
+        virtual_epoch_size: examples in an epoch, and no more than a pass; None: a pass over the current shards.
+        virtual_data_size: examples in a pass over the current shards; None: fairseq's `default_epoch_size`.
         names: of the tasks, by which `follow` finds them in another plan.
         given_duration: whether C of the heating was asked for, or may follow what a resumed run had.
 
@@ -88,7 +88,7 @@ class SamplingPlan:
 
     def begin(self, update: int) -> None:
         """Stand at the first epoch, before which so many updates were made."""
-        self.stand_at(Place(1, self.rules, self._epochs_per_pass(0), update=update))
+        self.begin_at(EpochStart(1, self.rules, self._epochs_per_pass(0), update=update))
 
     def as_of_0_1_0(self, epoch: int, update: int, rules: Rules | None = None, seed: int | None = None) -> SamplingPlan:
         """The plan by which version 0.1.0, whose checkpoints have none, drew this epoch: by `rules`, or its own."""
@@ -96,14 +96,14 @@ class SamplingPlan:
         before.rules = replace(rules or self.rules, exceeds_pass=True)
         before.seed = self.seed if seed is None else seed
         before.begin(0)
-        before.place_at(epoch, update)
+        before.start_of(epoch, update)
         return before
 
-    def stand_at(self, place: Place) -> None:
+    def begin_at(self, start: EpochStart) -> None:
         """Draw from here on; earlier epochs are not to be drawn any more."""
-        self._first = self._place = place
+        self._first = self._start = start
 
-    def place_at(self, epoch: int, update: int = 0) -> Place:
+    def start_of(self, epoch: int, update: int = 0) -> EpochStart:
         """Where the plan stands at the start of an epoch.
 
         Args:
@@ -111,51 +111,51 @@ class SamplingPlan:
             update: how many updates were made before; it counts when the epoch is first reached.
         """
         assert epoch >= self._first.epoch
-        if epoch < self._place.epoch:
-            self._place = self._first
-        while self._place.epoch < epoch:
-            self._place = self.after(self._place, update)
-        return self._place
+        if epoch < self._start.epoch:
+            self._start = self._first
+        while self._start.epoch < epoch:
+            self._start = self.after(self._start, update)
+        return self._start
 
     @property
     def epoch(self) -> int:
         """The epoch at whose start the plan stands."""
-        return self._place.epoch
+        return self._start.epoch
 
     def probabilities(self, epoch: int, update: int = 0) -> NDArray[np.float64]:
         """(L,) the tasks' shares in an epoch."""
-        return self._shares(self.place_at(epoch, update))
+        return self._shares(self.start_of(epoch, update))
 
     def temperature(self, epoch: int, update: int = 0) -> float | None:
         """The temperature of an epoch; None where there is none."""
-        place = self.place_at(epoch, update)
-        return place.rules.schedule.temperature_at(epoch, place.update)
+        start = self.start_of(epoch, update)
+        return start.rules.schedule.temperature_at(epoch, start.update)
 
     def order_key(self, epoch: int) -> int:
-        """Names the order of an epoch's sentences of equal lengths."""
+        """Names the order of an epoch's examples of equal lengths."""
         return derive_key(self.seed, _ORDER, epoch)
 
     def draw(self, epoch: int, update: int = 0) -> Draw:
-        """The sentences of an epoch; costs nothing until its blocks are worked out."""
-        place = self.place_at(epoch, update)
-        sizes, groups = self._sizes(place.shard_epoch), self._groups(place.rules)
+        """The examples of an epoch; costs nothing until its blocks are worked out."""
+        start = self.start_of(epoch, update)
+        sizes, groups = self._sizes(start.shard_epoch), self._groups(start.rules)
         stretches: list[Stretch] = []
         passes = []
-        for number, (group, count) in enumerate(zip(groups, self._counts(place), strict=True)):
-            shards = self._shards(group, place.shard_epoch)
-            cursor = place.cursors.get(shards, 0)
-            key = derive_key(self.seed, _SENTENCES, *itertools.chain.from_iterable(shards))
+        for number, (group, count) in enumerate(zip(groups, self._counts(start), strict=True)):
+            shards = self._shards(group, start.shard_epoch)
+            cursor = start.cursors.get(shards, 0)
+            key = derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(shards))
             size = sum(sizes[task] for task in group)
             stretches += _stretches(number, size, cursor, int(count), key)
             passes.append(-(-(cursor + int(count)) // size) - cursor // size)
-        chosen = tuple(place.shard_epoch % len(sizes) for sizes in self.shard_sizes)
+        chosen = tuple(start.shard_epoch % len(sizes) for sizes in self.shard_sizes)
         return Draw(chosen, Numbering(sizes, [len(group) for group in groups], passes), tuple(stretches))
 
     def follow(self, before: SamplingPlan, has_begun: bool, update: int) -> bool:
         """Resume: take over the seed and the cursors of the interrupted run's plan, and end its epoch as it began.
 
         A resumed run may have other sampling options, and other data. Its seed stays the interrupted run's, and every
-        task goes on in its shuffled sequence at the cursor where that run left it, so that no sentence comes again
+        task goes on in its shuffled sequence at the cursor where that run left it, so that no example comes again
         before its turn; a task whose data has changed begins its sequence anew. An epoch of which a part was trained
         on is drawn by the old options to its end; from the next epoch on the new options hold.
 
@@ -168,21 +168,21 @@ class SamplingPlan:
             whether what was seen of the epoch stays seen: not if its data has changed, because it cannot be drawn
             again. Then the plan is at the next epoch.
         """
-        place, same_data = before._place, (before.names, before.shard_sizes) == (self.names, self.shard_sizes)
+        start, same_data = before._start, (before.names, before.shard_sizes) == (self.names, self.shard_sizes)
         goes_on = has_begun and same_data
         if has_begun and not same_data:
-            place = before.place_at(place.epoch + 1, update)
+            start = before.start_of(start.epoch + 1, update)
         self.seed, self.rules = before.seed, self.rules.following(before.rules, self.given_duration)
-        cursors = self._take_over(before, place.cursors)
+        cursors = self._take_over(before, start.cursors)
         if goes_on:
-            place = replace(place, cursors=cursors)
+            start = replace(start, cursors=cursors)
         elif same_data:
-            left = self._epochs_left(place, place.epochs_left)
-            place = replace(place, rules=self.rules, update=update, epochs_left=left, cursors=cursors)
+            left = self._epochs_left(start, start.epochs_left)
+            start = replace(start, rules=self.rules, update=update, epochs_left=left, cursors=cursors)
         else:
-            left = self._epochs_per_pass(place.shard_epoch)
-            place = Place(place.epoch, self.rules, left, place.shard_epoch, update, cursors)
-        self.stand_at(place)
+            left = self._epochs_per_pass(start.shard_epoch)
+            start = EpochStart(start.epoch, self.rules, left, start.shard_epoch, update, cursors)
+        self.begin_at(start)
         return goes_on or not has_begun
 
     def _take_over(self, before: SamplingPlan, cursors: Mapping[Shards, int]) -> dict[Shards, int]:
@@ -195,7 +195,7 @@ class SamplingPlan:
         return {shards: cursor for shards, cursor in cursors.items() if all(number in same for number, _ in shards)}
 
     def _groups(self, rules: Rules) -> list[tuple[int, ...]]:
-        # Where every sentence is taken once, all tasks share one shuffled sequence: then a pass is exact for any size
+        # Where every example is taken once, all tasks share one shuffled sequence: then a pass is exact for any size
         # of the virtual epochs.
         tasks = range(len(self.sizes))
         return [tuple(tasks)] if rules.schedule.takes_everything else [(task,) for task in tasks]
@@ -206,46 +206,46 @@ class SamplingPlan:
     def _sizes(self, shard_epoch: int) -> list[int]:
         return [sizes[shard_epoch % len(sizes)] for sizes in self.shard_sizes]
 
-    def _shares(self, place: Place) -> NDArray[np.float64]:
-        return place.rules.schedule.probabilities_at(place.epoch, self.sizes, place.update)
+    def _shares(self, start: EpochStart) -> NDArray[np.float64]:
+        return start.rules.schedule.probabilities_at(start.epoch, self.sizes, start.update)
 
     def epoch_size(self, rules: Rules, shard_epoch: int) -> int:
-        """Sentences in an epoch."""
+        """Examples in an epoch."""
         return rules.epoch_size(rules.pass_size(self._sizes(shard_epoch), self.sizes))
 
-    def _counts(self, place: Place) -> NDArray[np.int64]:
-        probabilities = self._shares(place)
-        shares = np.array([probabilities[list(group)].sum() for group in self._groups(place.rules)])
-        size = self.epoch_size(place.rules, place.shard_epoch)
-        return apportion(size, shares, uniform_number(self.seed, _COUNTS, place.epoch))
+    def _counts(self, start: EpochStart) -> NDArray[np.int64]:
+        probabilities = self._shares(start)
+        shares = np.array([probabilities[list(group)].sum() for group in self._groups(start.rules)])
+        size = self.epoch_size(start.rules, start.shard_epoch)
+        return apportion(size, shares, uniform_number(self.seed, _COUNTS, start.epoch))
 
-    def after(self, place: Place, update: int) -> Place:
+    def after(self, start: EpochStart, update: int) -> EpochStart:
         """Where the plan stands at the end of an epoch, after which so many updates were made."""
-        cursors = dict(place.cursors)
-        for group, count in zip(self._groups(place.rules), self._counts(place), strict=True):
-            shards = self._shards(group, place.shard_epoch)
+        cursors = dict(start.cursors)
+        for group, count in zip(self._groups(start.rules), self._counts(start), strict=True):
+            shards = self._shards(group, start.shard_epoch)
             cursors[shards] = cursors.get(shards, 0) + int(count)
-        shard_epoch, left = place.shard_epoch, place.epochs_left - 1
+        shard_epoch, left = start.shard_epoch, start.epochs_left - 1
         if left == 0:
             shard_epoch += 1
             left = self._epochs_per_pass(shard_epoch)
         else:
-            left = self._epochs_left(place, left)
-        return Place(place.epoch + 1, self.rules, left, shard_epoch, update, cursors)
+            left = self._epochs_left(start, left)
+        return EpochStart(start.epoch + 1, self.rules, left, shard_epoch, update, cursors)
 
     def _epochs_per_pass(self, shard_epoch: int) -> int:
         return self.rules.epochs_per_pass(self.rules.pass_size(self._sizes(shard_epoch), self.sizes))
 
-    def _epochs_left(self, place: Place, left: int) -> int:
-        """How many epochs by the own rules are left where so many by a place's are."""
-        if place.rules == self.rules:
+    def _epochs_left(self, start: EpochStart, left: int) -> int:
+        """How many epochs by the own rules are left where so many by a start's are."""
+        if start.rules == self.rules:
             return left
-        old, new = (self.epoch_size(rules, place.shard_epoch) for rules in (place.rules, self.rules))
+        old, new = (self.epoch_size(rules, start.shard_epoch) for rules in (start.rules, self.rules))
         return math.ceil(left * old / new)
 
 
 def _stretches(group: int, size: int, cursor: int, count: int, key: int) -> list[Stretch]:
-    """The parts of a group's passes that `count` sentences from the place `cursor` of its sequence on are of: the end
+    """The parts of a group's passes that `count` examples from the start `cursor` of its sequence on are of: the end
     of one, whole passes, and the beginning of one."""
     first, end = cursor // size, cursor + count
     whole_from, whole_to = -(-cursor // size), end // size

@@ -1,4 +1,4 @@
-"""The options that decide how many sentences of each task an epoch draws. A run may change them between two epochs."""
+"""The options that decide how many examples of each task an epoch draws. A run may change them between two epochs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Rules:
 
     Args:
         schedule: the shares of the tasks.
-        virtual_epoch_size: sentences in an epoch, and no more than a pass; None: a pass over the current shards.
-        virtual_data_size: sentences in a pass over the current shards; None: fairseq's `default_epoch_size`.
+        virtual_epoch_size: examples in an epoch, and no more than a pass; None: a pass over the current shards.
+        virtual_data_size: examples in a pass over the current shards; None: fairseq's `default_epoch_size`.
         exceeds_pass: an epoch may be longer than a pass, as it could be in runs that version 0.1.0 began.
 
     Raises:
@@ -47,7 +47,7 @@ class Rules:
                 must_be(f"--{name.replace('_', '-')}", "at least 1", size)
 
     def pass_size(self, sizes: Sequence[int], whole_sizes: Sequence[int]) -> int:
-        """Sentences in a pass over shards of these sizes, of tasks of these sizes with all their shards."""
+        """Examples in a pass over shards of these sizes, of tasks of these sizes with all their shards."""
         if self.schedule.takes_everything:
             return sum(sizes)
         # Of the first epoch's shares: an epoch keeps its size while the temperature rises.
@@ -55,7 +55,7 @@ class Rules:
         return self.virtual_data_size or max(1, default_epoch_size(sizes, shares))
 
     def epoch_size(self, pass_size: int) -> int:
-        """Sentences in an epoch of a pass of this size."""
+        """Examples in an epoch of a pass of this size."""
         if self.virtual_epoch_size is None:
             return pass_size
         return self.virtual_epoch_size if self.exceeds_pass else min(self.virtual_epoch_size, pass_size)

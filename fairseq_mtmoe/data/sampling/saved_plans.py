@@ -9,12 +9,12 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairseq_mtmoe.data.sampling.plan import Place, SamplingPlan
+from fairseq_mtmoe.data.sampling.plan import EpochStart, SamplingPlan
 from fairseq_mtmoe.data.sampling.rules import Rules
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.errors import UserError
 
-_MOST_DRAWN, _MOST_PASSES = 10**8, 100  # sentences of an epoch that a file may ask for: so many, and passes of the data
+_MOST_DRAWN, _MOST_PASSES = 10**8, 100  # examples of an epoch that a file may ask for: so many, and passes of the data
 
 
 def options_of(rules: Rules, names: Sequence[str]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def changes(before: SamplingPlan, now: SamplingPlan) -> list[str]:
 
 def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
     """What to save of a plan at an epoch that it draws, or at the one after."""
-    place = plan.place_at(epoch) if epoch <= plan.epoch else plan.after(plan.place_at(epoch - 1), 0)
+    start = plan.start_of(epoch) if epoch <= plan.epoch else plan.after(plan.start_of(epoch - 1), 0)
     return {
         "names": list(plan.names),
         "numbers": list(plan.numbers),
@@ -50,12 +50,12 @@ def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
         "seed": plan.seed,
         "rules": options_of(plan.rules, plan.names),
         "place": {
-            "epoch": place.epoch,
-            "rules": options_of(place.rules, plan.names),
-            "epochs_left": place.epochs_left,
-            "shard_epoch": place.shard_epoch,
-            "update": place.update,
-            "cursors": [[[list(shard) for shard in shards], cursor] for shards, cursor in place.cursors.items()],
+            "epoch": start.epoch,
+            "rules": options_of(start.rules, plan.names),
+            "epochs_left": start.epochs_left,
+            "shard_epoch": start.shard_epoch,
+            "update": start.update,
+            "cursors": [[[list(shard) for shard in shards], cursor] for shards, cursor in start.cursors.items()],
         },
     }
 
@@ -100,12 +100,12 @@ def restored_plan_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: i
 
 
 def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
-    names, place = saved["names"], saved["place"]
-    rules, rules_of_epoch = (_rules_of(options, names) for options in (saved["rules"], place["rules"]))
+    names, start = saved["names"], saved["place"]
+    rules, rules_of_epoch = (_rules_of(options, names) for options in (saved["rules"], start["rules"]))
     plan = SamplingPlan(saved["shard_sizes"], rules.schedule, int(saved["seed"]), names=names)
     plan.rules, plan.numbers = rules, [int(number) for number in saved["numbers"]]
-    cursors = {tuple((int(a), int(b)) for a, b in shards): int(cursor) for shards, cursor in place["cursors"]}
-    counts = [int(place[name]) for name in ("epoch", "epochs_left", "shard_epoch", "update")]
+    cursors = {tuple((int(a), int(b)) for a, b in shards): int(cursor) for shards, cursor in start["cursors"]}
+    counts = [int(start[name]) for name in ("epoch", "epochs_left", "shard_epoch", "update")]
     epoch, epochs_left, shard_epoch, update = counts
     assert len(plan.names) == len(plan.numbers) == len(plan.sizes) and min(epoch, epochs_left) >= 1
     assert min([shard_epoch, update, *cursors.values()]) >= 0
@@ -113,7 +113,7 @@ def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
     most = _MOST_DRAWN + _MOST_PASSES * sum(plan.sizes)
     for known in (rules, rules_of_epoch):
         assert max(known.virtual_epoch_size or 0, known.virtual_data_size or 0) <= most
-    plan.stand_at(Place(epoch, rules_of_epoch, epochs_left, shard_epoch, update, cursors))
+    plan.begin_at(EpochStart(epoch, rules_of_epoch, epochs_left, shard_epoch, update, cursors))
     return plan
 
 

@@ -17,7 +17,7 @@ METHODS = ("uniform", "temperature", "concat", "RoundRobin")
 
 @dataclass(frozen=True)
 class Schedule:
-    """How tasks share an epoch. The methods are fairseq's: `concat` and `RoundRobin` take every sentence once.
+    """How tasks share an epoch. The methods are fairseq's: `concat` and `RoundRobin` take every example once.
 
     Args:
         method: one of `METHODS`.
@@ -77,7 +77,7 @@ class Schedule:
 
     @property
     def takes_everything(self) -> bool:
-        """Whether an epoch is simply every sentence once."""
+        """Whether an epoch is simply every example once."""
         return self.weights is None and self.method in ("concat", "RoundRobin")
 
     def temperature_at(self, epoch: int, update: int = 0) -> float | None:

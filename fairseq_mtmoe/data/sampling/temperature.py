@@ -13,7 +13,7 @@ def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temp
     """Equation 1: `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`, for sizes of any magnitude and any finite T > 0.
 
     Args:
-        sizes: (L,) sentences of each task, at least one of them above zero; a task without sentences gets 0.
+        sizes: (L,) examples of each task, at least one of them above zero; a task without examples gets 0.
         temperature: 1 samples in proportion to the sizes, a higher one more evenly.
 
     Returns:

@@ -66,7 +66,7 @@ class TrainingRunLog:
     def sampling(
         self, epoch: int, updates_before: int, temperature: float | None, probabilities: Mapping[str, float]
     ) -> None:
-        """Write how an epoch draws its sentences, before which so many updates were made."""
+        """Write how an epoch draws its examples, before which so many updates were made."""
         # Not called `update`: that would order the event by it, and old logs order theirs by epochs.
         place = {"epoch": epoch, "updates_before": updates_before}
         self.write("sampling", **place, temperature=temperature, probabilities=dict(probabilities))

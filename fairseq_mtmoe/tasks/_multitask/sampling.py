@@ -77,7 +77,7 @@ def announce(
     run_log.begin(sizes=dict(zip(names, plan.sizes, strict=True)), **run, **options)
     shares = dict(zip(names, plan.probabilities(epoch).tolist(), strict=True))
     temperature = plan.temperature(epoch)
-    run_log.sampling(epoch, plan.place_at(epoch).update, temperature, shares)
+    run_log.sampling(epoch, plan.start_of(epoch).update, temperature, shares)
     shown = ", ".join(f"{name} {share:.4f}" for name, share in shares.items())
     logger.info(f"epoch {epoch}: sampling temperature {temperature}, probabilities {shown}")
     if temperature is not None:
@@ -87,9 +87,9 @@ def announce(
 
 
 def _warn_of_long_epochs(plan: SamplingPlan, epoch: int) -> None:
-    wished, size = plan.rules.virtual_epoch_size, plan.epoch_size(plan.rules, plan.place_at(epoch).shard_epoch)
+    wished, size = plan.rules.virtual_epoch_size, plan.epoch_size(plan.rules, plan.start_of(epoch).shard_epoch)
     if wished is not None and wished > size:
         logger.warning(
-            f"--virtual-epoch-size {wished} is more than a pass over the data, which is then an epoch: {size} sentences"
+            f"--virtual-epoch-size {wished} is more than a pass over the data, which is then an epoch: {size} examples"
             + ("" if plan.rules.schedule.takes_everything else "; --virtual-data-size sets the size of a pass")
         )

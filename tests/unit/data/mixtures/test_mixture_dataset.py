@@ -11,14 +11,15 @@ from fairseq.data import FairseqDataset
 import fairseq_mtmoe
 from fairseq_mtmoe.data.mixtures.dataset import MixtureDataset
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
-from fairseq_mtmoe.data.sampling import Numbering
+from fairseq_mtmoe.data.mixtures.training import TrainingMixture
+from fairseq_mtmoe.data.sampling import Numbering, SamplingPlan, Schedule
 
 
 class Numbers(FairseqDataset):
-    """Examples of three sides: `n` and its double and triple, of as many tokens."""
+    """Examples of three sides: `n` and its double and triple, of as many tokens. Or of one side, `n`."""
 
-    def __init__(self, count):
-        self.sizes = np.array([[n, 2 * n, 3 * n] for n in range(1, count + 1)])
+    def __init__(self, count, one_sided=False):
+        self.sizes = np.array([n if one_sided else [n, 2 * n, 3 * n] for n in range(1, count + 1)])
 
     def __len__(self):
         return len(self.sizes)
@@ -54,6 +55,30 @@ def test_sizes_are_those_of_all_sides():
     assert dataset.num_tokens_vec(np.array([0, 9])).tolist() == [3, 18]
 
 
+class Loader:
+    """Loads two tasks whose examples have one side."""
+
+    split, kind, keys, shard_sizes = "train", "task", ("a", "b"), ((9,), (5,))
+
+    def load(self, shards=None):
+        return [Numbers(9, one_sided=True), Numbers(5, one_sided=True)]
+
+
+def test_examples_of_one_side_are_drawn_ordered_and_batched():
+    dataset = TrainingMixture(Loader(), SamplingPlan(Loader.shard_sizes, Schedule(), seed=1), (0, 1), by_value)
+    order = dataset.order(max_sizes=8)
+    batches = [dataset.collater([dataset[i] for i in batch]) for batch in dataset.batches(order, 16, None, 1)]
+    assert [batch["value"].tolist() for batch in batches] == [[3, 2, 2, 1, 1], [4, 4, 3], [5, 5], [7, 6], [8]]
+    assert [dataset[i][1]["value"] for i in order.too_long] == [9] and order.counts.tolist() == [9, 5]
+
+
+def test_one_number_for_an_example_is_its_one_side():
+    dataset = MixtureDataset([0], by_value)
+    dataset.choose([Numbers(4, one_sided=True)], Numbering([4], [1], [1]))
+    assert dataset.size(2) == (3,) and dataset.sizes_of(np.array([0, 3])).tolist() == [[1], [4]]
+    assert dataset.filter_indices_by_size(np.arange(4), 3)[1] == [3]
+
+
 @pytest.mark.parametrize(("limits", "kept"), [(None, 12), (9, 8), ((2, 100, 100), 6), ((100, 100, 3), 3)])
 def test_what_is_too_long_on_any_side_is_left_out(limits, kept):
     fitting, others = mixture().filter_indices_by_size(np.arange(12), limits)
@@ -67,7 +92,7 @@ def test_evaluation_has_one_task_in_a_batch_and_names_it():
     assert [dataset.collater([dataset[i] for i in batch])["task"] for batch in batches] == ["a", "b", "b", "c"]
 
 
-@pytest.mark.parametrize("room", ["data/mixtures", "tasks/_multitask"])
+@pytest.mark.parametrize("room", ["data/mixtures", "data/sampling", "tasks/_multitask"])
 def test_what_tasks_of_all_kinds_share_knows_nothing_of_languages(room):
     """But that translation's tasks are language pairs, which the explanations give as an example."""
     for file in (Path(fairseq_mtmoe.__file__).parent / room).glob("*.py"):

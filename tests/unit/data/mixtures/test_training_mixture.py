@@ -117,7 +117,7 @@ def test_an_epoch_says_how_many_sentences_it_draws_of_each_pair(digits, caplog):
     with caplog.at_level(logging.INFO):
         assert len(iterator(digits)) > 0
     counts = {"main:en-aa": 200, "main:en-bb": 50, "main:en-cc": 20}
-    assert f"[train] epoch 1 draws 270 sentences, from each pair {counts}" in caplog.messages
+    assert f"[train] epoch 1 draws 270 examples, from each pair {counts}" in caplog.messages
 
 
 def test_sentences_of_equal_lengths_are_in_another_order_in_each_epoch(digits):

@@ -11,11 +11,12 @@ from fairseq_mtmoe.errors import UserError
 
 
 def runs_of(rows):
-    return Runs(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)
+    *lengths, count = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    return Runs(np.array(lengths), count)
 
 
 def fairseq_ends(runs, max_tokens, max_sentences, multiple):
-    tokens = np.repeat(np.maximum(runs.source, runs.target), runs.count)
+    tokens = np.repeat(runs.lengths.max(axis=0), runs.count)
     if not len(tokens):
         return []
     indices = np.arange(len(tokens))
@@ -41,12 +42,17 @@ def test_the_batches_are_fairseqs(rows, ordered, max_tokens, max_sentences, mult
     assert batch_ends(runs, max_tokens, max_sentences, multiple).tolist() == expected
 
 
+@pytest.mark.parametrize("lengths", [[[2, 4]], [[2, 3], [2, 4]], [[1, 1], [2, 2], [1, 4]]])
+def test_the_longest_of_any_number_of_sides_counts(lengths):
+    assert batch_ends(Runs(np.array(lengths), np.array([5, 5])), max_tokens=8).tolist() == [4, 6, 8, 10]
+
+
 def test_without_limits_there_is_one_batch():
     assert batch_ends(runs_of([(3, 4, 10), (5, 5, 3)])).tolist() == [13]
 
 
 def test_sentences_that_do_not_fit_are_refused():
-    with pytest.raises(UserError, match="must be at least 9, the length of the longest sentence, but is 8"):
+    with pytest.raises(UserError, match="must be at least 9, the length of the longest example, but is 8"):
         batch_ends(runs_of([(3, 4, 1), (2, 9, 1)]), 8)
 
 

@@ -14,9 +14,9 @@ SIZES = (3000, 700, 40, 3)
 FROZEN = [13, 7, 4, 2, 6, 0, 12, 20, 16, 8, 15, 1, 14, 11, 3]
 
 
-def lengths_of(sizes, longest=30, seed=1):
+def lengths_of(sizes, longest=30, seed=1, sides=2):
     generator = np.random.default_rng(seed)
-    return [generator.integers(1, longest, (size, 2), dtype=np.int32) for size in sizes]
+    return [generator.integers(1, longest, (size, sides), dtype=np.int32) for size in sizes]
 
 
 def a_draw(schedule=None, sizes=SIZES, epoch=2, **options):
@@ -29,7 +29,7 @@ def all_indices(draw):
 
 def lengths_at(draw, lengths, indices):
     located = zip(*draw.numbering.locate_all(indices), strict=True)
-    return np.array([lengths[task][sentence] for task, sentence in located]).reshape(-1, 2)
+    return np.array([lengths[task][example] for task, example in located]).reshape(-1, lengths[0].shape[1])
 
 
 DRAWS = {
@@ -51,18 +51,19 @@ def blocks(request, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", DRAWS)
-@pytest.mark.parametrize("limits", [None, (20, 25)])
-def test_the_order_is_by_source_then_target_length(kind, limits, blocks):
-    draw, lengths = DRAWS[kind], lengths_of(SIZES)
-    order = order_by_length(draw, lengths, 3, limits)
+@pytest.mark.parametrize("limits", [None, (20, 25, 22)])
+@pytest.mark.parametrize("sides", [1, 2, 3])
+def test_the_order_is_by_the_length_of_the_first_side_then_of_the_next(kind, limits, sides, blocks):
+    draw, lengths = DRAWS[kind], lengths_of(SIZES, sides=sides)
+    order = order_by_length(draw, lengths, 3, limits and limits[:sides])
     drawn = all_indices(draw)
-    outside = (lengths_at(draw, lengths, drawn) > (limits or (99, 99))).any(axis=1)
+    outside = (lengths_at(draw, lengths, drawn) > (limits or (99, 99, 99))[:sides]).any(axis=1)
     assert sorted(order.indices) == sorted(drawn[~outside]) and sorted(order.too_long) == sorted(drawn[outside])
     found = lengths_at(draw, lengths, order.indices)
     assert found.tolist() == sorted(found.tolist())
     runs = order.runs
-    np.testing.assert_array_equal(np.repeat(np.stack([runs.source, runs.target], axis=1), runs.count, axis=0), found)
-    assert runs.count.min() > 0 and len(set(zip(runs.source, runs.target, strict=True))) == len(runs.count)
+    np.testing.assert_array_equal(np.repeat(runs.lengths.T, runs.count, axis=0), found)
+    assert runs.count.min() > 0 and len({*map(tuple, runs.lengths.T.tolist())}) == len(runs.count)
     assert order.counts.tolist() == np.bincount(draw.numbering.locate_all(drawn)[0], minlength=4).tolist()
 
 
@@ -83,8 +84,9 @@ def test_another_key_changes_the_order_of_equal_lengths_only():
 
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("blocks", ["large blocks", "much of each length"], indirect=True)
-def test_every_order_of_equal_lengths_comes_equally_often(wide, blocks):
-    sizes, lengths = [2, 2], [np.full((2, 2), 5)] * 2
+@pytest.mark.parametrize("sides", [1, 2])
+def test_every_order_of_equal_lengths_comes_equally_often(wide, sides, blocks):
+    sizes, lengths = [2, 2], [np.full((2, sides), 5)] * 2
     numbering = Numbering(sizes, [1, 1], [1, 1])
     if wide:
         numbering = Numbering([2, 2**32], [1, 1], [1, 1])
