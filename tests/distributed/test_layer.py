@@ -1,5 +1,7 @@
 """An expert layer in several processes is the layer in one: outputs, and every gradient."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from torch import distributed as dist
@@ -78,7 +80,11 @@ def in_one_of_several(rank, num_experts, kind, training):
     layer = build(kind, num_experts, placement).train(training)
     values = pass_batch(layer, rank, SIZES[world_size][rank])
     experts = list(layer.experts.parameters())
+    apart = [parameter.grad.clone() for parameter in experts]
     average_over_replicas([parameter.grad for parameter in experts], placement)
+    with patch("fairseq_mtmoe.moe.parallel.placement.BUCKET", 0):  # a message for each
+        average_over_replicas(apart, placement)
+    assert all(torch.equal(parameter.grad, alone) for parameter, alone in zip(experts, apart, strict=True))
     gradients = {}
     for name, parameter in layer.named_parameters():
         gradient = parameter.grad

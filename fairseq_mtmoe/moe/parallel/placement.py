@@ -9,7 +9,7 @@ they have no common divisor every process holds all experts and nothing is excha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
+
+BUCKET = 2**23  # bytes: above this, the copies of joining cost more than a message of its own
 
 _whole: ContextVar[bool] = ContextVar("whole_models", default=False)
 _placements: dict[tuple[int, Any], ExpertPlacement] = {}
@@ -125,6 +127,25 @@ def average_over_replicas(tensors: list[Tensor], placement: ExpertPlacement) -> 
     if placement.replicas is None:
         return
     size = dist.get_world_size(placement.replicas)
+    for bucket in buckets(tensors):
+        joined = bucket[0] if len(bucket) == 1 else torch.cat([tensor.reshape(-1) for tensor in bucket])
+        dist.all_reduce(joined.div_(size), group=placement.replicas)
+        if len(bucket) > 1:
+            parts = torch.split(joined, [tensor.numel() for tensor in bucket])
+            torch._foreach_copy_(bucket, [part.view_as(tensor) for tensor, part in zip(bucket, parts, strict=True)])
+
+
+def buckets(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Tensors to send together: small ones of one type up to `BUCKET` bytes, large ones each by itself."""
+    full: list[list[Tensor]] = []
+    open_ones: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
-        tensor.div_(size)
-        dist.all_reduce(tensor, group=placement.replicas)
+        if tensor.nbytes > BUCKET:
+            full.append([tensor])
+            continue
+        bucket = open_ones.setdefault(tensor.dtype, [])
+        if sum(other.nbytes for other in bucket) + tensor.nbytes > BUCKET:
+            full.append(bucket)
+            bucket = open_ones[tensor.dtype] = []
+        bucket.append(tensor)
+    return [*full, *open_ones.values()]
