@@ -7,6 +7,7 @@ import torch
 from fairseq.logging import metrics
 
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups
+from tests.helpers.pretended_gpu import pretended_gpu
 
 PAIRS = ["en-aa", "en-bb", "en-cc"]
 ALONE = [Group(pair, (pair,)) for pair in PAIRS]
@@ -56,6 +57,20 @@ def test_a_criterion_without_nll_loss_or_by_sentence(meters):
     add_task_sums(log, "en-aa", PAIRS)
     log_groups([log], ALONE)
     assert meters["en-aa_nll_loss"].avg == meters["en-aa_loss"].avg == pytest.approx(2 / math.log(2))
+
+
+def test_a_gpus_sums_are_copied_once(meters):
+    with pretended_gpu() as rules:
+        logs = []
+        for pair, tokens in (("en-aa", 3), ("en-cc", 7)):
+            log = {name: torch.full((), 2.0 * tokens, device="cuda") for name in ("loss", "nll_loss")}
+            logs.append({**log, "ntokens": tokens, "sample_size": tokens})
+            add_task_sums(logs[-1], pair, PAIRS)
+        assert not rules.waits
+        log_groups(logs, [*ALONE, Group("all", tuple(PAIRS))])
+        assert len(rules.waits) == len(logs)
+    assert meters["all_nll_loss"].avg == meters["en-cc_loss"].avg == pytest.approx(2 / math.log(2))
+    assert meters["all_loss"].count == 10
 
 
 def test_values_for_the_run_log_are_not_rounded(meters):
