@@ -8,7 +8,7 @@ is fairseq's, and so is the state: runs may change between `adam` and `fused_ada
 import ast
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, List  # noqa: UP035 (fairseq understands no other in its options)
 
@@ -18,6 +18,9 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from fairseq.optim.adam import Adam, FairseqAdam
 from omegaconf import II
 from torch import Tensor
+
+HALF = (torch.float16, torch.bfloat16)
+PORTION = 2**24  # numbers of parameters in half precision that are copied to float32 at a time
 
 Operands = tuple[Tensor, Tensor, Tensor, Tensor]  # parameter, gradient, first and second moment
 Together = tuple[torch.device, torch.dtype, int]  # what one call of the kernel shares; the int counts the updates
@@ -87,28 +90,53 @@ class FusedAdam(Adam):
                 together[parameter.device, parameter.dtype, self.state[parameter]["step"]].append(operands)
                 if operands[0].data_ptr() != parameter.data_ptr():
                     copies.append((parameter, operands[0]))
-            for (device, _, step), each in together.items():
-                _update(group, device, step, each)
+            for (device, dtype, step), each in together.items():
+                (_update_in_portions if dtype in HALF else _update)(group, device, step, each)
             for parameter, updated in copies:
                 parameter.copy_(updated)
         return loss
 
     def _operands(self, parameter: Tensor) -> Operands:
-        """Parameter, gradient and both moments as the kernel reads them: in float32 or more, and contiguous.
+        """Parameter, gradient and both moments, contiguous; counts the update.
 
-        They are the tensors themselves but for parameters in half precision, whose moments alone are in float32, as
-        fairseq has them. Counts the update.
+        They are the tensors themselves where these are contiguous. The moments of parameters in half precision are in
+        float32, as fairseq has them.
         """
-        dtype = torch.float32 if parameter.dtype in (torch.float16, torch.bfloat16) else parameter.dtype
-        value = parameter.detach().to(dtype).contiguous()
+        value = parameter.detach().contiguous()
+        dtype = torch.float32 if value.dtype in HALF else value.dtype
         state = self.state[parameter]
         if not state:
-            state.update(step=0, exp_avg=torch.zeros_like(value), exp_avg_sq=torch.zeros_like(value))
+            average, square = (torch.zeros_like(value, dtype=dtype) for _ in range(2))
+            state.update(step=0, exp_avg=average, exp_avg_sq=square)
         for moment in ("exp_avg", "exp_avg_sq"):
-            state[moment] = state[moment].to(value).contiguous()
+            state[moment] = state[moment].to(value.device, dtype).contiguous()
         state["step"] += 1
         assert parameter.grad is not None
-        return value, parameter.grad.to(dtype).contiguous(), state["exp_avg"], state["exp_avg_sq"]
+        return value, parameter.grad.to(value.dtype).contiguous(), state["exp_avg"], state["exp_avg_sq"]
+
+
+def _update_in_portions(group: dict[str, Any], device: torch.device, step: int, operands: list[Operands]) -> None:
+    """`_update` in float32 of parameters in half precision, of a portion of them at a time."""
+    for portion in _portions(operands):
+        copies = [(value.float(), gradient.float(), average, square) for value, gradient, average, square in portion]
+        _update(group, device, step, copies)
+        for (value, *_), (updated, *_) in zip(portion, copies, strict=True):
+            value.copy_(updated)
+
+
+def _portions(operands: list[Operands]) -> Iterator[list[Operands]]:
+    """Flat pieces of all operands, in lists of up to `PORTION` numbers of each kind."""
+    portion: list[Operands] = []
+    room = PORTION
+    for each in operands:
+        value, gradient, average, square = (tensor.view(-1).split(PORTION) for tensor in each)
+        for piece in zip(value, gradient, average, square, strict=True):
+            if piece[0].numel() > room:
+                yield portion
+                portion, room = [], PORTION
+            portion.append(piece)
+            room -= piece[0].numel()
+    yield portion
 
 
 def _update(group: dict[str, Any], device: torch.device, step: int, operands: list[Operands]) -> None:

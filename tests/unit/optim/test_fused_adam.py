@@ -7,6 +7,7 @@ from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from omegaconf import OmegaConf
 from torch import nn
 
+from fairseq_mtmoe.optim import fused_adam as module
 from fairseq_mtmoe.optim.fused_adam import FairseqFusedAdam, FusedAdam
 
 SETTINGS = dict(lr=0.01, betas=(0.9, 0.98), eps=1e-3, weight_decay=0.1)
@@ -48,6 +49,34 @@ def test_updates_and_state_are_fairseqs(dtype):
         for ours, theirs in zip(*values.values(), strict=True):
             torch.testing.assert_close(ours, theirs)
     assert_same_state(optimizers[FusedAdam], optimizers[Adam])
+
+
+def test_half_precision_is_updated_in_portions_of_bounded_size_bit_for_bit(monkeypatch):
+    """As fairseq's memory-efficient types have it; pieces of parameters, and several small ones together."""
+    sizes = []
+    real = module._update
+    monkeypatch.setattr(
+        module, "_update", lambda *args: sizes.append(sum(p[0].numel() for p in args[3])) or real(*args)
+    )
+
+    def updated(portion):
+        monkeypatch.setattr(module, "PORTION", portion)
+        sizes.clear()
+        generator = torch.Generator().manual_seed(1)
+        values = [torch.randn(size, generator=generator) for size in (100, 7, 300, 0, 64)]
+        values = [nn.Parameter(value.bfloat16()) for value in [*values, torch.randn(5, 3, generator=generator).t()]]
+        optimizer = FusedAdam(values, **SETTINGS)
+        for update in range(3):
+            give_gradients(values, update)
+            optimizer.step()
+        return values + [
+            moment for state in optimizer.state.values() for moment in (state["exp_avg"], state["exp_avg_sq"])
+        ]
+
+    at_once = updated(1000)
+    assert sizes == [486] * 3
+    assert all(map(torch.equal, at_once, updated(64)))
+    assert max(sizes) == 64 and sum(sizes) == 3 * 486 and len(sizes) < 3 * 12
 
 
 def test_gradients_of_another_layout_are_read_by_their_values():
