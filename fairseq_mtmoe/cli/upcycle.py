@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import click
@@ -9,35 +10,61 @@ import click
 from fairseq_mtmoe.io.files import output_file
 
 
-@click.command("upcycle")
+class _WithExpertOptions(click.Command):
+    """Has the options of sparse models as its own, once it is called: `mtmoe --help` does not wait for fairseq."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        *own, show_help = super().get_params(ctx)
+        return [*own, *_expert_options(), show_help]
+
+
+def _expert_options() -> list[click.Option]:
+    """What the registered sparse models have beside the options of dense ones and of runs; None where not given."""
+    from fairseq_mtmoe import register
+
+    register()
+    from fairseq_mtmoe.options.run import RunOptions
+    from fairseq_mtmoe.options.transformer import FlatTransformerConfig
+    from fairseq_mtmoe.sparsify.upcycle import sparse_models
+
+    dense = {field.name for kind in (FlatTransformerConfig, RunOptions) for field in dataclasses.fields(kind)}
+    found = {field.name: field for kind in sparse_models().values() for field in dataclasses.fields(kind)}
+    return [
+        click.Option(
+            ["--" + name.replace("_", "-")],
+            type=None if field.default is None else type(field.default),
+            required=name == "num_experts",
+            help=str(field.metadata["help"]),
+        )
+        for name, field in found.items()
+        if name not in dense and name != "dense_updates"  # there are none to come
+    ]
+
+
+@click.command("upcycle", cls=_WithExpertOptions)
 @click.argument("dense", type=click.Path(path_type=Path))
 @click.argument("sparse", type=click.Path(path_type=Path))
-@click.option("--num-experts", type=int, required=True, help="Experts per expert layer.")
-@click.option("--expert-gates", default="base", show_default=True, help="base, task, switch or a pattern: base,task.")
-@click.option("--expert-interval", type=int, default=2, show_default=True, help="Every how many blocks one has them.")
-@click.option("--expert-combine", default="preserving", show_default=True, help="preserving or paper.")
-@click.option("--task-names", help="Comma-separated; default: DENSE's languages.")
+@click.option("--model", default="base_moe", show_default=True, help="Which sparse model to make.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the gates' initial values.")
 @click.option("--overwrite", is_flag=True, help="Replace SPARSE if it exists.")
-def command(dense: Path, sparse: Path, seed: int, overwrite: bool, **options: object) -> None:
+def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, **options: object) -> None:
     """Write to SPARSE the checkpoint DENSE with its feed-forward layers copied into experts.
 
     DENSE may come from this plugin or from stock fairseq's transformer. With the default --expert-combine the new model
     translates exactly as DENSE does until it is trained further, which `fairseq-train --restore-file SPARSE` does.
-    Adam's moments travel along.
+    Adam's moments travel along. An option of the model that is not given is as in DENSE, else as `mtmoe
+    options base_moe` says; --task-names are DENSE's languages.
     """
-    from fairseq_mtmoe import register
-
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
-    register()
     from fairseq_mtmoe.checkpoints import building, file_io
     from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
     from fairseq_mtmoe.sparsify.upcycle import upcycle
 
     checkpoint = file_io.load(str(dense))
+    given = {name: value for name, value in options.items() if value is not None}
     with building.choosing("model"):
         building.admit(dense, checkpoint)
-        result = upcycle("base_moe", checkpoint, options, seed)
+        result = upcycle(model, checkpoint, given, seed)
     file_io.save(result, str(sparse))
     if sparse.suffix == ".pt":
         remove_orphans(sparse)  # of the experts of what was there before

@@ -17,10 +17,18 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.checkpoints.key_maps import MOE
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.optim.saved_state import NamedState, has_shape, saved_state
+from fairseq_mtmoe.slots.sparse_model import SparseModel
 from fairseq_mtmoe.sparsify.in_training import sparsify_with_state
+
+
+def sparse_models() -> dict[str, type]:
+    """What can be made of a dense checkpoint: the option dataclass of each registered model that can become sparse."""
+    return {
+        name: MODEL_DATACLASS_REGISTRY[name] for name, kind in MODEL_REGISTRY.items() if issubclass(kind, SparseModel)
+    }
 
 
 def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any], seed: int = 1) -> dict[str, Any]:
@@ -29,12 +37,15 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
     Args:
         model_name: under which fairseq knows the sparse model, `base_moe` for example.
         checkpoint: the content of a dense checkpoint file.
-        options: values of the model's expert options, `num_experts` for example.
+        options: values of some of the sparse model's options, `num_experts` for example; others are the checkpoint's
+            or, where it has none of that name, the defaults.
         seed: of the gates' initial values.
 
     Raises:
-        UserError: the checkpoint is not a dense transformer's, or an option is out of its range.
+        UserError: the checkpoint is not a dense transformer's, no such model or option is known, or an option is out of
+            its range.
     """
+    _check_options(model_name, options)
     dense_options = _model_options(checkpoint)
     options = {**options, "task_names": options.get("task_names") or _task_names(checkpoint), "dense_updates": 1}
     cfg = _configuration(MODEL_DATACLASS_REGISTRY[model_name], {**dense_options, **options})
@@ -58,6 +69,16 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
         saved = checkpoint["last_optimizer_state"]
         sparse["last_optimizer_state"] = saved_state(sparse_state, saved, parameters, flat=False)
     return sparse
+
+
+def _check_options(model_name: str, options: dict[str, Any]) -> None:
+    models = sparse_models()
+    if model_name not in models:
+        must_be("--model", f"one of {', '.join(models)}", model_name)
+    for name in options.keys() - {field.name for field in dataclasses.fields(models[model_name])}:
+        raise UserError(
+            f"`{name}` must be an option of {model_name}, but is none; `mtmoe options {model_name}` lists them."
+        )
 
 
 def _model_options(checkpoint: dict[str, Any]) -> dict[str, Any]:

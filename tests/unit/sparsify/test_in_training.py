@@ -1,8 +1,6 @@
-"""From dense to sparse: weights, optimizer, moving average, and the same offline."""
+"""From dense to sparse in the middle of a run: weights, optimizer, moving average."""
 
 import argparse
-import dataclasses
-from functools import partial
 
 import pytest
 import torch
@@ -14,20 +12,15 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
 from fairseq_mtmoe.optim.optimizer_state import read_state, trained_parameters
-from fairseq_mtmoe.sparsify import upcycle as upcycling
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
-from tests.helpers.models import SIZES, batch, dense_model, moe_model, perturb
+from tests.helpers.models import batch, dense_model, moe_model, perturb
 
 ADAFACTOR = {
     "lr": [0.01], "adafactor_eps": "(1e-30, 1e-3)", "clip_threshold": 1.0, "decay_rate": -0.8, "beta1": None,
     "weight_decay": 0.0, "scale_parameter": False, "relative_step": False, "warmup_init": False,
 }  # fmt: skip
 FC1, EXPERTS = "decoder.layers.1.fc1.weight", "decoder.layers.1.moe.experts.fc1_weight"
-
-
-upcycle = partial(upcycling.upcycle, "base_moe")
 
 
 def optimizer_config():
@@ -108,7 +101,7 @@ def test_one_dense_like_update_follows_the_carried_moments():
     assert moved.abs().max() > 0 and all(torch.equal(moved[0], other) for other in moved)
 
 
-def test_the_switch_waits_for_its_update_and_happens_once():
+def test_sparsification_waits_for_its_update_and_happens_once():
     model = moe_model(dense_updates=3)
     optimizer = adam([p for _, p in trained_parameters(model)])
     assert not maybe_sparsify(model, optimizer, 0) and not maybe_sparsify(model, optimizer, 2) and model.is_dense
@@ -143,7 +136,7 @@ def test_a_moving_average_becomes_sparse_from_its_own_weights(fp32):
     torch.testing.assert_close(copy, (own + dense[FC1]) / 2)
 
 
-def test_what_cannot_be_switched_is_said_at_the_first_update():
+def test_what_cannot_become_sparse_is_said_at_the_first_update():
     model = moe_model(dense_updates=3)
     parameters = [p for _, p in trained_parameters(model)]
     grouped = adam([{"params": parameters[:2]}, {"params": parameters[2:]}])
@@ -160,88 +153,3 @@ def test_an_optimizer_with_factored_moments_is_refused_after_its_first_update():
     train(model, optimizer, 1)
     with pytest.raises(UserError, match="must be used with an `--optimizer` whose state has the shapes"):
         maybe_sparsify(model, optimizer, 1)
-
-
-def dense_checkpoint(updates=2, namespace=False):
-    model = dense_model().train()
-    optimizer = adam(list(model.parameters()))
-    for _ in range(updates):
-        optimizer.zero_grad()
-        net_input = batch(task_ids=False)
-        optimizer.backward(model(**net_input)[0].square().mean())
-        optimizer.step()
-    options = {**dataclasses.asdict(DenseConfig(**SIZES)), "_name": "transformer"}
-    return {
-        "cfg": {"model": argparse.Namespace(**options) if namespace else options},
-        "args": None,
-        "model": model.state_dict(),
-        "last_optimizer_state": optimizer.state_dict(),
-        "extra_state": {"train_iterator": {"epoch": 1}},
-    }, model.eval()
-
-
-@pytest.mark.parametrize("namespace", [False, True])
-def test_upcycled_checkpoint_translates_as_the_dense_one(namespace):
-    checkpoint, dense = dense_checkpoint(namespace=namespace)
-    sparse = upcycle(checkpoint, {"num_experts": 4})
-    options = sparse["cfg"]["model"]
-    assert options["_name"] == "base_moe" and options["num_experts"] == 4 and options["dense_updates"] == 0
-    model = moe_model(seed=9)
-    model.load_state_dict(dict(sparse["model"]))
-    net_input = batch(task_ids=False, pad=False)
-    torch.testing.assert_close(model(**net_input)[0], dense(**net_input)[0], rtol=1e-5, atol=1e-5)
-    assert "fc1.weight" in str(checkpoint["model"].keys())  # the input is as it was
-
-
-def test_task_gates_get_one_gate_for_each_remembered_language_or_pair():
-    checkpoint, _dense = dense_checkpoint()
-    with pytest.raises(UserError, match="gives each sentence a task id"):
-        upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
-    checkpoint["task_state"] = {"langs": ["aa", "bb", "en"]}
-    sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
-    assert sparse["model"]["encoder.layers.1.moe.gate.weight"].shape == (3, 4, 16)
-    assert sparse["cfg"]["model"]["task_names"] == "aa,bb,en" and sparse["task_state"] == checkpoint["task_state"]
-    checkpoint["task_state"] |= {"task_ids": "pair", "lang_pairs": ["en-aa", "en-bb"]}
-    sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
-    assert sparse["cfg"]["model"]["task_names"] == "en-aa,en-bb"
-
-
-def test_upcycled_moments_load_into_the_sparse_models_optimizer():
-    checkpoint, _ = dense_checkpoint()
-    sparse = upcycle(checkpoint, {"num_experts": 4})
-    model = moe_model()
-    model.load_state_dict(dict(sparse["model"]))
-    optimizer = adam([p for _, p in trained_parameters(model)])
-    optimizer.load_state_dict(sparse["last_optimizer_state"])
-    moments = read_state(optimizer, trained_parameters(model))
-    names = [name for name, _ in trained_parameters(dense_model())]
-    dense_moment = checkpoint["last_optimizer_state"]["state"][names.index(FC1)]["exp_avg"]
-    assert all(torch.equal(copy, dense_moment) for copy in moments[EXPERTS]["exp_avg"])
-
-
-def test_upcycling_is_repeatable_and_seeded():
-    gates = [
-        upcycle(dense_checkpoint()[0], {"num_experts": 4}, seed=seed)["model"]["encoder.layers.1.moe.gate.weight"]
-        for seed in (1, 1, 2)
-    ]
-    assert torch.equal(gates[0], gates[1]) and not torch.equal(gates[0], gates[2])
-
-
-def test_upcycling_what_is_no_dense_transformer_is_refused():
-    checkpoint, _ = dense_checkpoint()
-    with pytest.raises(UserError, match="has experts already"):
-        upcycle(upcycle(checkpoint, {"num_experts": 4}), {"num_experts": 4})
-    with pytest.raises(UserError, match="must hold a transformer"):
-        upcycle({"cfg": None, "model": {}}, {"num_experts": 4})
-    with pytest.raises(UserError, match="`--num-experts` must be at least 1"):
-        upcycle(checkpoint, {"num_experts": 0})
-
-
-def test_without_moments_upcycling_leaves_the_optimizer_out():
-    checkpoint, _ = dense_checkpoint()
-    states = checkpoint["last_optimizer_state"]["state"]
-    factored = {index: {"exp_avg_sq_row": entry["exp_avg_sq"].sum(-1)} for index, entry in states.items()}
-    for state in ({}, factored):
-        checkpoint["last_optimizer_state"]["state"] = state
-        assert "last_optimizer_state" not in upcycle(checkpoint, {"num_experts": 2})
-    assert BaseMoEConfig().num_experts == 16

@@ -53,3 +53,17 @@ def test_only_files_are_overwritten(tmp_path):
         with pytest.raises(UserError, match="must be a file to overwrite, but"):
             upcycle(DENSE, tmp_path / name, "--num-experts", 2, "--overwrite")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.pt", "pipe.pt"]
+
+
+def test_options_are_those_of_the_sparse_models_and_reach_the_one_that_is_made(tmp_path):
+    shown = upcycle("--help")
+    given = ("--expert-interval", 1, "--base-training", "prices", "--price-memory", 0.5)
+    for flag in ("--num-experts", "--expert-gates", "--task-names", *given[::2]):
+        assert f"{flag} " in shown
+    assert "--dense-updates" not in shown and "--encoder-layers" not in shown and "--max-nonfinite" not in shown
+    upcycle(DENSE, tmp_path / "sparse.pt", "--num-experts", 2, *given)
+    options = file_io.load(str(tmp_path / "sparse.pt"))["cfg"]["model"]
+    assert (options["expert_interval"], options["base_training"], options["price_memory"]) == (1, "prices", 0.5)
+    assert (options["expert_gates"], options["expert_combine"]) == ("base", "preserving")  # by default
+    with pytest.raises(UserError, match="`--model` must be one of"):
+        upcycle(DENSE, tmp_path / "other.pt", "--num-experts", 2, "--model", "transformer")

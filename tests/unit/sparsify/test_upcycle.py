@@ -1,0 +1,121 @@
+"""From dense to sparse offline: a sparse checkpoint that goes on as the dense one."""
+
+import argparse
+import dataclasses
+from functools import partial
+
+import pytest
+import torch
+from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
+from omegaconf import OmegaConf
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
+from fairseq_mtmoe.optim.optimizer_state import read_state, trained_parameters
+from fairseq_mtmoe.sparsify import upcycle as upcycling
+from tests.helpers.models import SIZES, batch, dense_model, moe_model
+
+FC1, EXPERTS = "decoder.layers.1.fc1.weight", "decoder.layers.1.moe.experts.fc1_weight"
+
+register()
+upcycle = partial(upcycling.upcycle, "base_moe")
+
+
+def adam(parameters):
+    return FairseqAdam(
+        OmegaConf.structured(FairseqAdamConfig(adam_betas=(0.9, 0.98), lr=[0.01], tpu=False)), parameters
+    )
+
+
+def dense_checkpoint(updates=2, namespace=False):
+    model = dense_model().train()
+    optimizer = adam(list(model.parameters()))
+    for _ in range(updates):
+        optimizer.zero_grad()
+        net_input = batch(task_ids=False)
+        optimizer.backward(model(**net_input)[0].square().mean())
+        optimizer.step()
+    options = {**dataclasses.asdict(DenseConfig(**SIZES)), "_name": "transformer"}
+    return {
+        "cfg": {"model": argparse.Namespace(**options) if namespace else options},
+        "args": None,
+        "model": model.state_dict(),
+        "last_optimizer_state": optimizer.state_dict(),
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }, model.eval()
+
+
+@pytest.mark.parametrize("namespace", [False, True])
+def test_upcycled_checkpoint_translates_as_the_dense_one(namespace):
+    checkpoint, dense = dense_checkpoint(namespace=namespace)
+    sparse = upcycle(checkpoint, {"num_experts": 4})
+    options = sparse["cfg"]["model"]
+    assert options["_name"] == "base_moe" and options["num_experts"] == 4 and options["dense_updates"] == 0
+    model = moe_model(seed=9)
+    model.load_state_dict(dict(sparse["model"]))
+    net_input = batch(task_ids=False, pad=False)
+    torch.testing.assert_close(model(**net_input)[0], dense(**net_input)[0], rtol=1e-5, atol=1e-5)
+    assert "fc1.weight" in str(checkpoint["model"].keys())  # the input is as it was
+
+
+def test_task_gates_get_one_gate_for_each_remembered_language_or_pair():
+    checkpoint, _dense = dense_checkpoint()
+    with pytest.raises(UserError, match="gives each sentence a task id"):
+        upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
+    checkpoint["task_state"] = {"langs": ["aa", "bb", "en"]}
+    sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
+    assert sparse["model"]["encoder.layers.1.moe.gate.weight"].shape == (3, 4, 16)
+    assert sparse["cfg"]["model"]["task_names"] == "aa,bb,en" and sparse["task_state"] == checkpoint["task_state"]
+    checkpoint["task_state"] |= {"task_ids": "pair", "lang_pairs": ["en-aa", "en-bb"]}
+    sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
+    assert sparse["cfg"]["model"]["task_names"] == "en-aa,en-bb"
+
+
+def test_upcycled_moments_load_into_the_sparse_models_optimizer():
+    checkpoint, _ = dense_checkpoint()
+    sparse = upcycle(checkpoint, {"num_experts": 4})
+    model = moe_model()
+    model.load_state_dict(dict(sparse["model"]))
+    optimizer = adam([p for _, p in trained_parameters(model)])
+    optimizer.load_state_dict(sparse["last_optimizer_state"])
+    moments = read_state(optimizer, trained_parameters(model))
+    names = [name for name, _ in trained_parameters(dense_model())]
+    dense_moment = checkpoint["last_optimizer_state"]["state"][names.index(FC1)]["exp_avg"]
+    assert all(torch.equal(copy, dense_moment) for copy in moments[EXPERTS]["exp_avg"])
+
+
+def test_upcycling_is_repeatable_and_seeded():
+    gates = [
+        upcycle(dense_checkpoint()[0], {"num_experts": 4}, seed=seed)["model"]["encoder.layers.1.moe.gate.weight"]
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(gates[0], gates[1]) and not torch.equal(gates[0], gates[2])
+
+
+def test_upcycling_what_is_no_dense_transformer_is_refused():
+    checkpoint, _ = dense_checkpoint()
+    with pytest.raises(UserError, match="has experts already"):
+        upcycle(upcycle(checkpoint, {"num_experts": 4}), {"num_experts": 4})
+    with pytest.raises(UserError, match="must hold a transformer"):
+        upcycle({"cfg": None, "model": {}}, {"num_experts": 4})
+    with pytest.raises(UserError, match="`--num-experts` must be at least 1"):
+        upcycle(checkpoint, {"num_experts": 0})
+
+
+def test_unknown_models_and_options_are_named():
+    checkpoint, _ = dense_checkpoint()
+    with pytest.raises(UserError, match="`num_expert` must be an option of base_moe, but is none; `mtmoe options base"):
+        upcycle(checkpoint, {"num_expert": 4})
+    with pytest.raises(UserError, match=r"`--model` must be one of .*base_moe.*, but is 'base_dense'"):
+        upcycling.upcycle("base_dense", checkpoint, {})
+
+
+def test_without_moments_upcycling_leaves_the_optimizer_out():
+    checkpoint, _ = dense_checkpoint()
+    states = checkpoint["last_optimizer_state"]["state"]
+    factored = {index: {"exp_avg_sq_row": entry["exp_avg_sq"].sum(-1)} for index, entry in states.items()}
+    for state in ({}, factored):
+        checkpoint["last_optimizer_state"]["state"] = state
+        assert "last_optimizer_state" not in upcycle(checkpoint, {"num_experts": 2})
+    assert BaseMoEConfig().num_experts == 16
