@@ -16,17 +16,33 @@ attention heads, `D` the width of a head, `L` words so far, `P` places for words
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 STATE = "beams"  # the key of fairseq's `incremental_state` under which a decoder's `BeamState` is found
 FIRST_PLACES = 32
 
 KeysAndValues = tuple[Tensor, Tensor]
+
+
+class SentenceOrder(NamedTuple):
+    """What an order of rows makes of their sentences.
+
+    Attributes:
+        sentences: their new order, (S,); None where rows of one sentence part.
+        stays: all sentences are where they were.
+    """
+
+    sentences: Tensor | None
+    stays: bool
+
+
+_orders: Any = WeakTensorKeyDictionary()  # what was asked about each order of rows, and the answer
 
 
 def shares_beams(cfg: TransformerConfig) -> bool:
@@ -43,18 +59,31 @@ def group_size(num_sentences: int, order_R: Tensor) -> int:
     return size if torch.equal(order_R.view(-1, size), sentences.unsqueeze(1).expand(-1, size)) else 1
 
 
-def sentence_order(order_R: Tensor, beam: int) -> Tensor | None:
-    """The new order (S,) of the sentences, if in `order_R` each group of `beam` rows stays with one sentence."""
+def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
+    """How `order_R`, in which each group of `beam` rows was of one sentence, orders the sentences.
+
+    A search gives the same tensor to all stacks between two words: the host asks a GPU about it once.
+    """
+    if order_R.is_inference():  # it could change unseen
+        return _asked(order_R, beam, num_sentences)
+    question = (order_R._version, beam, num_sentences)
+    known = _orders.get(order_R)
+    if known is None or known[0] != question:
+        known = _orders[order_R] = question, _asked(order_R, beam, num_sentences)
+    order: SentenceOrder = known[1]
+    return order
+
+
+def _asked(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
     if len(order_R) % beam:
-        return None
+        return SentenceOrder(None, False)
     sentence_SB = order_R.view(-1, beam) // beam
-    together = torch.equal(sentence_SB, sentence_SB[:, :1].expand_as(sentence_SB))
-    return sentence_SB[:, 0].contiguous() if together else None
-
-
-def is_identity(order: Tensor, size: int) -> bool:
-    """Whether reordering `size` things so changes nothing."""
-    return len(order) == size and torch.equal(order, torch.arange(size, device=order.device))
+    sentence_S = sentence_SB[:, 0].contiguous()
+    apart = (sentence_SB != sentence_S.unsqueeze(1)).any()
+    moved = (sentence_S != torch.arange(len(sentence_S), device=order_R.device)).any()
+    are_apart, are_moved = torch.stack([apart, moved]).tolist()
+    stays = not (are_apart or are_moved) and len(sentence_S) == num_sentences
+    return SentenceOrder(None if are_apart else sentence_S, stays)
 
 
 class BeamState:
@@ -119,13 +148,13 @@ class BeamState:
         """Let each row go on from the row that `order_R` names, as fairseq's searches ask between two words."""
         if self.visible_RK is None:
             return
-        sentences = sentence_order(order_R, self.beam)
+        sentences, stays = sentence_order(order_R, self.beam, self.num_sentences)
         if sentences is None:
             self._part(order_R)
             return
         if self.beam > 1:
             self.visible_RK = self.visible_RK.index_select(0, order_R)
-        if not is_identity(sentences, self.num_sentences):
+        if not stays:
             self._select(sentences)
 
     def _select(self, sentences_S: Tensor) -> None:

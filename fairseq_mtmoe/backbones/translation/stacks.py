@@ -18,7 +18,6 @@ from fairseq_mtmoe.backbones.translation.decoding import (
     STATE,
     BeamState,
     group_size,
-    is_identity,
     sentence_order,
     shares_beams,
 )
@@ -118,11 +117,11 @@ class Encoder(Stack, TransformerEncoderBase):
             beam = group_size(num_sentences, new_order)
             if beam > 1:
                 return {**encoder_out, "beam": [beam]}
-        sentences = sentence_order(new_order, beam)
+        sentences, stays = sentence_order(new_order, beam, num_sentences)
+        if stays:
+            return encoder_out
         if sentences is None:
             sentences, beam = new_order // beam, 1
-        elif is_identity(sentences, num_sentences):
-            return encoder_out
         reordered = super().reorder_encoder_out(encoder_out, sentences)
         reordered["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
         return {**reordered, "beam": [beam]}

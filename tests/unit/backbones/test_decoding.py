@@ -1,11 +1,14 @@
 """Generation with shared beams against stock fairseq's, which copies everything for each hypothesis."""
 
+from unittest.mock import ANY
+
 import pytest
 import torch
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 
 from fairseq_mtmoe.backbones.translation.decoding import STATE, group_size, sentence_order
 from tests.helpers.models import batch, dense_model, moe_model, perturb, stock_model, stub_task, without_ids
+from tests.helpers.pretended_gpu import pretended_gpu
 
 WORDS = 40  # more than the room that is made at first
 
@@ -170,9 +173,37 @@ def test_groups_and_orders():
     assert group_size(2, torch.tensor([0, 1, 0, 1])) == 1
     assert group_size(2, torch.tensor([1, 1, 0, 0])) == 1
     assert group_size(2, torch.tensor([0, 0, 1])) == 1
-    assert sentence_order(torch.tensor([5, 4, 1, 1]), 2).tolist() == [2, 0]
-    assert sentence_order(torch.tensor([5, 4, 1, 2]), 2) is None
-    assert sentence_order(torch.tensor([5, 4, 1]), 2) is None
+    order, stays = sentence_order(torch.tensor([5, 4, 1, 1]), 2, 3)
+    assert order.tolist() == [2, 0] and not stays
+    for apart in ([5, 4, 1, 2], [5, 4, 1]):
+        assert sentence_order(torch.tensor(apart), 2, 3) == (None, False)
+    assert sentence_order(torch.tensor([1, 1, 2, 3]), 2, 2).stays and not sentence_order(torch.arange(4), 2, 3).stays
+
+
+def test_the_host_asks_about_an_order_once_until_it_changes():
+    with pretended_gpu() as rules:
+        order = torch.tensor([0, 0, 3, 2], device="cuda")
+        rules.waits.clear()
+        for _ in range(3):
+            assert sentence_order(order, 2, 2).stays
+        assert len(rules.waits) == 1
+        assert not sentence_order(order, 2, 3).stays
+        order[:2] += 2
+        assert sentence_order(order, 2, 2) == (ANY, False)
+        assert len(rules.waits) == 3
+
+
+def test_the_host_asks_once_for_each_word_of_a_translation():
+    """The stacks' questions about orders, among all else that it waits for."""
+    _, sparse = pair()
+    with pretended_gpu() as rules:
+        sparse.cuda()
+        generator = SequenceGenerator([sparse], stub_task().target_dictionary, 3, max_len_b=6, min_len=6)
+        sample = {"net_input": {key: batch()[key].cuda() for key in ("src_tokens", "src_lengths")}}
+        generator.generate([sparse], sample)
+    words = sum(line.endswith("stacks.py:extract_features_scriptable") for _, line in rules.waits)
+    assert words > 5
+    assert sum(line.endswith("decoding.py:_asked") for _, line in rules.waits) == words - 1
 
 
 def test_dropout_modules_keep_the_names_that_fairseq_gives_them():
