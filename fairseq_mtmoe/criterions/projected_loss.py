@@ -13,15 +13,19 @@ the gradients of features and weight, so that it never costs a pass over the log
 features, V words.
 """
 
+from functools import cache
 from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Logits at a time: enough rows to keep products of matrices at full speed, and few enough to stay small in memory.
-BLOCK_LOGITS = 2**25
-BLOCK_ROWS = 512
+from fairseq_mtmoe.moe.form import form_for
+
+# Logits at a time: enough rows to keep products of matrices at full speed, and few enough to stay small in memory. A
+# GPU has more of both, and each block passes over the weight's gradient.
+BLOCK_LOGITS, GPU_BLOCK_LOGITS = 2**25, 2**27
+BLOCK_ROWS, GPU_BLOCK_ROWS = 512, 1024
 
 
 class ProjectedLoss(NamedTuple):
@@ -94,7 +98,9 @@ class _Blocks:
         num_words = len(weight_VH)
         self.share = smoothing / (num_words - 1)  # `e` above
         self.rest = 1 - smoothing - self.share
-        self.rows = min(max(BLOCK_ROWS, BLOCK_LOGITS // num_words), max(len(features_TH), 1))
+        on_cpu = form_for(features_TH).has_values_at_hand
+        logits, rows = (BLOCK_LOGITS, BLOCK_ROWS) if on_cpu else (GPU_BLOCK_LOGITS, GPU_BLOCK_ROWS)
+        self.rows = min(max(rows, logits // num_words), max(len(features_TH), 1))
         self.logits_TV = features_TH.new_empty(self.rows, num_words)
         self.log_p_TV = features_TH.new_empty(self.rows, num_words, dtype=torch.float32)
         self.word_sum_H = weight_VH.sum(0, dtype=torch.float32)
@@ -137,9 +143,30 @@ class _Blocks:
         if self.features_grad_TH is not None:
             constant_H = (-self.share * self.word_sum_H).to(features_TH.dtype)
             torch.addmm(constant_H, p_TV, self.weight_VH, out=self.features_grad_TH[block])
-        if self.weight_grad_VH is None:
-            return
-        if self.weight_grad_VH.dtype == p_TV.dtype:
-            self.weight_grad_VH.addmm_(p_TV.t(), features_TH)
-        else:
-            self.weight_grad_VH += p_TV.t() @ features_TH
+        if self.weight_grad_VH is not None:
+            add_product_(self.weight_grad_VH, p_TV.t(), features_TH)
+
+
+def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add `left @ right` to a sum of their type, or in float32, in one pass over it where that is possible."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    elif adds_in_float32(left.dtype, left.device):
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    else:
+        total += left @ right
+
+
+@cache
+def adds_in_float32(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether products in half precision are added to sums in float32 there: on GPUs, in newer versions of torch.
+
+    Tried out once, with a product that is known.
+    """
+    ones = torch.ones(16, 16, dtype=dtype, device=device)
+    total = ones.float()
+    try:
+        torch.addmm(total, ones, ones, out_dtype=total.dtype, out=total)
+    except (RuntimeError, TypeError):
+        return False
+    return bool((total == 17).all())

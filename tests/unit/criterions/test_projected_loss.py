@@ -5,6 +5,7 @@ import torch
 
 from fairseq_mtmoe.criterions import projected_loss as module
 from fairseq_mtmoe.criterions.projected_loss import projected_loss, reference_loss
+from fairseq_mtmoe.moe.form import Form, form_everywhere
 
 WORDS, WIDTH = 37, 8
 
@@ -60,6 +61,52 @@ def test_half_precision_is_as_near_as_its_rounding():
     for ours_, exact_ in zip(our_gradients, exact_gradients, strict=True):
         assert ours_.dtype == torch.bfloat16
         assert (ours_ - exact_).norm() < 0.02 * exact_.norm()
+
+
+@pytest.fixture
+def sums_in_float32():
+    """The product that GPUs have, for a CPU; gives the number of its calls."""
+    calls = []
+
+    def addmm(total, left, right, out_dtype, *, beta=1, alpha=1, out):
+        calls.append(left.dtype)
+        return out.copy_(beta * total + alpha * (left.float() @ right.float()))
+
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("addmm.dtype_out", addmm, "CPU")
+        module.adds_in_float32.cache_clear()
+        yield calls
+    module.adds_in_float32.cache_clear()
+
+
+@pytest.mark.usefixtures("rows")
+def test_half_precision_is_summed_in_float32_where_there_is_such_a_product(sums_in_float32):
+    features, weight, target = inputs(tokens=60)
+    _, exact_gradients = gradients(reference_loss, features, weight, target, 0.1)
+    halves = (features.detach().bfloat16().requires_grad_(), weight.detach().bfloat16().requires_grad_())
+    _, our_gradients = gradients(projected_loss, *halves, target, 0.1)
+    assert sums_in_float32 == [torch.bfloat16] * (1 + -(-60 // module.BLOCK_ROWS))  # once to try it
+    for ours_, exact_ in zip(our_gradients, exact_gradients, strict=True):
+        assert (ours_ - exact_).norm() < 0.02 * exact_.norm()
+
+
+def test_a_product_that_is_wrong_is_not_used():
+    def addmm(total, left, right, out_dtype, *, beta=1, alpha=1, out):
+        return out.copy_(left.float() @ right.float())
+
+    module.adds_in_float32.cache_clear()
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("addmm.dtype_out", addmm, "CPU")
+        assert not module.adds_in_float32(torch.bfloat16, torch.device("cpu"))
+    module.adds_in_float32.cache_clear()
+    assert not module.adds_in_float32(torch.bfloat16, torch.device("cpu"))  # there is none
+
+
+def test_blocks_are_larger_on_a_gpu():
+    features, weight = torch.empty(5000, 2), torch.empty(32000, 2)
+    with form_everywhere(Form.GPU):
+        assert module._Blocks(features, weight, 0.1).rows == 4194
+    assert module._Blocks(features, weight, 0.1).rows == 1048
 
 
 def test_extreme_logits_stay_finite():
