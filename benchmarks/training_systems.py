@@ -35,7 +35,7 @@ class Setting:
     updates_per_minute: float = 300.0
     sentences_per_update: float = 50.0
     validations: int = 15  # in the whole run, at a fixed number of updates
-    dense_share: float = 0.4  # of the expected updates, before the switch
+    dense_share: float = 0.4  # of the expected updates, before sparsification
     heating_coefficient: float = 3.0
 
     @property
@@ -50,7 +50,7 @@ class Setting:
 
     @property
     def dense_updates(self) -> int:
-        """Updates before the switch, in runs that start dense."""
+        """Updates before sparsification, in runs that start dense."""
         return max(1, round(self.dense_share * self.expected_updates))
 
     @property

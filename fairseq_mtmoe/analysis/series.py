@@ -68,13 +68,13 @@ def read_run(path: str | Path, name: str | None = None) -> Run:
         UserError: there is no run log, or it holds nothing, or what no run logs.
     """
     events = run_log.read(path)
-    switches = [int(event["update"]) for event in _of_kind(events, "sparsified")]
+    sparsified = [int(event["update"]) for event in _of_kind(events, "sparsified")]
     return Run(
         name=name if name is not None else Path(os.path.realpath(path)).name,
         sampling=sampling_series(events),
         experts=expert_series(events),
         perplexity=perplexity_series(events),
-        sparsified_at=switches[-1] if switches else None,
+        sparsified_at=sparsified[-1] if sparsified else None,
         data=data_shares(events),
     )
 

@@ -1,4 +1,4 @@
-"""A checkpoint with its experts in other files: so many in each, or all of them in the checkpoint's own file."""
+"""Resharding: a checkpoint with so many experts in each shard, or with all of them in the checkpoint's own file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A checkpoint's experts apart from all else: the two halves of its state, and both together again.
+"""Sharding of a checkpoint's state: into a shared part and the contents of expert shards, and joined again.
 
-The shared part is fairseq's checkpoint without the experts. The *content* is what belongs to experts `first` to
+The shared part is fairseq's checkpoint without the experts. A shard's *content* is what belongs to experts `first` to
 `first + count`: `{"first", "count", "model", "ema", "ema_fp32_params", "optimizer"}`, every tensor with experts in its
 first dimension. Everything here is plain: no files, no processes.
 """
@@ -40,7 +40,7 @@ def is_expert(name: str) -> bool:
 
 
 def is_shared_part(state: Mapping[str, Any]) -> bool:
-    """Whether the experts of a checkpoint are in files of their own."""
+    """Whether a checkpoint's state is a shared part: its experts are in shards."""
     return "experts" in state
 
 
@@ -66,7 +66,7 @@ def has_rows(content: Content) -> bool:
 
 
 def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> tuple[State, Content]:
-    """The shared part and the content of one process's checkpoint, which is left as it is.
+    """The shared part of one process's state, and the content of the shard that it writes; the state stays as it is.
 
     Args:
         state: what fairseq would save, with this process's experts.
@@ -74,8 +74,8 @@ def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> t
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
 
     Returns:
-        The shared part, still without `id` and `files` in its `"experts"`; and the content, whose tensors may be views
-        of those in `state`.
+        The shared part, still without the list of shards (`layout.with_shard_list`); and the content, whose tensors may
+        be views of those in `state`.
 
     Raises:
         UserError: a tensor has another number of experts, or the optimizer keeps tensors of other shapes than theirs.
@@ -122,7 +122,7 @@ def _averages(state: State) -> dict[str, Any]:
 
 
 def join(shared_part: State, content: Content, parameters: Parameters | None = None, flat: bool | None = None) -> State:
-    """One checkpoint of a shared part and experts, as a process with these experts would have saved it.
+    """The state of a shared part and a shard's content, as a process with these experts would have saved it.
 
     Args:
         shared_part: which is left as it is.

@@ -96,7 +96,7 @@ def _pictures(
     def experts() -> Figure | str:
         chosen = [run for run in runs if run.experts.layers]
         if not chosen:
-            return "because the model has no expert layers yet (a dense run, or before its switch)"
+            return "because the model has no expert layers yet (a dense run, or one that is still dense)"
         return plots.experts_figure(chosen, langs, layers, updates)
 
     def perplexity() -> Figure | str:

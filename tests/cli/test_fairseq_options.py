@@ -1,4 +1,4 @@
-"""fairseq's own options keep working on sparse models, through the switch from dense to sparse.
+"""fairseq's own options keep working on sparse models, through sparsification.
 
 `--bf16` is not among them: without CUDA fairseq takes it for a wish for a TPU. tests/unit/models has bfloat16.
 """
@@ -24,7 +24,7 @@ from tests.helpers.commands import generate, train
     ],
     ids=["fp16", "activation checkpointing", "update-freq and layerdrop"],
 )
-def test_training_option_across_the_switch(digits, tmp_path, chosen):
+def test_training_option_across_sparsification(digits, tmp_path, chosen):
     stop = ("--max-update", 5, "--dense-updates", 2, "--expert-gates", "base,task")
     train(digits, tmp_path, *stop, *chosen)
     weights = torch.load(tmp_path / "checkpoint_last.pt")["model"]

@@ -50,9 +50,9 @@ HAPPENINGS = {
 PLACES = {
     "in a step": ("train_step", ()),
     "in a validation": ("valid_step", ("--validate-interval-updates", 1)),
-    "before the switch": ("train_step", ("--dense-updates", 2)),
+    "before sparsification": ("train_step", ("--dense-updates", 2)),
 }
-CASES = [("raises", "in a step"), ("is killed", "in a validation"), ("is silent", "before the switch")]
+CASES = [("raises", "in a step"), ("is killed", "in a validation"), ("is silent", "before sparsification")]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Our trainer in two processes: bad updates are left out by both, the switch gives each its experts."""
+"""Our trainer in two processes: bad updates are left out by both, sparsification gives each its experts."""
 
 import itertools
 import logging
@@ -148,10 +148,10 @@ def test_a_batch_before_a_dummy_counts(corpus, tmp_path):
         np.testing.assert_allclose(joined([state for *_, state in both], name), right, rtol=1e-5, atol=1e-5)
 
 
-# ---- the switch ----
+# ---- becoming sparse ----
 
 
-def switch(rank, data, folder, world_size, backend):
+def sparsification(rank, data, folder, world_size, backend):
     logging.disable(logging.INFO)
     options = ("--dense-updates", 2, "--update-freq", 2 // world_size, "--ddp-backend", backend)
     trainer = trainer_here(data, folder, *SMALL, *options, "--store-ema", "--ema-decay", 0.5)
@@ -163,9 +163,9 @@ def switch(rank, data, folder, world_size, backend):
 
 
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
-def test_the_switch_in_two_processes_is_that_of_one(backend, corpus, tmp_path):
-    (alone,) = run_processes(switch, 1, corpus, tmp_path, 1, backend)
-    both = run_processes(switch, 2, corpus, tmp_path, 2, backend)
+def test_sparsification_in_two_processes_is_that_of_one(backend, corpus, tmp_path):
+    (alone,) = run_processes(sparsification, 1, corpus, tmp_path, 1, backend)
+    both = run_processes(sparsification, 2, corpus, tmp_path, 2, backend)
     assert sum(".moe.experts." in name for name in alone) >= 8
     for name, right in alone.items():
         np.testing.assert_allclose(joined(both, name), right, rtol=1e-5, atol=1e-5, err_msg=name)

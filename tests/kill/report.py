@@ -35,7 +35,7 @@ run that nobody killed: parameters, the optimizer's moments, the place in the da
 for bit equal, several within 1e-6. The moments of each phase are drawn by a seed ({seed}).
 
 Of two processes one is killed, and the other must end by itself with an error; all experts are exchanged between them
-after the switch. Where two are resumed by one process, it makes updates of two batches each, the model has task gates
+once it is sparse. Where two are resumed by one process, it makes updates of two batches each, the model has task gates
 and no dropout, which are the same in any number of processes, and Adam's epsilon is 1e-3: with 1e-8 it turns the
 rounding of gradients that are zero, those of the keys' biases, into steps of 1e-5 to 1e-4.
 

@@ -8,7 +8,7 @@ from tests.kill.runs import Outcome, killed, uninterrupted
 
 SAVE = Case("a save", (replace(COPY_LAST, call=2),))
 EPOCH = Case("an epoch", (replace(UPDATE, call=27),))
-SWITCH = Case("the switch", (SPARSE,))
+SPARSIFICATION = Case("sparsification", (SPARSE,))
 
 pytestmark = pytest.mark.xdist_group("kill")  # they share the run that nobody kills
 
@@ -25,7 +25,7 @@ def reference(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [SAVE, EPOCH, SWITCH], ids=lambda case: case.phase)
+@pytest.mark.parametrize("case", [SAVE, EPOCH, SPARSIFICATION], ids=lambda case: case.phase)
 def test_a_killed_run_resumes_to_the_same_parameters(case, data, reference, tmp_path):
     outcome = killed(data, tmp_path / "run", reference, case)
     assert outcome == Outcome(difference=0.0, leftovers=())

@@ -49,7 +49,7 @@ def _one_run(run: Run, groups: Sequence[str], over: str) -> Figure:
         axes = sheet.axes(0, 0)
         _prepare(axes, [run], groups, over)
         lines = [_draw(axes, run, name, over, GROUP_LOOKS[name], name) for name in groups]
-        _mark_switch(axes, run, over, GREY)
+        _mark_sparsification(axes, run, over, GREY)
         label_ends(axes, lines, [_label(name, line) for name, line in zip(groups, lines, strict=True)])
         axes.set_ylabel("perplexity")
     return sheet.figure
@@ -69,7 +69,7 @@ def _several_runs(runs: Sequence[Run], groups: Sequence[str], over: str) -> Figu
             drawn = [(run, look) for run, look in zip(runs, looks, strict=True) if name in run.perplexity.groups]
             lines = [_draw(axes, run, name, over, look, run.name) for run, look in drawn]
             for run, look in drawn:
-                _mark_switch(axes, run, over, look.color)
+                _mark_sparsification(axes, run, over, look.color)
             label_ends(axes, lines, [_label(run.name, line) for (run, _), line in zip(drawn, lines, strict=True)])
             axes.set_title("all pairs" if name == ALL else f"{name}-resource pairs", loc="left", fontweight="bold")
             axes.set_ylabel("perplexity")
@@ -101,7 +101,7 @@ def _positions(run: Run, over: str) -> Sequence[float]:
     return run.perplexity.updates if over == "updates" else run.perplexity.minutes
 
 
-def _mark_switch(axes: Axes, run: Run, over: str, color: str) -> None:
+def _mark_sparsification(axes: Axes, run: Run, over: str, color: str) -> None:
     """A vertical line where a dense model became sparse."""
     if run.sparsified_at is None:
         return

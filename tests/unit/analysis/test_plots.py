@@ -132,7 +132,7 @@ def test_experts_draws_more_than_three_moments_light_to_dark():
     assert len(shades) == 5 and shades == sorted(shades, reverse=True)
 
 
-def test_perplexity_of_one_run_shows_tiers_and_the_switch():
+def test_perplexity_of_one_run_shows_tiers_and_sparsification():
     run = make_run(sparsified_at=150)
     (axes,) = plots.perplexity_figure([run]).axes
     drawn = lines(axes)
@@ -142,7 +142,7 @@ def test_perplexity_of_one_run_shows_tiers_and_the_switch():
     assert {"low 2.25", "all 1.25"} < set(labels)
 
 
-def test_perplexity_over_minutes_moves_the_switch_along():
+def test_perplexity_over_minutes_moves_sparsification_along():
     (axes,) = plots.perplexity_figure([make_run(sparsified_at=150)], over="minutes").axes
     assert lines(axes)["sparsified"][0] == [3.0, 3.0]
     assert lines(axes)["all"][0] == [2.0, 4.0, 6.0, 8.0]

@@ -141,9 +141,9 @@ def test_an_average_of_those_without_prices_has_none(tmp_path):
 
 
 def test_other_gates_are_still_refused_in_an_average(tmp_path):
-    switch, _ = trained(4, seed=2, expert_gates="base,switch", expert_interval=1)
+    other, _ = trained(4, seed=2, expert_gates="base,switch", expert_interval=1)
     with pytest.raises(UserError, match="must hold the same parameters"):
-        average(saved(tmp_path, priced()[0], switch))
+        average(saved(tmp_path, priced()[0], other))
 
 
 def test_the_moving_average_brings_its_own(tmp_path):

@@ -22,7 +22,7 @@ def test_dense_twin_takes_a_stock_checkpoint():
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_before_the_switch_the_model_is_stock_fairseqs(norm):
+def test_before_it_is_sparse_the_model_is_stock_fairseqs(norm):
     stock, sparse = stock_model(**norm), moe_model(dense_updates=5, **norm)
     assert [*sparse.state_dict()] == [*stock.state_dict()]
     assert torch.equal(sparse(**batch())[0], stock(**without_ids(batch()))[0])
@@ -30,7 +30,7 @@ def test_before_the_switch_the_model_is_stock_fairseqs(norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("gates", ["base", "task", "switch"])
-def test_preserving_switch_leaves_the_output_as_it_was(norm, gates):
+def test_preserving_sparsification_leaves_the_output_as_it_was(norm, gates):
     model = moe_model(dense_updates=5, expert_gates=gates, **norm)
     perturb(model)
     before, states_before = model(**batch())

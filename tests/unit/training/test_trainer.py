@@ -143,10 +143,10 @@ def test_a_scale_that_cannot_fall_further_ends_the_run(corpus, tmp_path):
         take(trainer, groups_of(trainer, 1), {0}, "infinite gradients of a finite loss")
 
 
-# ---- the switch ----
+# ---- becoming sparse ----
 
 
-def test_any_task_is_told_of_the_switch_and_its_average_becomes_sparse_too(corpus, tmp_path):
+def test_any_task_is_told_of_sparsification_and_its_average_becomes_sparse_too(corpus, tmp_path):
     trainer = trainer_here(corpus, tmp_path, *SMALL, "--dense-updates", 2, "--store-ema", "--ema-decay", 0.5)
     told = []
     trainer.task.sparsified = lambda *place: told.append(place)
@@ -168,7 +168,7 @@ def prices_of(model):
     return {name: buffer for name, buffer in model.named_buffers() if ".prices." in name}
 
 
-def test_prices_begin_at_the_switch_and_move_with_every_update(corpus, tmp_path):
+def test_prices_begin_at_sparsification_and_move_with_every_update(corpus, tmp_path):
     trainer = trainer_here(corpus, tmp_path, *SMALL, "--dense-updates", 2, "--price-memory", 0.5, "--store-ema")
     groups = groups_of(trainer, 4)
     take(trainer, groups[:2])
@@ -220,7 +220,7 @@ WRONG = {
     "translations in validation": (dict(task__eval_bleu=True), "`--eval-bleu` must be off with experts"),
     "parts of a model": (dict(common__model_parallel_size=2), "`--model-parallel-size` must be 1"),
     "a pipeline": (dict(distributed_training__pipeline_model_parallel=True), "`--pipeline-model-parallel` must be off"),
-    "a switch of a spread optimizer": (
+    "sparsification of a spread optimizer": (
         dict(model__dense_updates=2, distributed_training__zero_sharding="os"),
         "`--zero-sharding` must be none with `--dense-updates`",
     ),

@@ -165,7 +165,7 @@ def test_each_sentence_is_routed_by_its_own_gate(digits):
     torch.testing.assert_close(together, apart)
 
 
-def test_the_switch_is_written_to_the_run_log(digits, tmp_path):
+def test_sparsification_is_written_to_the_run_log(digits, tmp_path):
     digit_task(digits, save_dir=str(tmp_path)).sparsified(7, 3)
     assert read(tmp_path) == [{"event": "sparsified", "update": 7, "num_experts": 3}]
 
