@@ -6,7 +6,7 @@ It needs no task ids unless a slot does, so it trains under fairseq's own `--tas
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
@@ -24,6 +24,10 @@ class Transformer(TransformerModelBase):
 
     # Tells the task `translation_heated` to pass `task_ids` on to the model.
     accepts_task_ids = True
+
+    # A system whose blocks are its own names its stacks here.
+    encoder_class: ClassVar[type[Encoder]] = Encoder
+    decoder_class: ClassVar[type[Decoder]] = Decoder
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -64,12 +68,12 @@ class Transformer(TransformerModelBase):
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Module) -> Encoder:
         """Called by fairseq."""
-        return Encoder(cfg, src_dict, embed_tokens, cfg.slot_plans)
+        return cls.encoder_class(cfg, src_dict, embed_tokens, cfg.slot_plans)
 
     @classmethod
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Module) -> Decoder:
         """Called by fairseq."""
-        return Decoder(cfg, tgt_dict, embed_tokens, cfg.slot_plans, no_encoder_attn=cfg.no_cross_attention)
+        return cls.decoder_class(cfg, tgt_dict, embed_tokens, cfg.slot_plans, no_encoder_attn=cfg.no_cross_attention)
 
     def forward(
         self,

@@ -45,7 +45,7 @@ class Stack(nn.Module):
         self._built_blocks = 0
 
     def fill_next(self, block: Block, cfg: TransformerConfig) -> Any:
-        """The next block, as its plan says."""
+        """The next block, of whatever class, with what its plan puts into its slot."""
         plan = self.slot_plans.get(self._built_blocks)
         self._built_blocks += 1
         if plan is not None:
@@ -63,17 +63,18 @@ class Stack(nn.Module):
 
 
 class Encoder(Stack, TransformerEncoderBase):
-    """fairseq's encoder with slots."""
+    """fairseq's encoder with slots. A system with blocks of its own overrides `build_encoder_layer`."""
 
     forward_embedding: Any
 
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans) -> None:
         self.start_stack(slot_plans)
         super().__init__(cfg, dictionary, embed_tokens)
+        assert self._built_blocks == cfg.encoder.layers, "`build_encoder_layer` returns what `fill_next` does"
         self.dropout_module.module_name = "TransformerEncoder"  # what `--retain-dropout-modules` calls it
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> Any:
-        """Called by fairseq, for one block after the other."""
+        """Called by fairseq, for one block after the other: `fill_next` of a new `EncoderBlock`, or of a subclass."""
         return self.fill_next(EncoderBlock(cfg), cfg)
 
     def forward(
@@ -128,7 +129,7 @@ class Encoder(Stack, TransformerEncoderBase):
 
 
 class Decoder(Stack, TransformerDecoderBase):
-    """fairseq's decoder with slots."""
+    """fairseq's decoder with slots. A system with blocks of its own overrides `build_decoder_layer`."""
 
     embed_tokens: Any
     embed_positions: Any
@@ -151,10 +152,11 @@ class Decoder(Stack, TransformerDecoderBase):
     ) -> None:
         self.start_stack(slot_plans)
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+        assert self._built_blocks == cfg.decoder.layers, "`build_decoder_layer` returns what `fill_next` does"
         self.dropout_module.module_name = "TransformerDecoder"
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:
-        """Called by fairseq, for one block after the other."""
+        """Called by fairseq, for one block after the other: `fill_next` of a new `DecoderBlock`, or of a subclass."""
         return self.fill_next(DecoderBlock(cfg, no_encoder_attn), cfg)
 
     def extract_features_scriptable(

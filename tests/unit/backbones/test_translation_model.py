@@ -1,10 +1,15 @@
 """The transformer with expert slots, beside fairseq's own."""
 
+import pytest
 import torch
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
+from torch import nn
 
-from tests.helpers.models import batch, moe_model
+from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock
+from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
+from fairseq_mtmoe.slots import expert_layers
+from tests.helpers.models import TASKS, BaseMoEModel, batch, moe_model
 
 
 def test_a_moving_average_keeps_the_last_norms():
@@ -15,3 +20,59 @@ def test_a_moving_average_keeps_the_last_norms():
     kept = average.get_model()
     assert set(kept.state_dict()) == set(model.state_dict())
     assert torch.equal(kept(**batch())[0], model(**batch())[0])
+
+
+class Conditional:
+    """Mixed into a block: its self-attention's output moves by a vector of each sentence's task."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.shift = nn.Embedding(len(TASKS), self.embed_dim)
+
+    def attend(self, x, context, *others):
+        return super().attend(x, context, *others) + self.shift(context.task_ids)
+
+
+class ConditionalEncoderBlock(Conditional, EncoderBlock):
+    pass
+
+
+class ConditionalDecoderBlock(Conditional, DecoderBlock):
+    pass
+
+
+class ConditionalEncoder(Encoder):
+    def build_encoder_layer(self, cfg):
+        return self.fill_next(ConditionalEncoderBlock(cfg), cfg)
+
+
+class ConditionalDecoder(Decoder):
+    def build_decoder_layer(self, cfg, no_encoder_attn=False):
+        return self.fill_next(ConditionalDecoderBlock(cfg, no_encoder_attn), cfg)
+
+
+class ConditionalModel(BaseMoEModel):
+    encoder_class, decoder_class = ConditionalEncoder, ConditionalDecoder
+
+
+def test_a_system_puts_blocks_of_its_own_into_the_stacks(monkeypatch):
+    monkeypatch.setattr("tests.helpers.models.BaseMoEModel", ConditionalModel)
+    model = moe_model()
+    assert {type(block) for block in model.encoder.layers} == {ConditionalEncoderBlock}
+    assert {type(block) for block in model.decoder.layers} == {ConditionalDecoderBlock}
+    assert [*expert_layers(model)] == ["encoder.layers.1", "decoder.layers.1"]
+    one, other = (model(**{**batch(), "task_ids": torch.full((4,), task)})[0] for task in (0, 1))
+    assert not torch.allclose(one, other)
+    other.sum().backward()
+    for block in (*model.encoder.layers, *model.decoder.layers):
+        assert block.shift.weight.grad[1].any() and not block.shift.weight.grad[[0, 2]].any()
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_blocks_that_pass_their_slots_by_are_refused(stack, monkeypatch):
+    def build(self, cfg, *others):
+        return {"encoder": EncoderBlock, "decoder": DecoderBlock}[stack](cfg, *others)
+
+    monkeypatch.setattr({"encoder": Encoder, "decoder": Decoder}[stack], f"build_{stack}_layer", build)
+    with pytest.raises(AssertionError, match="fill_next"):
+        moe_model()
