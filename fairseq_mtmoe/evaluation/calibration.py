@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 from fairseq import tasks, utils
+from fairseq.data import Dictionary
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import building
@@ -182,11 +184,9 @@ class _Run:
         task, subset = self._task, option(self._cfg, "dataset", "train_subset")
         if not type(task).__module__.startswith("fairseq."):
             return
-        for pair in getattr(task, "lang_pairs", None) or [f"{task.cfg.source_lang}-{task.cfg.target_lang}"]:
-            source, target = pair.split("-")
-            dicts = getattr(task, "dicts", {source: task.source_dictionary, target: task.target_dictionary})
+        for pair, dictionaries in _dictionaries_of_pairs(task).items():
             folders = utils.split_paths(self._data)
-            found = [stored.check_pair(folder, subset, pair, (dicts[source], dicts[target])) for folder in folders]
+            found = [stored.check_pair(folder, subset, pair, dictionaries) for folder in folders]
             if not any(found):
                 raise self._missing(f"{subset}.{pair} is not there")
 
@@ -216,6 +216,14 @@ class _Run:
 
     def _missing(self, reason: str) -> UserError:
         return UserError(f"`{self._data}` must hold the training data of `{self._path}`, but: {reason}.")
+
+
+def _dictionaries_of_pairs(task: Any) -> dict[str, tuple[Dictionary, Dictionary]]:
+    """The language pairs of one of fairseq's own tasks, each with its source's and its target's dictionary."""
+    if isinstance(task, TranslationMultiSimpleEpochTask):
+        sides = {pair: pair.split("-") for pair in task.lang_pairs}
+        return {pair: (task.dicts[source], task.dicts[target]) for pair, (source, target) in sides.items()}
+    return {f"{task.cfg.source_lang}-{task.cfg.target_lang}": (task.source_dictionary, task.target_dictionary)}
 
 
 def _training_settings(state: dict[str, Any], path: str, data: str) -> Any:

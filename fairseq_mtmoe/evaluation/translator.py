@@ -131,7 +131,7 @@ class Translator:
         dataset = task.dataset(subset)
         generator = task.build_generator(models, self.generation)
         dictionary = task.target_dictionary
-        spell = Speller(dictionary, self._joining(dictionary), getattr(generator, "symbols_to_strip_from_output", ()))
+        spell = Speller(dictionary, self._joining(dictionary), generator.symbols_to_strip_from_output)
         references = self._references(task, pair, subset)
         as_fairseq = self.references == FAIRSEQ
         unknown = dictionary.unk_string() if as_fairseq else UNKNOWN

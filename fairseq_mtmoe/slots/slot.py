@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.slots.batch_context import BatchContext
 
 
-class SlotBlock(nn.Module):
+class SlotBlock(nn.Module, ABC):
     """What slots know of a block. Every backbone's blocks are of this class, dense or not.
 
     The parameters of what stands in a slot are the block's own, under the names that checkpoints have: `fc1` and `fc2`,
@@ -23,9 +24,9 @@ class SlotBlock(nn.Module):
     activation_fn: Callable[[Tensor], Tensor]
     activation_dropout_module: Any  # a dropout of probability `p`
 
+    @abstractmethod
     def dense_branch(self, branch_input: Tensor) -> Tensor:
         """The feed-forward layer that the block was built with, (L, B, H) to (L, B, H)."""
-        raise NotImplementedError
 
 
 class Slot(Protocol):

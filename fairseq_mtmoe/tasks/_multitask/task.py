@@ -6,6 +6,7 @@ the model is told of an example is a *task id*, an index into `task_names`, whic
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from fairseq_mtmoe.tasks._multitask.run_log import Stopwatch, TrainingRunLog, st
 from fairseq_mtmoe.tasks._multitask.sampling import announce
 
 
-class Multitask(FairseqTask):
+class Multitask(FairseqTask, ABC):
     """To be named before fairseq's task among the bases of a class, which calls `set_up_tasks` and supplies
     `validated_tasks` and `groups`, `TrainingMixture`s and `EvaluationMixture`s, and what else it has to say of a run.
 
@@ -54,13 +55,13 @@ class Multitask(FairseqTask):
     # ---- what a task supplies ----
 
     @property
+    @abstractmethod
     def validated_tasks(self) -> list[str]:
         """The tasks, by name, that a validation gives a figure for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def groups(self) -> list[Group]:
         """The sets of tasks that a validation gives an average for."""
-        raise NotImplementedError
 
     def about_the_run(self) -> dict[str, Any]:
         """What the run log is to say of the run, beside its sampling."""

@@ -118,6 +118,14 @@ def test_a_slot_may_be_of_any_kind():
     assert "scale" in block.state_dict() and expert_slots(block) == {}
 
 
+def test_a_block_without_a_dense_branch_is_refused_when_it_is_made():
+    class Unfinished(SlotBlock):
+        pass
+
+    with pytest.raises(TypeError, match="dense_branch"):
+        Unfinished()
+
+
 def test_slots_need_torch_alone():
     code = "import sys, fairseq_mtmoe.slots.plan, fairseq_mtmoe.slots.slot; print('fairseq' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
