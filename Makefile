@@ -13,18 +13,33 @@ KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/m
 SLOW_UNITS := backbones benchmarks checkpoints cli data/corpora data/sampling/test_permutation.py evaluation models moe/test_compile.py sparsify training
 RUNS ?= runs
 
-.PHONY: help install demo demo-distributed test check test-kill lint coverage bench bench-check gpu-check clean
+.PHONY: help install wheelhouse demo demo-distributed test check test-kill lint coverage bench bench-check gpu-check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-install: $(INSTALLED)  ## set everything up in .venv
+install: $(INSTALLED)  ## set everything up in .venv; with WHEELHOUSE=folder, without a network
 
+IS_OURS = $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
+	{ echo '`PYTHON` must be Python 3.11 or 3.12, but is $(PYTHON) instead.' >&2; exit 1; }
+
+wheelhouse:  ## every wheel that a machine without a network needs, for PYTHON; torch too with TORCH=1
+	@$(IS_OURS)
+	$(PYTHON) -m venv build/wheelhouse
+	build/wheelhouse/bin/python -m pip install -q -c constraints.txt pip setuptools wheel packaging numpy cython
+	build/wheelhouse/bin/python tools/wheelhouse.py $(if $(TORCH),--torch) $(or $(WHEELHOUSE),wheelhouse)
+
+ifdef WHEELHOUSE
+$(INSTALLED): setup.py constraints.txt $(KERNELS)
+	@$(IS_OURS)
+	$(PYTHON) tools/offline.py $(WHEELHOUSE) $(VENV)
+	@touch $@
+	@echo 'Installed; `source $(BIN)/activate` gives you mtmoe and the fairseq commands, `mtmoe doctor` a look at it all.'
+else
 # fairseq needs torch and numpy when it is built, and asks for a torchaudio that has no CPU build and that nothing here
 # uses: hence torch first, then fairseq without its dependencies beside our pinned list of them.
 $(INSTALLED): setup.py constraints.txt $(KERNELS)
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
-		{ echo '`PYTHON` must be Python 3.11 or 3.12, but is $(PYTHON) instead.' >&2; exit 1; }
+	@$(IS_OURS)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -q -c constraints.txt pip setuptools wheel
 	@echo 'Installing torch, then fairseq, which compiles for about 2 minutes …'
@@ -34,6 +49,7 @@ $(INSTALLED): setup.py constraints.txt $(KERNELS)
 	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[demo,test]'
 	@touch $@
 	@echo 'Installed; `source $(BIN)/activate` gives you mtmoe and the fairseq commands.'
+endif
 
 demo: $(INSTALLED)  ## train, sparsify and evaluate a sparse multilingual translator on real text
 	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/translation/catalogs/demo.sh
