@@ -1,8 +1,10 @@
 """`make install WHEELHOUSE=…`: set up an environment without a network, from what `make wheelhouse` made elsewhere.
 
 torch is the one that the running Python imports, whatever its build; of other packages that are there, those that are
-new enough are used. The clone itself is installed, so that `--user-dir fairseq_mtmoe` and `mtmoe` run the same code; its
-compiled kernels come from the wheelhouse, and no compiler is needed. What lies in WHEELHOUSE-optional is installed, too.
+new enough are used. The clone itself is installed, so that `--user-dir fairseq_mtmoe` and `mtmoe` run the same code;
+its compiled kernels come from the wheelhouse, and no compiler is needed. What lies in WHEELHOUSE-optional is installed,
+too.
+
 Runs with the node's Python and nothing else.
 """
 
@@ -41,7 +43,7 @@ def find_wheel(wheelhouse: Path) -> Path:
     text = (CLONE / "fairseq_mtmoe" / "__init__.py").read_text(encoding="utf-8")
     clone = VERSION.findall(text)[0]
     if version != clone:
-        refuse("WHEELHOUSE", f"of version {clone} as this clone", f"of {version}")
+        refuse("WHEELHOUSE", f"of version {clone} like this clone", f"of {version}")
     return found[-1]
 
 

@@ -35,6 +35,10 @@ OPTIONAL = ("matplotlib", "scikit-learn")  # draws pictures · fairseq's sentenc
 OPTIONAL_EXTRAS = ("demo", "test")
 NEEDS_TORCH = ("fairscale",)  # taken without what it asks for, or pip fetches torch
 BACKEND = "setuptools>=70"  # makes the clone's own editable install
+SCIENTIFIC = (
+    "criterions/sentence_prediction.py",
+    "tasks/audio_classification.py",
+)  # fairseq imports all of its modules
 SCIENCE = re.compile(r"^(from (?:sklearn|scipy)\b.*)$", re.MULTILINE)
 
 
@@ -98,12 +102,12 @@ def build_fairseq(folder: Path) -> Path:
     """fairseq's wheel without extensions for torch, which imports without scikit-learn and scipy (45 MB) too."""
     with tempfile.TemporaryDirectory() as scratch:
         built = Path(scratch, "built")
-        pip_wheel(built, "--no-deps", "--no-build-isolation", "--no-cache-dir", FAIRSEQ,
+        pip_wheel(built, "--no-deps", "--no-build-isolation", "--no-cache-dir", "--no-binary", "fairseq-fixed", FAIRSEQ,
                   PYTHONPATH=str(TOOLS / "without_torch"))  # fmt: skip
         run = [sys.executable, "-m", "wheel"]
         subprocess.run([*run, "unpack", "-d", scratch, *map(str, built.glob("*.whl"))], check=True, stdout=sys.stderr)
         (tree,) = Path(scratch).glob("fairseq_fixed-*")
-        for module in ("criterions/sentence_prediction.py", "tasks/audio_classification.py"):
+        for module in SCIENTIFIC:
             make_science_optional(tree / "fairseq" / module)
         subprocess.run([*run, "pack", "-d", str(folder), str(tree)], check=True, stdout=sys.stderr)
     return next(folder.glob("fairseq_fixed-*.whl"))

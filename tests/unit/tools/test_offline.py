@@ -1,0 +1,101 @@
+"""`make install WHEELHOUSE=…`: what is refused and why, and an environment that uses the torch that is there."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_mtmoe import __version__
+from tools import offline
+
+THIS = f"cp3{sys.version_info.minor}"
+
+
+def put_wheel(folder, version=__version__, tag=THIS):
+    path = folder / f"fairseq_mtmoe-{version}-{tag}-{tag}-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as file:
+        for name in ("_assignment.so", "assignment.cpp", "__init__.py"):
+            file.writestr(offline.KERNELS + name, "new")
+        file.writestr("fairseq_mtmoe/other.so", "new")
+    return path
+
+
+def test_the_wheel_for_this_python_and_clone(tmp_path):
+    wheel = put_wheel(tmp_path)
+    assert offline.find_wheel(tmp_path) == wheel
+
+
+@pytest.mark.parametrize(
+    ("wheels", "sentence"),
+    [
+        ([], "`WHEELHOUSE` must be a folder that `make wheelhouse` made, but is {folder} instead."),
+        ([{"tag": "cp39"}], "`PYTHON` must be Python 3.9, for which the wheelhouse is, but is {python} instead."),
+        ([{"version": "0.0.1"}], "`WHEELHOUSE` must be of version {version} like this clone, but is of 0.0.1 instead."),
+    ],
+)
+def test_another_wheelhouse_is_refused_in_a_sentence(wheels, sentence, tmp_path):
+    for wheel in wheels:
+        put_wheel(tmp_path, **wheel)
+    with pytest.raises(SystemExit) as ended:
+        offline.find_wheel(tmp_path)
+    python = f"{sys.executable}, 3.{sys.version_info.minor},"
+    assert ended.value.code == sentence.format(folder=tmp_path, python=python, version=__version__)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_new"),
+    [
+        *(("2.6.0", True), ("2.6.0a0+ecf3bae40a.nv25.1", True), ("2.13.0+cu130", True), ("3.0", True)),
+        *(("2.5.1+cu124", False), ("1.13.1", False)),
+    ],
+)
+def test_versions(version, is_new):
+    assert offline.is_new_enough(version) == is_new
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("echo 2.5.1; echo /x/torch/__init__.py", "whose torch is 2.5.1"),
+        ("echo Traceback >&2; echo 'ImportError: libcudart.so' >&2; exit 1", "which says 'ImportError: libcudart.so'"),
+        ("exit 7", "which says 'exit status 7'"),
+    ],
+)
+def test_a_torch_that_cannot_be_used(script, problem, tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(SystemExit) as ended:
+        offline.torch_to_use(is_in_wheelhouse=False)
+    rule = "`PYTHON` must be a Python that imports torch 2.6 or newer"
+    assert ended.value.code == f"{rule}, but is {python}, {problem}, instead."
+    assert offline.torch_to_use(is_in_wheelhouse=True) is None
+
+
+def test_only_kernels_are_unpacked_into_the_clone(tmp_path):
+    offline.unpack_kernels(put_wheel(tmp_path), tmp_path)
+    unpacked = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(unpacked)[1:] == [f"{offline.KERNELS}_assignment.so"]
+
+
+@pytest.mark.slow
+def test_an_environment_sees_the_torch_that_is_there_and_installs_from_the_folder_alone(tmp_path, monkeypatch):
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("tiny.py", "import torch\nprint(torch.__file__)\n")
+        file.writestr("tiny-1.0.dist-info/METADATA", "Name: tiny\nVersion: 1.0\n")
+        file.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr("tiny-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    python = offline.make_environment(tmp_path / "environment", offline.torch_to_use(is_in_wheelhouse=False))
+    offline.pip_install(python, [tmp_path], "tiny")
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run = subprocess.run([python, "-m", "tiny"], capture_output=True, text=True, env=clean, check=True)
+    assert Path(run.stdout.strip()) == Path(torch.__file__)
+    with pytest.raises(subprocess.CalledProcessError):  # what no folder has comes from nowhere else
+        offline.pip_install(python, [tmp_path], "six==1.16.0")

@@ -1,0 +1,89 @@
+"""Which packages go into which folder of a wheelhouse, and what is changed in fairseq on the way."""
+
+import ast
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from setuptools import Distribution, Extension
+
+from tools import wheelhouse
+
+
+def split(*lines):
+    return wheelhouse.split([Requirement(line) for line in lines])
+
+
+def test_pictures_dictionaries_and_tests_are_optional_and_torch_is_left_out():
+    needed, optional = split(
+        *("numpy>=1.26", "torch>=2.6", "sacrebleu[ja,ko]>=2.4", "matplotlib>=3.8", "torchaudio", "Cython"),
+        *('pytest>=8; extra == "test"', 'Django>=5; extra == "demo"', 'transformers; extra == "bench"'),
+        *('tomli; python_version < "3.11"', 'click>=8.1; python_version >= "3.11"', "numpy>=1.26"),
+    )
+    assert needed == ["numpy>=1.26", "sacrebleu>=2.4", "click>=8.1"]
+    assert optional == ["sacrebleu[ja,ko]>=2.4", "matplotlib>=3.8", "pytest>=8", "Django>=5"]
+
+
+@pytest.mark.parametrize("distribution", ["fairseq_mtmoe", "fairseq-fixed"])
+def test_whatever_is_required_is_in_a_folder_or_left_out_with_a_reason(distribution):
+    lines = [line for line in importlib.metadata.requires(distribution) if "extra ==" not in line]
+    names = {canonicalize_name(Requirement(line).name) for line in lines}
+    needed, optional = (
+        {canonicalize_name(Requirement(line).name) for line in folder} for folder in map(set, split(*lines))
+    )
+    assert names == needed | optional | (names & set(wheelhouse.LEFT_OUT))
+    assert not needed & {"torch", "scipy", *wheelhouse.OPTIONAL}
+
+
+def test_what_a_wheel_says_that_it_needs(tmp_path):
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("tiny/METADATA", "Name: other\n")
+        file.writestr("tiny-1.0.dist-info/METADATA", "Name: tiny\nVersion: 1.0\nRequires-Dist: click>=8.1\n")
+    assert [str(requirement) for requirement in wheelhouse.requirements_of(wheel)] == ["click>=8.1"]
+
+
+@pytest.mark.parametrize("name", wheelhouse.SCIENTIFIC)
+def test_fairseq_is_imported_without_scikit_learn_and_scipy(name, tmp_path):
+    module = tmp_path / "module.py"
+    source = Path(importlib.util.find_spec("fairseq").origin).with_name(name.partition("/")[0]) / Path(name).name
+    before = source.read_text(encoding="utf-8")
+    module.write_text(before, encoding="utf-8")
+    wheelhouse.make_science_optional(module)
+    assert imported_in_any_case(before) - imported_in_any_case(module.read_text()) in (
+        {"sklearn"},
+        {"sklearn", "scipy"},
+    )
+    with pytest.raises(AssertionError, match="no longer imports"):
+        wheelhouse.make_science_optional(Path(__file__).with_name("test_offline.py"))
+
+
+def imported_in_any_case(text):
+    """Packages that a module's first level imports `from`; what `try` holds may fail."""
+    return {node.module.split(".")[0] for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)}
+
+
+def test_fairseq_is_built_without_what_is_bound_to_one_torch():
+    path = wheelhouse.TOOLS / "without_torch/torch/utils/cpp_extension.py"
+    spec = importlib.util.spec_from_file_location("stand_in", path)
+    stand_in = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stand_in)
+    extensions = [Extension("libbleu", ["a.cpp"]), stand_in.CppExtension(name="libbase", sources=["b.cpp"])]
+    command = stand_in.BuildExtension(Distribution({"ext_modules": extensions}))
+    command.finalize_options()
+    assert [extension.name for extension in command.extensions] == ["libbleu"]
+
+
+def test_a_folder_that_is_there_is_not_written_to(tmp_path):
+    (tmp_path / "wheels-optional").mkdir()
+    command = [sys.executable, wheelhouse.__file__, str(tmp_path / "wheels")]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 1 and run.stderr == (
+        f"`{tmp_path}/wheels-optional` must not be there yet: remove or rename it, and a new wheelhouse is made.\n"
+    )
