@@ -11,7 +11,7 @@ from fairseq_mtmoe import __version__
 from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.known_warnings import filter_known
 
-COMMANDS = ("prepare", "upcycle", "reshard", "average", "calibrate", "evaluate", "plot", "options")
+COMMANDS = ("prepare", "upcycle", "reshard", "average", "calibrate", "evaluate", "plot", "options", "doctor")
 
 
 class _Commands(click.Group):

@@ -87,7 +87,10 @@ def _pictures(
     runs: list[Run], over: str, langs: Sequence[str], layers: Sequence[str], updates: Sequence[int]
 ) -> dict[str, Callable[[], Figure | str]]:
     """By name, what draws each picture, or says why there is none."""
-    from fairseq_mtmoe.analysis import plots
+    try:
+        from fairseq_mtmoe.analysis import plots
+    except ModuleNotFoundError as error:
+        raise UserError(f"Pictures need {error.name}: `pip install matplotlib` brings it.") from error
 
     def sampling() -> Figure | str:
         chosen = [run for run in runs if run.sampling.epochs]

@@ -1,8 +1,11 @@
 """`mtmoe plot` writes three pictures, or says in one sentence why not."""
 
+import sys
+
 import pytest
 from click.testing import CliRunner
 
+import fairseq_mtmoe.analysis
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
 from fairseq_mtmoe.cli.plot import command, read_runs
 from fairseq_mtmoe.errors import UserError
@@ -32,6 +35,15 @@ def test_three_pictures_and_their_paths(tmp_path):
     ]
     for name in ("sampling", "experts", "perplexity"):
         assert (run / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_node_without_matplotlib_says_so(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fairseq_mtmoe.analysis.plots")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(fairseq_mtmoe.analysis, "plots", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match="Pictures need matplotlib: `pip install matplotlib` brings it"):
+        plot(write_log(tmp_path / "run"))
 
 
 def test_several_runs_are_compared_in_the_folder_of_choice(tmp_path):

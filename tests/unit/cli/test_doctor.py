@@ -1,0 +1,74 @@
+"""`mtmoe doctor` shows every line, whatever is missing or broken, and says how to get it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from fairseq_mtmoe.cli import doctor
+from fairseq_mtmoe.moe.assignment import kernels
+from tests.helpers.commands import REPOSITORY
+
+
+def test_one_screen_where_all_is_there():
+    result = CliRunner().invoke(doctor.command, catch_exceptions=False)
+    lines = result.output.splitlines()
+    assert result.exit_code == 0 and len(lines) <= 24
+    assert [check.name for check in doctor.CHECKS if not any(check.name in line for line in lines)] == []
+    assert "✗" not in result.output and "fairseq-fixed 0.12" in result.output
+
+
+def test_torch_that_is_broken_and_fairseq_that_is_missing(tmp_path):
+    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.13: cannot open\\nand more')\n")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['fairseq'] = None\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    program = "from fairseq_mtmoe.cli.main import main; main()"
+    run = subprocess.run([sys.executable, "-c", program, "doctor"], capture_output=True, text=True, env=environment)
+    lines = [line.rstrip() for line in run.stdout.splitlines()]
+    assert run.returncode == 1 and run.stderr == ""
+    broken = [line.split()[1] for line in lines if line.startswith("✗")]
+    assert broken == ["torch", "fairseq", "fairseq_mtmoe"]
+    (torch,) = [number for number, line in enumerate(lines) if line.startswith("✗  torch")]
+    assert lines[torch].endswith("OSError: libcudart.so.13: cannot open") and "pip install torch" in lines[torch + 1]
+    assert sum(line[:1] in "✓–✗" for line in lines) == len(doctor.CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"), [(KeyError("x\ny"), "KeyError: 'x\\ny'"), (SystemExit("sorry"), "SystemExit: sorry")]
+)
+@pytest.mark.parametrize(("is_necessary", "state"), [(True, "missing"), (False, "less")])
+def test_an_error_is_what_a_line_says(problem, text, is_necessary, state):
+    def look():
+        raise problem
+
+    found = doctor.Check("thing", look, "get it", is_necessary).run()
+    assert found == (state, doctor.Finding(text, "get it"))
+
+
+def test_kernels_that_are_missing_are_slow_and_no_more(monkeypatch):
+    monkeypatch.setattr(kernels, "BUILDS", {})
+    monkeypatch.setattr(doctor, "CHECKS", [check for check in doctor.CHECKS if check.name == "compiled kernels"])
+    result = CliRunner().invoke(doctor.command, catch_exceptions=False)
+    assert result.exit_code == 0 and "–  compiled kernels" in result.output and "ten times as long" in result.output
+
+
+def test_packages_that_are_missing(monkeypatch):
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda _: ["polib>=1.2", "nobody-has-this; x == 'y'"])
+    assert doctor.look_at_packages().advice == "missing: nobody-has-this; `pip install nobody-has-this`"
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "ipadic" else name)
+    found = doctor.look_at_optional_packages()
+    assert "Japanese" not in found.text and 'pip install "sacrebleu[ja]"' in found.advice
+
+
+def test_the_memory_that_a_job_may_use(tmp_path):
+    job = tmp_path / "fs" / "slurm" / "job_7"
+    job.mkdir(parents=True)
+    (job / "memory.max").write_text("max\n")
+    (job.parent / "memory.max").write_text("8589934592\n")
+    (tmp_path / "cgroup").write_text("1:cpu:/other\n0::/slurm/job_7\n")
+    assert doctor.memory_limits(tmp_path / "cgroup", tmp_path / "fs") == [8 * doctor.GIB]
+    (tmp_path / "memory.max").write_text("1\n")  # above the tree of control groups
+    (tmp_path / "cgroup").write_text("")
+    assert doctor.memory_limits(tmp_path / "cgroup", tmp_path / "fs") == []
