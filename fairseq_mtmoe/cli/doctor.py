@@ -116,9 +116,9 @@ def look_at_cuda() -> Finding:
     import torch
 
     if torch.version.cuda is None:
-        there = "; there is a GPU: `pip install torch` of a build for it" if Path("/dev/nvidia0").exists() else ""
-        return Finding("torch is a build for CPUs", there.removeprefix("; "))
-    cudnn = torch.backends.cudnn.version()
+        advice = "there is a GPU: torch's build for it is needed to use it" if Path("/dev/nvidia0").exists() else ""
+        return Finding("torch is a build for CPUs", advice)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return Finding(f"{torch.version.cuda} (torch's build), cuDNN {cudnn}, for {' '.join(torch.cuda.get_arch_list())}")
 
 
