@@ -86,6 +86,7 @@ def calibrate(
         UserError: the checkpoint is missing or damaged, not of a translation model with BASE layers, or does not fit
             the data; or the data is missing or damaged.
     """
+    # Opened twice, as it is in its file and as fairseq upgrades it; whether it was the same is for the caller to see.
     original = load_mapped(stored.existing(checkpoint))
     state = stored.read(checkpoint)
     run = _Run(checkpoint, state, data, max_tokens, torch.cuda.is_available() and not cpu)

@@ -2,8 +2,6 @@
 
 import os
 import resource
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,21 +13,8 @@ from fairseq_mtmoe.checkpoints.reader import CheckpointFile, peek
 from fairseq_mtmoe.checkpoints.reshard import write_in_parts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from tests.helpers.opened import opened_from_now
 from tests.helpers.states import trained
-
-_opened: list[str] = []
-_hooked = False
-
-
-@pytest.fixture
-def opened():
-    """The names of checkpoint files that are opened, in order; an audit hook stays as long as its process."""
-    global _hooked
-    if not _hooked:
-        sys.addaudithook(lambda event, details: event == "open" and _opened.append(str(details[0])))
-        _hooked = True
-    _opened.clear()
-    return lambda: [Path(name).name for name in _opened if name.endswith(".pt")]
 
 
 @pytest.fixture(scope="module")
@@ -48,35 +33,36 @@ def local(path, parameters):
     return assemble.load_local(path, ExpertPlacement(4, 0, 2), own, False)
 
 
-def test_a_whole_checkpoint_is_opened_once(checkpoints, opened):
+def test_a_whole_checkpoint_is_opened_once(checkpoints):
     folder, parameters = checkpoints
     for load in (lambda path: file_io.load(str(path)), assemble.load_mapped, peek, lambda p: local(p, parameters)):
-        _opened.clear()
+        opened = opened_from_now()
         assert load(folder / "whole.pt")["model"]
         assert opened() == ["whole.pt"]
 
 
-def test_of_a_checkpoint_in_parts_each_needed_file_is_opened_once(checkpoints, opened):
+def test_of_a_checkpoint_in_parts_each_needed_file_is_opened_once(checkpoints):
     folder, parameters = checkpoints
+    opened = opened_from_now()
     assert local(folder / "parts.pt", parameters)["model"]
     assert opened() == ["parts.pt", "0-1.pt"]  # experts 2 and 3 are another process's
-    _opened.clear()
+    opened = opened_from_now()
     assert assemble.whole(folder / "parts.pt", assemble.load_shared_part(folder / "parts.pt"))["model"]
     assert opened() == ["parts.pt", "0-1.pt", "2-3.pt"]
 
 
-def test_copying_opens_once_what_it_copies(checkpoints, opened, tmp_path):
+def test_copying_opens_once_what_it_copies(checkpoints, tmp_path):
     folder, _ = checkpoints
     for name in ("whole.pt", "parts.pt"):
-        _opened.clear()
+        opened = opened_from_now()
         copy_with_experts(folder / name, tmp_path / "copy.pt")
         assert opened().count(name) == 1 and not {"0-1.pt", "2-3.pt"} & set(opened())  # these get a second name
 
 
-def test_a_fallback_is_found_by_opening_each_file_once(checkpoints, opened, tmp_path):
+def test_a_fallback_is_found_by_opening_each_file_once(checkpoints, tmp_path):
     folder, _ = checkpoints
     copy_with_experts(folder / "parts.pt", tmp_path / "checkpoint1.pt")
-    _opened.clear()
+    opened = opened_from_now()
     assert newest_good(tmp_path / "checkpoint_last.pt") == tmp_path / "checkpoint1.pt"
     assert opened() == ["checkpoint1.pt", "0-1.pt", "2-3.pt"]
 
