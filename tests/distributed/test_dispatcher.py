@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.moe import LocalDispatcher
 from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import AllToAllDispatcher, dispatcher_for
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
-from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, place_experts
+from fairseq_mtmoe.moe.parallel.placement import place_experts
 from tests.helpers.processes import run_processes
 
 H = 3
@@ -43,7 +42,3 @@ def test_rows_reach_their_experts_and_come_back(num_experts):
         assert found["here"] == found["experts"] and found["ends"]
         assert found["most"] is None  # other processes' rows come too
         assert found["back"] and found["gradient"]  # divided by P, then multiplied
-
-
-def test_experts_in_one_process_need_no_other():
-    assert isinstance(dispatcher_for(ExpertPlacement(4, 0, 4), CommRecord()), LocalDispatcher)

@@ -43,14 +43,14 @@ class BuildOptions:
 
 
 @dataclass
-class TokenCounts:
+class Coverage:
     """Tokens of one side of a split, and how many of them the vocabulary does not have."""
 
     tokens: int = 0
     unknown: int = 0
 
 
-Counts = dict[str, dict[str, dict[str, TokenCounts]]]
+Counts = dict[str, dict[str, dict[str, Coverage]]]
 """Token counts by language pair, split and language."""
 
 
@@ -135,13 +135,13 @@ class _Writer:
             if split != "train":
                 self._write_raw(bitext, split)
 
-    def _write_side(self, folders: Sequence[Path], bitext: Bitext, split: str, lang: str) -> TokenCounts:
+    def _write_side(self, folders: Sequence[Path], bitext: Bitext, split: str, lang: str) -> Coverage:
         sentences: list[list[int]] = self.model.encode(bitext.lines(split, lang))
         for index, folder in enumerate(folders):
             prefix = folder / side_name(split, bitext.name, lang)
             self._binarize.write_dataset(prefix, sentences[index :: len(folders)], self.dictionary)
         unknown = sum(ids.count(self.model.unk_id()) for ids in sentences)
-        return TokenCounts(sum(map(len, sentences)), unknown)
+        return Coverage(sum(map(len, sentences)), unknown)
 
     def _write_raw(self, bitext: Bitext, split: str) -> None:
         """The text itself: references to score detokenized output against."""

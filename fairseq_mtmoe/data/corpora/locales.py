@@ -22,6 +22,8 @@ _LOCALE = re.compile(
 _RENAMED = {"no": "nb", "iw": "he", "in": "id"}
 _SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva", "arabic": "Arab"}
 _CHINESE = {None: "Hans", "CN": "Hans", "SG": "Hans", "TW": "Hant"}
+# By hand, not CLDR's likely regions (babel, langcodes), for which plain `pt` is Brazil's: codes are in file names and
+# in models' lists of languages, and must stay when CLDR changes.
 _MAIN_REGION = {
     **{"af": "ZA", "ar": "SA", "be": "BY", "bn": "BD", "ca": "ES", "cs": "CZ", "cy": "GB", "da": "DK", "el": "GR"},
     **{"et": "EE", "eu": "ES", "fa": "IR", "ga": "IE", "gl": "ES", "gu": "IN", "he": "IL", "hi": "IN", "hy": "AM"},

@@ -1,7 +1,7 @@
 import json
 
 from fairseq_mtmoe.data.corpora.bitext import Bitext
-from fairseq_mtmoe.data.corpora.build import BuildOptions, TokenCounts
+from fairseq_mtmoe.data.corpora.build import BuildOptions, Coverage
 from fairseq_mtmoe.data.corpora.report import hints, make_report, report_table, write_report
 from tests.helpers.tables import unpadded
 
@@ -12,7 +12,7 @@ def example():
                                    "test": [("aa 1", "t")]})  # fmt: skip
 
     def counts(unknown):
-        sides = {"en": TokenCounts(60, 0), "xx": TokenCounts(40, unknown)}
+        sides = {"en": Coverage(60, 0), "xx": Coverage(40, unknown)}
         return {"train": sides, "valid": sides, "test": sides}
 
     bitexts = [bitext("bb", 10), bitext("aa", 1200)]

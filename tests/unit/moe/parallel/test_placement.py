@@ -1,9 +1,13 @@
-"""Buckets in which gradients travel."""
+"""Which experts a process holds, and the buckets in which gradients travel."""
 
+import copy
+from types import SimpleNamespace
+
+import pytest
 import torch
 
 from fairseq_mtmoe.moe.parallel import placement
-from fairseq_mtmoe.moe.parallel.placement import buckets
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, buckets, place_experts, whole_models
 
 
 def test_small_tensors_of_one_type_share_a_message_and_large_ones_have_their_own(monkeypatch):
@@ -15,3 +19,43 @@ def test_small_tensors_of_one_type_share_a_message_and_large_ones_have_their_own
         [id(tensor) for tensor in bucket] for bucket in ([large], [one, two], [three, four], [five], [half])
     ]
     assert buckets([]) == []
+
+
+def placed(rank, world_size, num_experts, monkeypatch):
+    """What a process that would be one of several holds; its groups are lists of their processes."""
+    processes = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_world_size=lambda: world_size,
+        get_rank=lambda: rank,
+        new_group=lambda ranks, timeout: ranks,
+        group=SimpleNamespace(WORLD=object()),
+    )
+    monkeypatch.setattr(placement, "dist", processes)
+    monkeypatch.setattr(placement, "_placements", {})
+    return place_experts(num_experts)
+
+
+@pytest.mark.parametrize(("num_experts", "world_size"), [(8, 4), (4, 4), (2, 4), (4, 6), (6, 4), (3, 4), (5, 1)])
+def test_every_group_holds_every_expert_once_and_replicas_hold_the_same(num_experts, world_size, monkeypatch):
+    found = [placed(rank, world_size, num_experts, monkeypatch) for rank in range(world_size)]
+    held = [list(range(here.first, here.first + here.count)) for here in found]
+    for rank, here in enumerate(found):
+        group = here.group or [rank]
+        assert rank in group and len(group) == here.group_size
+        assert [expert for other in group for expert in held[other]] == list(range(num_experts))
+        same = [other for other in range(world_size) if held[other] == held[rank]]
+        assert (here.replicas or [rank]) == (same if here.is_sharded else [rank])
+        assert here.replica == (same.index(rank) if here.is_sharded else 0)
+
+
+def test_whole_models_hold_all_experts_wherever_they_are(monkeypatch):
+    with whole_models():
+        assert placed(1, 4, 4, monkeypatch) == ExpertPlacement(4, 0, 4)
+    assert placed(1, 4, 4, monkeypatch).first == 1
+
+
+def test_a_process_takes_its_part_of_what_is_of_all_experts():
+    here = ExpertPlacement(6, 2, 2)
+    assert here.local(torch.arange(6)).tolist() == [2, 3] and here.local(torch.tensor([8, 9])).tolist() == [8, 9]
+    assert copy.deepcopy(here) is here
