@@ -9,7 +9,6 @@ holds. What users give on the command line is theirs, and not looked at.
 from __future__ import annotations
 
 import copy
-import functools
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -203,23 +202,18 @@ def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
     yield from (value for value in vars(module).values() if isinstance(value, Tensor))
 
 
-def sized(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `build_model`, with the check of a model's size where a file describes it."""
-
-    @functools.wraps(original)
-    def build_model(cfg: Any, task: Any, *args: Any, **kwargs: Any) -> Any:
-        return build_within(original, cfg, task, *args, **kwargs)
-
-    return build_model
-
-
-def build_within(build: Callable[..., Any], options: Any, *args: Any, **kwargs: Any) -> Any:
+def build_within(build: Callable[..., Any], options: Any, *args: Any) -> Any:
     """`build(options, …)`: inside `choosing` no larger a model than the weights that were admitted last.
 
     Raises:
         UserError: see `check_size`.
     """
+    check_admitted(options, lambda copied: build(copied, *args))
+    return build(options, *args)
+
+
+def check_admitted(options: Any, build: Callable[[Any], nn.Module]) -> None:
+    """Inside `choosing`, `check_size` for the weights that were admitted last; `build` gets a copy of the options."""
     source = _source.get()
     if source is not None and source.model is not None:
-        check_size(source.path, source.model, options, lambda: build(copy.deepcopy(options), *args, **kwargs))
-    return build(options, *args, **kwargs)
+        check_size(source.path, source.model, options, lambda: build(copy.deepcopy(options)))

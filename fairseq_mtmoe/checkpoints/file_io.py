@@ -1,7 +1,7 @@
 """Reading and writing checkpoints so that nothing is lost and nothing is executed.
 
 fairseq retries a failed write into the same file, copies `checkpoint_best.pt` over the last good one in place, loads
-flipped bits as weights, and shows a stack trace for a damaged file. These functions take the place of fairseq's:
+flipped bits as weights, and shows a stack trace for a damaged file. With these functions:
 
 - a file appears under its name only when it is complete, has its checksum (`checksum.py`) and on the disk;
 - loading and copying read the whole file first, and refuse one that is not what was written;
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,27 +104,28 @@ def average_as_model(path: str, state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def saved_whole(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `torch_persistent_save` by `save`, on this machine's disks."""
+def save_anywhere(state: dict[str, Any], path: str, in_background: bool = False) -> None:
+    """`save` on this machine's disks; elsewhere fairseq's own way to save, `in_background` if it can."""
+    from fairseq.checkpoint_utils import torch_persistent_save
     from fairseq.file_io import PathManager
 
-    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> Any:
-        if PathManager.path_requires_pathmanager(filename):
-            return original(obj, filename, async_write)
-        return save(obj, filename)
-
-    return torch_persistent_save
+    if PathManager.path_requires_pathmanager(path):
+        torch_persistent_save(state, path, async_write=in_background)
+    else:
+        save(state, path)
 
 
-def writable_or_one_sentence(original: Callable[[str], None]) -> Callable[[str], None]:
-    """fairseq's `verify_checkpoint_directory`, which says what is wrong in a sentence."""
+def expect_writable(save_dir: str) -> None:
+    """Make the folder that checkpoints go to, if there is none.
 
-    def verify_checkpoint_directory(save_dir: str) -> None:
-        try:
-            original(save_dir)
-        except OSError as error:
-            raise UserError(
-                f"`--save-dir` must be a folder in which files can be written, but is {save_dir!r}: {error.strerror}."
-            ) from error
+    Raises:
+        UserError: no file can be written there.
+    """
+    from fairseq.checkpoint_utils import verify_checkpoint_directory
 
-    return verify_checkpoint_directory
+    try:
+        verify_checkpoint_directory(save_dir)
+    except OSError as error:
+        raise UserError(
+            f"`--save-dir` must be a folder in which files can be written, but is {save_dir!r}: {error.strerror}."
+        ) from error

@@ -11,15 +11,14 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import assemble, building, file_io
-from fairseq_mtmoe.checkpoints.copying import copy_with_experts
+from fairseq_mtmoe.checkpoints import assemble, building, file_io, mismatch
 from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
 from fairseq_mtmoe.checkpoints.reader import readable
 from fairseq_mtmoe.checkpoints.states import AVERAGES, PARTS
@@ -45,24 +44,6 @@ def reading_with(read: Read) -> Iterator[None]:
         _read.reset(token)
 
 
-def copying_checkpoints(paths: Any) -> Any:
-    """fairseq's `PathManager` for those who copy nothing but checkpoints."""
-
-    class CheckpointPaths(paths):  # type: ignore[misc]
-        """Copies a checkpoint with its experts, completely or not at all."""
-
-        @staticmethod
-        def copy(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-            if any(paths.path_requires_pathmanager(path) for path in (src_path, dst_path)):
-                return paths.copy(src_path, dst_path, overwrite)
-            if os.path.exists(dst_path) and not overwrite:
-                return False
-            copy_with_experts(src_path, dst_path)
-            return True
-
-    return CheckpointPaths
-
-
 def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> Any:
     """A checkpoint with its experts and upgrades of old ones. Takes the place of fairseq's function of that name.
 
@@ -78,6 +59,7 @@ def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ran
         state = _whole_state(path, lambda: _upgraded(path, file_io.load(local), arg_overrides), parts)
     rename_criterions(state)
     _keep_options_with_place(state)
+    mismatch.note(path, state)
     return state
 
 
@@ -106,7 +88,7 @@ def _local(path: str, load_on_all_ranks: bool) -> str:
 
 
 def load_ema(path: str) -> dict[str, Any]:
-    """A checkpoint with its moving average as the model. Takes the place of fairseq's `load_ema_from_checkpoint`."""
+    """A checkpoint with its moving average as the model, as by fairseq's `load_ema_from_checkpoint`."""
     parts = ("model", *AVERAGES)
     return file_io.average_as_model(path, _whole_state(path, lambda: file_io.load(path), parts))
 
@@ -150,25 +132,96 @@ def _say_without_prices(path: str, model: Any) -> None:
 
 
 def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Models of files: whole, and no others than `building.py` lets them be."""
-    from fairseq.file_io import PathManager
-
-    signature = inspect.signature(original)
+    """fairseq's `load_model_ensemble_and_task` by `load_models`; models that lie in pieces of fairseq's are its own."""
 
     @functools.wraps(original)
-    def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        kinds = ("model",) if given.get("task") is not None else building.EVERYTHING
-        holds_all = given.get("num_shards", 1) == 1
-        for path in given["filenames"] if holds_all and not given.get("suffix") else ():
-            if not PathManager.path_requires_pathmanager(path):
-                regular_file(path, "a checkpoint file")
-        with whole_models(), building.choosing(*kinds, holds_all=holds_all):
-            if given.get("state") is not None:
-                building.admit(given["filenames"][0], given["state"])
-            loaded = original(*args, **kwargs)
-        for path, model in zip(given["filenames"], loaded[0], strict=True):
-            _say_without_prices(path, model)
+    def load_model_ensemble_and_task(
+        filenames: Sequence[str],
+        arg_overrides: dict[str, Any] | None = None,
+        task: Any = None,
+        strict: bool = True,
+        suffix: str = "",
+        num_shards: int = 1,
+        state: Any = None,
+    ) -> tuple[list[Any], Any, Any]:
+        if num_shards == 1:
+            return load_models(filenames, arg_overrides, task, strict, suffix, state)
+        kinds = building.EVERYTHING if task is None else ("model",)
+        with whole_models(), building.choosing(*kinds, holds_all=False):
+            loaded: tuple[list[Any], Any, Any] = original(
+                filenames, arg_overrides, task, strict, suffix, num_shards, state
+            )
         return loaded
 
     return load_model_ensemble_and_task
+
+
+def load_models(
+    paths: Sequence[str], overrides: dict[str, Any] | None, task: Any, strict: bool, suffix: str, state: Any = None
+) -> tuple[list[Any], Any, Any]:
+    """Models of files: whole, and no others than `building.py` lets them be.
+
+    Args:
+        paths: a checkpoint for each model.
+        overrides: options that take the place of the files' own.
+        task: for all of them; None to set up the one of the first file.
+        strict: whether a model must have all that a file has, and the other way round.
+        suffix: what stands before the `.pt` of each path.
+        state: what the only path holds, if it is read already.
+
+    Returns:
+        the models, the options of the last one, and the task.
+
+    Raises:
+        UserError: a file is none, or not to be trusted; a model differs from the one that was saved.
+    """
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+
+    assert state is None or len(paths) == 1
+    paths = [checkpoint_utils.get_maybe_sharded_checkpoint_filename(path, suffix, 0, 1) for path in paths]
+    for path in paths:
+        if not PathManager.path_requires_pathmanager(path):
+            regular_file(path, "a checkpoint file")
+    models, options = [], None
+    with whole_models(), building.choosing(*(building.EVERYTHING if task is None else ("model",))):
+        for path in paths:
+            if state is None:
+                state = checkpoint_utils.load_checkpoint_to_cpu(path, overrides)
+            else:
+                building.admit(path, state)
+            model, options, task = _built(path, state, task, strict)
+            models.append(model)
+            state = None
+    for path, model in zip(paths, models, strict=True):
+        _say_without_prices(path, model)
+    return models, options, task
+
+
+def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[Any, Any, Any]:
+    """The model that a checkpoint describes, with its weights; its options; and the task, set up if there was none."""
+    from fairseq import models, tasks
+
+    options = _options_of(path, state)
+    task = task or tasks.setup_task(options.task, from_checkpoint=True)
+    if "task_state" in state:
+        task.load_state_dict(state["task_state"])
+    building.check_admitted(options.model, lambda copied: models.build_model(copied, task, True))
+    knows = "from_checkpoint" in inspect.signature(task.build_model).parameters
+    model = task.build_model(options.model, **({"from_checkpoint": True} if knows else {}))
+    last = (state.get("optimizer_history") or [{}])[-1]
+    if "num_updates" in last:
+        model.set_num_updates(last["num_updates"])
+    with mismatch.explained(model, path, state):
+        model.load_state_dict(state["model"], strict=strict, model_cfg=options.model)
+    return model, options, task
+
+
+def _options_of(path: str, state: dict[str, Any]) -> Any:
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    if state.get("args") is not None:
+        return convert_namespace_to_omegaconf(state["args"])
+    if state.get("cfg") is None:
+        raise UserError(f"`{path}` must hold the options of its model, but holds none.")
+    return state["cfg"]

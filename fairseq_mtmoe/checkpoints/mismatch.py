@@ -7,10 +7,9 @@ loads a model says which of them differ, while a checkpoint is read inside `expl
 
 from __future__ import annotations
 
-import functools
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,11 +17,12 @@ from typing import Any
 
 from fairseq_mtmoe.checkpoints.key_maps import FIRST_WEIGHT, GATE, MOE
 from fairseq_mtmoe.checkpoints.prices import PRICES
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.protocols import NamesTasks
 
 Shapes = Mapping[str, tuple[int, ...]]
+State = Mapping[str, Any]
 
 _SIDES = {"encoder": "source", "decoder": "target"}
 _SHARING = ("share_all_embeddings", "share_decoder_input_output_embed")
@@ -40,69 +40,49 @@ class Origin:
     langs: tuple[str, ...] = ()
 
 
-_origins: ContextVar[list[Origin] | None] = ContextVar("origins", default=None)
+_read: ContextVar[list[tuple[Origin, State]] | None] = ContextVar("read_checkpoints", default=None)
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Inside, a model refuses the state of the checkpoint that was read last in a sentence that says what differs."""
-    token = _origins.set([])
+def explained(model: Any, path: str | None = None, state: State | None = None) -> Iterator[None]:
+    """Inside, a model loads a checkpoint's state; where it cannot, a sentence says what differs.
+
+    Args:
+        model: which loads it.
+        path: of the checkpoint; without it the one that is read inside is meant.
+        state: what that holds.
+
+    Raises:
+        UserError: that sentence, also where torch finds nothing wrong, but a shared tensor or a head would be lost.
+    """
+    read = [] if path is None or state is None else [(_origin_of(path, state), state)]
+    token = _read.set(read)
     try:
         yield
+        sentence = _hidden(model) if read else None
+        if sentence is not None:
+            raise sentence
+    except Exception as error:
+        if not read or find_user_error(error) is not None:
+            raise
+        weights = read[-1][1].get("model")  # fairseq's trainer lets go of them once they are loaded
+        raise (_hidden(model) if weights is None else refusal(model, weights)) or error from error
     finally:
-        _origins.reset(token)
+        _read.reset(token)
 
 
-def explained_load(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `load_model_ensemble_and_task` inside `explained`."""
-
-    @functools.wraps(original)
-    def load_model_ensemble_and_task(filenames: Any, *args: Any, **kwargs: Any) -> Any:
-        with explained():
-            state = kwargs.get("state")
-            if state is not None:  # read already
-                _note(filenames[0], state)
-            return original(filenames, *args, **kwargs)
-
-    return load_model_ensemble_and_task
+def note(path: str, state: State) -> None:
+    """Inside `explained`, this is what was read."""
+    read = _read.get()
+    if read is not None:
+        read.append((_origin_of(path, state), state))
 
 
-def noting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `load_checkpoint_to_cpu`, which notes for `explained` what was read."""
-
-    @functools.wraps(original)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
-        state = original(path, *args, **kwargs)
-        _note(path, state)
-        return state
-
-    return load_checkpoint_to_cpu
-
-
-def _note(path: str, state: Any) -> None:
-    origins = _origins.get()
-    if origins is not None:
-        origins.append(_origin_of(path, state))
-
-
-def explaining(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A model's `load_state_dict`, which inside `explained` says what differs."""
-
-    @functools.wraps(original)
-    def load_state_dict(model: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _origins.get():
-            return original(model, state_dict, *args, **kwargs)
-        try:
-            result = original(model, state_dict, *args, **kwargs)
-        except RuntimeError as error:
-            raise refusal(model, state_dict) or error from error
-        origin = _origin()
-        hidden = _about_options(*_unseen_options(model, origin), origin)
-        if hidden:
-            raise UserError(hidden)
-        return result
-
-    return load_state_dict
+def _hidden(model: Any) -> UserError | None:
+    """What a model that took the state has otherwise than the checkpoint's."""
+    origin = _origin()
+    sentence = _about_options(*_unseen_options(model, origin), origin)
+    return UserError(sentence) if sentence else None
 
 
 def refusal(model: Any, state: Mapping[str, Any]) -> UserError | None:
@@ -135,7 +115,8 @@ def refusal_of(model: Any, path: str, state: Mapping[str, Any]) -> UserError | N
 
 
 def _origin() -> Origin:
-    return (_origins.get() or [Origin()])[-1]
+    read = _read.get()
+    return read[-1][0] if read else Origin()
 
 
 def shapes_of(state: Mapping[str, Any]) -> Shapes:

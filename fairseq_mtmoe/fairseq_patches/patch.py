@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -59,24 +61,29 @@ class Patch:
             found = self._found(owner, name)
             if not hasattr(found, _MARK):
                 if self.target not in _checked:
-                    self.check(found)
+                    self.check(owner, found)
                     _checked.add(self.target)
                 for layer in self.layers:
                     found = layer(found)
                 setattr(found, _MARK, __package__)
                 setattr(owner, name, found)
 
-    def check(self, found: Any) -> None:
+    def check(self, owner: Any, found: Any) -> None:
         """Compare the signature with that of what has the name now.
 
         Raises:
             UserError: they differ.
         """
-        if self.signature:
-            target = self.signature_of or self.target
-            installed = _signature(_resolve(target) if self.signature_of else found)
-            if not _fits(self.signature, installed):
-                self._refuse(target, f"take {self.signature}", f"takes {installed}")
+        if not self.signature:
+            return
+        target = self.signature_of or self.target
+        if self.signature_of:
+            owner, found = _resolve(target.rpartition(".")[0]), _resolve(target)
+        installed = _signature(found)
+        if installed == _ANYTHING:  # somebody else's wrapper, which does not show what it is around
+            installed = _defined_signature(owner, target.rpartition(".")[2])
+        if not _fits(self.signature, installed):
+            self._refuse(target, f"take {self.signature}", f"takes {installed}")
 
     def _owners(self) -> Iterator[tuple[Any, str]]:
         """The modules or classes that have the target, which is a command's only where that is loaded."""
@@ -127,9 +134,24 @@ def _signature(function: Any) -> str:
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
 
 
+def _defined_signature(owner: Any, name: str) -> str:
+    """As `_signature`, of a function as the source of its module or class defines it, whatever has its name now."""
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    except (OSError, TypeError, SyntaxError):
+        return _ANYTHING
+    if inspect.isclass(owner):
+        body = [inner for node in body for inner in getattr(node, "body", ())]
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            for argument in ast.walk(node.args):
+                if isinstance(argument, ast.arg):
+                    argument.annotation = None
+            return f"({ast.unparse(node.args)})"
+    return _ANYTHING
+
+
 def _fits(expected: str, found: str) -> bool:
-    if found == _ANYTHING:  # somebody else's wrapper
-        return True
     if not expected.endswith(_MORE):
         return found == expected
     start = expected.removesuffix(_MORE)

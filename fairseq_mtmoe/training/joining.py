@@ -11,13 +11,10 @@ import json
 import logging
 import socket
 import time
-import warnings
-from argparse import Namespace
 from datetime import timedelta
 from typing import Any
 
 import torch
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from torch import distributed as dist
 from torch.distributed.constants import default_pg_timeout
@@ -32,13 +29,15 @@ logger = logging.getLogger(__name__)
 CPU = "a CPU"
 _GRACE = 3  # seconds that processes have for what takes no time, such as reading what the first one found
 _PAUSE = 0.05  # seconds
-_fairseq_main, _fairseq_init = distributed_utils.distributed_main, distributed_utils.distributed_init
 
 
 def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
     """As fairseq's, also in a process that torch started, which has loaded no plugin yet.
 
     What ends one process is told to all others, which it ends, too.
+
+    Raises:
+        UserError: another process does not come, cannot be reached, or has other options.
     """
     from fairseq_mtmoe import register
 
@@ -57,25 +56,15 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
             screen.close()
             error_broadcast.stop()
 
-    with signals.watched_if_training(cfg, main):
-        _fairseq_main(i, telling, cfg, kwargs)
-
-
-def distributed_init(cfg: Any) -> int:
-    """As fairseq's.
-
-    Raises:
-        UserError: another process does not come, cannot be reached, or has other options.
-    """
-    if isinstance(cfg, Namespace):
-        cfg = convert_namespace_to_omegaconf(cfg)
-    joined = dist.is_available() and dist.is_initialized()
-    with warnings.catch_warnings():
-        if not cfg.common.tpu and not joined:
+    with signals.watched_if_training(main):
+        options = cfg.distributed_training
+        if options.distributed_rank is None:
+            options.distributed_rank = kwargs.pop("start_rank", 0) + i
+        if _place(cfg) != CPU:
+            torch.cuda.set_device(i)
+        if not dist.is_initialized():
             join(cfg)
-            warnings.filterwarnings("ignore", "Distributed is already initialized")
-        rank: int = _fairseq_init(cfg)
-    return rank
+        distributed_utils.distributed_main(i, telling, cfg, kwargs)
 
 
 def join(cfg: Any) -> None:

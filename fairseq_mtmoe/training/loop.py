@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from fairseq import checkpoint_utils
 from torch import distributed as dist
 
+from fairseq_mtmoe.protocols import StopsAfterUpdates
 from fairseq_mtmoe.training import rank_failures, signals
 
 Result = tuple[list[float | None], bool]  # the validation losses, and whether the run is to end
@@ -54,11 +55,13 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
         cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
     ) -> Result:
         """As fairseq's, after updates and at the ends of epochs: a batch that was left out left all as it was."""
-        stop: signal.Signals | None = getattr(trainer, "stopped_by", None)
+        if not isinstance(trainer, StopsAfterUpdates):
+            return original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+        stop = trainer.stopped_by
         owed: dict[str, Any] | None = None
         result: Result = [None], False
         try:
-            if end_of_epoch or not getattr(trainer, "left_out", False):
+            if end_of_epoch or not trainer.left_out:
                 result = original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
         except signals.Stopped:
             owed = {"epoch": epoch_itr.epoch, "end_of_epoch": end_of_epoch}
@@ -108,28 +111,25 @@ def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
     return train
 
 
-def making_up(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `checkpoint_utils.load_checkpoint` for one training at a time, which makes up for what it owes."""
+def is_training_command() -> bool:
+    """Whether fairseq's training command is what runs here."""
+    return _validate_and_save is not None
 
-    @functools.wraps(original)
-    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        """As fairseq's, for one training at a time; then validates, and saves, where a signal kept the run from it."""
-        if _validate_and_save is None:  # no training command asks
-            return original(cfg, trainer, **kwargs)
-        if hasattr(trainer, "lock_save_dir"):  # fairseq's trainer of parallel models has not
-            trainer.lock_save_dir()
-        extra_state, epoch_itr = original(cfg, trainer, **kwargs)
-        owed = (extra_state or {}).get(OWED)
-        if owed and not any(getattr(cfg, name) for name in RESETS):
-            place = Place(owed["epoch"], owed["end_of_epoch"], extra_state["train_iterator"])
-            subsets = trainer.cfg.dataset.valid_subset.split(",")
-            losses, is_over = _validate_and_save(
-                trainer.cfg, trainer, trainer.task, place, subsets, owed["end_of_epoch"]
-            )
-            if owed["end_of_epoch"]:
-                trainer.lr_step(place.epoch, losses[0])
-            if is_over:
-                trainer.cfg.optimization.max_epoch = -1  # no epoch is begun
-        return extra_state, epoch_itr
 
-    return load_checkpoint
+def owed_by(extra_state: dict[str, Any] | None) -> Place | None:
+    """The place of the validation that a checkpoint owes, from what is saved beside its model."""
+    owed = (extra_state or {}).get(OWED)
+    return Place(owed["epoch"], owed["end_of_epoch"], (extra_state or {})["train_iterator"]) if owed else None
+
+
+def make_up_for(place: Place, trainer: Any) -> None:
+    """Validate, and save, where a signal kept the run from it; the run may then be over."""
+    if _validate_and_save is None:
+        return
+    cfg = trainer.cfg
+    subsets = cfg.dataset.valid_subset.split(",")
+    losses, is_over = _validate_and_save(cfg, trainer, trainer.task, place, subsets, place.is_end)
+    if place.is_end:
+        trainer.lr_step(place.epoch, losses[0])
+    if is_over:
+        cfg.optimization.max_epoch = -1  # no epoch is begun

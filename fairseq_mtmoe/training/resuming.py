@@ -6,9 +6,8 @@ assertion where criterion or optimizer are others.
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,17 +30,15 @@ WRAPPERS = {
 }
 
 
-def expecting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `load_checkpoint`, which looks first whether the file to go on from is there."""
+def expect_what_is_asked_for(cfg: Any, suffix: str) -> None:
+    """Refuse a file to go on from that is none.
 
-    @functools.wraps(original)
-    def load_checkpoint(cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
-        asked = asked_for(cfg, trainer.checkpoint_suffix or "")
-        if asked is not None:
-            expect(*asked)
-        return original(cfg, trainer, **passthrough_args)
-
-    return load_checkpoint
+    Raises:
+        UserError: that sentence.
+    """
+    asked = asked_for(cfg, suffix)
+    if asked is not None:
+        expect(*asked)
 
 
 def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
@@ -78,7 +75,7 @@ def naming_what_differs(trainer: Any, path: str) -> Iterator[None]:
         UserError: that sentence.
     """
     try:
-        with mismatch.explained():
+        with mismatch.explained(trainer.get_model()):
             yield
     except AssertionError as error:
         raise _refusal(trainer, path) or error from error

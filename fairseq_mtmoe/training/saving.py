@@ -9,51 +9,111 @@ there were: a process that fails still comes to where the others wait for it, an
 from __future__ import annotations
 
 import functools
+import logging
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils, utils
-from omegaconf import open_dict
+from fairseq.file_io import PathManager
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import assemble, layout, loading, mismatch, shards
+from fairseq_mtmoe.checkpoints import assemble, file_io, layout, loading, mismatch, shards
 from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
+from fairseq_mtmoe.checkpoints.copying import copy_with_experts
 from fairseq_mtmoe.checkpoints.reader import CheckpointFile
 from fairseq_mtmoe.checkpoints.states import content_of, has_experts, is_shared_part, split
 from fairseq_mtmoe.errors import UserError, first_line, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.optim.saved_state import Parameters
-from fairseq_mtmoe.protocols import BecomesSparse
+from fairseq_mtmoe.protocols import BecomesSparse, RefusesNonfiniteWeights
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.model_inputs import unwrapped
-from fairseq_mtmoe.training import error_broadcast, rank_failures
+from fairseq_mtmoe.training import error_broadcast, rank_failures, rotation
+from fairseq_mtmoe.training.overriding import with_option
+
+logger = logging.getLogger(__name__)
 
 
-def together(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `save_checkpoint`, with the wait of the other processes where experts are in several."""
+def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
+    """Takes the place of fairseq's `save_checkpoint`: what is due is saved, by all processes together.
 
-    @functools.wraps(original)
-    def save_checkpoint(cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        if hasattr(trainer, "expect_finite_weights"):  # fairseq's trainer of parallel models has not
-            trainer.expect_finite_weights()
-        placement = placement_of(trainer)
-        if placement is None or not placement.is_sharded:
-            saved = original(cfg, trainer, *args, **kwargs)
-        elif trainer.is_data_parallel_master:
-            saved = _lead(lambda: original(cfg, trainer, *args, **kwargs))
-        else:
-            original(cfg, trainer, *args, **kwargs)  # saves nothing here, but remembers the best loss
-            saved = None
-            _follow(trainer)
-        if trainer.is_data_parallel_master and saved is not None:
-            remove_orphans(cfg.save_dir)
-        return saved
+    Args:
+        cfg: fairseq's options of checkpoints.
+        trainer: of any kind; all processes call this.
+        epoch_itr: where in the data the run is.
+        val_loss: what the last validation came to, if there was one.
 
-    return save_checkpoint
+    Returns:
+        the path of the first file that was written, in the process that wrote it; else None.
+
+    Raises:
+        UserError: a process could not write its part; the checkpoints are then what they were before.
+    """
+    if isinstance(trainer, RefusesNonfiniteWeights):
+        trainer.expect_finite_weights()
+    placement = placement_of(trainer)
+    if placement is None or not placement.is_sharded:
+        saved = _save(cfg, trainer, epoch_itr, val_loss)
+    elif trainer.is_data_parallel_master:
+        saved = _lead(lambda: _save(cfg, trainer, epoch_itr, val_loss))
+    else:
+        saved = _save(cfg, trainer, epoch_itr, val_loss)  # nothing here, but the best loss is remembered
+        _follow(trainer)
+    if trainer.is_data_parallel_master and saved is not None:
+        remove_orphans(cfg.save_dir)
+    return saved
+
+
+def _save(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
+    """fairseq's part of a save: the files that are due now, the first from the trainer and others as copies of it."""
+    if trainer.data_parallel_rank == 0:
+        os.makedirs(cfg.save_dir, exist_ok=True)
+    remembered = vars(checkpoint_utils.save_checkpoint)  # where fairseq's functions look for the best loss
+    if val_loss is not None:
+        remembered["best"] = rotation.better(cfg, val_loss, remembered.get("best", val_loss))
+    if cfg.no_save:
+        return None
+    trainer.consolidate_optimizer()
+    if not trainer.should_save_checkpoint_on_current_rank:
+        if trainer.always_call_state_dict_during_save_checkpoint:
+            trainer.state_dict()
+        return None
+    moment = rotation.Moment(epoch_itr.epoch, trainer.get_num_updates(), epoch_itr.end_of_epoch(), val_loss)
+    paths = rotation.due(cfg, moment, trainer.checkpoint_suffix, remembered.get("best"))
+    saved = None
+    if paths:
+        begin = time.perf_counter()
+        saved = trainer.save_checkpoint(paths[0], _beside_the_model(trainer, epoch_itr, val_loss, remembered))
+        _copy_to(paths[1:], paths[0], cfg)
+        took = f"writing took {time.perf_counter() - begin} seconds"
+        at = f"epoch {moment.epoch} @ {moment.updates} updates, score {val_loss}"
+        logger.info(f"Saved checkpoint {paths[0]} ({at}) ({took})")
+    rotation.remove_old(cfg, moment, trainer.checkpoint_suffix)
+    return saved
+
+
+def _beside_the_model(trainer: Any, epoch_itr: Any, val_loss: float | None, remembered: Any) -> dict[str, Any]:
+    """What a checkpoint has in its `extra_state` by fairseq's rules."""
+    of_task = trainer.task.get_checkpoint_dict() if hasattr(trainer.task, "get_checkpoint_dict") else {}
+    best = {"best": remembered["best"]} if "best" in remembered else {}
+    return {"train_iterator": epoch_itr.state_dict(), "val_loss": val_loss, **of_task, **best}
+
+
+def _copy_to(paths: list[str], source: str, cfg: Any) -> None:
+    """Copy a checkpoint over others, with its experts, each completely or not at all."""
+    for path in paths:
+        if cfg.write_checkpoints_asynchronously:
+            logger.warning(f"{path} is not written: with --write-checkpoints-asynchronously {source} alone is")
+        elif not any(PathManager.path_requires_pathmanager(place) for place in (source, path)):
+            copy_with_experts(source, path)
+        elif not PathManager.copy(source, path, overwrite=True):
+            raise UserError(f"`{path}` cannot be written.")
 
 
 def _lead(save: Callable[[], Any]) -> Any:
@@ -115,6 +175,18 @@ def save_leading(trainer: Any, filename: str, extra_state: dict[str, Any]) -> st
     return path
 
 
+def save_alone(trainer: Any, filename: str, extra_state: dict[str, Any]) -> str | None:
+    """Save a checkpoint of which one process has all; returns its path, in that process."""
+    if not trainer.should_save_checkpoint_on_current_rank:
+        return None
+    path = os.path.abspath(filename)
+    logger.info(f"Saving checkpoint to {path}")
+    state = utils.move_to_cpu(trainer.state_dict())
+    state["extra_state"].update(extra_state)
+    file_io.save_anywhere(state, filename, trainer.cfg.checkpoint.write_checkpoints_asynchronously)
+    return path
+
+
 def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str, Any]) -> str:
     """Write this process's experts, and in the first process, when all others have written theirs, the rest.
 
@@ -138,7 +210,7 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
         if leads:
             entries = [entry for entry in everything if entry is not None]
             _expect_files(folder, entries, trainer.cfg.checkpoint.save_dir)
-            checkpoint_utils.torch_persistent_save(layout.with_shard_list(shared_part, save_id, entries), filename)
+            file_io.save_anywhere(layout.with_shard_list(shared_part, save_id, entries), filename)
     except Exception:
         if leads and Path(filename).suffix == ".pt":
             remove_orphans(filename)
@@ -178,15 +250,9 @@ def reading_shares(trainer: Any) -> Iterator[None]:
         yield
         return
     reading = functools.partial(loading.reading_with, functools.partial(_read_share, trainer))
-    options = trainer.cfg.checkpoint
-    before = options.load_checkpoint_on_all_dp_ranks
-    with open_dict(options):
-        options.load_checkpoint_on_all_dp_ranks = True
-        try:
-            with reading() if expert_slots(trainer.get_model()) else nullcontext():
-                yield
-        finally:
-            options.load_checkpoint_on_all_dp_ranks = before
+    in_each_process = with_option(trainer.cfg.checkpoint, "load_checkpoint_on_all_dp_ranks", True)
+    with in_each_process, reading() if expert_slots(trainer.get_model()) else nullcontext():
+        yield
 
 
 def _read_share(trainer: Any, path: str) -> dict[str, Any]:

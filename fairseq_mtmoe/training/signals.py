@@ -147,7 +147,7 @@ def watching(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-        with watched_if_training(cfg, main):
+        with watched_if_training(main):
             try:
                 return original(cfg, main, **kwargs)
             except ProcessExitedException as error:
@@ -160,10 +160,14 @@ def watching(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_main
 
 
-def watched_if_training(cfg: Any, main: Callable[..., Any]) -> AbstractContextManager[None]:
-    """`watched` where `main` is that of fairseq's training command, and its trainer one that asks us."""
-    trains = "validate_and_save" in getattr(main, "__globals__", {})
-    return watched() if trains and cfg.common.model_parallel_size == 1 else nullcontext()
+def watched_if_training(main: Callable[..., Any]) -> AbstractContextManager[None]:
+    """`watched` where `main` is that of fairseq's training command."""
+    return watched() if is_training(main) else nullcontext()
+
+
+def is_training(main: Callable[..., Any]) -> bool:
+    """Whether this is the main function of fairseq's training command."""
+    return "validate_and_save" in getattr(main, "__globals__", {})
 
 
 def _leave_to_parent() -> None:

@@ -17,7 +17,10 @@ import torch
 from fairseq.distributed import utils as distributed_utils
 from torch.multiprocessing.spawn import spawn
 
+from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.training import joining, signals
+from fairseq_mtmoe.training.unsupported import refuse_full_sharding
 
 LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
@@ -74,31 +77,54 @@ def decide(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, str
 
 
 def deciding(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `call_main` with what `decide` says, which starts processes on CPUs, too."""
+    """fairseq's `call_main` with what `decide` says; several processes begin with `joining.distributed_main`."""
 
     @functools.wraps(original)
     def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
         options = cfg.distributed_training
-        if cfg.common.tpu or options.pipeline_model_parallel:
+        if cfg.common.tpu:
             return original(cfg, main, **kwargs)
-        start = decide(options, cfg.common.cpu, torch.cuda.device_count(), os.environ)
-        for name, value in vars(start).items():
-            if name in options:
-                options[name] = value
-        if start.spawn_on_cpus:
-            return _spawn(cfg, main, kwargs, start.spawn_on_cpus)
-        return original(cfg, main, **kwargs)
+        spawned = 0 if options.pipeline_model_parallel else _decided(cfg)
+        if signals.is_training(main):
+            _refuse_before_building(cfg)
+        if spawned:
+            options.distributed_init_method = _local_address(options)
+            return _spawn(cfg, main, {**kwargs, "start_rank": 0}, spawned)
+        distributed_utils.infer_init_method(options)
+        if options.distributed_init_method is None:
+            return main(cfg, **kwargs)
+        if options.distributed_no_spawn:
+            return joining.distributed_main(options.device_id, main, cfg, kwargs)
+        spawned = min(torch.cuda.device_count(), options.distributed_world_size)
+        return _spawn(cfg, main, {**kwargs, "start_rank": options.distributed_rank}, spawned)
 
     return call_main
 
 
-def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_processes: int) -> None:
-    """Start processes on CPUs, as fairseq does on GPUs, and wait for them."""
+def _decided(cfg: Any) -> int:
+    """Write into the options what `decide` says; returns how many processes this one starts on CPUs."""
     options = cfg.distributed_training
-    port = options.distributed_port if options.distributed_port > 0 else _free_port()
-    options.distributed_init_method = f"tcp://localhost:{port}"
-    options.distributed_rank = None  # as fairseq does: each process finds its own
-    spawn(distributed_utils.distributed_main, (main, cfg, {**kwargs, "start_rank": 0}), num_processes)
+    start = decide(options, cfg.common.cpu, torch.cuda.device_count(), os.environ)
+    for name, value in vars(start).items():
+        if name in options:
+            options[name] = value
+    return start.spawn_on_cpus
+
+
+def _refuse_before_building(cfg: Any) -> None:
+    refuse_full_sharding(cfg)
+    if cfg.distributed_training.distributed_rank == 0:
+        file_io.expect_writable(cfg.checkpoint.save_dir)
+
+
+def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_processes: int) -> None:
+    """Start processes on this machine, and wait for them; each finds its own rank, from `start_rank` on."""
+    cfg.distributed_training.distributed_rank = None
+    spawn(joining.distributed_main, (main, cfg, kwargs), num_processes)
+
+
+def _local_address(options: Any) -> str:
+    return f"tcp://localhost:{options.distributed_port if options.distributed_port > 0 else _free_port()}"
 
 
 def _free_port() -> int:

@@ -17,6 +17,7 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 
+from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.checkpoints.fallback import suggested_fallback
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe import MoELayer
@@ -35,6 +36,7 @@ from fairseq_mtmoe.training import (
     signals,
 )
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
+from fairseq_mtmoe.training.distributed_trainer import DistributedTrainer
 from fairseq_mtmoe.training.gradients import clip_all, local_experts
 from fairseq_mtmoe.training.nonfinite import (
     NonfiniteUpdates,
@@ -43,6 +45,7 @@ from fairseq_mtmoe.training.nonfinite import (
     search,
     show_in_gradients,
 )
+from fairseq_mtmoe.training.overriding import with_option
 from fairseq_mtmoe.training.prices import PriceUpdates
 from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work, warn_of_what_does_nothing, will_exchange
 from fairseq_mtmoe.training.workers import PastEpochs
@@ -50,14 +53,13 @@ from fairseq_mtmoe.training.workers import PastEpochs
 logger = logging.getLogger(__name__)
 
 
-class SparseTrainer(Trainer):
+class SparseTrainer(DistributedTrainer):
     """Trains models whose experts are in several processes, and models that become sparse in the middle of a run.
 
     Raises:
-        UserError: an option is out of its range, or cannot work with experts in several processes.
+        UserError: an option is out of its range, or cannot work with experts in several processes; the file to go on
+            from is none.
     """
-
-    _wrapped_model: Any
 
     def __init__(self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None) -> None:
         self._slots = list(expert_slots(model).values())
@@ -78,12 +80,14 @@ class SparseTrainer(Trainer):
         self._nonfinite = self._count_nonfinite()
         self.left_out = False  # whether the last step made no update
         self.owed_validation: dict[str, Any] | None = None  # see `loop.py`
+        self._owed: loop.Place | None = None  # such a validation, of the checkpoint from which the run goes on
         self._elected: signal.Signals | None = None
         self._drawn: int | None = None  # for which epoch batches were drawn, see `epoch_position.py`
         self._restored_draw: int | None = None
         self._comm_log = ExpertCommLog(expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False))
         if self._nonfinite is not None:
             self.get_criterion().register_forward_hook(show_in_gradients)
+        resuming.expect_what_is_asked_for(self.cfg.checkpoint, self.checkpoint_suffix)
 
     def _number(self, name: str, least: int) -> int | None:
         value: int | None = getattr(self.cfg.model, name, None)
@@ -121,6 +125,16 @@ class SparseTrainer(Trainer):
             gc.collect()  # the old wrapper's hooks on the parameters go with it
         self._wrapped_dense = dense
         return super().model
+
+    def _build_ema(self) -> None:
+        """As fairseq's, which would read `--ema-seed-model` in a way of its own."""
+        options = self.cfg.ema
+        with with_option(options, "ema_seed_model", None):
+            super()._build_ema()
+        if self._ema is not None and options.ema_seed_model is not None:
+            self._ema.get_model().load_state_dict(loading.load_ema(options.ema_seed_model)["model"], strict=True)
+            if options.ema_fp32:
+                self._ema.build_fp32_params()
 
     def _sparsify_when_due(self) -> None:
         if not self._slots or self._layers:
@@ -192,6 +206,15 @@ class SparseTrainer(Trainer):
             if self._nonfinite is not None:
                 self._nonfinite.log(passed=not self.left_out)
         return output
+
+    def lr_step(self, epoch: int, val_loss: float | None = None) -> Any:
+        """As fairseq's. With this it ends to resume a run, which then first makes up for a validation that it owes."""
+        lr = super().lr_step(epoch, val_loss)
+        if self._owed is not None:
+            place, self._owed = self._owed, None
+            loop.make_up_for(place, self)
+            lr = self.get_lr()
+        return lr
 
     def set_num_updates(self, num_updates: int) -> None:
         """As fairseq's; an update that was made moves the running prices of BASE layers."""
@@ -292,7 +315,7 @@ class SparseTrainer(Trainer):
         Raises:
             UserError: another training uses it, or another process is lost.
         """
-        if not self.cfg.checkpoint.no_save:
+        if not self.cfg.checkpoint.no_save and self._lock is None:
             with rank_failures.naming_lost_processes():
                 self._lock = run_lock.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
 
@@ -312,30 +335,44 @@ class SparseTrainer(Trainer):
         with rank_failures.naming_lost_processes():
             if self._exchanges:
                 return saving.save_leading(self, filename, extra_state)
-            return super().save_checkpoint(filename, extra_state)
+            return saving.save_alone(self, filename, extra_state)
 
-    def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
+    def load_checkpoint(
+        self, filename: str, reset_optimizer: bool = False, reset_lr_scheduler: bool = False,
+        optimizer_overrides: Any = None, reset_meters: bool = False,
+    ) -> Any:  # fmt: skip
         """As fairseq's, which asks only after an update whether there were enough: a complete run makes no other.
 
         Raises:
             UserError: another process is lost, or the checkpoint is of another model, criterion or optimizer.
         """
+        if loop.is_training_command():
+            self.lock_save_dir()
         differing = resuming.naming_what_differs(self, filename)
         with rank_failures.naming_lost_processes(), differing, saving.reading_shares(self):
-            extra_state = super().load_checkpoint(filename, *args, **kwargs)
+            extra_state = super().load_checkpoint(
+                filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
+            )
             if extra_state is not None and self._nonfinite is not None:
                 self.expect_finite_weights(restored=filename)
-                if not kwargs.get("reset_meters"):
+                if not reset_meters:
                     self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
         if extra_state is not None:
             logger.info(f"goes on after update {self.get_num_updates()} of {filename}", extra=screen.FOR_SCREEN)
+        self._begin_no_epoch_if_complete()
+        starts_over = self.cfg.checkpoint.reset_dataloader
+        self._restored_draw = None if starts_over else epoch_position.drawn_in(extra_state)
+        extra_state = epoch_position.adapted(extra_state, self.data_parallel_world_size)
+        goes_on = not (reset_optimizer or reset_lr_scheduler or reset_meters or starts_over)
+        self._owed = loop.owed_by(extra_state) if goes_on else None
+        return extra_state
+
+    def _begin_no_epoch_if_complete(self) -> None:
         limit = self.cfg.optimization.max_update
         if limit and self.get_num_updates() >= limit:
             made = f"the run has made its {self.get_num_updates()} updates (--max-update {limit})"
             logger.info(made, extra=screen.FOR_SCREEN)
-            self.cfg.optimization.max_epoch = -1  # no epoch is begun
-        self._restored_draw = None if self.cfg.checkpoint.reset_dataloader else epoch_position.drawn_in(extra_state)
-        return epoch_position.adapted(extra_state, self.data_parallel_world_size)
+            self.cfg.optimization.max_epoch = -1
 
     def expect_finite_weights(self, restored: str | None = None) -> None:
         """Refuse to save weights that are not finite, or to train on such; all processes must call it together.

@@ -10,6 +10,7 @@ import logging
 import math
 from typing import Any
 
+import torch
 from torch import nn
 
 from fairseq_mtmoe.errors import UserError, must_be
@@ -27,6 +28,26 @@ def will_exchange(model: nn.Module, world_size: int) -> bool:
     return any(math.gcd(slot.plan.num_experts, world_size) > 1 for slot in expert_slots(model).values())
 
 
+def refuse_full_sharding(cfg: Any) -> None:
+    """Refuse `--ddp-backend fully_sharded` before a model is built, where fairscale's wrapper cannot do it.
+
+    It spreads each parameter over all processes, which take it to be the same in all of them, and it computes with
+    CUDA's streams even where there is no GPU. Experts in wrappers of their own would train all right, but a checkpoint
+    needs their parameters and moments by name, and the wrapper keeps both as shards of one nameless vector.
+
+    Raises:
+        UserError: the model has experts that other processes do not have, or there is no GPU.
+    """
+    distributed = cfg.distributed_training
+    if distributed.ddp_backend != "fully_sharded":
+        return
+    num_experts = getattr(cfg.model, "num_experts", 1)
+    if math.gcd(num_experts, distributed.distributed_world_size) > 1:
+        _refuse_back_end(distributed, "with experts in several processes")
+    if not torch.cuda.is_available():
+        _refuse_back_end(distributed, "on a machine without CUDA")
+
+
 def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
     """Check fairseq's options against a model's experts.
 
@@ -39,7 +60,7 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
         if distributed.zero_sharding != "none":
             must_be("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
         if distributed.ddp_backend == "fully_sharded":
-            must_be("--ddp-backend", f"one of {', '.join(BACKENDS)} with `--dense-updates`", distributed.ddp_backend)
+            _refuse_back_end(distributed, "with `--dense-updates`")
     if will_exchange(model, distributed.distributed_world_size):
         _refuse_back_ends(cfg)
         _refuse_options(cfg)
@@ -55,12 +76,14 @@ def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
         )
 
 
+def _refuse_back_end(distributed: Any, where: str) -> None:
+    must_be("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
+
+
 def _refuse_back_ends(cfg: Any) -> None:
     distributed = cfg.distributed_training
     if distributed.ddp_backend not in BACKENDS:
-        must_be(
-            "--ddp-backend", f"one of {', '.join(BACKENDS)} with experts in several processes", distributed.ddp_backend
-        )
+        _refuse_back_end(distributed, "with experts in several processes")
     if cfg.optimization.use_bmuf:
         raise UserError("`--use-bmuf` must be off with experts in several processes, which make each update together.")
     if cfg.common.model_parallel_size > 1:

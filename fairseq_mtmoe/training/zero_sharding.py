@@ -13,7 +13,20 @@ from fairseq.optim.shard import shard_ as fairseq_shard
 from torch import Tensor
 from torch import distributed as dist
 
+from fairseq_mtmoe.errors import UserError
+
 Group = dict[str, Any]
+
+
+def refuse_flat_gradients(common: Any) -> None:
+    """Refuse half precision whose gradients are one vector, which cannot be spread parameter by parameter.
+
+    Raises:
+        UserError: that sentence.
+    """
+    keeps_parameters = common.memory_efficient_fp16 or common.memory_efficient_bf16 or common.fp16_no_flatten_grads
+    if common.fp16 and not keeps_parameters:
+        raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")
 
 
 def shard(optimizer: Any, process_group: Any) -> None:

@@ -11,7 +11,7 @@ from fairseq import utils
 from torch import distributed as dist
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import shards
+from fairseq_mtmoe.checkpoints import file_io, shards
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import rank_failures
 from tests.golden.old_runs import OLD, RUNS
@@ -99,13 +99,11 @@ def a_full_disk_in_the_second(rank):
 
 def a_fault_in_the_first(rank):
     if rank == 0:
-        from fairseq import checkpoint_utils
 
         def fail(*args, **kwargs):
             raise ValueError("Nobody foresaw this.\nAnd more.")
 
-        fail.patched_by = __name__  # or registering the plugin again would put ours around it
-        checkpoint_utils.torch_persistent_save = fail
+        file_io.save = fail
 
 
 def no_memory_in(rank_that_fails, rank):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
@@ -114,32 +115,30 @@ def test_spread_state_trains_and_resumes_alike(kind, num_experts):
 
 
 @pytest.mark.parametrize(
-    ("exchanged", "has_cuda", "place"),
-    [(True, True, "with experts in several processes"), (False, False, "on a machine without CUDA")],
+    ("num_experts", "has_cuda", "place"),
+    [(4, True, "with experts in several processes"), (3, False, "on a machine without CUDA"), (3, True, None)],
 )
-def test_full_sharding_is_refused_where_it_cannot_work(exchanged, has_cuda, place, monkeypatch):
-    from fairseq.dataclass.configs import DistributedTrainingConfig
-    from fairseq.distributed import fsdp_enable_wrap, fsdp_wrap
+def test_full_sharding_is_refused_where_it_cannot_work(num_experts, has_cuda, place, monkeypatch):
+    from fairseq_mtmoe.training.unsupported import refuse_full_sharding
 
-    from fairseq_mtmoe import register
-
-    register()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
-    module = torch.nn.Linear(2, 2)
-    if exchanged:
-        module.weight.expert = True
-    cfg = DistributedTrainingConfig(ddp_backend="fully_sharded", distributed_world_size=1)
-    cfg.memory_efficient_fp16 = cfg.fp16 = False
-    with fsdp_enable_wrap(cfg), pytest.raises(UserError, match=f"`--ddp-backend` must be .* {place}, .*fully_sharded"):
-        fsdp_wrap(module)
+    distributed = {"ddp_backend": "fully_sharded", "distributed_world_size": 2}
+    cfg = OmegaConf.create({"model": {"num_experts": num_experts}, "distributed_training": distributed})
+    if place is None:
+        refuse_full_sharding(cfg)
+        return
+    with pytest.raises(UserError, match=f"`--ddp-backend` must be .* {place}, .*fully_sharded"):
+        refuse_full_sharding(cfg)
+    cfg.distributed_training.ddp_backend = "legacy_ddp"
+    refuse_full_sharding(cfg)
 
 
 def test_one_process_keeps_the_whole_state():
-    from fairseq.optim import shard_
+    from fairseq_mtmoe.training.zero_sharding import shard
 
     _, optimizer = build("adam", False, 4)
     plain = optimizer.optimizer
-    shard_(optimizer, None)
+    shard(optimizer, None)
     assert optimizer.optimizer is plain
 
 

@@ -15,7 +15,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import assemble, checksum, contents, fallback, file_io
+from fairseq_mtmoe.checkpoints import assemble, checksum, contents, fallback, file_io, loading
 from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
 from fairseq_mtmoe.checkpoints.reader import peek
 from fairseq_mtmoe.checkpoints.states import has_experts
@@ -30,7 +30,7 @@ LOADERS = {
     "load": lambda path: file_io.load(path),
     "mapped": lambda path: file_io.load(path, mapped=True),
     "fairseq's": lambda path: checkpoint_utils.load_checkpoint_to_cpu(path),
-    "average": lambda path: checkpoint_utils.load_ema_from_checkpoint(path),
+    "average": lambda path: loading.load_ema(path),
     "experts": lambda path: assemble.load_mapped(path),
 }
 SIX_GB = b"\x8a\x05" + (6 * 10**9).to_bytes(5, "little")

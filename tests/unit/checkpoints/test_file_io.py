@@ -10,7 +10,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints import file_io, loading
 from fairseq_mtmoe.checkpoints.reader import readable
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.checkpoint_files import verify
@@ -43,13 +43,10 @@ def test_saved_checkpoint_loads_equal(tmp_path):
     assert os.listdir(tmp_path) == ["checkpoint.pt"]
 
 
-def test_fairseq_saves_copies_and_loads_through_these_functions(tmp_path):
-    register()  # a second time changes nothing
+def test_what_is_saved_and_copied_loads(tmp_path):
     first, second = str(tmp_path / "a.pt"), str(tmp_path / "b.pt")
-    content = {**state(), "optimizer_history": [{"optimizer_name": "A"}]}
-    checkpoint_utils.torch_persistent_save(content, filename=first, async_write=True)
-    copy = checkpoint_utils.PathManager.copy
-    assert copy(src_path=first, dst_path=second, overwrite=True) and not copy(first, second)
+    file_io.save_anywhere(state(), first, in_background=True)
+    assert file_io.copy(first, second, overwrite=True) and not file_io.copy(first, second)
     assert file_io.load(second)["model"]["w"].shape == (1000,)
     assert verify(first) == verify(second) is not None
     assert hasattr(checkpoint_utils.load_checkpoint_to_cpu, "patched_by")
@@ -92,7 +89,7 @@ def fairseq_state():
 LOADERS = {
     "ours": file_io.load,
     "fairseq's": lambda path: checkpoint_utils.load_checkpoint_to_cpu(path),
-    "fairseq's average": lambda path: checkpoint_utils.load_ema_from_checkpoint(path),
+    "average": loading.load_ema,
 }
 
 
@@ -140,14 +137,14 @@ def test_a_copy_is_sealed_and_a_damaged_one_is_not_made(tmp_path):
 def test_the_moving_average_becomes_the_model_as_in_fairseq(tmp_path):
     path = str(tmp_path / "checkpoint.pt")
     file_io.save(fairseq_state(), path)
-    loaded = checkpoint_utils.load_ema_from_checkpoint(path)["model"]
+    loaded = loading.load_ema(path)["model"]
     assert list(loaded) == ["w", "h", "n", "tied"] and loaded["w"].data_ptr() != loaded["tied"].data_ptr()
     assert [weight.dtype for weight in loaded.values()] == [torch.float, torch.float, torch.long, torch.float]
     assert torch.equal(loaded["w"], torch.ones(1000)) and torch.equal(loaded["h"], torch.ones(3))
     for without in ({**fairseq_state(), "extra_state": {}}, state()):
         file_io.save(without, path)
         with pytest.raises(UserError, match=r"must hold a moving average of the weights \(`--store-ema`\)"):
-            checkpoint_utils.load_ema_from_checkpoint(path)
+            loading.load_ema(path)
 
 
 def test_a_file_elsewhere_is_left_to_fairseqs_path_manager(tmp_path, monkeypatch):
@@ -159,22 +156,14 @@ def test_a_file_elsewhere_is_left_to_fairseqs_path_manager(tmp_path, monkeypatch
     assert checkpoint_utils.load_checkpoint_to_cpu("s3://checkpoint.pt")["model"]["w"].shape == (1000,)
 
 
-def test_fairseqs_path_manager_copies_what_is_no_checkpoint_and_what_is_elsewhere(tmp_path, monkeypatch):
-    text, copy = tmp_path / "notes.txt", tmp_path / "copy.txt"
-    text.write_text("no checkpoint")
-    assert PathManager.copy(src_path=str(text), dst_path=str(copy), overwrite=True)
-    assert copy.read_text() == "no checkpoint"
-    handled = []
+def test_fairseqs_path_manager_saves_what_is_elsewhere(tmp_path, monkeypatch):
+    file, handled = tmp_path / "there", []
     monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda name: name.startswith("s3://"))
-    monkeypatch.setattr(PathManager, "copy", lambda *arguments: handled.append(arguments) or True)
     monkeypatch.setattr(PathManager, "supports_rename", lambda name: False)
-    monkeypatch.setattr(PathManager, "open", lambda name, mode: handled.append((name, mode)) or text.open(mode))
-    assert checkpoint_utils.PathManager.copy("s3://checkpoint1.pt", "s3://checkpoint_last.pt", overwrite=True)
-    checkpoint_utils.torch_persistent_save(state(), "s3://checkpoint1.pt")
-    assert handled == [
-        ("s3://checkpoint1.pt", "s3://checkpoint_last.pt", True), ("s3://checkpoint1.pt", "wb")
-    ]  # fmt: skip
-    assert torch.equal(torch.load(text)["model"]["w"], state()["model"]["w"])
+    monkeypatch.setattr(PathManager, "open", lambda name, mode: handled.append((name, mode)) or file.open(mode))
+    file_io.save_anywhere(state(), "s3://checkpoint1.pt")
+    assert handled == [("s3://checkpoint1.pt", "wb")]
+    assert torch.equal(torch.load(file)["model"]["w"], state()["model"]["w"])
 
 
 @pytest.mark.parametrize("keep", [0, 10, 2000, -1])
@@ -262,12 +251,12 @@ def test_a_save_into_no_folder_is_one_sentence(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence_at_the_start(tmp_path, monkeypatch):
-    checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "new"))
+    file_io.expect_writable(str(tmp_path / "new"))
     assert os.listdir(tmp_path / "new") == []
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "new"):
         with pytest.raises(UserError, match=rf"`--save-dir` must be a folder in which .* but is '{folder}': Not a dir"):
-            checkpoint_utils.verify_checkpoint_directory(str(folder))
+            file_io.expect_writable(str(folder))
 
     def refuse(*arguments, **options):
         raise OSError(30, "Read-only file system")
@@ -276,4 +265,4 @@ def test_a_folder_that_cannot_be_written_is_one_sentence_at_the_start(tmp_path, 
     monkeypatch.setattr(checkpoint_utils, "open", refuse, raising=False)
     for folder in (tmp_path / "new", tmp_path / "newer"):
         with pytest.raises(UserError, match=rf"but is '{folder}': Read-only file system\.$"):
-            checkpoint_utils.verify_checkpoint_directory(str(folder))
+            file_io.expect_writable(str(folder))

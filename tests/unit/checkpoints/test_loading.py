@@ -63,11 +63,10 @@ def test_inside_reading_with_fairseq_gets_what_the_function_returns(tmp_path):
     assert found["cfg"].model._name == "base_moe"  # fairseq's upgrade of a dict
 
 
-def test_a_copy_brings_its_experts_and_keeps_what_is_there_unless_told(tmp_path):
+def test_a_copy_brings_its_experts(tmp_path):
     path, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
     state = save_in_parts(path)
-    assert checkpoint_utils.PathManager.copy(str(path), str(best), overwrite=True)
+    expert_files.copy_with_experts(path, best)
     path.unlink()
     whole = assemble.whole(best, assemble.load_shared_part(best))
     assert all(torch.equal(whole["model"][key], value) for key, value in state["model"].items())
-    assert not checkpoint_utils.PathManager.copy(str(best), str(best))

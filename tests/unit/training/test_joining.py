@@ -7,6 +7,7 @@ import time
 from argparse import Namespace
 
 import pytest
+from fairseq.distributed import utils as distributed_utils
 from omegaconf import OmegaConf
 from rich.console import Console
 from torch import distributed as dist
@@ -206,7 +207,8 @@ def test_the_line_of_progress_ends_with_the_process(monkeypatch):
 
     own = screen.Screen(Console(file=io.StringIO(), force_terminal=True))
     monkeypatch.setattr(screen, "_screen", own)
-    monkeypatch.setattr(joining, "_fairseq_main", lambda i, main, cfg, kwargs: main(cfg, **kwargs))
+    monkeypatch.setattr(joining, "join", lambda cfg: None)
+    monkeypatch.setattr(distributed_utils, "distributed_main", lambda i, main, cfg, kwargs: main(cfg, **kwargs))
     with pytest.raises(ValueError, match="the end"):
-        joining.distributed_main(0, draw, None, {})
+        joining.distributed_main(0, draw, configuration("run"), {})
     assert not own._bar.live.is_started
