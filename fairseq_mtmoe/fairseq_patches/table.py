@@ -25,13 +25,13 @@ PATCHES = (
     Patch(
         "fairseq.checkpoint_utils.load_model_ensemble_and_task",
         (loading.whole_models_of_files,),
-        "A file chooses no model that is not known to be safe, and what differs is named with its option.",
+        "A file builds no model that is not known to be safe or larger than its weights; what differs is a sentence.",
         "(filenames, arg_overrides=None, task=None, strict=True, suffix='', num_shards=1, state=None)",
     ),
     Patch(
         "fairseq.checkpoint_utils.save_checkpoint",
         (instead(saving.save_checkpoint),),
-        "Where experts are in several processes all of them write; weights that are not finite are not saved.",
+        "Where experts are in several processes all of them write; a copy is whole, with its experts, or absent.",
         "(cfg, trainer, epoch_itr, val_loss)",
     ),
     # ---- data ----
@@ -45,7 +45,7 @@ PATCHES = (
     Patch(
         "fairseq.distributed.utils.call_main",
         (starting.deciding, bfloat16.correcting_tpu, screen.with_screen, signals.watching),
-        "`--bf16` is no TPU; processes start on CPUs too; the log's format; a signal ends a run after its update.",
+        "`--bf16` is no TPU; processes start on CPUs too, and as ours; the log's format; signals end runs in order.",
         "(cfg, main, **kwargs)",
     ),
     # ---- commands and the trainer ----

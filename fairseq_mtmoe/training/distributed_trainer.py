@@ -22,6 +22,8 @@ from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from fairseq_mtmoe.moe import MoELayer
+from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.training import zero_sharding
 from fairseq_mtmoe.training.overriding import with_option
 
@@ -37,6 +39,23 @@ class DistributedTrainer(Trainer):
 
     _wrapped_model: Any
     _wrapped_criterion: Any
+
+    def __init__(self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None) -> None:
+        self._slots = list(expert_slots(model).values())
+        super().__init__(cfg, task, model, criterion, quantizer)
+
+    # ---- experts ----
+
+    @property
+    def _layers(self) -> list[MoELayer]:
+        return [slot.moe for slot in self._slots if slot.moe is not None]
+
+    @property
+    def _exchanges(self) -> bool:
+        """Whether the steps of this process are waited for by others, whatever happens in them."""
+        return any(layer.experts.placement.is_sharded for layer in self._layers)
+
+    # ---- the wrappers for several processes ----
 
     @property
     def model(self) -> Any:
@@ -60,6 +79,8 @@ class DistributedTrainer(Trainer):
     def _on_cpu(self, module: nn.Module) -> Any:
         return data_parallel_on_cpu(module, self.cfg.distributed_training, self.data_parallel_process_group)
 
+    # ---- the optimizer ----
+
     def _build_optimizer(self) -> None:
         """As fairseq's; the optimizer's state is spread over the processes by `zero_sharding`."""
         distributed = self.cfg.distributed_training
@@ -75,6 +96,8 @@ class DistributedTrainer(Trainer):
         if self.device.type == "cpu" and torch.cuda.is_available():
             plain: Any = unwrapped_optimizer(self._optimizer)
             plain.clip_grad_norm = functools.partial(clip_on_cpu, plain)
+
+    # ---- what processes tell each other ----
 
     def _all_gather_list_sync(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
         """As fairseq's, by way of GPUs only where NCCL joins the processes."""

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import signal
-import sys
 from typing import Any
 
 import torch
@@ -17,26 +15,12 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints import loading
-from fairseq_mtmoe.checkpoints.fallback import suggested_fallback
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.moe import MoELayer
 from fairseq_mtmoe.protocols import RunObserver, SamplesByUpdates
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
-from fairseq_mtmoe.training import (
-    epoch_position,
-    loop,
-    nonfinite,
-    rank_failures,
-    resuming,
-    run_lock,
-    saving,
-    screen,
-    signals,
-)
+from fairseq_mtmoe.training import rank_failures, screen, signals
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
-from fairseq_mtmoe.training.distributed_trainer import DistributedTrainer
 from fairseq_mtmoe.training.gradients import clip_all, local_experts
 from fairseq_mtmoe.training.nonfinite import (
     NonfiniteUpdates,
@@ -45,15 +29,15 @@ from fairseq_mtmoe.training.nonfinite import (
     search,
     show_in_gradients,
 )
-from fairseq_mtmoe.training.overriding import with_option
 from fairseq_mtmoe.training.prices import PriceUpdates
+from fairseq_mtmoe.training.resumable_trainer import ResumableTrainer
 from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work, warn_of_what_does_nothing, will_exchange
 from fairseq_mtmoe.training.workers import PastEpochs
 
 logger = logging.getLogger(__name__)
 
 
-class SparseTrainer(DistributedTrainer):
+class SparseTrainer(ResumableTrainer):
     """Trains models whose experts are in several processes, and models that become sparse in the middle of a run.
 
     Raises:
@@ -62,7 +46,6 @@ class SparseTrainer(DistributedTrainer):
     """
 
     def __init__(self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None) -> None:
-        self._slots = list(expert_slots(model).values())
         self._wrapped_dense = False
         self._idle = False
         self._price_updates = PriceUpdates(lambda: self._layers)
@@ -76,18 +59,12 @@ class SparseTrainer(DistributedTrainer):
         if rank_failures.several_processes() and will_exchange(model, self.data_parallel_world_size):
             rank_failures.between_hosts()
         self._limit_waiting()
-        self._lock: Any = None
         self._nonfinite = self._count_nonfinite()
         self.left_out = False  # whether the last step made no update
-        self.owed_validation: dict[str, Any] | None = None  # see `loop.py`
-        self._owed: loop.Place | None = None  # such a validation, of the checkpoint from which the run goes on
         self._elected: signal.Signals | None = None
-        self._drawn: int | None = None  # for which epoch batches were drawn, see `epoch_position.py`
-        self._restored_draw: int | None = None
         self._comm_log = ExpertCommLog(expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False))
         if self._nonfinite is not None:
             self.get_criterion().register_forward_hook(show_in_gradients)
-        resuming.expect_what_is_asked_for(self.cfg.checkpoint, self.checkpoint_suffix)
 
     def _number(self, name: str, least: int) -> int | None:
         value: int | None = getattr(self.cfg.model, name, None)
@@ -108,36 +85,21 @@ class SparseTrainer(DistributedTrainer):
     # ---- the model ----
 
     @property
-    def _layers(self) -> list[MoELayer]:
-        return [slot.moe for slot in self._slots if slot.moe is not None]
-
-    @property
-    def _exchanges(self) -> bool:
-        """Whether the steps of this process are waited for by others, whatever happens in them."""
-        return any(layer.experts.placement.is_sharded for layer in self._layers)
-
-    @property
     def model(self) -> Any:
         """The model in its wrapper for several processes, which is made anew when the model became sparse."""
-        dense = bool(self._slots) and not self._layers
-        if self._wrapped_model is not None and self._wrapped_dense and not dense:
+        if self._wrapped_model is not None and self._wrapped_dense and not self._awaits_experts:
             self._wrapped_model = None
             gc.collect()  # the old wrapper's hooks on the parameters go with it
-        self._wrapped_dense = dense
+        self._wrapped_dense = self._awaits_experts
         return super().model
 
-    def _build_ema(self) -> None:
-        """As fairseq's, which would read `--ema-seed-model` in a way of its own."""
-        options = self.cfg.ema
-        with with_option(options, "ema_seed_model", None):
-            super()._build_ema()
-        if self._ema is not None and options.ema_seed_model is not None:
-            self._ema.get_model().load_state_dict(loading.load_ema(options.ema_seed_model)["model"], strict=True)
-            if options.ema_fp32:
-                self._ema.build_fp32_params()
+    @property
+    def _awaits_experts(self) -> bool:
+        """Whether the model has places for experts, and none yet: it trains dense at first."""
+        return bool(self._slots) and not self._layers
 
     def _sparsify_when_due(self) -> None:
-        if not self._slots or self._layers:
+        if not self._awaits_experts:
             return
         model, update = self.get_model(), self.get_num_updates()
         self._set_seed()  # the gates are drawn: alike in all processes, and in a resumed run
@@ -196,9 +158,12 @@ class SparseTrainer(DistributedTrainer):
             self._dummies.clear()
             self._validated_on.end()
             self._sparsify_when_due()
+            # Whoever runs out of memory must say so where others wait for its tokens, and not make half a step.
+            raise_oom = raise_oom or self._exchanges
             try:
-                # Not through fairseq's decorator, which does not count down when an error passes.
-                output = Trainer.train_step.__wrapped__(self, samples, raise_oom or self._exchanges)
+                # fairseq's step without its decorator, which is around this one, and would forget that a step is over
+                # when a `SkippedUpdate` passes.
+                output = Trainer.train_step.__wrapped__(self, samples, raise_oom)
             except SkippedUpdate as skipped:
                 output = None
                 self._skip(skipped, samples)
@@ -206,15 +171,6 @@ class SparseTrainer(DistributedTrainer):
             if self._nonfinite is not None:
                 self._nonfinite.log(passed=not self.left_out)
         return output
-
-    def lr_step(self, epoch: int, val_loss: float | None = None) -> Any:
-        """As fairseq's. With this it ends to resume a run, which then first makes up for a validation that it owes."""
-        lr = super().lr_step(epoch, val_loss)
-        if self._owed is not None:
-            place, self._owed = self._owed, None
-            loop.make_up_for(place, self)
-            lr = self.get_lr()
-        return lr
 
     def set_num_updates(self, num_updates: int) -> None:
         """As fairseq's; an update that was made moves the running prices of BASE layers."""
@@ -306,96 +262,3 @@ class SparseTrainer(DistributedTrainer):
             return
         logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.overflow}")
         metrics.log_scalar("loss_scale", self.optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
-
-    # ---- checkpoints ----
-
-    def lock_save_dir(self) -> None:
-        """Keep other trainings out of the folder, as long as this trainer is there; all processes call it together.
-
-        Raises:
-            UserError: another training uses it, or another process is lost.
-        """
-        if not self.cfg.checkpoint.no_save and self._lock is None:
-            with rank_failures.naming_lost_processes():
-                self._lock = run_lock.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
-
-    def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
-        """As fairseq's.
-
-        Raises:
-            UserError: another process is lost.
-        """
-        if os.path.basename(filename) == "crash.pt" and self._exchanges:
-            return None  # the others are not here to save their experts
-        extra_state = epoch_position.counted(extra_state, self.data_parallel_world_size, self._drawn)
-        if self._nonfinite is not None:
-            extra_state = {**extra_state, "nonfinite": self._nonfinite.state_dict()}
-        if self.owed_validation is not None:
-            extra_state = {**extra_state, loop.OWED: self.owed_validation}
-        with rank_failures.naming_lost_processes():
-            if self._exchanges:
-                return saving.save_leading(self, filename, extra_state)
-            return saving.save_alone(self, filename, extra_state)
-
-    def load_checkpoint(
-        self, filename: str, reset_optimizer: bool = False, reset_lr_scheduler: bool = False,
-        optimizer_overrides: Any = None, reset_meters: bool = False,
-    ) -> Any:  # fmt: skip
-        """As fairseq's, which asks only after an update whether there were enough: a complete run makes no other.
-
-        Raises:
-            UserError: another process is lost, or the checkpoint is of another model, criterion or optimizer.
-        """
-        if loop.is_training_command():
-            self.lock_save_dir()
-        differing = resuming.naming_what_differs(self, filename)
-        with rank_failures.naming_lost_processes(), differing, saving.reading_shares(self):
-            extra_state = super().load_checkpoint(
-                filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
-            )
-            if extra_state is not None and self._nonfinite is not None:
-                self.expect_finite_weights(restored=filename)
-                if not reset_meters:
-                    self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
-        if extra_state is not None:
-            logger.info(f"goes on after update {self.get_num_updates()} of {filename}", extra=screen.FOR_SCREEN)
-        self._begin_no_epoch_if_complete()
-        starts_over = self.cfg.checkpoint.reset_dataloader
-        self._restored_draw = None if starts_over else epoch_position.drawn_in(extra_state)
-        extra_state = epoch_position.adapted(extra_state, self.data_parallel_world_size)
-        goes_on = not (reset_optimizer or reset_lr_scheduler or reset_meters or starts_over)
-        self._owed = loop.owed_by(extra_state) if goes_on else None
-        return extra_state
-
-    def _begin_no_epoch_if_complete(self) -> None:
-        limit = self.cfg.optimization.max_update
-        if limit and self.get_num_updates() >= limit:
-            made = f"the run has made its {self.get_num_updates()} updates (--max-update {limit})"
-            logger.info(made, extra=screen.FOR_SCREEN)
-            self.cfg.optimization.max_epoch = -1
-
-    def expect_finite_weights(self, restored: str | None = None) -> None:
-        """Refuse to save weights that are not finite, or to train on such; all processes must call it together.
-
-        Args:
-            restored: the checkpoint that they come from, or None if an update made them.
-
-        Raises:
-            UserError: some weights of this process or another are not finite.
-        """
-        if self._nonfinite is None or nonfinite.are_finite(self.get_model().parameters(), self._exchanges):
-            return
-        if restored is not None:
-            raise UserError(
-                f"`{restored}` must hold weights that are finite, but some are not, and training would leave out every "
-                f"batch; use an older one with `--restore-file`{suggested_fallback(restored)}."
-            )
-        raise UserError(
-            f"The weights are not finite after update {self.get_num_updates()}, and are not saved: "
-            f"{nonfinite.advice(self.cfg.checkpoint.save_dir)}."
-        )
-
-    def consolidate_optimizer(self) -> None:
-        """As fairseq's; but not for an error's sake: the other processes, who would have to help, do not know of it."""
-        if sys.exc_info()[0] is None or not self._exchanges:
-            super().consolidate_optimizer()

@@ -52,8 +52,11 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
     """Check fairseq's options against a model's experts.
 
     Raises:
-        UserError: an option cannot work, in several processes or with `--dense-updates`.
+        UserError: an option cannot work, in several processes or with `--dense-updates`; or fairseq would take its
+            trainer of parts of a model, which reads checkpoints in a way of its own.
     """
+    if cfg.common.model_parallel_size > 1:
+        must_be("--model-parallel-size", "1 with `--user-dir fairseq_mtmoe`", cfg.common.model_parallel_size)
     distributed = cfg.distributed_training
     sparse = unwrapped(model)  # a Protocol does not look through a wrapper's `__getattr__`
     if isinstance(sparse, BecomesSparse) and sparse.dense_updates:
@@ -86,8 +89,6 @@ def _refuse_back_ends(cfg: Any) -> None:
         _refuse_back_end(distributed, "with experts in several processes")
     if cfg.optimization.use_bmuf:
         raise UserError("`--use-bmuf` must be off with experts in several processes, which make each update together.")
-    if cfg.common.model_parallel_size > 1:
-        must_be("--model-parallel-size", "1 with experts in several processes", cfg.common.model_parallel_size)
     if cfg.common.tpu or distributed.pipeline_model_parallel:
         name = "--tpu" if cfg.common.tpu else "--pipeline-model-parallel"
         raise UserError(f"`{name}` must be off with experts in several processes.")

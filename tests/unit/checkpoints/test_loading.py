@@ -6,6 +6,7 @@ from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import assemble, file_io, layout
+from fairseq_mtmoe.checkpoints.copying import copy_with_experts
 from fairseq_mtmoe.checkpoints.loading import reading_with
 from fairseq_mtmoe.checkpoints.shards import write_shard
 from fairseq_mtmoe.checkpoints.states import split
@@ -66,7 +67,7 @@ def test_inside_reading_with_fairseq_gets_what_the_function_returns(tmp_path):
 def test_a_copy_brings_its_experts(tmp_path):
     path, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
     state = save_in_parts(path)
-    expert_files.copy_with_experts(path, best)
+    copy_with_experts(path, best)
     path.unlink()
     whole = assemble.whole(best, assemble.load_shared_part(best))
     assert all(torch.equal(whole["model"][key], value) for key, value in state["model"].items())

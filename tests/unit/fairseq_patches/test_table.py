@@ -210,7 +210,5 @@ def test_what_a_wrapper_is_around_counts_and_not_the_wrapper(shows, owner, tmp_p
 
 def test_a_wrapper_around_what_has_no_source_is_refused(monkeypatch):
     monkeypatch.setattr(checkpoint_utils, "hidden", opaque(len), raising=False)
-    with pytest.raises(
-        UserError, match=r"`.*hidden` must take \(a\), but takes \(\*args, \*\*kwargs\) in"
-    ):
+    with pytest.raises(UserError, match=r"`.*hidden` must take \(a\), but takes \(\*args, \*\*kwargs\) in"):
         Patch("fairseq.checkpoint_utils.hidden", (instead(len),), "a test", "(a)").apply()

@@ -14,6 +14,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.sparsify.upcycle import upcycle
+from fairseq_mtmoe.training import loop
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.trainers import groups_of, state_of, trainer_here
 
@@ -85,6 +86,21 @@ def test_a_file_elsewhere_must_be_there_too(tmp_path, monkeypatch):
     monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda name: name.startswith("s3://"))
     shown = sentence(tmp_path, "sparse", "--restore-file", "s3://missing.pt")
     assert shown == "`--restore-file` must be a checkpoint to go on from, but is 's3://missing.pt' instead."
+
+
+def test_a_validation_is_made_up_for_by_a_run_that_goes_on_and_by_no_other(tmp_path, monkeypatch):
+    made_up = []
+    monkeypatch.setattr(loop, "make_up_for", lambda place, trainer: made_up.append(place))
+    trainer = go_on(tmp_path, "sparse", "--restore-file", SPARSE)
+    trainer.owed_validation = {"epoch": 1, "end_of_epoch": True}
+    path = save(trainer, tmp_path / "owes.pt")
+    again = go_on(tmp_path, "sparse", "--restore-file", path)
+    (place,) = made_up
+    assert (place.epoch, place.end_of_epoch(), place.state_dict()["epoch"]) == (1, True, 1)
+    again.lr_step(2)
+    go_on(tmp_path, "sparse", "--finetune-from-model", path)
+    go_on(tmp_path, "sparse", "--restore-file", path, "--reset-dataloader")
+    assert made_up == [place]
 
 
 # ---- a model of other sizes ----

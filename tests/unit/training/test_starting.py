@@ -3,9 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
+from omegaconf import OmegaConf
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training.starting import Start, decide
+from fairseq_mtmoe.fairseq_patches.bfloat16 import correcting_tpu
+from fairseq_mtmoe.training import joining, starting
+from fairseq_mtmoe.training.starting import Start, decide, deciding
 
 ADDRESS = "tcp://10.0.0.1:29500"
 ENVIRONMENT = "env://"
@@ -75,3 +79,43 @@ def test_more_processes_than_gpus_need_a_launcher():
     sentence = "^`--distributed-world-size` must be at most 2, the number of this machine's GPUs, .*but is 4 instead"
     with pytest.raises(UserError, match=sentence):
         start(gpus=2, distributed_world_size=4)
+
+
+# ---- what becomes of it ----
+
+
+def begun(monkeypatch, gpus=0, tpu=False, bf16=False, **options):
+    """What `call_main` calls on such a machine: its name, and what it is given."""
+    calls = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(joining, "distributed_main", lambda i, main, cfg, kwargs: calls.append(("here", i, kwargs)))
+    monkeypatch.setattr(starting, "spawn", lambda function, given, count: calls.append(("spawned", count, given[2])))
+    defaults = {
+        "distributed_world_size": max(1, gpus), "distributed_rank": 0, "distributed_init_method": None, "tpu": tpu,
+        "distributed_no_spawn": False, "distributed_port": -1, "device_id": 0, "pipeline_model_parallel": False,
+        "distributed_num_procs": 1,
+    }  # fmt: skip
+    common = {"cpu": False, "tpu": tpu, "bf16": bf16}
+    cfg = OmegaConf.create({"common": common, "distributed_training": {**defaults, **options}})
+    fairseqs = lambda cfg, main, **kwargs: calls.append(("fairseq's", None, kwargs))  # noqa: E731
+    call_main = correcting_tpu(deciding(fairseqs))
+    call_main(cfg, lambda cfg, **kwargs: calls.append(("alone", None, kwargs)), more=1)
+    (call,) = calls
+    return call, cfg.distributed_training
+
+
+def test_each_process_begins_where_it_should(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert begun(monkeypatch)[0] == ("alone", None, {"more": 1})
+    assert begun(monkeypatch, tpu=True)[0][0] == "fairseq's"
+    one, options = begun(monkeypatch, distributed_world_size=2, tpu=True, bf16=True)  # as fairseq takes --bf16
+    assert one == ("spawned", 2, {"more": 1, "start_rank": 0})
+    assert options.distributed_init_method.startswith("tcp://localhost:") and options.distributed_rank is None
+    one, options = begun(monkeypatch, gpus=4, distributed_world_size=3)
+    assert one == ("spawned", 3, {"more": 1, "start_rank": 0})
+    assert options.distributed_init_method.startswith("tcp://localhost:") and options.distributed_rank is None
+    address = {"distributed_init_method": ADDRESS, "distributed_world_size": 16, "distributed_rank": 8}
+    assert begun(monkeypatch, gpus=8, **address)[0] == ("spawned", 8, {"more": 1, "start_rank": 8})
+    assert begun(monkeypatch, **address)[0] == ("here", 0, {"more": 1})
+    assert begun(monkeypatch, gpus=8, **address, distributed_no_spawn=True, device_id=3)[0] == ("here", 3, {"more": 1})

@@ -1,6 +1,7 @@
 """Our trainer in one process: updates that are left out, options that cannot work, and whose place it takes."""
 
 import copy
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -159,6 +160,32 @@ def test_any_task_is_told_of_sparsification_and_its_average_becomes_sparse_too(c
         {key for key in m.state_dict() if ".moe." in key} for m in (trainer.get_model(), trainer.ema.get_model())
     ]
     assert experts[0] and experts[0] == experts[1]
+
+
+def test_an_average_begins_with_a_seed_model_that_executes_nothing(corpus, tmp_path):
+    average = ("--store-ema", "--ema-decay", 0.5, "--ema-fp32")
+    first = trainer_here(corpus, tmp_path, *SMALL, *average)
+    take(first, groups_of(first, 2))
+    seed = first.save_checkpoint(str(tmp_path / "seed.pt"), {})
+    trainer = trainer_here(corpus, tmp_path, *SMALL, *average, "--ema-seed-model", seed)
+    right, found = first.ema.get_model().state_dict(), trainer.ema.get_model().state_dict()
+    assert_equal(found, right)
+    assert_equal(trainer.ema.fp32_params, right)
+    assert not all(map(torch.equal, right.values(), trainer.get_model().state_dict().values()))
+    torch.save({"model": {}, "extra_state": {"ema": Touch(tmp_path / "executed")}}, seed)
+    with pytest.raises(UserError, match="holds other Python objects"):
+        assert trainer_here(corpus, tmp_path, *SMALL, *average, "--ema-seed-model", seed).ema
+    assert not (tmp_path / "executed").exists()
+
+
+class Touch:
+    """Unpickling this makes a folder."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
 
 
 # ---- prices ----
