@@ -166,6 +166,7 @@ def test_an_average_begins_with_a_seed_model_that_executes_nothing(corpus, tmp_p
     average = ("--store-ema", "--ema-decay", 0.5, "--ema-fp32")
     first = trainer_here(corpus, tmp_path, *SMALL, *average)
     take(first, groups_of(first, 2))
+    first.consolidate_optimizer()
     seed = first.save_checkpoint(str(tmp_path / "seed.pt"), {})
     trainer = trainer_here(corpus, tmp_path, *SMALL, *average, "--ema-seed-model", seed)
     right, found = first.ema.get_model().state_dict(), trainer.ema.get_model().state_dict()
