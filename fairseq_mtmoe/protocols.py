@@ -6,7 +6,7 @@ Whoever calls a hook asks `isinstance` first, because fairseq's own tasks, model
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -34,6 +34,24 @@ class SamplesByUpdates(Protocol):
     """A task whose sampling can go by updates: it is told before each epoch how many were made."""
 
     num_updates: int
+
+
+class Named(Protocol):
+    """What has a name to be shown."""
+
+    @property
+    def name(self) -> str:
+        """Shown to users, and the beginning of its figures' names."""
+        ...
+
+
+@runtime_checkable
+class GroupsTasks(Protocol):
+    """A task whose validation gives averages over sets of its tasks, such as tiers of language pairs."""
+
+    def groups(self) -> Sequence[Named]:
+        """The sets, from those with most data to those with least."""
+        ...
 
 
 @runtime_checkable

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 from torch import distributed as dist
 
-from fairseq_mtmoe.data.translation.tiers import FROM_LOW
+from fairseq_mtmoe.protocols import GroupsTasks
 
 NAME = "rich"
 LOG_FILE = "train.log"
@@ -105,18 +105,19 @@ class Screen:
         self.console.print(f"epoch {epoch}: {_in_words(stats)}", highlight=False)
 
     def show_validation(self, subset: str, stats: Mapping[str, Any]) -> None:
-        """A table of what was validated: language pairs, tiers, and all of it."""
+        """A table of what was validated: tasks, such as language pairs, groups of them, and all of it."""
         found = {name.removesuffix("_ppl"): _number(stats[name]) for name in stats if name.endswith("_ppl")}
-        pairs = [name for name in found if name not in FROM_LOW]
+        task = self.trainer.task if self.trainer is not None else None
+        named = [group.name for group in reversed(task.groups())] if isinstance(task, GroupsTasks) else []
+        alone = [name for name in found if name not in named]
         title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
         table = Table(title=title, title_justify="left")
         table.add_column()
         for name in ("loss", "perplexity", "change"):
             table.add_column(name, justify="right")
-        groups = [pairs, [tier for tier in FROM_LOW if tier in found]]
-        for group in groups:
-            for name in group:
-                self._add_row(table, name, f"{name}_", stats, end_section=name is group[-1])
+        for section in (alone, [name for name in named if name in found]):
+            for name in section:
+                self._add_row(table, name, f"{name}_", stats, end_section=name is section[-1])
         self._add_row(table, "all", "", stats, end_section=True)
         self.console.print(table)
         if "best_loss" in stats:

@@ -35,7 +35,6 @@ MAY_IMPORT = {
     "criterions": {"errors", "moe", "slots"},
     "optim": {"errors"},
     "training": {
-        "data/translation/tiers",
         "protocols",
         "errors",
         "io",

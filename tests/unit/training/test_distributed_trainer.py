@@ -53,7 +53,7 @@ def test_without_gradients_the_norm_is_zero():
 
 @pytest.mark.parametrize("changes", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_the_norm_of_a_run_on_the_cpu_asks_nothing_of_a_gpu_beside_it(changes, corpus, tmp_path, monkeypatch):
-    """fairseq's norm fails here: no GPU is behind what torch says of one. Flat gradients are one, whose norm is its own."""
+    """fairseq's norm fails here: no GPU is behind what torch says of one."""
     trainer = trainer_here(corpus, tmp_path, *SMALL, **changes)
     found = []
     for has_cuda in (False, True):

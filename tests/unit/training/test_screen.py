@@ -2,12 +2,14 @@
 
 import io
 import logging
+from types import SimpleNamespace
 
 import pytest
 from fairseq.logging import progress_bar
 from rich.console import Console
 
 from fairseq_mtmoe import register
+from fairseq_mtmoe.data.translation.tiers import TIERS
 from fairseq_mtmoe.training import screen
 from tests.helpers.commands import train
 from tests.helpers.digits import make_digit_corpus
@@ -20,11 +22,12 @@ class Options:
 
 
 class Updates:
-    """What the screen asks of a trainer: its options and how many updates it has made."""
+    """What the screen asks of a trainer: its options, how many updates it has made, and its task's groups."""
 
     def __init__(self):
         self.done = 0
         self.cfg = type("cfg", (), {"optimization": Options})
+        self.task = SimpleNamespace(groups=lambda: [SimpleNamespace(name=tier) for tier in TIERS])
 
     def get_num_updates(self):
         return self.done
@@ -75,7 +78,8 @@ def test_figures_stand_behind_the_line_and_epochs_have_one(shown):
 
 
 def validation(**changes):
-    stats = {"loss": 4.0, "ppl": 16.0, "en-de_loss": 3.5, "en-de_ppl": 11.3, "high_loss": 3.5, "high_ppl": 11.3}
+    stats = {"loss": 4.0, "ppl": 16.0, "en-de_loss": 3.5, "en-de_ppl": 11.3}
+    stats |= {"high_loss": 3.5, "high_ppl": 11.3, "low_loss": 3.0, "low_ppl": 8.0}
     return {**stats, "num_updates": 10, "best_loss": 4.0, **changes}
 
 
@@ -87,7 +91,7 @@ def test_a_validation_is_a_table_of_pairs_tiers_and_all_with_the_change(shown):
     make_bar([0], epoch=1, prefix="valid on 'valid' subset").print(validation(ppl=12.0), tag="valid")
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in text().splitlines() if "│" in line]
     assert rows[0] == ["en-de", "3.500", "11.300", ""]
-    assert [row[0] for row in rows] == ["en-de", "high", "all"] * 2
+    assert [row[0] for row in rows] == ["en-de", "low", "high", "all"] * 2
     assert rows[-1] == ["all", "4.000", "12.000", "-25.0%"]
     assert "valid after 10 updates" in text() and "best loss so far 4.000" in text()
 
