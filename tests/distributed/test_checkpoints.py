@@ -3,7 +3,7 @@
 import functools
 import re
 import socket
-import subprocess
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from fairseq_mtmoe.checkpoints import file_io, shards
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import rank_failures
 from tests.golden.old_runs import OLD, RUNS
-from tests.helpers.commands import BIN, ENVIRONMENT, PLUGIN, REPOSITORY, generate, run
+from tests.helpers.commands import PLUGIN, generate, run, start_command
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import SECONDS, run_processes
 from tests.helpers.training import train_here
@@ -59,23 +59,20 @@ def validate(path, data, world_size):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = (
-        BIN / "fairseq-validate", data, *PLUGIN, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc",
+        "fairseq-validate", data, *PLUGIN, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc",
         "--encoder-langtok", "tgt", "--decoder-langtok", "--path", path, "--cpu", "--batch-size", 24,
         "--valid-subset", "valid", "--log-format", "simple", "--num-workers", 0,
     )  # fmt: skip
     places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
-    processes = [
-        subprocess.Popen([str(part) for part in command], env={**ENVIRONMENT, **places, "RANK": str(rank)},
-                         cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in range(world_size)
-    ]  # fmt: skip
-    try:
-        outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * world_size, outputs
-    return float(re.findall(r"valid .*\| loss ([\d.]+)", outputs[0])[-1])
+    with ExitStack() as running:
+        processes = [
+            running.enter_context(start_command(*command, environment={**places, "RANK": str(rank)}))
+            for rank in range(world_size)
+        ]
+        codes = [process.wait(SECONDS) for process in processes]
+        output = processes[0].out() + processes[0].err()
+    assert codes == [0] * world_size, output
+    return float(re.findall(r"valid .*\| loss ([\d.]+)", output)[-1])
 
 
 def test_validation_is_the_same_in_any_number_of_processes(saved, corpus):

@@ -1,32 +1,26 @@
 """A process that fails, is killed or falls silent ends the others soon, with a sentence."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.helpers.commands import ENVIRONMENT, REPOSITORY, training_arguments
+from tests.helpers.commands import start_command, training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.kill.runs import free_address
 
 TIMEOUT = 15  # seconds of `--distributed-timeout`, which a busy machine may need to start both processes
 PATIENCE = 10  # seconds that an end may take beyond it
 
-# fairseq-train in one of two processes. At the third call of a method of the trainer something happens: the place is a
-# method's name, the happening a statement, of the second process unless it asks.
-COMMAND = """
-import os, signal, sys, time
-sys.path.insert(0, os.getcwd())
+# Before fairseq-train in one of two processes: at the third call of a method of the trainer something happens. The
+# place is the method's name, the happening a statement, of the second process unless it asks.
+BEFORE = """
+import os, signal, time
 import fairseq_mtmoe
 fairseq_mtmoe.register()
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training.trainer import SparseTrainer
-from fairseq_cli import train
 
-rank, place, happening, folder = int(sys.argv[1]), *sys.argv[2:5]
+rank, place, happening, folder = {values!r}
 original, calls = getattr(SparseTrainer, place), []
 
 def method(*args, **kwargs):
@@ -37,8 +31,6 @@ def method(*args, **kwargs):
     return original(*args, **kwargs)
 
 setattr(SparseTrainer, place, method)
-sys.argv[1:] = sys.argv[5:]
-train.cli_main()
 """
 HAPPENINGS = {
     "raises": "raise ValueError('a bug')",
@@ -64,16 +56,12 @@ def corpus(tmp_path_factory):
 def test_the_other_process_ends_soon_and_says_why(happening, place, corpus, tmp_path):
     method, options = PLACES[place]
     options = ("--num-experts", 4, "--max-tokens", 120, "--distributed-timeout", TIMEOUT, *options)
-    processes = [start(rank, method, happening, corpus, tmp_path, *options) for rank in range(2)]
-    try:
-        _, message = processes[0].communicate(timeout=90)
+    first, second = (start(rank, method, happening, corpus, tmp_path, *options) for rank in range(2))
+    with first, second:
+        code = first.wait(90)
         took = time.time() - float((tmp_path / "happened").read_text())
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    assert processes[0].returncode == 1, message[-2000:]
+        message = first.err()
+    assert code == 1, message[-2000:]
     assert took < TIMEOUT + PATIENCE
     last = message.strip().splitlines()[-1]
     assert "error: Process 0 of 2 lost another process" in last and "go on from checkpoint_last.pt" in last
@@ -88,33 +76,21 @@ def test_the_first_sentence_ends_all_wherever_they_are(happening, method, corpus
     """One sleeps, as it would in an exchange on a GPU; of a dense model only the first process saves."""
     options = ("--arch", "base_dense_tiny", "--max-tokens", 120, "--save-interval-updates", 1)
     options = (*options, "--distributed-init-method", free_address())  # the first process has the store
-    processes = [start(rank, method, happening, corpus, tmp_path, *options) for rank in range(2)]
-    try:
-        messages = [process.communicate(timeout=90)[1] for process in processes]
+    first, second = (start(rank, method, happening, corpus, tmp_path, *options) for rank in range(2))
+    with first, second:
+        codes = [first.wait(90), second.wait(90)]
         took = time.time() - float((tmp_path / "happened").read_text())
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    assert [process.returncode for process in processes] == [1, 1]
+        messages = [first.err(), second.err()]
+    assert codes == [1, 1]
     assert [message.strip().splitlines()[-1].endswith("error: The disk is full.") for message in messages] == [True] * 2
     assert took < PATIENCE and not any("Traceback" in message for message in messages)
 
 
 def start(rank, method, happening, corpus, folder, *options):
-    """One of two processes of `fairseq-train`, in a process group of its own."""
+    """One of two processes of `fairseq-train`."""
     joined = (
         "--distributed-backend", "gloo", "--distributed-world-size", 2, "--distributed-no-spawn",
         "--distributed-init-method", f"file://{folder}/meeting", "--distributed-rank", rank,
     )  # fmt: skip
-    arguments = training_arguments(corpus, folder, *joined, *options)
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(rank), method, HAPPENINGS[happening], str(folder), *map(str, arguments)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    )
+    before = BEFORE.format(values=(rank, method, HAPPENINGS[happening], str(folder)))
+    return start_command("fairseq-train", *training_arguments(corpus, folder, *joined, *options), before=before)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.helpers.warm_start import run_forked
+from tests.helpers.warm_start import Forked, run_forked
 
 REPOSITORY = Path(__file__).parents[2]
 DEFAULT_SAVE_DIR = REPOSITORY / "checkpoints"  # fairseq's: nobody wants it in a checkout
@@ -22,6 +22,11 @@ def run(command: str, *args: object, stdin: str | None = None, check: bool = Tru
     assert not check or result.returncode == 0, f"{command} {args}\n{result.stdout[-3000:]}\n{result.stderr[-5000:]}"
     assert was_there or not DEFAULT_SAVE_DIR.exists(), f"{command} {args} needs a --save-dir"
     return result
+
+
+def start_command(command: str, *args: object, before: str = "", environment: dict[str, str] | None = None) -> Forked:
+    """Such a command, beside the test until it ends or the context does; `before` is code that it executes first."""
+    return Forked(command, list(map(str, args)), REPOSITORY, {**ENVIRONMENT, **(environment or {})}, before=before)
 
 
 def train(data: object, save_dir: object, *args: object, check: bool = True) -> subprocess.CompletedProcess:

@@ -11,11 +11,13 @@ import importlib.metadata
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,24 +36,69 @@ def run_forked(
     Raises:
         subprocess.TimeoutExpired: it took longer; it is ended.
     """
-    with tempfile.TemporaryDirectory() as place:
-        paths = {name: Path(place, name) for name in ("in", "out", "err")}
-        paths["in"].write_text(stdin or "", encoding="utf-8")
-        request = dict(
-            arguments=[command, *arguments],
-            streams=[str(path) for path in paths.values()],
-            folder=str(folder),
-            environment=environment,
-            seconds=seconds,
-        )
+    with Forked(command, arguments, folder, environment, stdin or "") as forked:
+        code = forked.wait(seconds)
+        return subprocess.CompletedProcess([command, *arguments], code, forked.out(), forked.err())
+
+
+class Forked:
+    """An installed command that runs in a process group of its own, and is ended with this context.
+
+    Args:
+        before: Python code that the process executes before the command.
+
+    Attributes:
+        pid: of the process, and of its group.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        arguments: list[str],
+        folder: Path,
+        environment: dict[str, str],
+        stdin: str = "",
+        before: str = "",
+    ) -> None:
+        self._arguments = [command, *arguments]
+        self._place = tempfile.TemporaryDirectory()
+        self._files = {name: Path(self._place.name, name) for name in ("in", "out", "err", "code")}
+        for name in ("in", "out", "err"):
+            self._files[name].write_text(stdin if name == "in" else "", encoding="utf-8")
+        *streams, code = map(str, self._files.values())
+        process = dict(arguments=self._arguments, streams=streams, folder=str(folder), environment=environment)
         server = _server(command)
-        print(json.dumps(request), file=server.stdin, flush=True)
+        print(json.dumps(dict(process=process, before=before, code=code)), file=server.stdin, flush=True)
         answer = server.stdout.readline()
-        out, err = (paths[name].read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
-    assert answer, "the server of commands is gone"
-    if (code := json.loads(answer)) is None:
-        raise subprocess.TimeoutExpired([command, *arguments], seconds, out, err)
-    return subprocess.CompletedProcess([command, *arguments], code, out, err)
+        assert answer, "the server of commands is gone"
+        self.pid = int(answer)
+
+    def out(self) -> str:
+        """What it has written so far."""
+        return self._files["out"].read_text(encoding="utf-8", errors="replace")
+
+    def err(self) -> str:
+        """What it has written to stderr so far."""
+        return self._files["err"].read_text(encoding="utf-8", errors="replace")
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code, as `subprocess` has it; raises `subprocess.TimeoutExpired`."""
+        deadline = time.monotonic() + seconds
+        while not self._files["code"].exists():
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self._arguments, seconds, self.out(), self.err())
+            time.sleep(0.01)
+        return int(self._files["code"].read_text())
+
+    def __enter__(self) -> Forked:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self._files["code"].exists():
+            with suppress(ProcessLookupError):  # it has just ended
+                os.killpg(self.pid, signal.SIGKILL)
+            self.wait(10)
+        self._place.cleanup()
 
 
 @cache
@@ -62,7 +109,7 @@ def _server(command: str) -> Any:
 
 
 def serve(command: str) -> None:
-    """Fork a process for each request, one after the other, until nobody asks any more."""
+    """Fork a process for each request, answered by its number, until nobody asks any more."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever an import prints is no answer
     if command == "mtmoe":
@@ -73,30 +120,37 @@ def serve(command: str) -> None:
     (entry,) = importlib.metadata.entry_points(group="console_scripts", name=command)
     main = entry.load()
     importlib.import_module(OF_OPTIMIZERS)
-    for line in sys.stdin:
-        request = json.loads(line)
-        child = os.fork()
-        os.setpgid(child, child)  # in both, whoever is first
-        if not child:
-            become(**request)
-            sys.exit(main())
-        print(json.dumps(_wait(child, request["seconds"])), file=answers, flush=True)
+    codes: dict[int, str] = {}  # of each process that runs: the file for its exit code
+    while True:
+        if select.select([sys.stdin], [], [], 0.01 if codes else None)[0]:
+            line = sys.stdin.readline()
+            if not line:
+                break
+            request = json.loads(line)
+            child = os.fork()
+            os.setpgid(child, child)  # in both, whoever is first
+            if not child:
+                become(**request["process"])
+                exec(request["before"], {})
+                sys.exit(main())
+            codes[child] = request["code"]
+            print(child, file=answers, flush=True)
+        _write_codes(codes)
+    for child in codes:
+        os.killpg(child, signal.SIGKILL)
 
 
-def _wait(child: int, seconds: float) -> int | None:
-    """The exit code as `subprocess` has it, or None where the child was ended after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+def _write_codes(codes: dict[int, str]) -> None:
+    """Write and forget those of the processes that have ended; a file is complete or absent."""
+    for child in list(codes):
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
+            path = Path(codes.pop(child))
+            path.with_suffix(".new").write_text(str(os.waitstatus_to_exitcode(status)))
+            path.with_suffix(".new").replace(path)
 
 
-def become(arguments: list[str], streams: list[str], folder: str, environment: dict[str, str], seconds: float) -> None:
+def become(arguments: list[str], streams: list[str], folder: str, environment: dict[str, str]) -> None:
     """Take a command's folder, environment, arguments and streams."""
     os.chdir(folder)
     os.environ.clear()

@@ -1,5 +1,7 @@
 """Prices of balanced assignments: tokens choose by them, all forms find the same ones, others may begin with them."""
 
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -46,6 +48,12 @@ def torn(scores, found):
     return int((lost > 2e-6 * (scores.abs().max().item() + spread_of(scores))).sum())
 
 
+@cache
+def reference(kind, tokens, experts):
+    """What the slow form finds in float64: once for all forms that are compared with it."""
+    return stepwise_assignment(make(kind, tokens, experts).double(), exact=True)
+
+
 def starts(scores):
     own = priced_assignment(scores, exact=True).price_N
     noise = torch.randn(len(own), generator=torch.Generator().manual_seed(7))
@@ -82,11 +90,11 @@ def test_nobody_is_torn_who_need_not_be(kind, tokens, experts):
 @pytest.mark.parametrize(("tokens", "experts"), [(640, 40), (4096, 16), (4099, 64)])
 def test_all_forms_find_the_same_prices(kind, tokens, experts):
     scores = make(kind, tokens, experts)
-    found, reference = priced_assignment(scores, exact=True), stepwise_assignment(scores.double(), exact=True)
-    if torch.equal(found.expert_T, reference.expert_T):
-        assert (found.price_N - reference.price_N).abs().max().item() <= 1e-5 * spread_of(scores) + 1e-6
+    found, right = priced_assignment(scores, exact=True), reference(kind, tokens, experts)
+    if torch.equal(found.expert_T, right.expert_T):
+        assert (found.price_N - right.price_N).abs().max().item() <= 1e-5 * spread_of(scores) + 1e-6
     fast = priced_assignment(scores)
-    assert (fast.price_N - reference.price_N).abs().max().item() <= 0.03 * spread_of(scores) + 1e-6
+    assert (fast.price_N - right.price_N).abs().max().item() <= 0.03 * spread_of(scores) + 1e-6
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -96,13 +104,14 @@ def test_any_start_gives_the_promised_assignment(kind, tokens, experts, exact):
     scores = make(kind, tokens, experts)
     best = total(scores, balanced_assignment(scores.double(), exact=True))
     limit = (EXACT_GAP if exact else FAST_GAP) * spread_of(scores) * tokens + 1e-9
-    for start in starts(scores):
+    for number, start in enumerate(starts(scores)):
         found = priced_assignment(scores, start, exact=exact)
         assert_fair(found.expert_T, tokens, experts)
         assert best - total(scores, found.expert_T) <= limit
         assert found.price_N.isfinite().all()
-        again = priced_assignment(scores.clone(), start.clone(), exact=exact)
-        assert torch.equal(found.expert_T, again.expert_T) and torch.equal(found.price_N, again.price_N)
+        if number % 4 == 0:  # the first one, one in the middle, and the last
+            again = priced_assignment(scores.clone(), start.clone(), exact=exact)
+            assert torch.equal(found.expert_T, again.expert_T) and torch.equal(found.price_N, again.price_N)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
