@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # configs/base_sparse/ml50.yaml, as options of fairseq-train.
 set -euo pipefail
-DATA=${RUNS:-runs}/ml50/data
-fairseq-train "$DATA/shard0:$DATA/shard1:$DATA/shard2:$DATA/shard3" --user-dir fairseq_mtmoe \
+DATA=${DATA:-${RUNS:-runs}/ml50/data}
+exec fairseq-train "$DATA/shard0:$DATA/shard1:$DATA/shard2:$DATA/shard3" --user-dir fairseq_mtmoe \
     --save-dir "${RUNS:-runs}/ml50/model" \
     --task translation_heated --lang-dict "$DATA/shard0/langs.txt" --lang-pairs "$DATA/shard0/lang_pairs.txt" \
     --encoder-langtok tgt --decoder-langtok --virtual-epoch-size 1000000 \

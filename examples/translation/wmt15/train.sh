@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # configs/base_sparse/wmt15.yaml, as options of fairseq-train.
 set -euo pipefail
-DATA=${RUNS:-runs}/wmt15/data
-fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/wmt15/model" \
+DATA=${DATA:-${RUNS:-runs}/wmt15/data}
+exec fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/wmt15/model" \
     --task translation_heated --lang-dict "$DATA/langs.txt" --lang-pairs "$DATA/lang_pairs.txt" \
     --encoder-langtok tgt --decoder-langtok --virtual-epoch-size 1000000 \
     --sampling-method temperature --sampling-temperature 1.5 --heating-coefficient 1 --heating-epochs 30 \

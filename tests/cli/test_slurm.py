@@ -1,0 +1,135 @@
+"""The job file for SLURM, with stand-ins for `srun` and `scontrol` and a real run in two processes.
+
+It saves at the end of its turn, requeues itself, goes on in the next, and is not requeued when somebody cancels it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fairseq_mtmoe.checkpoints import assemble
+from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY, training_arguments
+from tests.helpers.digits import make_digit_corpus
+
+JOB = REPOSITORY / "examples/translation/slurm/train.sbatch"
+SECONDS = 300  # many times what any wait takes on an idle machine
+
+SRUN = f"""#!{sys.executable}
+import itertools, os, subprocess, sys
+
+options = list(itertools.takewhile(lambda part: part.startswith("--"), sys.argv[1:]))
+print("srun", *options, file=open(os.environ["CALLS"], "a"))
+tasks = int(dict(part.split("=") for part in options).get("--ntasks", os.environ["SLURM_NTASKS"]))
+started = [
+    subprocess.Popen(
+        sys.argv[1 + len(options):],
+        env={{**os.environ, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}},
+        start_new_session=True,
+    )
+    for rank in range(tasks)
+]
+print(*(task.pid for task in started), file=open(os.environ["TASKS"], "w"), flush=True)
+codes = [task.wait() for task in started]
+sys.exit(max(code if code >= 0 else 128 - code for code in codes))
+"""
+SCONTROL = """#!/bin/sh
+[ "$1 $2" = "show hostnames" ] && printf '127.0.0.1\\nother-node\\n' && exit
+echo "scontrol $*" >> "$CALLS"
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """The environment of a job with two processes on one node."""
+    (tmp_path / "bin").mkdir()
+    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    return {
+        **ENVIRONMENT,
+        "PATH": f"{tmp_path}/bin{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}",
+        **{"SLURM_JOB_ID": str(20000 + os.getpid()), "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NTASKS": "2"},
+        **{"SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "3"},
+        **{"CALLS": str(tmp_path / "calls"), "TASKS": str(tmp_path / "tasks")},
+    }
+
+
+def start(cluster, log, *command):
+    with open(log, "w") as output:
+        return subprocess.Popen(
+            ["bash", str(JOB), *map(str, command)], stdout=output, stderr=output, cwd=REPOSITORY, env=cluster
+        )
+
+
+def wait_for_update(job, log, number):
+    deadline = time.monotonic() + SECONDS
+    while f"num_updates={number}," not in log.read_text():
+        assert job.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.1)
+
+
+def tasks(cluster):
+    return [int(pid) for pid in open(cluster["TASKS"]).read().split()]
+
+
+def kill(pids, number):
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def saved_updates(folder):
+    shared_part = assemble.load_shared_part(folder / "checkpoint_last.pt")
+    return shared_part["optimizer_history"][-1]["num_updates"]
+
+
+@pytest.mark.slow
+def test_a_job_comes_back_after_its_turn_and_not_when_it_is_cancelled(cluster, tmp_path):
+    corpus = make_digit_corpus(tmp_path / "digits", train=3000, valid=4, test=4)
+    options = ("--num-experts", 2, "--max-tokens", 120, "--log-interval", 1, "--distributed-timeout", 60)
+    command = ("fairseq-train", *training_arguments(corpus, tmp_path / "run", *options))
+    log, next_log, calls = tmp_path / "log", tmp_path / "next", tmp_path / "calls"
+    job = start(cluster, log, *command)
+    try:
+        wait_for_update(job, log, 3)
+        kill(tasks(cluster), signal.SIGUSR1)  # SLURM, shortly before the turn is over
+        assert job.wait(SECONDS) == 138, log.read_text()[-3000:]
+    finally:
+        job.kill()
+    run = "srun --cpus-per-task=3 --kill-on-bad-exit=0 --wait=120"
+    assert calls.read_text().splitlines() == [run, f"scontrol requeue {cluster['SLURM_JOB_ID']}"]
+    done = saved_updates(tmp_path / "run")
+    assert done >= 3 and "SIGUSR1 ended the run after update" in log.read_text()
+
+    job = start({**cluster, "SLURM_RESTART_COUNT": "1"}, next_log, *command)
+    try:
+        wait_for_update(job, next_log, done + 1)
+        kill([job.pid, *tasks(cluster)], signal.SIGTERM)  # scancel
+        assert job.wait(SECONDS) == 143, next_log.read_text()[-3000:]
+    finally:
+        job.kill()
+    assert calls.read_text().splitlines()[2:] == [run]
+    assert saved_updates(tmp_path / "run") > done and "num_updates=1," not in next_log.read_text()
+
+
+@pytest.mark.parametrize(("restarts", "code", "is_requeued"), [(0, 138, True), (100, 138, False), (0, 1, False)])
+def test_which_ends_bring_a_job_back(restarts, code, is_requeued, cluster, tmp_path):
+    job = start({**cluster, "SLURM_RESTART_COUNT": str(restarts)}, tmp_path / "log", "sh", "-c", f"exit {code}")
+    assert job.wait(SECONDS) == code
+    assert ("scontrol requeue" in (tmp_path / "calls").read_text()) == is_requeued
+
+
+def test_each_process_learns_its_place_and_reads_a_copy_on_its_node(cluster, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dict.txt").write_text("word 1\n")
+    local = {"DATA": str(tmp_path / "data"), "LOCAL": str(tmp_path / "disk" / "data")}
+    show = 'echo "$RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR $DATA" > "$OUT/$RANK"; cat "$DATA/dict.txt"'
+    job = start({**cluster, **local, "OUT": str(tmp_path)}, tmp_path / "log", "bash", "-c", show)
+    assert job.wait(SECONDS) == 0
+    assert (tmp_path / "log").read_text() == "word 1\n" * 2
+    found = [(tmp_path / rank).read_text() for rank in "01"]
+    assert found == [f"{rank} {rank} 2 127.0.0.1 {local['LOCAL']}\n" for rank in "01"]
+    assert (tmp_path / "calls").read_text().splitlines()[0] == "srun --ntasks=1 --ntasks-per-node=1"
