@@ -19,16 +19,22 @@ _DELETED = re.compile(r"checkpoint(\d+|_\d+_\d+|\.best_.*)\.pt")  # what `--keep
 def remove_orphans(path: str | Path) -> None:
     """Remove shards that no shared part names: of the one at `path`, or of a run's checkpoints in that folder.
 
-    In a folder, what lies there without a shared part is removed only if its name is of a kind that a run itself makes
-    and deletes: another shared part may be on its way.
+    A file whose name does not end in `.pt` has no shards. In a folder, what lies there without a shared part is removed
+    only if its name is of a kind that a run itself makes and deletes: another shared part may be on its way.
     """
     path = Path(path)
     with suppress(OSError):
-        for folder in expert_folders_in(path) if path.is_dir() else [expert_folder(path)]:
+        for folder in _expert_folders(path):
             shared_part = folder.with_suffix(".pt")
             expected = shared_part.exists() or not path.is_dir() or _DELETED.fullmatch(shared_part.name)
             if folder.is_dir() and not folder.is_symlink() and expected:
                 _remove_orphans_in(folder, shared_part)
+
+
+def _expert_folders(path: Path) -> list[Path]:
+    if path.is_dir():
+        return expert_folders_in(path)
+    return [expert_folder(path)] if path.suffix == ".pt" else []
 
 
 def _remove_orphans_in(folder: Path, shared_part: Path) -> None:

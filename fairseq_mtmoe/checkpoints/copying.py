@@ -1,4 +1,4 @@
-"""A checkpoint under another name, with its expert shards: copied, or with some of its values changed."""
+"""A checkpoint in another one's place, with its expert shards or whole: copied, changed, or made of others."""
 
 from __future__ import annotations
 
@@ -26,6 +26,16 @@ def copy_with_experts(source: str | Path, target: str | Path) -> None:
         file_io.copy_open(file, str(target))
 
 
+def save_whole(state: State, target: str | Path) -> None:
+    """Write a state with all its experts to `target`, completely or not at all; shards of what was there are removed.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    file_io.save(state, str(target))
+    remove_orphans(target)
+
+
 def save_with_experts(state: State, source: str | Path, target: str | Path) -> None:
     """Write a state to `target`, completely or not at all; if it is a shared part, with the shards beside `source`.
 
@@ -45,9 +55,7 @@ def _shards_beside(target: str | Path, source: str | Path, state: State) -> Iter
                 _link(here, there)
         yield
     finally:
-        if Path(target).suffix == ".pt":
-            # This opens the target anew: after an error it is what it was before.
-            remove_orphans(target)
+        remove_orphans(target)  # which opens the target anew: after an error it is what it was before
 
 
 def _link(source: Path, target: Path) -> None:

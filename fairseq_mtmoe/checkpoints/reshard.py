@@ -11,6 +11,7 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.assemble import load_mapped, whole
 from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
+from fairseq_mtmoe.checkpoints.copying import save_whole
 from fairseq_mtmoe.checkpoints.layout import expert_folder, new_id, with_shard_list
 from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.checkpoints.shards import ShardReader, write_shard
@@ -58,9 +59,7 @@ def write_whole(source: Path, target: Path) -> None:
     """
     state = load_mapped(source)
     _count(source, state)
-    file_io.save(whole(source, state), str(target))
-    if target.suffix == ".pt":
-        remove_orphans(target)
+    save_whole(whole(source, state), target)
 
 
 def parameters_of(model: dict[str, Tensor]) -> Parameters:

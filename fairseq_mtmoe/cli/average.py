@@ -37,8 +37,8 @@ def command(
     The checkpoints may have their experts in files of their own; the output is one file, for fairseq-generate with
     --user-dir fairseq_mtmoe, and has no optimizer's state. All else is from the first, with --num-… the newest.
     """
-    from fairseq_mtmoe.checkpoints import average, file_io
-    from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
+    from fairseq_mtmoe.checkpoints import average
+    from fairseq_mtmoe.checkpoints.copying import save_whole
 
     paths = [*inputs, *more]
     counts = [count for count in (num_epoch_checkpoints, num_update_checkpoints) if count is not None]
@@ -56,8 +56,6 @@ def command(
     output_file("--output", output, overwrite)
     console = Console(stderr=True)
     state = average.average(track(paths, "averaging", console=console, disable=not console.is_terminal))
-    file_io.save(state, str(output))
-    if output.suffix == ".pt":
-        remove_orphans(output)  # of the experts of what was there before
+    save_whole(state, output)
     names = ", ".join(map(str, paths))
     click.echo(f"{output}: the mean of {names}; one file, without an optimizer's state")

@@ -57,7 +57,7 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     from fairseq_mtmoe.checkpoints import building, file_io
-    from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
+    from fairseq_mtmoe.checkpoints.copying import save_whole
     from fairseq_mtmoe.sparsify.upcycle import upcycle
 
     checkpoint = file_io.load(str(dense))
@@ -65,8 +65,6 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
     with building.choosing("model"):
         building.admit(dense, checkpoint)
         result = upcycle(model, checkpoint, given, seed)
-    file_io.save(result, str(sparse))
-    if sparse.suffix == ".pt":
-        remove_orphans(sparse)  # of the experts of what was there before
+    save_whole(result, sparse)
     moments = "with" if "last_optimizer_state" in result else "without"
     click.echo(f"{sparse}: {options['num_experts']} experts per layer, {moments} the optimizer's moments")

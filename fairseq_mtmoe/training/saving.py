@@ -212,7 +212,7 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
             _expect_files(folder, entries, trainer.cfg.checkpoint.save_dir)
             file_io.save_anywhere(layout.with_shard_list(shared_part, save_id, entries), filename)
     except Exception:
-        if leads and Path(filename).suffix == ".pt":
+        if leads:
             remove_orphans(filename)
         raise
     return str(Path(filename).absolute())

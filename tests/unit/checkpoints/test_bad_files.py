@@ -18,7 +18,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
 from tests.helpers.models import SIZES, TASKS, moe_model
 
-SEAL = 77
+COMMENT = 77
 FLIPS_PER_REGION, TRUNCATIONS = 60, 120
 EXECUTING = {"exec", "pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen"}
 WAYS_IN = (
@@ -93,14 +93,14 @@ def regions(path: Path) -> dict[str, list[range]]:
         end = start + record.file_size
         content.append(range(start, end))
     headers.append(range(end, directory))
-    last = len(data) - SEAL if data[-SEAL:].startswith(b"mtmoe") else len(data)
+    last = len(data) - COMMENT if data[-COMMENT:].startswith(b"mtmoe") else len(data)
     tail = data.index(b"PK\x06\x06", directory)
     return {
         "content": content,
         "headers and padding": headers,
         "directory": [range(directory, tail)],
         "last records": [range(tail, last)],
-        "seal": [range(last, len(data))],
+        "checksum": [range(last, len(data))],
     }
 
 
@@ -115,7 +115,7 @@ def draws(path: Path, seed: int) -> list[tuple[str, bytes]]:
             flipped = bytearray(data)
             flipped[offset] ^= 1 << draw.randrange(8)
             damaged.append((region, bytes(flipped)))
-    lengths = [*range(5), *(len(data) - size for size in (1, 2, 22, 64, SEAL, SEAL + 2, SEAL + 22))]
+    lengths = [*range(5), *(len(data) - size for size in (1, 2, 22, 64, COMMENT, COMMENT + 2, COMMENT + 22))]
     lengths += [draw.randrange(len(data)) for _ in range(TRUNCATIONS - len(lengths))]
     return damaged + [("truncated", data[:length]) for length in lengths]
 
@@ -147,7 +147,7 @@ def test_regions_are_the_whole_file(state, tmp_path):
     assert places == list(range(path.stat().st_size))
 
 
-def test_no_damage_to_a_sealed_file_is_accepted(state, tmp_path):
+def test_no_damage_to_a_file_with_checksum_is_accepted(state, tmp_path):
     path, older = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint1.pt"
     write_and_load(state, path, file_io.save)
     file_io.save({"n": 1}, str(older))
@@ -160,15 +160,15 @@ def test_no_damage_to_a_sealed_file_is_accepted(state, tmp_path):
             f"is truncated or damaged; use an older one: the newest good one beside it is `{older}`."
         )
         refused[region] += 1
-    assert refused == {**dict.fromkeys(regions_of_sealed(), FLIPS_PER_REGION), "truncated": TRUNCATIONS}
+    assert refused == {**dict.fromkeys(regions_with_checksum(), FLIPS_PER_REGION), "truncated": TRUNCATIONS}
     assert sum(refused.values()) == 420 and not WATCH.seen
 
 
-def regions_of_sealed() -> tuple[str, ...]:
-    return ("content", "headers and padding", "directory", "last records", "seal")
+def regions_with_checksum() -> tuple[str, ...]:
+    return ("content", "headers and padding", "directory", "last records", "checksum")
 
 
-def test_damage_to_an_unsealed_file_is_refused_or_without_effect(state, tmp_path):
+def test_damage_to_a_file_without_checksum_is_refused_or_without_effect(state, tmp_path):
     path = tmp_path / "checkpoint_last.pt"
     write_and_load(state, path, torch.save)
     refused, harmless = dict.fromkeys((*regions(path), "truncated"), 0), dict.fromkeys(regions(path), 0)
@@ -196,11 +196,11 @@ class MakeFolder:
         return (os.mkdir, (str(self.path),))
 
 
-@pytest.mark.parametrize("kind", ["archive", "sealed", "before archives", "pickle"])
+@pytest.mark.parametrize("kind", ["archive", "with checksum", "before archives", "pickle"])
 def test_a_bomb_does_not_go_off_damaged_or_not(tmp_path, kind):
     path, proof, draw = tmp_path / "checkpoint_last.pt", tmp_path / "executed", random.Random(3)
     bomb = {"model": MakeFolder(proof), "w": torch.arange(20.0)}
-    if kind == "sealed":
+    if kind == "with checksum":
         file_io.save(bomb, str(path))
     elif kind == "pickle":
         path.write_bytes(pickle.dumps(bomb))

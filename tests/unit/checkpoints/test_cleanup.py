@@ -47,3 +47,11 @@ def test_all_stays_beside_a_shared_part_that_cannot_be_read(parts):
     parts.write_bytes(parts.read_bytes()[:-3000])
     remove_orphans(parts)
     assert stale.exists() and len(files_of(parts)) == 3
+
+
+def test_a_file_of_another_name_has_no_shards(tmp_path):
+    file = tmp_path / "model.experts" / "0123456789abcdef" / "0-1.pt"
+    file.parent.mkdir(parents=True)
+    file.write_text("x")
+    remove_orphans(tmp_path / "model.bin")
+    assert file.exists()

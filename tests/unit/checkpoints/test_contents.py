@@ -125,13 +125,13 @@ def test_an_archive_that_grows_is_refused(tmp_path):
     with pytest.raises(UserError, match="records as torch writes them"), open(path, "rb") as file:
         contents.read(path, file)
     refused(path, "is truncated or damaged")
-    file_io.save({"n": 1}, str(tmp_path / "sealed.pt"))
-    seal_of(path)
+    file_io.save({"n": 1}, str(tmp_path / "other.pt"))
+    add_checksum(path)
     for load in LOADERS.values():
         refused(path, "records as torch writes them, but holds compressed or overlapping ones", load)
 
 
-def seal_of(path) -> None:
+def add_checksum(path) -> None:
     checksum.write_checksum(path)
     assert verify(path)
 
@@ -238,7 +238,7 @@ def test_experts_in_other_numbers_than_are_named_are_refused(tmp_path):
 
 
 def test_no_odd_file_does_harm(tmp_path):
-    """Random changes to good files of both formats, sealed again: loaded or refused in a sentence, never executed."""
+    """Random changes to files of both formats, with new checksums: loaded or refused in a sentence, never executed."""
     draw, path, loaded = random.Random(1), tmp_path / "checkpoint_last.pt", 0
     state = checkpoint(model={f"layer.{i}": torch.zeros(2) for i in range(20)}, task_state={"langs": ["a", "b"]})
     for old in (False, True):

@@ -94,7 +94,7 @@ LOADERS = {
 
 
 @pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS)
-@pytest.mark.parametrize("save", [file_io.save, torch.save], ids=["sealed", "stock"])
+@pytest.mark.parametrize("save", [file_io.save, torch.save], ids=["ours", "stock"])
 def test_every_way_to_load_refuses_a_flipped_weight_and_offers_an_older_file(tmp_path, save, load):
     older, path = str(tmp_path / "checkpoint1.pt"), str(tmp_path / "checkpoint_last.pt")
     save(fairseq_state(), older)
@@ -109,7 +109,7 @@ def test_every_way_to_load_refuses_a_flipped_weight_and_offers_an_older_file(tmp
     )
 
 
-def test_a_saved_file_is_sealed(tmp_path):
+def test_a_saved_file_has_a_checksum(tmp_path):
     path = str(tmp_path / "checkpoint.pt")
     assert file_io.save(state(), path) == verify(path)
 
@@ -121,7 +121,7 @@ def test_a_file_from_before_archives_loads(tmp_path):
         assert load(path)["model"]["w"].shape == (1000,)
 
 
-def test_a_copy_is_sealed_and_a_damaged_one_is_not_made(tmp_path):
+def test_a_copy_has_a_checksum_and_a_damaged_one_is_not_made(tmp_path):
     last, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
     file_io.save(state(), str(last))
     file_io.copy(str(last), str(best))
@@ -192,7 +192,7 @@ def test_a_whole_file_that_is_no_checkpoint_is_not_called_damaged(tmp_path):
         UserError, match=r"0-3\.pt` must be .* it is whole, but loading it ends in .*KeyError: 'best_loss'"
     ):
         checkpoint_utils.load_checkpoint_to_cpu(path)
-    torch.save({"experts": {}}, path)  # it has no seal
+    torch.save({"experts": {}}, path)  # it has no checksum
     with pytest.raises(
         UserError, match=r"it may be truncated or damaged, but loading it ends in .*KeyError: 'best_loss'"
     ):

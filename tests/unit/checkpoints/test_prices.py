@@ -72,7 +72,7 @@ def test_putting_them_changes_nothing_else():
     assert "ema" not in put_prices({**state, "extra_state": {}}, prices, None)["extra_state"]
 
 
-def test_a_trunk_gets_them_too_and_keeps_its_experts(tmp_path):
+def test_a_shared_part_gets_them_too_and_keeps_its_experts(tmp_path):
     state, parameters = priced(updates=0)
     prices = prices_of(priced()[0]["model"])
     source, target = tmp_path / "source.pt", tmp_path / "target.pt"
@@ -83,7 +83,7 @@ def test_a_trunk_gets_them_too_and_keeps_its_experts(tmp_path):
         assert len(list(expert_folder(path).glob("*/*.pt"))) == 2 and len(list(expert_folder(path).iterdir())) == 1
 
 
-def test_a_trunk_whose_experts_are_gone_leaves_what_was_there(tmp_path):
+def test_a_shared_part_whose_shards_are_gone_leaves_what_was_there(tmp_path):
     state, parameters = priced()
     source, target = tmp_path / "source.pt", tmp_path / "target.pt"
     shared_part = write_in_parts(source, state, parameters, 2)

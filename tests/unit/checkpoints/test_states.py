@@ -14,7 +14,7 @@ FC1 = "decoder.layers.1.moe.experts.fc1_weight"
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_the_trunk_has_no_experts_and_the_content_nothing_else(flat):
+def test_the_shared_part_has_no_experts_and_the_content_nothing_else(flat):
     state, parameters = trained(4, flat)
     original = copy.deepcopy(state)
     placement = placements(4, 2)[1]
@@ -49,7 +49,7 @@ def test_the_trunk_has_no_experts_and_the_content_nothing_else(flat):
     assert content["optimizer"][FC1]["exp_avg"].shape == (2, 24, 16) and content["optimizer"][FC1]["step"] == 2
 
 
-def test_what_a_trunk_saves_of_a_vector_is_no_more_than_its_own_part():
+def test_what_a_shared_part_saves_of_a_vector_is_no_more_than_its_own_part():
     state, parameters = trained(4, flat=True)
     shared_part, _ = split(state, ExpertPlacement(4, 0, 4), parameters)
     for entry in shared_part["last_optimizer_state"]["state"].values():
