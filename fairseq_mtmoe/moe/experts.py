@@ -15,7 +15,12 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
-from fairseq_mtmoe.moe.grouped_matmul.operators import ends_at_hand, grouped_linear, grouped_relu_network, reads_ends
+from fairseq_mtmoe.moe.grouped_matmul.operators import (
+    ends_at_hand,
+    grouped_linear,
+    grouped_relu_network,
+    takes_host_ends,
+)
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 
@@ -95,7 +100,7 @@ class ExpertBank(nn.Module):
 
         The other arguments are as in `DispatchPlan`.
         """
-        if host_ends_N is not None and reads_ends(rows_TH, self.fc1_weight, most):
+        if host_ends_N is not None and takes_host_ends(rows_TH, self.fc1_weight, most):
             ends_N = host_ends_N
         drops = self.training and self.dropout > 0
         if self.activation is F.relu and not drops:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 GROUPED_MM_MAJORS = (9, 10)  # compute capabilities that have a kernel; elsewhere torch has a loop, which waits
+
+TRITON_MAJOR = 8  # the first whose tensor cores take bfloat16
 
 
 class Form(Enum):
@@ -50,6 +53,19 @@ def is_on_cpu(tensor: Tensor) -> bool:
 def is_on_gpu(tensor: Tensor) -> bool:
     """Whether a tensor truly is in a GPU's memory, whatever form computations take: CUDA's own tools need that."""
     return tensor.device.type == "cuda"
+
+
+def has_triton(tensor: Tensor) -> bool:
+    """Whether Triton's kernels can be used where a tensor truly is; torch's builds for CUDA bring Triton along."""
+    if not is_on_gpu(tensor) or find_spec("triton") is None:
+        return False
+    major, _ = torch.cuda.get_device_capability(tensor.device)
+    return major >= TRITON_MAJOR
+
+
+def rounds_to_tf32() -> bool:
+    """Whether products in float32 may go to a GPU's tensor cores, which round their operands: as torch is told."""
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 @contextmanager

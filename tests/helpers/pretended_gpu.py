@@ -174,6 +174,8 @@ def pretended_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[GpuRules]:
             stack.enter_context(patch.object(torch.cuda, name, value))
         for name, value in (("is_available", lambda: True), ("current_accelerator", lambda: CUDA)):
             stack.enter_context(patch.object(torch.accelerator, name, value))
+        # A kernel would look for a GPU's memory.
+        stack.enter_context(patch("fairseq_mtmoe.moe.grouped_matmul.ways.has_triton", lambda tensor: False))
         stack.enter_context(rules)
         yield rules
 

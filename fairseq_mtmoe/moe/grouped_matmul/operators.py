@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_mtmoe.moe.form import form_for
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
-from fairseq_mtmoe.moe.grouped_matmul.ways import ONE_BY_ONE, sum_in_one, sum_one_by_one, way_for
+from fairseq_mtmoe.moe.grouped_matmul.ways import BY_TRITON, ONE_BY_ONE, Way, sum_in_one, sum_one_by_one, way_for
 
 
 def grouped_linear(
@@ -26,7 +26,7 @@ def grouped_linear(
     Args:
         rows_TI: rows sorted by group.
         ends_N: the row at which each group ends, (N,), long, not falling, at most T; for rows on a GPU it may be on the
-            CPU where `reads_ends` says so.
+            CPU where `takes_host_ends` says so.
         weight_NOI: a matrix for each group; views of it are read, it is never copied.
         bias_NO: a bias for each group.
         most: rows that no group has more of, if that is known without looking.
@@ -61,17 +61,35 @@ def grouped_relu_network(
     return output
 
 
+def takes_host_ends(rows: Tensor, weight: Tensor, most: int | None = None) -> bool:
+    """Whether the ends of groups of rows on a GPU, if the host knows them, are best left there."""
+    return _way_before_cast(rows, weight, most) in (ONE_BY_ONE, BY_TRITON)
+
+
 def reads_ends(rows: Tensor, weight: Tensor, most: int | None = None) -> bool:
     """Whether the host reads where the groups of rows on a GPU end, which it must wait for unless it knows already."""
-    if form_for(rows).has_values_at_hand:
-        return False
-    operands = _as_autocast_wants(rows[:0], weight[:0])  # their types and widths, without casting values
-    return way_for(*operands, groups=len(weight), most=most) is ONE_BY_ONE
+    return _way_before_cast(rows, weight, most) is ONE_BY_ONE
 
 
 def ends_at_hand(ends: Tensor, rows: Tensor, weight: Tensor, most: int | None) -> Tensor:
     """The ends where they will be read: brought to the host once, for the backward pass and further products too."""
     return ends if torch.compiler.is_compiling() or not reads_ends(rows, weight, most) else ends.cpu()
+
+
+def _way_before_cast(rows: Tensor, weight: Tensor, most: int | None) -> Way | None:
+    """How a GPU will multiply these when autocast has had its way with them."""
+    if form_for(rows).has_values_at_hand:
+        return None
+    device = rows.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
+    return way_for(rows, weight, groups=len(weight), most=most, dtype=dtype)
+
+
+def _way(first: Tensor, second: Tensor, ends: Tensor, most: int | None) -> Way:
+    """How to multiply these, with ends that may be on the host."""
+    if ends.device != first.device:
+        return ONE_BY_ONE
+    return way_for(first, second, groups=len(ends), most=most)
 
 
 class _ReluNetwork(torch.autograd.Function):
@@ -117,7 +135,7 @@ def _weight_gradient(
     if buffers is None or torch.compiler.is_compiling():
         outer: Tensor = _outer(grad, rows, ends, most)
         return outer
-    return way_for(grad, rows, groups=len(ends), most=most).outer(grad, rows, ends, buffers.new_empty)
+    return _way(grad, rows, ends, most).outer(grad, rows, ends, buffers.new_empty)
 
 
 def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
@@ -130,13 +148,13 @@ def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
 
 @torch.library.custom_op("mtmoe::grouped_linear", mutates_args=())
 def _linear(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None, most: int | None) -> Tensor:
-    return way_for(rows, weight, groups=len(ends), most=most).linear(rows, ends, weight, bias)
+    return _way(rows, weight, ends, most).linear(rows, ends, weight, bias)
 
 
 @torch.library.custom_op("mtmoe::grouped_outer", mutates_args=())
 def _outer(grad: Tensor, rows: Tensor, ends: Tensor, most: int | None) -> Tensor:
     """The gradient of the weights, (N, O, I): the sum over each group's rows of `grad_O · row_I`."""
-    return way_for(grad, rows, groups=len(ends), most=most).outer(grad, rows, ends, Tensor.new_empty)
+    return _way(grad, rows, ends, most).outer(grad, rows, ends, Tensor.new_empty)
 
 
 @torch.library.custom_op("mtmoe::grouped_sum", mutates_args=())

@@ -1,25 +1,29 @@
 """Ways to multiply sorted rows with a matrix per group, and which of them is the fastest for what operands.
 
-There are four, and tests compare them: one product after the other, anywhere; all in one call of MKL, on a CPU; torch's
-grouped product in one kernel, on a GPU; and, on a GPU without that kernel, one product of groups filled up to equal
-sizes, if it is known what no group has more of. The last two do not wait for the ends.
+There are five, and tests compare them: one product after the other, anywhere; all in one call of MKL, on a CPU; torch's
+grouped product in one kernel, on a GPU; and, where a GPU has no such kernel, one product of groups filled up to equal
+sizes, if it is known what no group has more of, or else a kernel of our own. The last three do not wait for the ends.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.form import Form, form_for
+from fairseq_mtmoe.moe.form import Form, form_for, has_triton, rounds_to_tf32
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
+
+logger = logging.getLogger(__name__)
 
 GROUPED_MM_ALIGNMENT = 16  # bytes, of a row of any operand
 GROUPED_MM_GROUPS = 1023  # more than these it refuses
+FEW_ROWS = 1024  # their products cost less than to wait for the ends, even without tensor cores
 PIECE = 256  # rows of a large group that one core computes at a time
 SLICES = 4  # of a weight's gradient where few groups have most of the rows, half as many elsewhere
 NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
@@ -166,6 +170,18 @@ def _starts(ends: Tensor) -> Tensor:
     return torch.cat([ends.new_zeros(1), ends[:-1]])
 
 
+def _linear_by_triton(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
+
+    return triton_kernels.linear(rows, ends, weight, bias)
+
+
+def _outer_by_triton(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
+    from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
+
+    return triton_kernels.outer(grad, rows, ends, new)
+
+
 def sum_one_by_one(grad: Tensor, ends: Tensor) -> Tensor:
     """The sum of each group's rows, one after the other."""
     out = grad.new_empty(len(ends), grad.shape[1])
@@ -191,6 +207,7 @@ def _group_of_rows(num_rows: int, ends: Tensor) -> Tensor:
 ONE_BY_ONE = Way(_linear_one_by_one, _outer_one_by_one)
 BATCHED = Way(_linear_batched, _outer_batched)
 IN_ONE = Way(_linear_in_one, _outer_in_one)
+BY_TRITON = Way(_linear_by_triton, _outer_by_triton)
 
 
 def filled_way(most: int) -> Way:
@@ -198,20 +215,57 @@ def filled_way(most: int) -> Way:
     return Way(partial(_linear_filled, most), partial(_outer_filled, most))
 
 
-def way_for(*operands: Tensor, groups: int, most: int | None = None) -> Way:
-    """The fastest way for operands of this type and device in so many groups, of at most `most` rows, if known."""
-    form = form_for(operands[0])
+def way_for(*operands: Tensor, groups: int, most: int | None = None, dtype: torch.dtype | None = None) -> Way:
+    """The fastest way for operands of this type and device.
+
+    Args:
+        operands: rows first.
+        groups: how many there are.
+        most: rows that no group has more of, if that is known.
+        dtype: the type that the operands will have been cast to, if they are still of another.
+    """
+    first = operands[0]
+    form, dtype = form_for(first), dtype or first.dtype
     if form is Form.CPU:
         return BATCHED if has_batched_products(*operands) else ONE_BY_ONE
-    if form is Form.GPU_WITH_GROUPED_MM and groups <= GROUPED_MM_GROUPS and _takes_grouped_mm(*operands):
+    if form is Form.GPU_WITH_GROUPED_MM and groups <= GROUPED_MM_GROUPS and _takes_grouped_mm(dtype, operands):
         return IN_ONE
-    return ONE_BY_ONE if most is None else filled_way(most)
+    if most is not None:
+        return filled_way(most)
+    if has_triton(first) and _is_fast_by_triton(dtype, len(first)) and is_right_by_triton(dtype, first.device):
+        return BY_TRITON
+    return ONE_BY_ONE
 
 
-def _takes_grouped_mm(*operands: Tensor) -> bool:
+def _takes_grouped_mm(dtype: torch.dtype, operands: Sequence[Tensor]) -> bool:
     """Whether torch's grouped product takes such operands, and those of its gradients."""
-    first = operands[0]
-    if first.dtype != torch.bfloat16 or not hasattr(F, "grouped_mm"):
+    if dtype != torch.bfloat16 or not hasattr(F, "grouped_mm"):
         return False
-    per_step = GROUPED_MM_ALIGNMENT // first.element_size()
+    per_step = GROUPED_MM_ALIGNMENT // dtype.itemsize
     return all(size % per_step == 0 for operand in operands for size in operand.shape[1:])
+
+
+def _is_fast_by_triton(dtype: torch.dtype, num_rows: int) -> bool:
+    """Whether tensor cores multiply such operands, or there is little to multiply."""
+    if dtype == torch.float32:
+        return num_rows <= FEW_ROWS or rounds_to_tf32()
+    return dtype in (torch.float16, torch.bfloat16)
+
+
+@cache
+def is_right_by_triton(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether Triton's products and gradients are right there; tried out once, since it compiles them on the spot."""
+    ends = torch.tensor([7, 7, 20], device=device)  # of 24 rows
+    rows, grad = (torch.linspace(-1, 1, 24 * 32, device=device).view(24, 32).roll(by, 1).to(dtype) for by in (0, 5))
+    weight = torch.stack([rows[:20], grad[:20], rows[4:]]).mT[:, :, :16].contiguous()
+    operands = ((rows[:, :16].contiguous(), ends, weight, weight[:, :, 0]), (grad, rows, ends, Tensor.new_empty))
+    try:
+        found = [BY_TRITON.linear(*operands[0]), BY_TRITON.outer(*operands[1])]
+    except Exception:  # no compiler, another version's interface, …
+        logger.warning("Triton's kernels cannot be used: experts go one by one.", exc_info=True)
+        return False
+    right = [ONE_BY_ONE.linear(*operands[0]), ONE_BY_ONE.outer(*operands[1])]
+    is_right = all(torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, right, strict=True))
+    if not is_right:
+        logger.warning("Triton's kernels give wrong products: experts go one by one.")
+    return is_right

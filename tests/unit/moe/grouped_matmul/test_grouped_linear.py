@@ -1,5 +1,7 @@
 """Grouped products: all ways to compute them agree with plain ones, in values and in every gradient."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -10,6 +12,7 @@ from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear, grouped_relu_network, reads_ends
 from fairseq_mtmoe.moe.grouped_matmul.ways import (
     BATCHED,
+    BY_TRITON,
     IN_ONE,
     ONE_BY_ONE,
     filled_way,
@@ -34,6 +37,8 @@ if hasattr(F, "grouped_mm"):
     WAYS["in one"] = IN_ONE
 if has_batched_products(torch.zeros(1)):
     WAYS["batched"] = BATCHED
+if find_spec("triton"):
+    WAYS["by Triton"] = BY_TRITON
 
 
 def example(name, bias=True):

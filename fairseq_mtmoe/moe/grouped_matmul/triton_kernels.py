@@ -1,0 +1,173 @@
+"""Kernels for products of sorted rows with a matrix per group, in Triton, which comes with torch's builds for CUDA.
+
+They are for GPUs on which torch's own grouped product has no kernel (A100, L40) and for what that kernel does not take:
+float16, float32, widths that are not aligned, very many groups. Nobody waits for the ends: there are as many programs
+as any groups of so many rows could need, and each finds its rows by itself. Sums are in float32; bias and the zeros of
+rows that belong to no group are written with the product.
+
+Importing this imports Triton; `ways.py` does so where it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fairseq_mtmoe.moe.form import rounds_to_tf32
+
+STEP_BYTES = 128  # of the inner dimension that a program multiplies at a time: the same whatever is the fastest tile
+FEWEST, MOST = 16, 128  # rows of a tile
+
+
+@no_type_check  # Triton reads it, not Python
+def _linear(
+    rows,
+    ends,
+    weight,
+    bias,
+    out,
+    num_rows,
+    num_groups,
+    num_outputs,
+    num_inputs,
+    stride_group,
+    stride_output,
+    stride_input,
+    HAS_BIAS: tl.constexpr,
+    GROUPS: tl.constexpr,  # a power of two above the number of groups
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One tile of the output. Tiles are those of the first group, then of the second …; then rows of no group."""
+    columns_of_tiles = tl.cdiv(num_outputs, COLUMNS)
+    tile = tl.program_id(0) // columns_of_tiles
+    column = tl.program_id(0) % columns_of_tiles * COLUMNS + tl.arange(0, COLUMNS)
+
+    groups = tl.arange(0, GROUPS)
+    end_of = tl.load(ends + groups, mask=groups < num_groups, other=num_rows).to(tl.int32)
+    start_of = tl.load(ends + groups - 1, mask=(groups > 0) & (groups <= num_groups), other=0).to(tl.int32)
+    start_of = tl.where(groups > num_groups, num_rows, start_of)
+    tiles = (end_of - start_of + ROWS - 1) // ROWS
+    tiles_end = tl.cumsum(tiles, 0)
+    is_mine = (tile < tiles_end) & (tile >= tiles_end - tiles)
+    group = tl.sum(tl.where(is_mine, groups, 0), 0)
+    start = tl.sum(tl.where(is_mine, start_of + (tile - tiles_end + tiles) * ROWS, 0), 0)
+    end = tl.sum(tl.where(is_mine, end_of, 0), 0)  # 0 where there is no such tile
+
+    row = start + tl.arange(0, ROWS)
+    step = tl.arange(0, STEP)
+    is_row, is_column = (row < end)[:, None], (column < num_outputs)[None, :]
+    left = rows + row[:, None].to(tl.int64) * num_inputs + step[None, :]
+    right = weight + group.to(tl.int64) * stride_group + column[None, :] * stride_output + step[:, None] * stride_input
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    # Rows of no group have no matrix, and a tile that there is not has no rows: neither has a step to go.
+    steps = tl.where((group < num_groups) & (start < end), tl.cdiv(num_inputs, STEP), 0)
+    for done in range(0, steps):
+        left_over = num_inputs - done * STEP
+        a = tl.load(left, mask=is_row & (step[None, :] < left_over), other=0.0)
+        b = tl.load(right, mask=(step[:, None] < left_over) & is_column, other=0.0)
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+        left += STEP
+        right += STEP * stride_input
+    if HAS_BIAS:
+        biases = tl.where(group < num_groups, num_outputs, 0)
+        bias += group.to(tl.int64) * num_outputs
+        total += tl.load(bias + column, mask=column < biases, other=0.0)[None, :]
+    place = row[:, None].to(tl.int64) * num_outputs + column[None, :]
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=is_row & is_column)
+
+
+@no_type_check
+def _outer(
+    grad,
+    rows,
+    ends,
+    out,
+    num_outputs,
+    num_inputs,
+    ROWS: tl.constexpr,  # of a tile of the result, which has `num_outputs` rows
+    COLUMNS: tl.constexpr,
+    STEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One tile of one group's gradient: the sum over the group's rows."""
+    tiles_across, tiles_down = tl.cdiv(num_inputs, COLUMNS), tl.cdiv(num_outputs, ROWS)
+    group = tl.program_id(0) // (tiles_across * tiles_down)
+    tile = tl.program_id(0) % (tiles_across * tiles_down)
+    row = tile // tiles_across * ROWS + tl.arange(0, ROWS)
+    column = tile % tiles_across * COLUMNS + tl.arange(0, COLUMNS)
+    end = tl.load(ends + group)
+    start = tl.load(ends + group - 1, mask=group > 0, other=0)
+
+    step = start + tl.arange(0, STEP)
+    is_row, is_column = (row < num_outputs)[:, None], (column < num_inputs)[None, :]
+    left = grad + step[None, :] * num_outputs + row[:, None]
+    right = rows + step[:, None] * num_inputs + column[None, :]
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for done in range(0, tl.cdiv(end - start, STEP)):
+        left_over = end - start - done * STEP
+        is_left = tl.arange(0, STEP) < left_over
+        a = tl.load(left, mask=is_row & is_left[None, :], other=0.0)
+        b = tl.load(right, mask=is_left[:, None] & is_column, other=0.0)
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+        left += STEP * num_outputs
+        right += STEP * num_inputs
+    place = (group.to(tl.int64) * num_outputs + row[:, None]) * num_inputs + column[None, :]
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=is_row & is_column)
+
+
+def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -> Any:
+    """The kernel, which tries all tiles when an argument of `key` is new to it, and keeps the fastest."""
+    configurations = [triton.Config(tile, num_warps=warps, num_stages=3) for tile in tiles for warps in (4, 8)]
+    if triton.knobs.runtime.interpret:  # on a CPU, for tests: nothing is fast
+        configurations = configurations[:1]
+    kernel = triton.jit(function, do_not_specialize=["num_rows"])  # they are others in each batch
+    return triton.autotune(configurations, key=list(key))(kernel)
+
+
+SIZES = ("num_outputs", "num_inputs")
+_linear_kernel = _tuned(_linear, [{"COLUMNS": 64}, {"COLUMNS": 128}], (*SIZES, "ROWS", "stride_input"))
+_outer_kernel = _tuned(_outer, [{"ROWS": 64, "COLUMNS": 64}, {"ROWS": 128, "COLUMNS": 128}], SIZES)
+
+
+def linear(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """See `ways.Way`."""
+    rows = rows.contiguous()
+    (num_rows, num_inputs), (num_groups, num_outputs) = rows.shape, weight.shape[:2]
+    out = rows.new_empty(num_rows, num_outputs)
+    if out.numel() == 0:
+        return out
+    per_tile = min(max(triton.next_power_of_2(num_rows // num_groups), FEWEST), MOST)
+    most_tiles = num_rows // per_tile + num_groups + 1  # each group's last may be smaller
+    with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+        _linear_kernel[lambda tile: (most_tiles * triton.cdiv(num_outputs, tile["COLUMNS"]),)](
+            rows, ends, weight, weight if bias is None else bias.contiguous(), out,
+            num_rows, num_groups, num_outputs, num_inputs, *weight.stride(),
+            HAS_BIAS=bias is not None, GROUPS=triton.next_power_of_2(num_groups + 1), ROWS=per_tile,
+            STEP=STEP_BYTES // rows.element_size(), PRECISION="tf32" if rounds_to_tf32() else "ieee",
+        )  # fmt: skip
+    return out
+
+
+def outer(grad: Tensor, rows: Tensor, ends: Tensor, new: Callable[[Tensor, Sequence[int]], Tensor]) -> Tensor:
+    """See `ways.Way`."""
+    grad, rows = grad.contiguous(), rows.contiguous()
+    num_groups, num_outputs, num_inputs = len(ends), grad.shape[1], rows.shape[1]
+    out = new(grad, (num_groups, num_outputs, num_inputs))
+
+    def grid(tile: dict[str, int]) -> tuple[int]:
+        return (num_groups * triton.cdiv(num_outputs, tile["ROWS"]) * triton.cdiv(num_inputs, tile["COLUMNS"]),)
+
+    with torch.cuda.device_of(grad):  # type: ignore[no-untyped-call]
+        _outer_kernel[grid](
+            grad, rows, ends, out, num_outputs, num_inputs,
+            STEP=STEP_BYTES // grad.element_size(), PRECISION="tf32" if rounds_to_tf32() else "ieee",
+        )  # fmt: skip
+    return out

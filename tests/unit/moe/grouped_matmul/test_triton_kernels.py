@@ -1,0 +1,137 @@
+"""The kernels in Triton, interpreted on a CPU, against one product after the other; and where they are used.
+
+Triton comes with torch's builds for CUDA; elsewhere `pip install triton` lets all of these run.
+"""
+
+from functools import partial
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from fairseq_mtmoe.moe.form import Form, form_everywhere, has_triton
+from fairseq_mtmoe.moe.grouped_matmul import ways
+from fairseq_mtmoe.moe.grouped_matmul.operators import reads_ends, takes_host_ends
+from fairseq_mtmoe.moe.grouped_matmul.ways import BY_TRITON, IN_ONE, ONE_BY_ONE, way_for
+from tests.helpers.pretended_gpu import pretended_gpu
+
+with_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+# Sizes that are no multiple of a tile's, in all three directions; tiles of the fewest rows and of the most.
+GROUPS = {
+    "few rows": ([3, 0, 17, 1], 5),
+    "many rows": ([300, 129, 0, 128, 1], 0),
+    "most rows in no group": ([2, 0], 150),
+    "no rows": ([0, 0, 0], 0),
+}
+INPUTS, OUTPUTS = 75, 70
+
+
+def example(name, dtype):
+    counts, padding = GROUPS[name]
+    generator = torch.Generator().manual_seed(1)
+    shapes = (sum(counts) + padding, INPUTS), (len(counts), OUTPUTS, INPUTS), (len(counts), OUTPUTS)
+    rows, weight, bias = (torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
+    grad = torch.randn(len(rows), OUTPUTS, generator=generator).to(dtype)
+    return rows, torch.tensor(counts).cumsum(0), weight, bias, grad
+
+
+def assert_close(found, right):
+    """As near as sums in float32 come in another order, and rounding to the type at the end."""
+    assert found.dtype == right.dtype
+    tolerance = {torch.float32: 1e-5, torch.float16: 1e-3}[right.dtype]
+    torch.testing.assert_close(found, right, rtol=tolerance, atol=20 * tolerance)
+
+
+@with_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # the interpreter multiplies no bfloat16
+@pytest.mark.parametrize("name", GROUPS)
+def test_products_are_those_of_one_after_the_other(name, dtype):
+    rows, ends, weight, bias, grad = example(name, dtype)
+    for biases in (bias, None):
+        assert_close(BY_TRITON.linear(rows, ends, weight, biases), ONE_BY_ONE.linear(rows, ends, weight, biases))
+    transposed = weight.mT  # as the gradient's product has them
+    assert_close(BY_TRITON.linear(grad, ends, transposed, None), ONE_BY_ONE.linear(grad, ends, transposed, None))
+    new = torch.Tensor.new_empty
+    assert_close(BY_TRITON.outer(grad, rows, ends, new), ONE_BY_ONE.outer(grad, rows, ends, new))
+
+
+@with_triton
+def test_what_stands_in_rows_of_no_group_reaches_nothing():
+    rows, ends, weight, bias, grad = example("most rows in no group", torch.float32)
+    rows[ends[-1] :] = grad[ends[-1] :] = torch.nan
+    assert not BY_TRITON.linear(rows, ends, weight, bias)[ends[-1] :].any()
+    assert BY_TRITON.outer(grad, rows, ends, torch.Tensor.new_empty).isfinite().all()
+
+
+@with_triton
+def test_many_groups():
+    rows, weight = torch.randn(50, 16), torch.randn(65, 16, 16)
+    ends = (torch.arange(65) - 14).clamp(min=0)
+    assert_close(BY_TRITON.linear(rows, ends, weight, None), ONE_BY_ONE.linear(rows, ends, weight, None))
+
+
+@pytest.mark.parametrize(("capability", "can"), [((7, 5), False), ((8, 0), True), ((8, 9), True), ((9, 0), True)])
+def test_it_is_used_where_it_is_and_compiles(capability, can):
+    with pretended_gpu(capability):
+        assert has_triton(torch.ones(1, device="cuda")) == (can and find_spec("triton") is not None)
+        assert not has_triton(torch.ones(1))
+
+
+@pytest.fixture
+def gpu_with_triton(monkeypatch):
+    monkeypatch.setattr(ways, "has_triton", lambda tensor: True)
+    monkeypatch.setattr(ways, "is_right_by_triton", lambda dtype, device: True)
+    with form_everywhere(Form.GPU):
+        yield
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("rows", [1024, 1025])
+@pytest.mark.usefixtures("gpu_with_triton")
+def test_it_is_used_where_it_is_fast_and_the_host_reads_no_ends_then(dtype, rows, monkeypatch):
+    rows, weight = torch.empty(rows, 8, dtype=dtype), torch.empty(2, 16, 8, dtype=dtype)
+    is_slow = dtype == torch.float32 and len(rows) > 1024
+    assert way_for(rows, weight, groups=2) is (ONE_BY_ONE if is_slow else BY_TRITON)
+    assert reads_ends(rows, weight) == is_slow
+    assert takes_host_ends(rows, weight)  # if the host has them anyway
+    assert way_for(rows, weight, groups=2, most=len(rows)) not in (ONE_BY_ONE, BY_TRITON)
+    assert not takes_host_ends(rows, weight, most=len(rows))
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert way_for(rows, weight, groups=2) is BY_TRITON
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not reads_ends(rows, weight)
+
+
+@pytest.fixture
+def trial():
+    """The trial of this process, forgotten before and after."""
+    ways.is_right_by_triton.cache_clear()
+    yield lambda: ways.is_right_by_triton(torch.float32, torch.device("cpu"))
+    ways.is_right_by_triton.cache_clear()
+
+
+def test_it_is_tried_out_first(trial):
+    assert trial() == (find_spec("triton") is not None)
+
+
+@pytest.mark.parametrize("name", ["linear", "outer"])
+@pytest.mark.parametrize("wrong", [lambda right, *args: right(*args) + 0.1, lambda right, *args: 1 / 0])
+def test_what_is_wrong_is_not_used(name, wrong, trial, monkeypatch):
+    right = {"linear": ONE_BY_ONE.linear, "outer": ONE_BY_ONE.outer}
+    monkeypatch.setattr(ways, "BY_TRITON", ONE_BY_ONE)
+    assert trial()
+    ways.is_right_by_triton.cache_clear()
+    monkeypatch.setattr(ways, "BY_TRITON", ways.Way(**{**right, name: partial(wrong, right[name])}))
+    assert not trial()
+
+
+def test_torchs_kernel_comes_first(gpu_with_triton):
+    rows, weight = torch.empty(3, 8, dtype=torch.bfloat16), torch.empty(2, 16, 8, dtype=torch.bfloat16)
+    with form_everywhere(Form.GPU_WITH_GROUPED_MM):
+        assert way_for(rows, weight, groups=2) is IN_ONE
+        assert way_for(rows[:, :7], weight[..., :7], groups=2) is way_for(rows, weight, groups=1024) is BY_TRITON
+
+
+@pytest.mark.usefixtures("gpu_with_triton")
+def test_other_types_go_one_by_one():
+    assert way_for(torch.empty(3, 8, dtype=torch.float64), groups=2) is ONE_BY_ONE
