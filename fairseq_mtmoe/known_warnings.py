@@ -17,7 +17,7 @@ KNOWN: tuple[tuple[type[Warning], str, str], ...] = (  # category, how the text 
     (UserWarning, r"In '.*': Usage of deprecated keyword in package header", r"hydra\..*"),
     (UserWarning, r"\n'.*' is validated against ConfigStore schema", r".*"),
     (UserWarning, r"\nThe strict flag in the compose API is deprecated", r"hydra\..*"),
-    (FutureWarning, r"'broadcast_buffers' is deprecated", r".*"),
+    (FutureWarning, r".broadcast_buffers. is deprecated", r"fairseq_mtmoe\..*|fairseq\..*"),
     (UserWarning, r"'pin_memory' argument is set as true but no accelerator", r"torch\.utils\.data\..*"),
     (UserWarning, r"Distributed is already initialized", r"fairseq\..*"),  # by `training/joining.py`
     (UserWarning, r"Support for mismatched key_padding_mask and attn_mask", r"torch\.nn\..*"),
