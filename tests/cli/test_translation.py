@@ -11,14 +11,16 @@ from tests.helpers.commands import PLUGIN, bleu_of, generate, run, train
 OURS = ("--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam")
 RUNS = {
     "base,task": ("--expert-gates", "base,task"),
-    "dense, then base": ("--expert-gates", "base", "--dense-updates", 250, *OURS),
+    "dense, then base": ("--expert-gates", "base", "--dense-updates", 150, *OURS),
 }
+UPDATES = 450
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_it_learns_to_translate(name, digits, tmp_path):
-    train(digits, tmp_path, *RUNS[name], "--max-update", 700, "--max-epoch", 100, "--heating-coefficient", 3)
+    length = ("--max-update", UPDATES, "--total-num-update", UPDATES, "--max-epoch", 100)
+    train(digits, tmp_path, *RUNS[name], *length, "--heating-coefficient", 3)
     run("mtmoe", "evaluate", digits, "--path", tmp_path / "checkpoint_best.pt", "--out", tmp_path / "scores", "--cpu")
     scores = json.loads((tmp_path / "scores" / "scores.json").read_text())
     assert {pair: result["bleu"] >= 95 for pair, result in scores["pairs"].items()} == {
