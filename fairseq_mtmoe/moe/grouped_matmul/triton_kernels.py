@@ -123,6 +123,37 @@ def _outer(
     tl.store(out + place, total.to(out.dtype.element_ty), mask=is_row & is_column)
 
 
+@no_type_check
+def _finish(
+    out,
+    ends,
+    bias,
+    num_groups,
+    num_outputs,
+    HAS_BIAS: tl.constexpr,
+    GROUPS: tl.constexpr,  # a power of two, at least the number of groups
+    COLUMNS: tl.constexpr,
+):
+    """One row of a product in place: its group's bias is added, or it becomes 0 if it is of no group."""
+    row = tl.program_id(0)
+    groups = tl.arange(0, GROUPS)
+    is_after = tl.load(ends + groups, mask=groups < num_groups, other=row + 1) <= row
+    group = tl.sum(is_after.to(tl.int32), 0)
+    is_of_none = group == num_groups
+    out += row.to(tl.int64) * num_outputs
+    bias += group.to(tl.int64) * num_outputs
+    # Without a bias only rows of no group change.
+    for start in range(0, num_outputs if HAS_BIAS else tl.where(is_of_none, num_outputs, 0), COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        is_column = column < num_outputs
+        value = tl.zeros((COLUMNS,), dtype=tl.float32)
+        if HAS_BIAS:
+            is_read = column < tl.where(is_of_none, 0, num_outputs)  # what is in rows of no group may be anything
+            value = tl.load(out + column, mask=is_read, other=0.0).to(tl.float32)
+            value += tl.load(bias + column, mask=is_read, other=0.0).to(tl.float32)
+        tl.store(out + column, value.to(out.dtype.element_ty), mask=is_column)
+
+
 def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -> Any:
     """The kernel, which tries all tiles when an argument of `key` is new to it, and keeps the fastest."""
     configurations = [triton.Config(tile, num_warps=warps, num_stages=3) for tile in tiles for warps in (4, 8)]
@@ -134,6 +165,7 @@ def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -
 
 SIZES = ("num_outputs", "num_inputs")
 _linear_kernel = _tuned(_linear, [{"COLUMNS": 64}, {"COLUMNS": 128}], (*SIZES, "ROWS", "stride_input"))
+_finish_kernel = triton.jit(_finish)
 _outer_kernel = _tuned(_outer, [{"ROWS": 64, "COLUMNS": 64}, {"ROWS": 128, "COLUMNS": 128}], SIZES)
 
 
@@ -152,6 +184,19 @@ def linear(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> T
             num_rows, num_groups, num_outputs, num_inputs, *weight.stride(),
             HAS_BIAS=bias is not None, GROUPS=triton.next_power_of_2(num_groups + 1), ROWS=per_tile,
             STEP=STEP_BYTES // rows.element_size(), PRECISION="tf32" if rounds_to_tf32() else "ieee",
+        )  # fmt: skip
+    return out
+
+
+def finish_(out: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:
+    """Add to each row of a product (T, O) its group's bias, if there is one, and make rows of no group 0; in place."""
+    assert out.is_contiguous()
+    if out.numel() == 0:
+        return out
+    with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]
+        _finish_kernel[(len(out),)](
+            out, ends, out if bias is None else bias.contiguous(), len(ends), out.shape[1], HAS_BIAS=bias is not None,
+            GROUPS=triton.next_power_of_2(len(ends)), COLUMNS=1024,
         )  # fmt: skip
     return out
 

@@ -124,10 +124,23 @@ def _linear_in_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | No
     if len(rows) == 0:
         return rows.new_zeros(0, weight.shape[1])
     out = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends.int())
-    group = _group_of_rows(len(rows), ends)
+    finish = _finished_by_triton if _can_use_triton(rows.dtype, rows) else _finished
+    return finish(out, ends, bias)
+
+
+def _finished(out: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:
+    """A product with each group's bias, if there is one, and 0 in rows of no group; in place."""
+    group = _group_of_rows(len(out), ends)
     if bias is not None:
-        out = out + bias.index_select(0, group.clamp(max=len(ends) - 1))
-    return out.masked_fill((group == len(ends)).unsqueeze(1), 0)
+        out += bias.index_select(0, group.clamp(max=len(ends) - 1))
+    return out.masked_fill_((group == len(ends)).unsqueeze(1), 0)
+
+
+def _finished_by_triton(out: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:
+    """The same in one pass over memory, where these are three."""
+    from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
+
+    return triton_kernels.finish_(out, ends, bias)
 
 
 def _outer_in_one(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
@@ -232,9 +245,8 @@ def way_for(*operands: Tensor, groups: int, most: int | None = None, dtype: torc
         return IN_ONE
     if most is not None:
         return filled_way(most)
-    if has_triton(first) and _is_fast_by_triton(dtype, len(first)) and is_right_by_triton(dtype, first.device):
-        return BY_TRITON
-    return ONE_BY_ONE
+    is_fast = _is_fast_by_triton(dtype, len(first))
+    return BY_TRITON if is_fast and _can_use_triton(dtype, first) else ONE_BY_ONE
 
 
 def _takes_grouped_mm(dtype: torch.dtype, operands: Sequence[Tensor]) -> bool:
@@ -252,6 +264,11 @@ def _is_fast_by_triton(dtype: torch.dtype, num_rows: int) -> bool:
     return dtype in (torch.float16, torch.bfloat16)
 
 
+def _can_use_triton(dtype: torch.dtype, like: Tensor) -> bool:
+    """Whether there is Triton for tensors of this type where one is, and it works."""
+    return has_triton(like) and is_right_by_triton(dtype, like.device)
+
+
 @cache
 def is_right_by_triton(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether Triton's products and gradients are right there; tried out once, since it compiles them on the spot."""
@@ -259,12 +276,14 @@ def is_right_by_triton(dtype: torch.dtype, device: torch.device) -> bool:
     rows, grad = (torch.linspace(-1, 1, 24 * 32, device=device).view(24, 32).roll(by, 1).to(dtype) for by in (0, 5))
     weight = torch.stack([rows[:20], grad[:20], rows[4:]]).mT[:, :, :16].contiguous()
     operands = ((rows[:, :16].contiguous(), ends, weight, weight[:, :, 0]), (grad, rows, ends, Tensor.new_empty))
+    product = (ends, weight[:, :, 0])
     try:
         found = [BY_TRITON.linear(*operands[0]), BY_TRITON.outer(*operands[1])]
+        found.append(_finished_by_triton(rows.clone(), *product))
     except Exception:  # no compiler, another version's interface, …
         logger.warning("Triton's kernels cannot be used: experts go one by one.", exc_info=True)
         return False
-    right = [ONE_BY_ONE.linear(*operands[0]), ONE_BY_ONE.outer(*operands[1])]
+    right = [ONE_BY_ONE.linear(*operands[0]), ONE_BY_ONE.outer(*operands[1]), _finished(rows.clone(), *product)]
     is_right = all(torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, right, strict=True))
     if not is_right:
         logger.warning("Triton's kernels give wrong products: experts go one by one.")
