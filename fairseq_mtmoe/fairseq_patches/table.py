@@ -6,7 +6,7 @@ from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.data import fairseq_readers
 from fairseq_mtmoe.fairseq_patches import bfloat16, excepthook, help_text, rich_format, trainer_class
 from fairseq_mtmoe.fairseq_patches.patch import COMMANDS, Patch, instead
-from fairseq_mtmoe.training import loop, saving, screen, signals, starting
+from fairseq_mtmoe.training import all_gather, loop, saving, screen, signals, starting
 
 PATCHES = (
     # ---- the interpreter ----
@@ -47,6 +47,12 @@ PATCHES = (
         (starting.deciding, bfloat16.correcting_tpu, screen.with_screen, signals.watching),
         "`--bf16` is no TPU; processes start on CPUs too, and as ours; the log's format; signals end runs in order.",
         "(cfg, main, **kwargs)",
+    ),
+    Patch(
+        "fairseq.distributed.utils.all_gather_list",
+        (all_gather.from_cpus,),
+        "fairseq sends by way of GPUs what processes on CPUs tell each other, in validation without a trainer, too.",
+        "(data, group=None, max_size=16384)",
     ),
     # ---- commands and the trainer ----
     Patch(

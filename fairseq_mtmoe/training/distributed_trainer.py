@@ -1,15 +1,13 @@
 """fairseq's trainer where it takes a way that is not there: over GPUs on a CPU, or by fairscale past sharded experts.
 
-With `--ddp-backend pytorch_ddp`, its default, fairseq names a GPU for modules on the CPU, which torch refuses; what is
-no tensor goes from process to process by way of GPUs only; and the norm of all gradients goes to a GPU wherever there
-is one, where it cannot be multiplied with gradients on the CPU.
+With `--ddp-backend pytorch_ddp`, its default, fairseq names a GPU for modules on the CPU, which torch refuses; and the
+norm of all gradients goes to a GPU wherever there is one, where it cannot be multiplied with gradients on the CPU.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from itertools import chain
 from typing import Any
 
 import torch
@@ -96,19 +94,6 @@ class DistributedTrainer(Trainer):
         if self.device.type == "cpu" and torch.cuda.is_available():
             plain: Any = unwrapped_optimizer(self._optimizer)
             plain.clip_grad_norm = functools.partial(clip_on_cpu, plain)
-
-    # ---- what processes tell each other ----
-
-    def _all_gather_list_sync(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
-        """As fairseq's, by way of GPUs only where NCCL joins the processes."""
-        group = self.data_parallel_process_group
-        if self.tpu or dist.get_backend(group) == "nccl":
-            return super()._all_gather_list_sync(logging_outputs, *sums, ignore=ignore)
-        own = ([] if ignore else logging_outputs, *sums)
-        gathered: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(gathered, utils.move_to_cpu(own) if self.cuda else own, group=group)
-        logs, *others = zip(*gathered, strict=True)
-        return list(chain.from_iterable(logs)), [sum(values) for values in others]
 
 
 def data_parallel_on_cpu(module: nn.Module, options: Any, group: dist.ProcessGroup) -> Any:

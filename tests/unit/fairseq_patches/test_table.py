@@ -25,6 +25,7 @@ TARGETS = {
     "fairseq.checkpoint_utils.load_model_ensemble_and_task",
     "fairseq.checkpoint_utils.save_checkpoint",
     "fairseq.dataclass.constants.LOG_FORMAT_CHOICES",
+    "fairseq.distributed.utils.all_gather_list",
     "fairseq.distributed.utils.call_main",
     "fairseq.logging.progress_bar.progress_bar",
     "fairseq.options.parse_args_and_arch",
