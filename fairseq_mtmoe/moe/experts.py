@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.moe.form import is_on_cpu
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 from fairseq_mtmoe.moe.grouped_matmul.operators import (
     ends_at_hand,
@@ -22,6 +23,7 @@ from fairseq_mtmoe.moe.grouped_matmul.operators import (
     takes_host_ends,
 )
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from fairseq_mtmoe.moe.parallel.skipped_draws import skip_uniform
 
 
 class ExpertBank(nn.Module):
@@ -72,18 +74,26 @@ class ExpertBank(nn.Module):
     def reset_parameters(self) -> None:
         """Draw every expert anew, independently: weights and biases as fairseq's feed-forward layer has them.
 
-        Those of other processes are drawn too, and forgotten: an expert starts the same wherever it is.
+        Those of other processes are skipped: an expert starts the same wherever it is.
         """
-        pairs = ((self.fc1_weight, self.fc1_bias), (self.fc2_weight, self.fc2_bias))
-        elsewhere = [(torch.empty_like(weight[0]), torch.empty_like(bias[0])) for weight, bias in pairs]
-        for expert in range(self.num_experts):
-            place = expert - self.placement.first
-            here = 0 <= place < self.placement.count
-            mine = [(weight[place], bias[place]) for weight, bias in pairs] if here else elsewhere
-            for weight, bias in mine:
+        self._skip_experts(self.placement.first)
+        for expert in range(self.placement.count):
+            for stacked in ((self.fc1_weight, self.fc1_bias), (self.fc2_weight, self.fc2_bias)):
+                weight, bias = (parameter[expert] for parameter in stacked)
                 bound = 1 / math.sqrt(weight.shape[1])
                 nn.init.uniform_(weight, -bound, bound)
                 nn.init.uniform_(bias, -bound, bound)
+        self._skip_experts(self.num_experts - self.placement.first - self.placement.count)
+
+    def _skip_experts(self, number: int) -> None:
+        """Leave the generator as if so many experts had been drawn."""
+        one_expert = [parameter[0] for parameter in self.parameters()]
+        if all(is_on_cpu(parameter) and parameter.dtype == torch.float32 for parameter in one_expert):
+            skip_uniform(number * sum(parameter.numel() for parameter in one_expert))
+            return
+        for _ in range(number):
+            for parameter in one_expert:
+                torch.empty_like(parameter).uniform_()
 
     @torch.no_grad()
     def copy_dense_(self, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor) -> None:
