@@ -39,14 +39,24 @@ WARMUPS = 2
 
 
 class System:
-    """A model in fairseq's trainer, which takes a step on the next batch whenever it is called."""
+    """A model in fairseq's trainer, which takes a step on the next batch whenever it is called.
 
-    def __init__(self, task: TranslationTask, model: nn.Module, config: Any, samples: list[Sample]) -> None:
+    Args:
+        is_watched: note the seconds of each phase, for which the host waits for a GPU after each of them.
+    """
+
+    def __init__(
+        self, task: TranslationTask, model: nn.Module, config: Any, samples: list[Sample], is_watched: bool = True
+    ) -> None:
         self.trainer = Trainer(config, task, model, task.build_criterion(config.criterion))
         self.samples = iter(samples)
         self.laps: list[dict[str, float]] = []
         self.trainer.lr_step_begin_epoch(1)
-        optimizer = self.trainer.optimizer
+        self.is_watched = is_watched
+        if is_watched:
+            self._watch(self.trainer.optimizer)
+
+    def _watch(self, optimizer: Any) -> None:
         self._time(self.trainer.criterion, "forward", "forward")
         self._time(optimizer, "backward", "backward")
         self._time(optimizer, "multiply_grads", "scaling and clipping")
@@ -54,6 +64,9 @@ class System:
         self._time(optimizer, "step", "optimizer")
 
     def __call__(self) -> None:
+        if not self.is_watched:
+            self.trainer.train_step([next(self.samples)])
+            return
         self.laps.append(dict.fromkeys(PHASES, 0.0))
         start = _now()
         self.trainer.train_step([next(self.samples)])

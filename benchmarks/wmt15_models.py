@@ -8,7 +8,7 @@ those of text; fairseq's own data set and `batch_by_size` make the batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,11 @@ def sparse_config(size: Size, *arguments: str) -> Any:
 def _config(*arguments: str) -> Any:
     parser = options.get_training_parser()
     given = ["in-memory", "--task", "translation", "--source-lang", "en", "--target-lang", "xx", "--num-workers", "0"]
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [*given, *arguments]))
+    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [*given, *arguments]))
+    for group in config.values():  # fairseq takes a machine with `--bf16` for a TPU
+        if isinstance(group, MutableMapping) and "tpu" in group:
+            group["tpu"] = False
+    return config
 
 
 def translation_task(size: Size, config: Any | None = None) -> TranslationTask:

@@ -25,5 +25,12 @@ PARTS = {
     "waits": Part("waits", "what the host waits for", 3),
     "layer": Part("layer", "one expert layer, forward and backward", 6),
     "assignment": Part("assignment", "balanced assignment", 4),
+    "compile": Part("compiling", "torch.compile", 6),
+    "tests": Part("unit_tests", "tests/unit/moe on the device", 7, ("pytest", "hypothesis")),
+    "processes": Part("processes", "several GPUs", 4),
+    "step": Part("step", "a training step", 7, ("fairseq",)),
+    "decode": Part("decode", "generation", 6, ("fairseq",)),
+    "training": Part("training", "training, resuming and translating", 7, ("fairseq",)),
+    "paper": Part("paper", "the paper's architecture, some hundred updates", 7, ("fairseq",)),
 }
 ALL_MINUTES = 25  # after which no part is begun, so that all of it ends in half an hour
