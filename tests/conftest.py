@@ -1,11 +1,9 @@
-"""For every test: one thread, the CPU also where there are GPUs, and nothing of a user's environment."""
+"""For every test: one thread, a CPU also where there are GPUs (unless asked), nothing of a user's environment."""
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-os.environ.setdefault("TRITON_INTERPRET", "1")  # its kernels, too, on the CPU
 
 import pytest
 import torch
@@ -13,11 +11,26 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--device", default="cpu", choices=("cpu", "cuda", "pretended"),
+        help="where tests/unit/moe computes; a pretended GPU is a CPU under a GPU's rules",
+    )  # fmt: skip
+
+
+def pytest_configure(config):
+    if config.getoption("--device") != "cuda":
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # its kernels, too, on the CPU
+
+
 @pytest.fixture(params=["CPU", "GPU", "GPU_WITH_GROUPED_MM"])
 def every_form(request):
-    """Computations take the form for each kind of processor in turn, on a CPU's tensors."""
-    from fairseq_mtmoe.moe.form import Form, form_everywhere
+    """Computations take the form for each kind of processor in turn, on a CPU's tensors; a GPU takes its own alone."""
+    from fairseq_mtmoe.moe.form import Form, form_everywhere, form_for
 
+    if request.config.getoption("--device") != "cpu" and Form[request.param] is not form_for(torch.empty(0)):
+        pytest.skip("it is not the form of this GPU")
     with form_everywhere(Form[request.param]):
         yield Form[request.param]
 

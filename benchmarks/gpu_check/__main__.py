@@ -29,7 +29,13 @@ def main(arguments: list[str] | None = None) -> int:
     if problem:
         print(problem, file=sys.stderr)
         return 1
-    return run(options)
+    from fairseq_mtmoe.errors import UserError
+
+    try:
+        return run(options)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:

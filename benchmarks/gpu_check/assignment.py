@@ -74,7 +74,7 @@ def times(setting: Setting) -> list[Row]:
         note = f"of {1000 * whole:.3g} ms, a forward and backward pass of the layer"
         rows.append(figure(setting, f"{size}, {name}: share of the layer's time", own / whole, SHARE_FLOOR, note))
     del layer, works, all_works, prepare
-    free()
+    free(setting)
     return rows
 
 

@@ -40,7 +40,7 @@ def same_hypotheses(setting: Setting) -> list[Row]:
     stock, copies, _ = found.values()
     equal = sum(one == other for one, other in zip(stock, copies, strict=True)) / len(stock)
     assert equal >= SAME, f"only {equal:.0%} of the hypotheses are stock fairseq's"
-    free()
+    free(setting)
     return [passed("hypotheses of equal experts in float32", f"{equal:.0%} are stock fairseq's, word for word")]
 
 
@@ -61,7 +61,7 @@ def compared(setting: Setting, batch_size: int) -> list[Row]:
             note = f"quartiles {ratio.low:.3f}-{ratio.high:.3f}"
             rows.append(figure(setting, f"{what}: over stock fairseq's", ratio.median, FLOOR, note))
     del running
-    free()
+    free(setting)
     return rows
 
 

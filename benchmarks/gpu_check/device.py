@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 
 import torch
+from timing import seconds_of
+
+from gpu_check.rows import Setting
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 RATE_SIZE = 8192  # of the square matrices that measure a card's rate
@@ -62,17 +66,13 @@ def peak_bytes(device: str, work: Callable[[], object]) -> int | None:
 
 def matmul_rate(device: str, dtype: torch.dtype, size: int = RATE_SIZE) -> float:
     """Floating-point operations per second of one large matrix product, the best of several, by the device's clock."""
-    from timing import seconds_of
-
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     seconds = [seconds_of(lambda: left @ right, device, head_start=True) for _ in range(20)]
     return 2 * size**3 / min(seconds)
 
 
-def free() -> None:
+def free(setting: Setting) -> None:
     """Give memory back between checks: what the last one measured is not to be in the next one's way."""
-    import gc
-
-    gc.collect()
-    if torch.cuda.is_available():
+    if not setting.toy:
+        gc.collect()
         torch.cuda.empty_cache()

@@ -16,10 +16,12 @@ from typing import IO
 
 from timing import ROOT
 
+from fairseq_mtmoe.errors import UserError
 from gpu_check.parts import PARTS
 from gpu_check.record import Record
 from gpu_check.rows import FAILED, Row, Setting
 
+MODULE = "gpu_check.run_part"
 LAST_LINES = 3  # of the log, that say why a process died
 
 
@@ -76,7 +78,7 @@ class Driver:
         errors = self.setting.folder / f"{name}.errors.txt"
         with errors.open("w+", encoding="utf-8", errors="replace") as file:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "gpu_check.run_part", *arguments], cwd=ROOT, stdout=subprocess.PIPE,
+                [sys.executable, "-u", "-m", MODULE, *arguments], cwd=ROOT, stdout=subprocess.PIPE,
                 stderr=file, text=True, errors="replace", start_new_session=True,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
@@ -106,8 +108,11 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def log_in(folder: Path) -> IO[str]:
-    """The log, which grows from one start to the next."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = (folder / "log.txt").open("a", encoding="utf-8")
+    """The log, which grows from one start to the next; raises UserError where there cannot be one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        log = (folder / "log.txt").open("a", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"`--folder` must be a folder to write to, but {folder} is not: {error.strerror}.") from error
     log.write(f"\n==== {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(sys.argv[1:])}\n")
     return log

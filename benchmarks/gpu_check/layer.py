@@ -79,7 +79,7 @@ def compared(setting: Setting, sizes: Sizes, num_experts: int, name: str) -> lis
         )
     rows += beside(setting, systems, num_experts)
     del systems, steps, prepare
-    free()
+    free(setting)
     return rows
 
 

@@ -62,7 +62,7 @@ def trained(setting: Setting) -> list[Row]:
     rows.append(figure(setting, what, ratio.median, plan.floor, f"of rounds of {updates} updates"))
     rows.append(passed("losses are finite, and fall"))
     del systems
-    free()
+    free(setting)
     return rows
 
 

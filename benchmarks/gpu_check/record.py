@@ -87,7 +87,7 @@ class Record:
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # none, or one that was damaged: all is run again
+    except (OSError, ValueError):  # none, or one that was damaged: all is run again
         return {}
     return data if isinstance(data, dict) else {}
 

@@ -70,7 +70,7 @@ def compared(setting: Setting, plan: Plan) -> list[Row]:
                 measured(f"{plan.name} ({plan.max_tokens:,} tokens), {name}: memory", peak / 2**30, "GiB", note)
             )
     del systems
-    free()
+    free(setting)
     return rows
 
 

@@ -1,6 +1,7 @@
 """The GPU check: every part at toy sizes, on a CPU and on a pretended GPU; what is interrupted goes on."""
 
 import importlib
+from unittest.mock import patch
 
 import pytest
 
@@ -32,3 +33,131 @@ def test_parts_run_where_mixing_devices_fails(outcomes, name):
         found = outcomes(name, "cuda")
     assert "failed" not in found, found["failed"]
     assert found.keys() <= {"passed", "measured"}
+
+
+@pytest.mark.parametrize("name", ["compile", "processes"])
+def test_parts_that_no_pretended_gpu_can_run_do_on_a_cpu(outcomes, name):
+    found = outcomes(name, "cpu")
+    assert "failed" not in found, found["failed"]
+    assert found["passed"]
+
+
+@pytest.mark.slow
+def test_training_is_compared_with_a_cpus_run(outcomes, monkeypatch):
+    from gpu_check import training
+
+    from tests.helpers import commands
+
+    programs = {"fairseq_cli.train": "fairseq-train", "fairseq_cli.generate": "fairseq-generate"}
+
+    def run_command(module, arguments, hides_gpu):
+        done = commands.run(programs[module], *arguments)  # without the seconds of importing fairseq
+        return done.stdout + done.stderr
+
+    monkeypatch.setattr(training, "run_command", run_command)
+    found = outcomes("training", "cpu")
+    assert found.keys() == {"passed"} and len(found["passed"]) == 4
+
+
+def test_unit_tests_that_fail_have_rows_of_their_own(tmp_path):
+    from gpu_check.unit_tests import rows_of
+
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite><testcase name="a"/><testcase name="b"><skipped/></testcase>'
+        '<testcase name="c"><failure message="it is\n not 1">…</failure></testcase></testsuite></testsuites>'
+    )
+    whole, one = rows_of("test_x.py", report)
+    assert whole.outcome == one.outcome == "failed"
+    assert whole.note == "1 tests passed, 1 failed, 1 are not for this device"
+    assert (one.what, one.note) == ("test_x.py: c", "it is not 1")
+
+
+def test_a_difference_is_found(outcomes, monkeypatch):
+    """The check of a layer whose experts are wrong fails, and says in what."""
+    from fairseq_mtmoe.moe import ExpertBank
+
+    forward = ExpertBank.forward
+    monkeypatch.setattr(ExpertBank, "forward", lambda *args: forward(*args) * 1.1)
+    found = outcomes("reference", "cpu")
+    assert len(found["failed"]) >= 9
+    assert "differs by" in found["failed"][0].note
+
+
+# ---- the command ----
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capfd):
+    """Run the command with parts of this test's own; its status, and what it said."""
+    from gpu_check import __main__ as main
+    from gpu_check import driver, parts
+
+    (tmp_path / "made_up.py").write_text(MADE_UP)
+    made_up = {"first": parts.Part("made_up", "First", 1), "second": parts.Part("made_up", "Second", 1, ("no_such",))}
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(driver, "MODULE", "made_up")
+
+    def run(*arguments):
+        status = main.main([*arguments, "--device", "cpu", "--sizes", "toy", "--folder", str(tmp_path / "run")])
+        said = capfd.readouterr()
+        return status, said.out + said.err
+
+    with patch.dict(parts.PARTS, made_up, clear=True):
+        yield run
+
+
+# Stands for `run_part.py`, with checks that need no torch: the second one's process dies at the first try.
+MADE_UP = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from gpu_check.record import Record
+from gpu_check.rows import Check, Row, Setting, passed
+from gpu_check import run_part
+
+folder = Path(sys.argv[-1])
+
+def count(name):
+    with (folder / f"{name}.runs").open("a") as file:
+        file.write("x")
+
+def good(name):
+    count(name)
+    return [passed(name)]
+
+def dies():
+    count("dies")
+    print("out of memory", file=sys.stderr)
+    os._exit(9)
+
+run_part.importlib = SimpleNamespace(import_module=lambda name: SimpleNamespace(checks=lambda setting: [
+    Check("one", lambda: good("one")), Check("dies", dies), Check("last", lambda: good("last"))]))
+run_part.PARTS["first"] = SimpleNamespace(module="", title="")
+sys.exit(run_part.main(*sys.argv[1:]))
+"""
+
+
+def test_a_process_that_dies_costs_one_check_and_a_second_start_repeats_that_alone(command, tmp_path):
+    status, said = command()
+    assert status == 1
+    assert "process ended with status 9: out of memory" in said
+    assert "because no_such cannot be imported here" in said
+    assert "2 passed, 1 failed, 0 measured, 0 skipped" in said
+    table = (tmp_path / "run" / "gpu.md").read_text()
+    assert "| dies" in table and "status 9" in table and "no_such" in table
+    status, _ = command()
+    runs = {path.stem: len(path.read_text()) for path in (tmp_path / "run").glob("*.runs")}
+    assert status == 1 and runs == {"one": 1, "dies": 2, "last": 1}
+    assert "out of memory" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_what_cannot_be_run_is_said_in_a_sentence(capfd):
+    from gpu_check.__main__ import main
+
+    assert main(["lair"]) == 1
+    assert capfd.readouterr().err.startswith("`PART` must be one of reference, waits, ")
+    assert main([]) == 1  # this machine's GPUs are hidden from tests
+    assert "needs a GPU, but torch" in capfd.readouterr().err
+    assert main(["--minutes", "0", "--device", "cpu", "--sizes", "toy", "--folder", "/dev/null/x"]) == 1
+    assert capfd.readouterr().err.startswith("`--folder` must be a folder to write to, but /dev/null/x is not")

@@ -123,7 +123,7 @@ def test_the_balance_loss_is_1_when_even_and_n_when_not():
 
 @pytest.mark.parametrize("kind", ["base", "task", "switch"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_decides_in_float32(kind, dtype):
+def test_half_precision_decides_in_float32(kind, dtype, device):
     torch.manual_seed(0)
     gate = build_gate(kind, N, H, K).to(dtype)
     x, tasks = hidden().to(dtype), torch.arange(20) % K
@@ -132,7 +132,7 @@ def test_half_precision_decides_in_float32(kind, dtype):
     expected = gate.float()(x.float(), tasks)
     assert torch.equal(routing.expert_T, expected.expert_T)
     assert torch.equal(routing.gate_T, expected.gate_T)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device, torch.bfloat16):
         assert torch.equal(gate(x.float(), tasks).gate_T, expected.gate_T)
 
 

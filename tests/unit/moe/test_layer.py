@@ -172,10 +172,10 @@ def test_the_same_input_gives_the_same_bits(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_autocast(kind):
+def test_autocast(kind, device):
     layer = make_layer(kind, "preserving")
     inputs = make_inputs((20,), padding=True)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device, torch.bfloat16):
         mixed = run(layer, layer, inputs)
     plain = run(layer, layer, inputs)
     for name, expected in plain.items():

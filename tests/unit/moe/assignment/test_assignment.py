@@ -229,9 +229,9 @@ def test_the_input_is_neither_changed_nor_tracked():
     assert torch.equal(expert, balanced_assignment(before.contiguous()))
 
 
-def test_autocast_does_not_make_it_coarse():
+def test_autocast_does_not_make_it_coarse(device):
     scores = make(clustered, 1000, 8)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device, torch.bfloat16):
         expert = balanced_assignment(scores)
     assert torch.equal(expert, balanced_assignment(scores))
 

@@ -137,19 +137,19 @@ def test_strides_do_not_matter():
     torch.testing.assert_close(grouped_linear(rows, ends, transposed, bias), expected)
 
 
-def test_autocast_casts_as_for_a_linear_layer():
+def test_autocast_casts_as_for_a_linear_layer(device):
     rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(device, dtype=torch.bfloat16):
         assert grouped_linear(rows, ends, weight, bias).dtype == torch.bfloat16
         assert F.linear(rows, weight[0]).dtype == torch.bfloat16
 
 
 @pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
-def test_the_host_reads_ends_for_the_types_that_autocast_makes():
+def test_the_host_reads_ends_for_the_types_that_autocast_makes(device):
     rows, weight = torch.ones(3, 8), torch.ones(2, 16, 8)
     with form_everywhere(Form.GPU_WITH_GROUPED_MM):
         assert reads_ends(rows, weight)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=torch.bfloat16):
             assert not reads_ends(rows, weight)
 
 

@@ -1,0 +1,21 @@
+"""The tests of the layers compute where `--device` says."""
+
+import pytest
+import torch
+
+from tests.helpers.on_device import NOT_HERE, on_device
+
+
+@pytest.fixture(autouse=True)
+def _device(request):
+    option = request.config.getoption("--device")
+    if option != "cpu" and request.path.name in NOT_HERE:
+        pytest.skip(NOT_HERE[request.path.name])
+    with on_device(option):
+        yield
+
+
+@pytest.fixture
+def device(_device):
+    """What a tensor of the test's says of its device: `cpu` or `cuda`."""
+    return torch.empty(0).device.type
