@@ -24,6 +24,7 @@ PARTS = {
     "reference": Part("reference", "layers against moe/reference.py", 5),
     "waits": Part("waits", "what the host waits for", 3),
     "layer": Part("layer", "one expert layer, forward and backward", 6),
+    "products": Part("products", "products of groups of rows, way by way", 4),
     "assignment": Part("assignment", "balanced assignment", 4),
     "compile": Part("compiling", "torch.compile", 6),
     "tests": Part("unit_tests", "tests/unit/moe on the device", 7, ("pytest", "hypothesis")),

@@ -26,13 +26,13 @@ def outcomes(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("name", ["reference", "waits", "layer", "assignment", "step", "decode", "paper"])
+@pytest.mark.parametrize("name", ["reference", "waits", "layer", "products", "assignment", "step", "decode", "paper"])
 def test_parts_run_where_mixing_devices_fails(outcomes, name):
     importlib.import_module("fairseq.trainer")  # what compiles its functions when it is imported: not pretended ones
     with pretended_gpu():
         found = outcomes(name, "cuda")
     assert "failed" not in found, found["failed"]
-    assert found.keys() <= {"passed", "measured"}
+    assert found.keys() <= {"passed", "measured"} or name == "products"  # a pretended GPU has no Triton
 
 
 @pytest.mark.parametrize("name", ["compile", "processes"])
