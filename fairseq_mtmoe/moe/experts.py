@@ -37,6 +37,7 @@ class ExpertBank(nn.Module):
         dropout: probability with which inner values are dropped in training.
         placement: which of them this process holds; all by default. Parameters that other processes do not have carry
             fairseq's mark `expert`.
+        draws: draw the parameters; otherwise they wait for `copy_dense_`, and torch's generator is left as if drawn.
 
     Raises:
         UserError: `num_experts` is not positive.
@@ -50,6 +51,7 @@ class ExpertBank(nn.Module):
         activation: Callable[[Tensor], Tensor] = F.relu,
         dropout: float = 0.0,
         placement: ExpertPlacement | None = None,
+        draws: bool = True,
     ) -> None:
         super().__init__()
         if num_experts < 1:
@@ -68,7 +70,10 @@ class ExpertBank(nn.Module):
             for parameter in self.parameters():
                 parameter.expert = True  # type: ignore[attr-defined]
         self.gradient_buffers = GradientBufferPool()
-        self.reset_parameters()
+        if draws:
+            self.reset_parameters()
+        else:
+            self._skip_experts(num_experts)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

@@ -71,6 +71,7 @@ class ExpertSlot:
             activation=block.activation_fn,
             dropout=block.activation_dropout_module.p,
             placement=placement,
+            draws=not copy_dense,
         )
         if copy_dense:
             bank.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)

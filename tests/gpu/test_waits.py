@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.form import Form, form_everywhere
+from fairseq_mtmoe.moe.grouped_matmul import operators, ways
 from tests.helpers import waits
 from tests.helpers.processes import run_processes
 from tests.helpers.tables import unpadded
@@ -25,6 +26,17 @@ def test_the_documented_waits_are_those_that_are_counted():
 def test_base_layers_wait_for_nothing_in_training():
     for kind in waits.TYPES:
         assert waits.layer_waits("base", *kind, training=True) == 0
+
+
+def test_with_triton_no_layer_waits_in_one_process(monkeypatch):
+    """Its kernels are compared elsewhere; here is another way in their place that waits for nothing."""
+    for module in (ways, operators):
+        monkeypatch.setattr(module, "BY_TRITON", ways.filled_way(30))
+    monkeypatch.setattr(ways, "_can_use_triton", lambda dtype, like: True)
+    monkeypatch.setattr(ways, "_finished_by_triton", ways._finished)
+    for gate in waits.GATES:
+        for kind in waits.TYPES:
+            assert waits.layer_waits(gate, *kind, training=True) == waits.layer_waits(gate, *kind, training=False) == 0
 
 
 @pytest.mark.parametrize("options", [{"activation": F.gelu}, {"dropout": 0.1}], ids=["gelu", "dropout"])

@@ -69,5 +69,8 @@ def test_experts_start_the_same_wherever_they_are(dtype):
             for mine, all_ in zip(part.parameters(), whole.parameters(), strict=True):
                 assert torch.equal(mine, all_[first : first + count])
             assert torch.equal(nn.Linear(3, 3).weight, after.weight)  # what is drawn next
+        torch.manual_seed(0)
+        ExpertBank(5, 16, 24, draws=False)
+        assert torch.equal(nn.Linear(3, 3).weight, after.weight)
     finally:
         torch.set_default_dtype(torch.float32)
