@@ -28,6 +28,7 @@ class ResumableTrainer(DistributedTrainer):
 
     def __init__(self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None) -> None:
         super().__init__(cfg, task, model, criterion, quantizer)
+        self._is_locked = False  # the folder, by the first process for all
         self._lock: Any = None
         self.owed_validation: dict[str, Any] | None = None  # see `loop.py`
         self._owed: loop.Place | None = None  # such a validation, of the checkpoint from which the run goes on
@@ -43,9 +44,10 @@ class ResumableTrainer(DistributedTrainer):
         Raises:
             UserError: another training uses it, or another process is lost.
         """
-        if not self.cfg.checkpoint.no_save and self._lock is None:
+        if not self.cfg.checkpoint.no_save and not self._is_locked:
             with rank_failures.naming_lost_processes():
                 self._lock = run_lock.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
+            self._is_locked = True
 
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
         """As fairseq's.

@@ -85,12 +85,13 @@ def deciding(original: Callable[..., Any]) -> Callable[..., Any]:
         if cfg.common.tpu:
             return original(cfg, main, **kwargs)
         spawned = 0 if options.pipeline_model_parallel else _decided(cfg)
+        if spawned:
+            options.distributed_init_method = _local_address(options)
+        distributed_utils.infer_init_method(options)  # under SLURM each process has learnt its rank then
         if signals.is_training(main):
             _refuse_before_building(cfg)
         if spawned:
-            options.distributed_init_method = _local_address(options)
             return _spawn(cfg, main, {**kwargs, "start_rank": 0}, spawned)
-        distributed_utils.infer_init_method(options)
         if options.distributed_init_method is None:
             return main(cfg, **kwargs)
         if options.distributed_no_spawn:

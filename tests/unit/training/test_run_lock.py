@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training import run_lock
 from fairseq_mtmoe.training.run_lock import FILE_NAME, lock
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.trainers import trainer_here
@@ -50,6 +51,18 @@ def test_a_second_training_says_who_holds_the_folder(holder, tmp_path):
     with pytest.raises(UserError, match="is used by another process: wait"):
         lock(str(tmp_path))
     trainer_here(corpus, tmp_path, "--max-tokens", 120, "--no-save").lock_save_dir()  # it writes nothing
+
+
+def test_processes_lock_a_folder_together_once(tmp_path, monkeypatch):
+    """Also those that hold nothing themselves: the first one, which does, would not wait for them a second time."""
+    asked = []
+    monkeypatch.setattr(run_lock, "lock_together", lambda *given: asked.append(given))
+    trainer = trainer_here(
+        make_digit_corpus(tmp_path / "data", train=60, valid=4, test=4), tmp_path, "--max-tokens", 120
+    )
+    trainer.lock_save_dir()
+    trainer.lock_save_dir()
+    assert asked == [(str(tmp_path), True)]
 
 
 def test_a_killed_process_holds_nothing_and_neither_does_its_child(holder, tmp_path):

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.dataclass.configs import CheckpointConfig, DistributedTrainingConfig, FairseqConfig
+from fairseq_cli import train
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.errors import UserError
@@ -119,3 +121,23 @@ def test_each_process_begins_where_it_should(monkeypatch):
     assert begun(monkeypatch, gpus=8, **address)[0] == ("spawned", 8, {"more": 1, "start_rank": 8})
     assert begun(monkeypatch, **address)[0] == ("here", 0, {"more": 1})
     assert begun(monkeypatch, gpus=8, **address, distributed_no_spawn=True, device_id=3)[0] == ("here", 3, {"more": 1})
+
+
+def test_of_processes_under_slurm_the_first_alone_tries_whether_it_can_save(monkeypatch, tmp_path):
+    """All of them have the rank 0 until fairseq asks SLURM; two that try at once remove each other's file."""
+    slurm = {"JOB_NODELIST": "a", "NNODES": "1", "NTASKS_PER_NODE": "2"}
+    for name, value in slurm.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr("subprocess.check_output", lambda command: b"a\n")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(joining, "distributed_main", lambda i, main, cfg, kwargs: None)
+    for rank in (0, 1):
+        monkeypatch.setenv("SLURM_PROCID", str(rank))
+        monkeypatch.setenv("SLURM_LOCALID", str(rank))
+        cfg = FairseqConfig(
+            distributed_training=DistributedTrainingConfig(distributed_world_size=2, distributed_port=1),
+            checkpoint=CheckpointConfig(save_dir=str(tmp_path / f"run{rank}")),
+        )
+        deciding(lambda cfg, main: None)(OmegaConf.structured(cfg), train.main)
+        assert (tmp_path / f"run{rank}").is_dir() == (rank == 0)
