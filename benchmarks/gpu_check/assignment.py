@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_mtmoe.moe import priced_assignment
 from gpu_check.device import free, no_waits
 from gpu_check.layer import sizes_of
-from gpu_check.rows import Check, Row, Setting, figure, measured
+from gpu_check.rows import Check, Row, Setting, figure, measured, passed
 
 KINDS = ("isotropic", "skewed")
 NUM_EXPERTS, GAP_TOKENS = 64, 4096  # the optimum, which a gap is measured against, is a CPU's
@@ -29,6 +29,7 @@ def checks(setting: Setting) -> Iterator[Check]:
     yield Check("time", partial(times, setting))
     for kind in KINDS:
         yield Check(f"gap, {kind} scores", partial(gaps, setting, kind))
+    yield Check("exact", partial(exact, setting))
 
 
 class Turns:
@@ -95,3 +96,14 @@ def gaps(setting: Setting, kind: str) -> list[Row]:
         what = f"{num_tokens:,} × {num_experts}, {kind} scores, {'from' if resumes else 'without'} prices: gap"
         rows.append(figure(setting, what, value, GAP_FLOOR, "of the sum of highest - lowest score"))
     return rows
+
+
+def exact(setting: Setting) -> list[Row]:
+    """With `exact=True` scores that are on the device come to the optimum too."""
+    torch.manual_seed(3)
+    scores_TN = random_scores("skewed", 256, 8)
+    there = priced_assignment(scores_TN.to(setting.device), exact=True)
+    assert there.expert_T.device.type == there.price_N.device.type == setting.device
+    apart = gap(there.expert_T.cpu(), priced_assignment(scores_TN, exact=True).expert_T, scores_TN)
+    assert abs(apart) < 1e-6, f"the gap to a CPU's optimum is {apart:.1e}"
+    return [passed("exact assignment of scores on the device")]

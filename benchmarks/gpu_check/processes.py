@@ -15,7 +15,9 @@ from torch.multiprocessing import spawn
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.form import form_everywhere, form_for
-from fairseq_mtmoe.moe.parallel.placement import average_over_replicas, place_experts
+from fairseq_mtmoe.moe.gates import BaseGate
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, average_over_replicas, place_experts
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle
 from gpu_check.device import short
 from gpu_check.reference import KINDS, TOLERANCE
 from gpu_check.rows import Check, Row, Setting, Skipped, passed
@@ -44,7 +46,12 @@ def several_are_one(setting: Setting, size: int) -> list[Row]:
             for kind in KINDS:
                 compare(f"{kind} gate, {short(dtype)}", kind, dtype, [part[key_of(kind, dtype)] for part in found])
     backend = "NCCL" if setting.device != "cpu" else "gloo"
-    return [passed(f"{size} processes by {backend}: outputs and gradients are those of one, all gates")]
+    return [
+        passed(
+            f"{size} processes by {backend}: outputs and gradients are those of one, all gates",
+            "shuffled tokens: loads are even",
+        )
+    ]
 
 
 def compare(what: str, kind: str, dtype: torch.dtype, found: list[dict[str, Tensor]]) -> None:
@@ -109,8 +116,22 @@ def in_one_of_several(rank: int, size: int, device: str, folder: str) -> None:
                     distributed.all_reduce(parameter.grad.div_(size))
                 results[name] = parameter.grad
             found[key_of(kind, dtype)] = {name: value.cpu() for name, value in results.items()}
+    shuffle(placement, device)
     torch.save(found, Path(folder) / f"{rank}.pt")
     distributed.destroy_process_group()
+
+
+def shuffle(placement: ExpertPlacement, device: str) -> None:
+    """BASE in training assigns tokens that are shuffled over the processes, and records what its exchanges cost."""
+    layer = built("base", torch.float32, placement).to(device).train()
+    assert isinstance(layer.gate, BaseGate)
+    layer.gate.shuffle, layer.comm.enabled, layer.load.enabled = TokenShuffle(placement), True, True
+    output_TH = passed_through(layer, distributed.get_rank(), device)
+    assert output_TH.isfinite().all() and layer.comm.seconds > 0 and layer.comm.num_bytes > 0
+    load_N = layer.load.counts.sum(0).to(device)
+    distributed.all_reduce(load_N)
+    size = placement.group_size  # each process assigns a part of its own in equal shares
+    assert int(load_N.max() - load_N.min()) <= size, f"loads of {load_N.tolist()}"
 
 
 def key_of(kind: str, dtype: torch.dtype) -> str:

@@ -162,7 +162,10 @@ def counts_are_right(setting: Setting) -> list[Row]:
                 layer(x_TH.to(device), x_TH.to(device), None, ids.to(device))
             remember_prices(running_prices(there[0]))
             loss = balance_loss(torch.nn.ModuleList(there))
-        mean = running_prices(there[0])[0].mean
+        prices = running_prices(there[0])[0]
+        there[0].load_state_dict(there[0].state_dict())  # as from a checkpoint that was read to the device
+        assert prices.known
+        mean = prices.mean
         found[device] = [mean, loss.detach(), *(layer.load.counts for layer in there)]
         assert all(tensor.device.type == device for tensor in found[device])
     for one, other in zip(found[setting.device], found["cpu"], strict=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -123,7 +123,9 @@ class Gate(nn.Module, ABC):
             routing = self.route(hidden_TH.float(), task_B, padding_T, counts)
         if padding_T is None:
             return routing
-        return replace(routing, expert_T=routing.expert_T.masked_fill(padding_T, self.num_experts))
+        expert_T = routing.expert_T.masked_fill(padding_T, self.num_experts)
+        # Not by `dataclasses.replace`, which torch.compile of 2.6 does not take.
+        return Routing(expert_T, routing.gate_T, routing.neutral, routing.balance_loss, routing.most)
 
     @abstractmethod
     def route(
