@@ -111,7 +111,10 @@ def pip_install(python: str, folders: list[Path], *arguments: str) -> None:
 def unpack_kernels(wheel: Path, folder: Path) -> None:
     """Put a wheel's compiled kernels where the clone looks for them."""
     with zipfile.ZipFile(wheel) as file:
-        file.extractall(folder, [name for name in file.namelist() if name.startswith(KERNELS) and name.endswith(".so")])
+        names = [name for name in file.namelist() if name.startswith(KERNELS) and name.endswith(".so")]
+        for name in names:
+            (folder / name).unlink(missing_ok=True)  # a run may use it: it keeps what it has
+        file.extractall(folder, names)
 
 
 def main(wheelhouse: Path, environment: Path) -> None:

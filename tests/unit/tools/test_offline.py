@@ -78,7 +78,12 @@ def test_a_torch_that_cannot_be_used(script, problem, tmp_path, monkeypatch):
 
 
 def test_only_kernels_are_unpacked_into_the_clone(tmp_path):
-    offline.unpack_kernels(put_wheel(tmp_path), tmp_path)
+    used = tmp_path / offline.KERNELS / "_assignment.so"
+    used.parent.mkdir(parents=True)
+    used.write_text("old")
+    with open(used) as held:  # as a run holds the library that it has loaded
+        offline.unpack_kernels(put_wheel(tmp_path), tmp_path)
+        assert held.read() == "old" and used.read_text() == "new"
     unpacked = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted(unpacked)[1:] == [f"{offline.KERNELS}_assignment.so"]
 
