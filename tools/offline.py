@@ -103,7 +103,8 @@ def sees_torch(python: str) -> bool:
 def pip_install(python: str, folders: list[Path], *arguments: str) -> None:
     """Install from folders alone, whatever the machine's own settings of pip say."""
     links = [part for folder in folders for part in ("--find-links", str(folder))]
-    command = [python, "-m", "pip", "--isolated", "--disable-pip-version-check", "install", "-q", "--no-index", *links]
+    command = [python, "-m", "pip", "--isolated", "--disable-pip-version-check", "install", "-q", "--no-index"]
+    command += ["--no-warn-conflicts", *links]  # fairseq's and ours are meant: what is left out is optional
     no_compiler = {"CC": "false", "CXX": "false"}  # our kernels come from the wheel
     subprocess.run([*command, *arguments], check=True, env={**os.environ, **no_compiler, "PIP_CONFIG_FILE": os.devnull})
 

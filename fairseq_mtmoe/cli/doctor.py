@@ -119,7 +119,8 @@ def _look_at_cuda() -> Finding:
         advice = "there is a GPU: torch's build for it is needed to use it" if Path("/dev/nvidia0").exists() else ""
         return Finding("torch is a build for CPUs", advice)
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return Finding(f"{torch.version.cuda} (torch's build), cuDNN {cudnn}, for {' '.join(torch.cuda.get_arch_list())}")
+    kinds = torch.cuda.get_arch_list()  # without a GPU torch does not say
+    return Finding(f"{torch.version.cuda} (torch's build), cuDNN {cudnn}{', for ' * bool(kinds)}{' '.join(kinds)}")
 
 
 def _look_at_nccl() -> Finding:
