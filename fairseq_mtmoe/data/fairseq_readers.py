@@ -1,16 +1,17 @@
-"""What fairseq reads on the way of every task: dictionaries, SentencePiece models, lines to translate.
+"""What fairseq reads itself on the way of every task: dictionaries, SentencePiece models, lines to translate.
 
-Read by these, what is wrong with a file is a sentence that says where. What fairseq makes of a file that is as it
-should be stays the same.
+These readers take the place of fairseq's, and say in a sentence what is wrong with a file, and where. What fairseq
+makes of a file that is as it should be stays the same.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 from fairseq.data import Dictionary
@@ -21,46 +22,45 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import read_text, regular_file
 
 
-def load_dictionary(path: str) -> Dictionary:
-    """A dictionary, as by fairseq's `Dictionary.load`.
+def with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dictionary, Any], None]:
+    """fairseq's `Dictionary.add_from_file`, which names the line that is wrong."""
 
-    Raises:
-        UserError: the file is none; the sentence names the line that is wrong.
-    """
-    text = read_text(PathManager.get_local_path(path), "a dictionary")
-    dictionary = Dictionary()
-    before = len(dictionary)
-    try:
-        dictionary.add_from_file(io.StringIO(text, newline=None))  # line ends as in a file that Python opens
-    except (ValueError, RuntimeError):  # another form; a symbol for the second time
-        number = len(dictionary) - before + 1
-        line = io.StringIO(text, newline=None).getvalue().split("\n")[number - 1]
-        must_be(f"line {number} of {path}", "a symbol that no line before it has, a space and a count", line)
-    if len(dictionary) == before:
-        raise UserError(f"`{path}` must be a dictionary with a symbol and its count on each line, but is empty.")
-    return dictionary
+    @functools.wraps(original)
+    def add_from_file(dictionary: Dictionary, file: Any) -> None:
+        if not isinstance(file, str):
+            return original(dictionary, file)
+        path = PathManager.get_local_path(file)
+        text = io.StringIO(read_text(path, "a dictionary"), newline=None)  # line ends as in a file that Python opens
+        before = len(dictionary)
+        try:
+            original(dictionary, text)
+        except (ValueError, RuntimeError):  # another form; a symbol for the second time
+            number = len(dictionary) - before + 1
+            line = text.getvalue().split("\n")[number - 1]
+            must_be(f"line {number} of {path}", "a symbol that no line before it has, a space and a count", line)
+        if len(dictionary) == before:
+            raise UserError(f"`{path}` must be a dictionary with a symbol and its count on each line, but is empty.")
+
+    return add_from_file
 
 
-@contextmanager
-def naming_the_model(cfg: Any) -> Iterator[None]:
-    """Around fairseq's `build_bpe(cfg)`: what is wrong with a SentencePiece model is a sentence.
+def checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """fairseq's `SentencepieceBPE.__init__`, which names the model that is none."""
 
-    Raises:
-        UserError: that sentence.
-    """
-    if "sentencepiece" not in (getattr(cfg, "_name", None), getattr(cfg, "bpe", None)):
-        yield
-        return
-    missing = isinstance(cfg, DictConfig) and OmegaConf.is_missing(cfg, "sentencepiece_model")
-    path = None if missing else cfg.sentencepiece_model
-    if not path:
-        must_be("--sentencepiece-model", "a file, with `--bpe sentencepiece`", path)
-    if "://" not in path:  # fairseq fetches those
-        regular_file(path, "a SentencePiece model")
-    try:
-        yield
-    except (RuntimeError, OSError) as error:
-        raise UserError(f"`{path}` must be a SentencePiece model, but is damaged or another file.") from error
+    @functools.wraps(original)
+    def __init__(encoder: Any, cfg: Any) -> None:
+        missing = isinstance(cfg, DictConfig) and OmegaConf.is_missing(cfg, "sentencepiece_model")
+        path = None if missing else cfg.sentencepiece_model
+        if not path:
+            must_be("--sentencepiece-model", "a file, with `--bpe sentencepiece`", path)
+        if "://" not in path:  # fairseq fetches those
+            regular_file(path, "a SentencePiece model")
+        try:
+            original(encoder, cfg)
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"`{path}` must be a SentencePiece model, but is damaged or another file.") from error
+
+    return __init__
 
 
 def read_lines(input: str, buffer_size: int) -> Iterator[list[str]]:

@@ -36,6 +36,18 @@ PATCHES = (
     ),
     # ---- data ----
     Patch(
+        "fairseq.data.Dictionary.add_from_file",
+        (fairseq_readers.with_sentences,),
+        "What is wrong with a dictionary is a sentence, with the line; fairseq's own tasks read it, too.",
+        "(self, f)",
+    ),
+    Patch(
+        "fairseq.data.encoders.sentencepiece_bpe.SentencepieceBPE.__init__",
+        (fairseq_readers.checking_the_model,),
+        "What is wrong with a SentencePiece model is a sentence; fairseq's own tasks load it, too.",
+        "(self, cfg)",
+    ),
+    Patch(
         "fairseq_cli.interactive.buffered_read",
         (instead(fairseq_readers.read_lines),),
         "Lines end at line feeds alone, and what is no UTF-8 is a sentence, with the line.",

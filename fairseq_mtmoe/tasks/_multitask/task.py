@@ -11,11 +11,9 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 from omegaconf import open_dict
 
-from fairseq_mtmoe.data import fairseq_readers
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.errors import UserError, must_be
@@ -114,18 +112,6 @@ class Multitask(FairseqTask, ABC):
         if all(isinstance(model, TakesTaskIds) and model.accepts_task_ids for model in inner):
             net_input["task_ids"] = sample["task_ids"]
         return {**sample, "net_input": net_input}
-
-    # ---- files that fairseq reads ----
-
-    @classmethod
-    def load_dictionary(cls, filename: str) -> Dictionary:
-        """As fairseq's; what is wrong with the file is a sentence."""
-        return fairseq_readers.load_dictionary(filename)
-
-    def build_bpe(self, args: Any) -> Any:
-        """As fairseq's; what is wrong with a SentencePiece model is a sentence."""
-        with fairseq_readers.naming_the_model(args):
-            return super().build_bpe(args)
 
     # ---- data ----
 

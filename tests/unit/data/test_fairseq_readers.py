@@ -7,24 +7,29 @@ import sys
 import pytest
 import sentencepiece
 from fairseq.data import Dictionary
-from fairseq.data.encoders.sentencepiece_bpe import SentencepieceConfig
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from fairseq_mtmoe import register
 from fairseq_mtmoe.data.corpora.spm import train_model
-from fairseq_mtmoe.data.fairseq_readers import load_dictionary, read_lines
+from fairseq_mtmoe.data.fairseq_readers import read_lines
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
 from tests.helpers.catalogs import MESSAGES
 from tests.helpers.damage import damaged, value_or_sentence
 
 GOOD = "die 12\ndas 7\n\u3000 3\nHaus 5\nHaus 6 #fairseq:overwrite\nmadeupword0000 0\n"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def readers():
+    register()
+
+
 def dictionary_of(folder, content: bytes) -> Dictionary:
     (folder / "dict.de.txt").write_bytes(content)
-    return TranslationHeatedTask.load_dictionary(str(folder / "dict.de.txt"))
+    return Dictionary.load(str(folder / "dict.de.txt"))
 
 
 @pytest.mark.parametrize("text", [GOOD, GOOD.replace("\n", "\r\n"), GOOD.replace("\n", "\r"), GOOD[:-1]])
@@ -55,7 +60,7 @@ def test_a_damaged_dictionary_is_one_sentence(tmp_path, content, sentence):
 def test_a_dictionary_that_is_no_file_is_one_sentence(tmp_path):
     os.mkfifo(tmp_path / "dict.de.txt")
     with pytest.raises(UserError, match=r"dict\.de\.txt` must be a dictionary, but is a pipe instead"):
-        load_dictionary(str(tmp_path / "dict.de.txt"))
+        Dictionary.load(str(tmp_path / "dict.de.txt"))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -72,11 +77,8 @@ def model() -> bytes:
     return train_model(MESSAGES, 54, 1.0)
 
 
-def encoder_of(*path):
-    """What our task has of `--bpe sentencepiece --sentencepiece-model PATH`."""
-    options = {"sentencepiece_model": str(path[0])} if path else {}
-    cfg = OmegaConf.structured(SentencepieceConfig(_name="sentencepiece", **options))
-    return object.__new__(TranslationHeatedTask).build_bpe(cfg)
+def encoder_of(path):
+    return SentencepieceBPE(OmegaConf.structured(SentencepieceConfig(sentencepiece_model=str(path))))
 
 
 def test_a_sentencepiece_model_is_read_or_one_sentence(tmp_path, model):
@@ -91,7 +93,7 @@ def test_a_sentencepiece_model_is_read_or_one_sentence(tmp_path, model):
         with pytest.raises(UserError, match=r"spm\.model` must be a SentencePiece model, but is damaged or another"):
             encoder_of(path)
     with pytest.raises(UserError, match="`--sentencepiece-model` must be a file, with `--bpe sentencepiece`"):
-        encoder_of()
+        SentencepieceBPE(OmegaConf.structured(SentencepieceConfig()))
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(UserError, match="must be a SentencePiece model, but is a pipe"):

@@ -24,6 +24,8 @@ TARGETS = {
     "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
     "fairseq.checkpoint_utils.load_model_ensemble_and_task",
     "fairseq.checkpoint_utils.save_checkpoint",
+    "fairseq.data.Dictionary.add_from_file",
+    "fairseq.data.encoders.sentencepiece_bpe.SentencepieceBPE.__init__",
     "fairseq.dataclass.constants.LOG_FORMAT_CHOICES",
     "fairseq.distributed.utils.all_gather_list",
     "fairseq.distributed.utils.call_main",
