@@ -85,6 +85,7 @@ def _save(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any
             trainer.state_dict()
         return None
     moment = rotation.Moment(epoch_itr.epoch, trainer.get_num_updates(), epoch_itr.end_of_epoch(), val_loss)
+    logger.info(f"Preparing to save checkpoint for epoch {moment.epoch} @ {moment.updates} updates")
     paths = rotation.due(cfg, moment, trainer.checkpoint_suffix, remembered.get("best"))
     saved = None
     if paths:
@@ -184,6 +185,7 @@ def save_alone(trainer: Any, filename: str, extra_state: dict[str, Any]) -> str 
     state = utils.move_to_cpu(trainer.state_dict())
     state["extra_state"].update(extra_state)
     file_io.save_anywhere(state, filename, trainer.cfg.checkpoint.write_checkpoints_asynchronously)
+    logger.info(f"Finished saving checkpoint to {path}")
     return path
 
 
