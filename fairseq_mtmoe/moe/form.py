@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
+from functools import cache
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 GROUPED_MM_MAJORS = (9, 10)  # compute capabilities that have a kernel; elsewhere torch has a loop, which waits
-
 TRITON_MAJOR = 8  # the first whose tensor cores take bfloat16
 
 
@@ -57,10 +57,15 @@ def is_on_gpu(tensor: Tensor) -> bool:
 
 def has_triton(tensor: Tensor) -> bool:
     """Whether Triton's kernels can be used where a tensor truly is; torch's builds for CUDA bring Triton along."""
-    if not is_on_gpu(tensor) or find_spec("triton") is None:
+    if not is_on_gpu(tensor) or not _triton_is_installed():
         return False
     major, _ = torch.cuda.get_device_capability(tensor.device)
     return major >= TRITON_MAJOR
+
+
+@cache
+def _triton_is_installed() -> bool:
+    return find_spec("triton") is not None
 
 
 def rounds_to_tf32() -> bool:
