@@ -35,7 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
         return run(options)
     except UserError as error:
         print(error, file=sys.stderr)
-        return 1
+    except KeyboardInterrupt:
+        print("Interrupted: what was found is kept, and `make gpu-check` goes on from there.", file=sys.stderr)
+    return 1
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:

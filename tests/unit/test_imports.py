@@ -168,11 +168,31 @@ def test_pure_places_do_not_import_fairseq(place):
     assert not [file for file in files for module in imported_modules(file) if module.split(".")[0] == "fairseq"]
 
 
-def test_the_core_needs_torch_alone():
-    forbidden = ("fairseq", "omegaconf", "hydra", "sacrebleu", "scipy", "matplotlib", "sentencepiece")
-    code = f"import sys, fairseq_mtmoe.moe; print([n for n in {forbidden} if n in sys.modules])"
+def packages_beside_torch(imports: str, *folders: str) -> set[str]:
+    """The packages that these imports bring along, beside torch, what torch brings along, and Python's own."""
+    code = f"""
+import sys, torch, numpy, torch._dynamo, torch.utils.flop_counter
+sys.path[:0] = {folders}
+def packages():
+    return {{name.partition(".")[0] for name in sys.modules}}
+before = packages()
+import {imports}
+print(*packages() - before - sys.stdlib_module_names)
+"""
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    return set(result.stdout.split())
+
+
+def test_the_core_needs_torch_alone():
+    assert packages_beside_torch("fairseq_mtmoe.moe, fairseq_mtmoe.moe.reference") == {"fairseq_mtmoe"}
+
+
+def test_the_gpu_check_needs_torch_alone():
+    """On a GPU node from a clone: all parts can be imported, those that need more say so when they run."""
+    folder = PACKAGE.parent / "benchmarks"
+    modules = [f"gpu_check.{file.stem}" for file in (folder / "gpu_check").glob("*.py")]
+    found = packages_beside_torch(", ".join(modules), str(folder))
+    assert found == {"fairseq_mtmoe", "gpu_check", "timing", "layer_systems", "assignment_scores"}
 
 
 def test_the_layers_package_needs_no_fairseq():
