@@ -118,7 +118,9 @@ class ResumableTrainer(DistributedTrainer):
         if extra_state is not None:
             logger.info(f"goes on after update {self.get_num_updates()} of {filename}", extra=screen.FOR_SCREEN)
         self._begin_no_epoch_if_complete()
-        starts_over = self.cfg.checkpoint.reset_dataloader
+        options = self.cfg.checkpoint
+        fine_tunes = reset_optimizer and not options.reset_optimizer  # fairseq then resets everything, unasked
+        starts_over = options.reset_dataloader or fine_tunes
         self._restored_draw = None if starts_over else epoch_position.drawn_in(extra_state)
         extra_state = epoch_position.adapted(extra_state, self.data_parallel_world_size)
         goes_on = not (reset_optimizer or reset_lr_scheduler or reset_meters or starts_over)

@@ -14,7 +14,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.sparsify.upcycle import upcycle
-from fairseq_mtmoe.training import loop
+from fairseq_mtmoe.training import epoch_position, loop
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.trainers import groups_of, state_of, trainer_here
 
@@ -48,6 +48,14 @@ def sentence(tmp_path, *arguments, **keywords):
     assert error is not None, caught.value
     assert "\n" not in str(error)
     return str(error)
+
+
+def test_fine_tuning_begins_with_the_first_epoch_whenever_the_other_run_drew_its_batches(tmp_path):
+    drawn, state = str(tmp_path / "drawn.pt"), file_io.load(SPARSE)
+    state["extra_state"]["train_iterator"][epoch_position.DRAWN] = 7
+    file_io.save(state, drawn)
+    trainer = trainer_here(OLD / "data", tmp_path / "run", *RUNS["sparse"], "--finetune-from-model", drawn)
+    assert checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)[1].next_epoch_idx == 1
 
 
 # ---- a checkpoint that is there ----

@@ -108,9 +108,11 @@ def test_copies_are_whole_and_with_asynchronous_writing_there_are_none(stock, tm
         "keep_best_checkpoints": -1, "keep_interval_updates_pattern": -1,
     }  # fmt: skip
     copies = {"checkpoint_best.pt", "checkpoint_last.pt"}
+    caplog.set_level("INFO")
     for waits, names in ((False, {"checkpoint1.pt", *copies}), (True, {"checkpoint1.pt"})):
         folder = tmp_path / str(waits)
         options["write_checkpoints_asynchronously"] = waits
         history(checkpoint_utils.save_checkpoint, folder, options, [(True, 1.0)], "")
         assert set(os.listdir(folder)) == names and all(verify(folder / name) for name in names)
+    assert caplog.text.count("Preparing to save checkpoint for epoch 1 @ 1 updates") == 2
     assert caplog.text.count("is not written: with --write-checkpoints-asynchronously") == 2
