@@ -46,7 +46,7 @@ $(INSTALLED): setup.py constraints.txt $(KERNELS)
 	$(PIP) install -q -c constraints.txt torch numpy cython
 	$(PIP) install -q -c constraints.txt bitarray cffi hydra-core omegaconf packaging regex sacrebleu scikit-learn tqdm
 	$(PIP) install -q --no-deps --no-build-isolation fairseq-fixed==0.12.3.1
-	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[demo,test]'
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[demo,nlu,test]'
 	@touch $@
 	@echo 'Installed; `source $(BIN)/activate` gives you mtmoe and the fairseq commands.'
 endif
@@ -74,7 +74,7 @@ test-kill: $(INSTALLED)  ## kill small runs at 30 moments and resume them: a tab
 coverage: $(INSTALLED)  ## the tests again, with the branches that they reach
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term-missing:skip-covered
 
-# What only the benchmarks need, among it transformers: not worth the download for anybody else.
+# What the benchmarks need besides.
 $(BENCH_INSTALLED): $(INSTALLED)
 	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[bench]'
 	@touch $@

@@ -77,6 +77,10 @@ setup(
             "Django>=5",
             "Sphinx>=8",
         ],
+        "nlu": [
+            "safetensors>=0.5",  # weights of pretrained encoders, which `mtmoe import-hf` reads and `export-hf` writes
+            "tokenizers>=0.21",  # these encoders' tokenizers
+        ],
         "bench": [
             "transformers>=5",  # Switch and NLLB-MoE layers, peers in the benchmarks
             "fairscale>=0.4.13",  # another peer
@@ -89,6 +93,7 @@ setup(
             "hypothesis>=6",  # finds inputs that nobody thought of
             "scipy>=1.11",  # the exact assignment that ours is compared with
             "fairscale>=0.4.13",  # fully sharded training
+            "transformers>=5",  # its BERT and RoBERTa are what ours are compared with, and it loads what we export
             "ruff>=0.6",  # style
             "mypy>=1.11",  # types
         ],

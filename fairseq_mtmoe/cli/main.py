@@ -11,7 +11,10 @@ from fairseq_mtmoe import __version__
 from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.known_warnings import filter_known
 
-COMMANDS = ("prepare", "upcycle", "reshard", "average", "calibrate", "evaluate", "plot", "options", "doctor")
+COMMANDS = (
+    *("prepare", "import-hf", "export-hf", "upcycle", "reshard", "average", "calibrate", "evaluate", "plot"),
+    *("options", "doctor"),
+)
 
 
 class _Commands(click.Group):
@@ -23,7 +26,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"fairseq_mtmoe.cli.{name}").command
+        command: click.Command = importlib.import_module(f"fairseq_mtmoe.cli.{name.replace('-', '_')}").command
         return command
 
 

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 import tempfile
@@ -191,6 +192,36 @@ def replacing(path: str | Path) -> Iterator[Path]:
         _flush(target.parent)
 
 
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """Give an empty folder to fill with files; once the block has ended well, it becomes `path`.
+
+    Whatever goes wrong inside, nothing is left. What a killed process of this host left of an earlier try is removed.
+
+    Raises:
+        UserError: something is there already, or the files cannot be written.
+    """
+    target = Path(path)
+    if os.path.lexists(target):
+        must_be("the folder to write", "one that does not exist yet", str(target))
+    partial = target.with_name(f"{_partial_stem(target)}{os.getpid()}{target.suffix}")
+    try:
+        _make_folder(target.parent)
+        _remove_leftovers(target)
+        partial.mkdir()
+        yield partial
+        for file in partial.iterdir():
+            _flush(file)
+        _flush(partial)
+        os.rename(partial, target)
+    except OSError as error:
+        raise UserError(f"`{target}` cannot be written: {error.strerror or error}; nothing is left of it.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    with suppress(OSError):
+        _flush(target.parent)
+
+
 def _make_folder(folder: Path) -> None:
     """Make a folder with those above it, and wait until the disk has their names: its files would go with them."""
     made = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -216,7 +247,14 @@ def _remove_leftovers(target: Path) -> None:
         for name in os.listdir(target.parent):
             found = pattern.fullmatch(name)
             if found and not _is_running(int(found[1])):
-                target.with_name(name).unlink(missing_ok=True)
+                _remove(target.with_name(name))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _is_running(process: int) -> bool:

@@ -29,7 +29,9 @@ MAY_IMPORT = {
     "options": {"errors", "moe"},
     "slots": {"errors", "moe", "checkpoints", "options"},
     "backbones": set(),
-    "backbones/translation": {"errors", "moe", "checkpoints", "slots", "options"},
+    "backbones/blocks": {"moe", "slots"},
+    "backbones/translation": {"errors", "moe", "checkpoints", "slots", "options", "backbones/blocks"},
+    "backbones/bert": {"errors", "io", "moe", "checkpoints", "slots", "backbones/blocks"},
     "sparsify": {"errors", "checkpoints", "slots", "optim"},
     "models": set(),
     "criterions": {"errors", "moe", "slots"},
@@ -71,8 +73,13 @@ MAY_IMPORT = {
     },
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.
-OF_A_SYSTEM = {"errors", "moe", "checkpoints", "slots", "options", "backbones/translation"}
-NO_FAIRSEQ = ("errors", "protocols", "io", "moe", "slots", "data/sampling", "analysis")
+OF_A_SYSTEM = {
+    *("errors", "moe", "checkpoints", "slots", "options"),
+    *("backbones/blocks", "backbones/translation", "backbones/bert"),
+}
+NO_FAIRSEQ = (
+    *("errors", "protocols", "io", "moe", "slots", "backbones/blocks", "backbones/bert", "data/sampling", "analysis"),
+)
 
 
 def place_of(dotted: str) -> str:

@@ -16,20 +16,17 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
+from fairseq_mtmoe.backbones.blocks import Block
 from fairseq_mtmoe.backbones.translation.decoding import BeamAttention, shares_beams
-from fairseq_mtmoe.slots import BatchContext, SlotBlock, dense
+from fairseq_mtmoe.slots import BatchContext, dense
 
 
-class Block(SlotBlock):
+class FairseqBlock(Block):
     """What the blocks of both stacks have in common; mixed into fairseq's."""
 
     # fairseq's, which has no types
-    normalize_before: bool
     self_attn: Any
     self_attn_layer_norm: Any
-    final_layer_norm: Any
-    dropout_module: Any
-    residual_connection: Any
 
     def begin_dense(self, fairseq_name: str) -> None:
         """The slot holds fairseq's layer; `--retain-dropout-modules` calls the block by its name in fairseq."""
@@ -37,24 +34,8 @@ class Block(SlotBlock):
         for dropout in (self.dropout_module, self.activation_dropout_module):
             dropout.module_name = fairseq_name
 
-    def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
-        """The block's second half: the residual stream `h` (L, B, H) plus the branch of the slot."""
-        branch_input = self.final_layer_norm(h) if self.normalize_before else h
-        h = self.join(self.slot(self, h, branch_input, context), h)
-        return h if self.normalize_before else self.final_layer_norm(h)
 
-    def dense_branch(self, branch_input: Tensor) -> Tensor:
-        """fairseq's feed-forward layer."""
-        output: Tensor = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(branch_input))))
-        return output
-
-    def join(self, branch: Tensor, h: Tensor) -> Tensor:
-        """The residual stream after a branch of it, which dropout thins out."""
-        joined: Tensor = self.residual_connection(self.dropout_module(branch), h)
-        return joined
-
-
-class EncoderBlock(Block, TransformerEncoderLayerBase):
+class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
     """fairseq's encoder block with a slot."""
 
     def __init__(self, cfg: TransformerConfig) -> None:
@@ -78,7 +59,7 @@ class EncoderBlock(Block, TransformerEncoderLayerBase):
         return h if self.normalize_before else self.self_attn_layer_norm(h)
 
 
-class DecoderBlock(Block, TransformerDecoderLayerBase):
+class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
     """fairseq's decoder block with a slot.
 
     Its attention shares between the hypotheses of a sentence what they have in common.

@@ -12,7 +12,8 @@ from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from torch import LongTensor, Tensor, nn
 
-from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder, SlotPlans
+from fairseq_mtmoe.backbones.blocks import SlotPlans
+from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 
 
 class Transformer(TransformerModelBase):

@@ -6,14 +6,14 @@ fairseq's hand over nothing of ours, and a hook that adds it would have to find 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase, TransformerEncoderBase
 from torch import LongTensor, Tensor, nn
 
-from fairseq_mtmoe.backbones.translation.blocks import Block, DecoderBlock, EncoderBlock, wrap_block
+from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
+from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock, FairseqBlock, wrap_block
 from fairseq_mtmoe.backbones.translation.decoding import (
     STATE,
     BeamState,
@@ -21,15 +21,11 @@ from fairseq_mtmoe.backbones.translation.decoding import (
     sentence_order,
     shares_beams,
 )
-from fairseq_mtmoe.slots import BatchContext, SlotPlan
-
-SlotPlans = Mapping[int, SlotPlan]  # a block's index, the same in both stacks, to what stands in its slot
+from fairseq_mtmoe.slots import BatchContext
 
 
-class Stack(nn.Module):
-    """Mixed into an encoder or decoder: fills its blocks' slots, in order."""
-
-    slot_plans: SlotPlans
+class FairseqStack(Stack):
+    """Mixed into fairseq's encoder or decoder."""
 
     # fairseq's, which has no types
     cfg: Any
@@ -39,17 +35,9 @@ class Stack(nn.Module):
     dropout_module: Any
     version: Tensor
 
-    def start_stack(self, slot_plans: SlotPlans) -> None:
-        """To be called before fairseq builds the blocks."""
-        self.slot_plans = slot_plans
-        self._built_blocks = 0
-
-    def fill_next(self, block: Block, cfg: TransformerConfig) -> Any:
+    def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
         """The next block, of whatever class, with what its plan puts into its slot."""
-        plan = self.slot_plans.get(self._built_blocks)
-        self._built_blocks += 1
-        if plan is not None:
-            plan.fill(block)
+        self.fill_slot(block)
         return wrap_block(block, cfg)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
@@ -62,7 +50,7 @@ class Stack(nn.Module):
         return upgraded
 
 
-class Encoder(Stack, TransformerEncoderBase):
+class Encoder(FairseqStack, TransformerEncoderBase):
     """fairseq's encoder with slots. A system with blocks of its own overrides `build_encoder_layer`."""
 
     forward_embedding: Any
@@ -70,7 +58,7 @@ class Encoder(Stack, TransformerEncoderBase):
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans) -> None:
         self.start_stack(slot_plans)
         super().__init__(cfg, dictionary, embed_tokens)
-        assert self._built_blocks == cfg.encoder.layers, "`build_encoder_layer` returns what `fill_next` does"
+        assert self.filled_slots == cfg.encoder.layers, "`build_encoder_layer` returns what `fill_next` does"
         self.dropout_module.module_name = "TransformerEncoder"  # what `--retain-dropout-modules` calls it
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> Any:
@@ -128,7 +116,7 @@ class Encoder(Stack, TransformerEncoderBase):
         return {**reordered, "beam": [beam]}
 
 
-class Decoder(Stack, TransformerDecoderBase):
+class Decoder(FairseqStack, TransformerDecoderBase):
     """fairseq's decoder with slots. A system with blocks of its own overrides `build_decoder_layer`."""
 
     embed_tokens: Any
@@ -152,7 +140,7 @@ class Decoder(Stack, TransformerDecoderBase):
     ) -> None:
         self.start_stack(slot_plans)
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
-        assert self._built_blocks == cfg.decoder.layers, "`build_decoder_layer` returns what `fill_next` does"
+        assert self.filled_slots == cfg.decoder.layers, "`build_decoder_layer` returns what `fill_next` does"
         self.dropout_module.module_name = "TransformerDecoder"
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:

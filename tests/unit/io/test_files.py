@@ -12,6 +12,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io import files
 from fairseq_mtmoe.io.files import (
     check_writable,
+    new_folder,
     output_file,
     read_bytes,
     read_json,
@@ -120,6 +121,38 @@ def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
     assert path.read_text() == "old"
     write_text(path, "new")
     assert path.read_text() == "new" and set(tmp_path.iterdir()) == {path, of_another_file}
+
+
+def test_a_folder_is_complete_or_absent(tmp_path):
+    target = tmp_path / "new" / "a.b"
+    with pytest.raises(RuntimeError), new_folder(target) as partial:
+        (partial / "file").write_text("half")
+        raise RuntimeError
+    with (
+        pytest.raises(UserError, match=r"a\.b` cannot be written: No space left on device; nothing"),
+        new_folder(target),
+    ):
+        raise OSError(28, "No space left on device")
+    assert list((tmp_path / "new").iterdir()) == []
+    with new_folder(target) as partial:
+        (partial / "file").write_text("whole")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.b"] and (target / "file").read_text() == "whole"
+    for taken in (target, target / "file"):
+        with pytest.raises(UserError, match="must be one that does not exist yet, but is"), new_folder(taken):
+            pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"), new_folder(tmp_path / "file" / "folder"):
+        pass
+
+
+def test_a_folder_that_a_killed_process_left_is_removed_by_the_next(tmp_path):
+    left = kill_while_writing(tmp_path / "a")
+    left.unlink()
+    left.mkdir()
+    (left / "file").write_text("half")
+    with new_folder(tmp_path / "a"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_what_may_still_be_written_is_left_alone(tmp_path, monkeypatch):

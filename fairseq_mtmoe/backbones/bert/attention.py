@@ -1,0 +1,55 @@
+"""BERT's self-attention, with an optional bias of the scores."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fairseq_mtmoe.backbones.bert.dropout import dropout
+from fairseq_mtmoe.backbones.bert.rows import Rows
+
+
+class SelfAttention(nn.Module):
+    """Self-attention; parameters have fairseq's names."""
+
+    def __init__(self, hidden_size: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.q_proj = nn.Linear(hidden_size, hidden_size)
+        self.k_proj = nn.Linear(hidden_size, hidden_size)
+        self.v_proj = nn.Linear(hidden_size, hidden_size)
+        self.out_proj = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, x: Tensor, rows: Rows, bias: Tensor | None = None) -> Tensor:
+        """What each token reads of its sentence, shaped as `x`.
+
+        Args:
+            x: the stream, (L, B, H) or (1, T, H) as `rows` has it.
+            rows: of the batch.
+            bias: added to the scores, (L, L), (B, 1, L, L) or what broadcasts to (B, heads, L, L).
+        """
+        query, key, value = (self._heads(proj(x), rows) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        mask = rows.attention_mask(query.dtype)
+        if bias is not None:
+            mask = bias if mask is None else mask + bias
+        read = attend(query, key, value, mask, self.dropout if self.training else 0.0)
+        output: Tensor = self.out_proj(rows.take(read.transpose(1, 2)).flatten(2))
+        return output
+
+    def _heads(self, values: Tensor, rows: Rows) -> Tensor:
+        """(B, heads, L, H / heads)."""
+        return rows.spread(values).view(*rows.shape, self.num_heads, -1).transpose(1, 2)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+    """`F.scaled_dot_product_attention`, (B, heads, L, D), whose CPU form with dropout is slower than its parts."""
+    if query.device.type != "cpu" or torch.compiler.is_compiling() or not dropout_p:
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout_p)
+    scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(2, 3)
+    if mask is not None:
+        scores += mask
+    return dropout(scores.softmax(-1), dropout_p) @ value

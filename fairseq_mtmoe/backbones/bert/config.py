@@ -1,0 +1,147 @@
+"""The sizes of an encoder, under the names that they have in the `config.json` of Hugging Face's folders."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairseq_mtmoe.errors import UserError, must_be
+
+BERT, ROBERTA = "bert", "roberta"
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
+MOST = 1 << 24  # of any size: a file that asks for more is damaged
+MOST_BLOCKS = 1 << 10
+
+# What a folder may leave out, and what it is then.
+OPTIONAL = {
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "layer_norm_eps": 1e-12,
+    "initializer_range": 0.02,
+}
+PADDING = {BERT: 0, ROBERTA: 1}
+# What an encoder of another kind says, and what it would have to say.
+UNSUPPORTED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Sizes of an encoder; the defaults are BERT base's.
+
+    Attributes:
+        model_type: `bert`; or `roberta`, whose positions are counted from after `pad_token_id`, padding left out.
+        hidden_size: H.
+        intermediate_size: F.
+        has_pooler: whether there is a map of the first token's state, which not all that are published have.
+
+    Raises:
+        UserError: a value is none that an encoder can have.
+    """
+
+    model_type: str = BERT
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    pad_token_id: int = 0
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    has_pooler: bool = True
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _CHECKS[field.type](field.name, getattr(self, field.name))  # type: ignore[index]
+        for name, known in (("model_type", (BERT, ROBERTA)), ("hidden_act", tuple(ACTIVATIONS))):
+            if getattr(self, name) not in known:
+                must_be(name, f"one of {', '.join(known)}", getattr(self, name))
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                must_be(name, "from 0 to below 1", getattr(self, name))
+        if self.num_hidden_layers > MOST_BLOCKS:
+            must_be("num_hidden_layers", f"at most {MOST_BLOCKS}", self.num_hidden_layers)
+        if self.hidden_size % self.num_attention_heads:
+            must_be("hidden_size", f"a multiple of `num_attention_heads` {self.num_attention_heads}", self.hidden_size)
+        if self.pad_token_id >= self.vocab_size:
+            must_be("pad_token_id", f"below `vocab_size` {self.vocab_size}", self.pad_token_id)
+        if self.max_positions < 1:
+            must_be("max_position_embeddings", "above those that padding takes", self.max_position_embeddings)
+
+    @property
+    def first_position(self) -> int:
+        """That of a sentence's first token."""
+        return self.pad_token_id + 1 if self.model_type == ROBERTA else 0
+
+    @property
+    def max_positions(self) -> int:
+        """How many tokens a sentence may have."""
+        return self.max_position_embeddings - self.first_position
+
+    def for_hugging_face(self) -> dict[str, Any]:
+        """The content of a `config.json`."""
+        values = dataclasses.asdict(self)
+        del values["has_pooler"]
+        kind = {BERT: "BertModel", ROBERTA: "RobertaModel"}[self.model_type]
+        return {"architectures": [kind], **values}
+
+
+def read_config(values: Any, has_pooler: bool) -> EncoderConfig:
+    """The sizes in the value of a `config.json`.
+
+    Raises:
+        UserError: it is of another kind of encoder, or misses a size, or has an impossible one.
+    """
+    if not isinstance(values, dict):
+        must_be("config.json", "a dictionary", values)
+    kind = values.get("model_type")
+    if kind not in (BERT, ROBERTA):
+        must_be("model_type", f"{BERT} or {ROBERTA}", kind)
+    for name, needed in UNSUPPORTED.items():
+        if values.get(name, needed) != needed:
+            must_be(name, repr(needed), values[name])
+    given: Mapping[str, Any] = {"pad_token_id": PADDING[kind], **OPTIONAL, **values}
+    names = [field.name for field in dataclasses.fields(EncoderConfig) if field.name != "has_pooler"]
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise UserError(f"`config.json` must have `{missing[0]}`, but has none.")
+    return EncoderConfig(**{name: given[name] for name in names}, has_pooler=has_pooler)
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        must_be(name, "text", value)
+
+
+def _check_size(name: str, value: object) -> None:
+    least = 0 if name == "pad_token_id" else 1
+    if type(value) is not int or not least <= value <= MOST:
+        must_be(name, f"a whole number from {least} to {MOST}", value)
+
+
+def _check_number(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        must_be(name, "a number from 0 to 1", value)
+
+
+def _check_truth(name: str, value: object) -> None:
+    if type(value) is not bool:
+        must_be(name, "true or false", value)
+
+
+_CHECKS = {"str": _check_text, "int": _check_size, "float": _check_number, "bool": _check_truth}
+
+# The encoders of MT-TaG, §3.
+MINILM = EncoderConfig(hidden_size=384, num_hidden_layers=6, intermediate_size=1536)
+BERT_BASE = EncoderConfig()
+BERT_LARGE = EncoderConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)

@@ -1,0 +1,121 @@
+"""The encoder: embeddings, blocks, pooler; what Hugging Face's `BertModel` and `RobertaModel` compute."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import LongTensor, Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from fairseq_mtmoe.backbones.bert.blocks import BertBlock, initialize
+from fairseq_mtmoe.backbones.bert.config import ROBERTA, EncoderConfig
+from fairseq_mtmoe.backbones.bert.dropout import Dropout
+from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
+from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.slots import BatchContext
+
+
+class Encoded(NamedTuple):
+    """What comes out of an encoder.
+
+    Attributes:
+        hidden: the last block's states, 0 at padding, (B, L, H).
+        pooled: tanh of a linear map of the first token's state, (B, H); None without a pooler.
+    """
+
+    hidden: Tensor
+    pooled: Tensor | None
+
+
+class BertEncoder(Stack):
+    """BERT's or RoBERTa's encoder with slots.
+
+    A system overrides `build_encoder_layer` to have blocks of its own, `embed` for what comes before the first, and
+    `run_blocks` for what is between them.
+
+    Args:
+        config: its sizes.
+        slot_plans: what stands in the slot of which block; none: a dense encoder.
+        checkpoint_activations: keep of a block only what goes in, and compute it again in the backward pass. What
+            gradients reach otherwise than through the stream (parameters of blocks below all that trains, tensors that
+            a block closes over) gets them too, unlike under fairseq's option of the same name.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, slot_plans: SlotPlans | None = None, checkpoint_activations: bool = False
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.checkpoint_activations = checkpoint_activations
+        H, pad = config.hidden_size, config.pad_token_id
+        self.embed_tokens = nn.Embedding(config.vocab_size, H, padding_idx=pad)
+        self.embed_positions = nn.Embedding(config.max_position_embeddings, H)
+        self.embed_segments = nn.Embedding(config.type_vocab_size, H)
+        self.layernorm_embedding = nn.LayerNorm(H, config.layer_norm_eps)
+        self.dropout_module = Dropout(config.hidden_dropout_prob)
+        self.layers = nn.ModuleList()
+        self.pooler = nn.Linear(H, H) if config.has_pooler else None
+        initialize(self, config.initializer_range)
+        self.start_stack(slot_plans or {})
+        for _ in range(config.num_hidden_layers):
+            block = self.build_encoder_layer(config)
+            self.fill_slot(block)
+            self.layers.append(block)
+
+    def build_encoder_layer(self, config: EncoderConfig) -> BertBlock:
+        """Called for one block after the other; a system's block may be of a subclass."""
+        return BertBlock(config)
+
+    def forward(
+        self,
+        tokens: LongTensor,
+        token_type_ids: LongTensor | None = None,
+        padding_mask: Tensor | None = None,
+        task_ids: LongTensor | None = None,
+    ) -> Encoded:
+        """Encode a batch.
+
+        Args:
+            tokens: (B, L), padded with `pad_token_id`.
+            token_type_ids: which of the two sentences a token is of, (B, L); all 0 by default.
+            padding_mask: True at padding, (B, L); by default, where `tokens` are `pad_token_id`.
+            task_ids: each sentence's task, (B,), for slots that tell tasks apart.
+
+        Raises:
+            UserError: sentences are longer than the encoder has positions.
+        """
+        if tokens.shape[1] > self.config.max_positions:
+            must_be("the length of a sentence", f"at most the encoder's {self.config.max_positions}", tokens.shape[1])
+        mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask
+        rows = rows_of(mask)
+        context = rows.context(task_ids)
+        x = self.run_blocks(self.embed(tokens, token_type_ids, context, rows), context, rows)
+        hidden = rows.spread(x).masked_fill(mask.unsqueeze(-1), 0)
+        return Encoded(hidden, None if self.pooler is None else torch.tanh(self.pooler(hidden[:, 0])))
+
+    def embed(self, tokens: LongTensor, token_type_ids: LongTensor | None, context: BatchContext, rows: Rows) -> Tensor:
+        """The stream before the first block."""
+        x = self.embed_tokens(rows.take(tokens)) + self.embed_positions(rows.take(self._positions(tokens)))
+        segments = self.embed_segments.weight[0]
+        if token_type_ids is not None:
+            segments = self.embed_segments(rows.take(token_type_ids))
+        embedded: Tensor = self.dropout_module(self.layernorm_embedding(x + segments))
+        return embedded
+
+    def run_blocks(self, x: Tensor, context: BatchContext, rows: Rows) -> Tensor:
+        """The stream after the last block."""
+        for block in self.layers:
+            if self.checkpoint_activations and torch.is_grad_enabled():
+                x = checkpoint(block, x, context, rows, use_reentrant=False)
+            else:
+                x = block(x, context, rows)
+        return x
+
+    def _positions(self, tokens: LongTensor) -> Tensor:
+        """(B, L): BERT counts places, RoBERTa tokens that are no padding."""
+        if self.config.model_type == ROBERTA:
+            real = tokens.ne(self.config.pad_token_id).long()
+            return real.cumsum(1) * real + self.config.pad_token_id
+        return torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)

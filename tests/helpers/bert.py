@@ -1,0 +1,86 @@
+"""Tiny encoders, batches for them, and the models of Hugging Face's that they must equal."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_mtmoe.backbones.bert import encoder as encoder_module
+from fairseq_mtmoe.backbones.bert.config import BERT, MINILM, ROBERTA, EncoderConfig, read_config
+from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
+from fairseq_mtmoe.backbones.bert.key_map import our_key
+from fairseq_mtmoe.backbones.bert.rows import Rows
+
+TINY = EncoderConfig(
+    vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+    max_position_embeddings=24, layer_norm_eps=1e-3,
+)  # fmt: skip
+TINY_ROBERTA = dataclasses.replace(TINY, model_type=ROBERTA, pad_token_id=1, type_vocab_size=1)
+CONFIGS = {BERT: TINY, ROBERTA: TINY_ROBERTA, "minilm": MINILM}
+TOKENIZER = {"vocab.txt": "[PAD]\r\nä\n", "tokenizer_config.json": '{"do_lower_case": true}'}
+
+
+def perturb(model: torch.nn.Module, scale: float = 0.1, seed: int = 7) -> None:
+    """Make all parameters differ from their initial values, and experts from each other."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += scale * torch.randn(parameter.shape, generator=generator)
+
+
+def tiny_encoder(config: EncoderConfig = TINY, seed: int = 1, **options: Any) -> BertEncoder:
+    """A dense encoder in evaluation mode, with parameters that matter; `options` are those of `BertEncoder`."""
+    torch.manual_seed(seed)
+    encoder = BertEncoder(config, **options).eval()
+    perturb(encoder)
+    return encoder
+
+
+def pretrained(config: EncoderConfig = TINY, seed: int = 1) -> PretrainedEncoder:
+    """What `mtmoe import-hf` would have read."""
+    return PretrainedEncoder(config, dict(TOKENIZER), tiny_encoder(config, seed).state_dict())
+
+
+def batch(config: EncoderConfig = TINY, sizes: tuple[int, ...] = (7, 4, 6), seed: int = 3) -> dict[str, Tensor]:
+    """Sentences of these lengths, padded on the right, with the tokens' types where there are several."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(sizes), max(sizes))
+    mask = torch.arange(shape[1]) >= torch.tensor(sizes).unsqueeze(1)
+    tokens = torch.randint(config.pad_token_id + 1, config.vocab_size, shape, generator=generator)
+    types = torch.randint(config.type_vocab_size, shape, generator=generator)
+    return {"tokens": tokens.masked_fill(mask, config.pad_token_id), "token_type_ids": types, "padding_mask": mask}
+
+
+def hugging_face_model(config: EncoderConfig) -> Any:
+    """Hugging Face's model of these sizes, its parameters perturbed, in evaluation mode."""
+    transformers = pytest.importorskip("transformers")
+    values = {name: value for name, value in config.for_hugging_face().items() if name != "architectures"}
+    torch.manual_seed(0)
+    theirs = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    model = transformers.AutoModel.from_config(theirs).eval()
+    perturb(model, 0.1 if config.hidden_size < 100 else 0.02)
+    return model
+
+
+def ours_of(theirs: Any, **options: Any) -> BertEncoder:
+    """Our encoder with the weights of Hugging Face's model, in evaluation mode."""
+    state = {our_key(name): value for name, value in theirs.state_dict().items()}
+    ours = BertEncoder(read_config(theirs.config.to_dict(), has_pooler="pooler.weight" in state), **options).eval()
+    ours.load_state_dict(state)
+    return ours
+
+
+def theirs_of(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """States and pooled states of Hugging Face's model on a `batch`."""
+    output = model(inputs["tokens"], (~inputs["padding_mask"]).long(), inputs["token_type_ids"])
+    return output.last_hidden_state, output.pooler_output
+
+
+def in_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the blocks compute at padding, too, as on a GPU."""
+    monkeypatch.setattr(encoder_module, "rows_of", lambda mask: Rows((mask.shape[0], mask.shape[1]), mask))

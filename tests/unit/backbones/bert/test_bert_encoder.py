@@ -1,0 +1,208 @@
+"""The encoder against Hugging Face's (states, pooled states and every gradient), and what only ours has."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_mtmoe.backbones.bert.blocks import BertBlock
+from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA
+from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.backbones.bert.key_map import our_key
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.bert import (
+    CONFIGS,
+    TINY,
+    TINY_ROBERTA,
+    batch,
+    hugging_face_model,
+    in_all_places,
+    ours_of,
+    theirs_of,
+    tiny_encoder,
+)
+
+WITHOUT_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+kinds = pytest.mark.parametrize("config", [TINY, TINY_ROBERTA], ids=[BERT, ROBERTA])
+
+
+@pytest.fixture(params=["real tokens", "all places"], autouse=True)
+def each_form(request, monkeypatch):
+    """The rows are what they are on a CPU, and what they are elsewhere."""
+    if request.param == "all places":
+        in_all_places(monkeypatch)
+
+
+def assert_close(found, wanted, atol=1e-5):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=atol)
+
+
+def total(hidden, pooled):
+    """A loss to which every number contributes something of its own."""
+    return sum((x * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() for x in (hidden, pooled))
+
+
+def gradients(model):
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "kind, sizes", [(BERT, (7, 7)), (BERT, (7, 4, 6)), (ROBERTA, (7, 7)), (ROBERTA, (7, 4, 6)), ("minilm", (9, 4))]
+)
+def test_states_and_gradients_are_hugging_faces(kind, sizes):
+    config = CONFIGS[kind]
+    theirs = hugging_face_model(config)
+    ours, inputs = ours_of(theirs), batch(config, sizes)
+    hidden, pooled = theirs_of(theirs, inputs)
+    hidden = hidden.masked_fill(inputs["padding_mask"].unsqueeze(-1), 0)
+    found = ours(**inputs)
+    assert_close(found.hidden, hidden)
+    assert_close(found.pooled, pooled)
+    total(hidden, pooled).backward()
+    total(*found).backward()
+    wanted = {our_key(name): gradient for name, gradient in gradients(theirs).items()}
+    assert gradients(ours).keys() == wanted.keys()
+    for name, gradient in gradients(ours).items():
+        assert (gradient - wanted[name]).norm() <= 1e-4 * wanted[name].norm() + 1e-4, name
+
+
+@kinds
+def test_without_types_all_tokens_are_of_the_first_sentence(config):
+    encoder, inputs = tiny_encoder(config), batch(config)
+    first = {**inputs, "token_type_ids": torch.zeros_like(inputs["token_type_ids"])}
+    del inputs["token_type_ids"]
+    assert_close(encoder(**inputs).hidden, encoder(**first).hidden, atol=1e-6)
+
+
+@kinds
+def test_padding_changes_nothing_and_is_found_by_its_token(config):
+    encoder, inputs = tiny_encoder(config), batch(config)
+    wanted = encoder(**inputs)
+    longer = {name: nn.functional.pad(value, (0, 3)) for name, value in inputs.items()}
+    longer["tokens"][:, -3:] = config.pad_token_id
+    del longer["padding_mask"]
+    found = encoder(**longer)
+    assert_close(found.hidden[:, :-3], wanted.hidden, atol=1e-6)
+    assert_close(found.pooled, wanted.pooled, atol=1e-6)
+    assert not found.hidden[:, -3:].any()
+    alone = encoder(inputs["tokens"][1:2, :4], inputs["token_type_ids"][1:2, :4])
+    assert_close(alone.hidden, wanted.hidden[1:2, :4], atol=1e-6)
+
+
+def test_a_sentence_of_padding_alone_is_finite():
+    encoder, inputs = tiny_encoder(), batch(sizes=(3, 0))
+    for tokens in (inputs["tokens"], torch.zeros(2, 3, dtype=torch.long)):
+        encoder.zero_grad()
+        found = encoder(tokens)
+        total(*found).backward()
+        assert found.pooled.isfinite().all() and all(value.isfinite().all() for value in gradients(encoder).values())
+
+
+def test_an_encoder_may_have_no_pooler():
+    encoder = BertEncoder(dataclasses.replace(TINY, has_pooler=False))
+    assert encoder(**batch()).pooled is None and not [name for name in encoder.state_dict() if "pooler" in name]
+
+
+@pytest.mark.parametrize("config, longest", [(TINY, 24), (TINY_ROBERTA, 22)], ids=[BERT, ROBERTA])
+def test_sentences_have_at_most_as_many_tokens_as_positions(config, longest):
+    encoder = tiny_encoder(config)
+    assert encoder(torch.full((1, longest), 5)).hidden.shape == (1, longest, 16)
+    with pytest.raises(UserError, match=f"must be at most the encoder's {longest}, but is {longest + 1} instead"):
+        encoder(torch.full((1, longest + 1), 5))
+
+
+def test_initial_values_are_berts():
+    torch.manual_seed(1)
+    encoder = BertEncoder(dataclasses.replace(TINY, hidden_size=64, intermediate_size=256))
+    block = encoder.layers[1]
+    for weight in (block.fc1.weight, block.self_attn.q_proj.weight, encoder.embed_tokens.weight[1:]):
+        assert 0.018 < weight.std() < 0.022
+    assert not encoder.embed_tokens.weight[0].any() and not block.fc2.bias.any()
+    assert block.final_layer_norm.weight.eq(1).all()
+
+
+class Biased(BertBlock):
+    """A block with a bias of its own for its attention, and a parameter that begins as it says."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.own = nn.Linear(2, 2, bias=False)
+        nn.init.zeros_(self.own.weight)
+
+    def attend(self, x, context, rows, bias=None):
+        return super().attend(x, context, rows, self.bias)
+
+
+class BiasedEncoder(BertEncoder):
+    def build_encoder_layer(self, config):
+        return Biased(config)
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (3, 1, 7, 7)])
+def test_a_bias_is_added_to_the_scores_of_attention(shape):
+    """What hides a token from all equals padding there; a bias learns."""
+    torch.manual_seed(1)
+    encoder, inputs = BiasedEncoder(TINY).eval(), batch(sizes=(7, 4, 7))
+    hidden = torch.zeros(shape)
+    hidden[..., 6] = -1e4
+    for block in encoder.layers:
+        block.bias = hidden
+    found = encoder(**inputs).hidden
+    plain = BertEncoder(TINY).eval()
+    state = encoder.state_dict()
+    assert not any(state.pop(f"layers.{index}.own.weight").any() for index in range(2))
+    plain.load_state_dict(state)
+    assert not torch.allclose(found, plain(**inputs).hidden, atol=1e-3)
+    inputs["padding_mask"][:, 6] = True
+    assert_close(found[:, :6], plain(**inputs).hidden[:, :6], atol=1e-6)
+    for block in encoder.layers:
+        block.bias = nn.Parameter(torch.zeros(shape))
+    encoder.train()(**inputs).hidden.square().sum().backward()
+    assert all(block.bias.grad.abs().sum() > 0 for block in encoder.layers)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_activation_checkpointing_changes_nothing(dropout):
+    config = dataclasses.replace(TINY, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    found = []
+    for checkpoints in (False, True):
+        encoder = tiny_encoder(config, checkpoint_activations=checkpoints).train()
+        torch.manual_seed(5)
+        output = encoder(**batch())
+        total(*output).backward()
+        found.append({"hidden": output.hidden.detach(), **gradients(encoder)})
+    for name, value in found[0].items():
+        assert_close(found[1][name], value, atol=1e-6)
+
+
+def test_what_trains_in_a_frozen_lower_half_gets_gradients_under_checkpointing():
+    encoder = tiny_encoder(checkpoint_activations=True).train().requires_grad_(False)
+    trained = encoder.layers[0].self_attn_layer_norm.requires_grad_(True)
+    total(*encoder(**batch())).backward()
+    assert trained.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@kinds
+def test_half_precision_is_near(config, dtype):
+    config = dataclasses.replace(config, **WITHOUT_DROPOUT)
+    encoder, inputs = tiny_encoder(config), batch(config)
+    wanted = encoder(**inputs).hidden
+    half = tiny_encoder(config).to(dtype).train()
+    found = half(**inputs)
+    assert found.hidden.dtype == dtype
+    assert_close(found.hidden.float(), wanted, atol=0.1)
+    total(*(x.float() for x in found)).backward()
+    assert all(gradient.isfinite().all() and gradient.dtype == dtype for gradient in gradients(half).values())
+    with_dropout = tiny_encoder(dataclasses.replace(config, hidden_dropout_prob=0.1)).to(dtype).train()
+    assert with_dropout(**inputs).hidden.isfinite().all()
+
+
+def test_autocast_is_near():
+    encoder, inputs = tiny_encoder(), batch()
+    wanted = encoder(**inputs).hidden
+    with torch.autocast("cpu", torch.bfloat16):
+        found = encoder.train()(**inputs).hidden, encoder.eval()(**inputs).hidden
+    assert_close(found[1].float(), wanted, atol=0.1)
+    assert found[0].isfinite().all()

@@ -1,0 +1,109 @@
+"""Experts in the encoder's slots, in every block as in MT-TaG."""
+
+import pytest
+import torch
+
+from fairseq_mtmoe.backbones.bert.config import BERT_BASE, BERT_LARGE, MINILM
+from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.moe.gates import BaseGate, SwitchGate, TaskGate
+from fairseq_mtmoe.slots import ExpertPlan, expert_layers, expert_slots
+from tests.helpers.bert import TINY, batch, in_all_places, perturb, tiny_encoder
+
+GATES = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate}
+IDS = torch.tensor([0, 2, 1])
+
+
+@pytest.fixture(params=["real tokens", "all places"], autouse=True)
+def each_form(request, monkeypatch):
+    if request.param == "all places":
+        in_all_places(monkeypatch)
+
+
+def plans(gate, blocks=TINY.num_hidden_layers, num_tasks=3, combine="preserving"):
+    return dict.fromkeys(range(blocks), ExpertPlan(gate, 4, combine, num_tasks, starts_dense=True))
+
+
+def sparsify(encoder):
+    for path, slot in expert_slots(encoder).items():
+        slot.sparsify(encoder.get_submodule(path))
+    return encoder
+
+
+def assert_close(found, wanted, atol=1e-5):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("training", [True, False])
+def test_copied_experts_compute_what_the_dense_blocks_did(gate, training):
+    encoder, inputs = tiny_encoder(slot_plans=plans(GATES[gate])), batch()
+    for module in encoder.modules():
+        if hasattr(module, "p"):
+            module.p = 0.0
+        if hasattr(module, "dropout"):
+            module.dropout = 0.0
+    encoder.train(training)
+    wanted = encoder(**inputs)
+    assert [*expert_slots(encoder)] == ["layers.0", "layers.1"] and not expert_layers(encoder)
+    found = sparsify(encoder)(**inputs, task_ids=IDS)
+    assert_close(found.hidden, wanted.hidden)
+    assert_close(found.pooled, wanted.pooled)
+    assert len(expert_layers(encoder)) == 2 and "layers.0.fc1.weight" not in encoder.state_dict()
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_gates_and_experts_learn(gate):
+    encoder = sparsify(tiny_encoder(slot_plans=plans(GATES[gate], combine="paper"))).train()
+    perturb(encoder)
+    encoder(**batch(), task_ids=IDS).hidden.square().sum().backward()
+    for layer in expert_layers(encoder).values():
+        assert all(parameter.grad.abs().sum() > 0 for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("gate", ["task", "switch"])
+def test_a_sentence_is_encoded_as_by_itself(gate):
+    """Each with its own task, and whatever the padding."""
+    encoder, inputs = sparsify(tiny_encoder(slot_plans=plans(GATES[gate], combine="paper"))), batch()
+    perturb(encoder)
+    found = encoder(**inputs, task_ids=IDS).hidden
+    others = encoder(**inputs, task_ids=(IDS + 1) % 3).hidden
+    assert torch.equal(found, others) == (gate == "switch")
+    for sentence, length in enumerate((7, 4, 6)):
+        alone = {name: value[sentence : sentence + 1, :length] for name, value in inputs.items()}
+        assert_close(encoder(**alone, task_ids=IDS[sentence : sentence + 1]).hidden[0], found[sentence, :length])
+
+
+def test_padding_is_nobodys():
+    """BASE gives experts equal shares of the real tokens, which are 17."""
+    encoder = sparsify(tiny_encoder(slot_plans=plans(BaseGate))).train()
+    for layer in expert_layers(encoder).values():
+        layer.load.enabled = True
+    encoder(**batch())
+    for layer in expert_layers(encoder).values():
+        assert sorted(layer.load.counts.sum(0).tolist()) == [4, 4, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "config, gates, experts, millions",
+    [(MINILM, 74e3, 21e6, (22, 44)), (BERT_BASE, None, None, (110, 280)), (BERT_LARGE, None, None, (335, 940))],
+    ids=["MiniLM", "BERT base", "BERT large"],
+)
+def test_parameter_counts_are_the_papers(config, gates, experts, millions):
+    """MT-TaG, §3 and table 1: 8 tasks, 4 experts. Its experts' parameters are those beyond the dense encoder's."""
+    with torch.device("meta"):
+        encoder = BertEncoder(config, plans(TaskGate, config.num_hidden_layers, num_tasks=8, combine="paper"))
+        dense = count(encoder)
+        sparsify(encoder)
+    found = sum(count(layer.gate) for layer in expert_layers(encoder).values())
+    more = sum(count(layer.experts) for layer in expert_layers(encoder).values()) * 3 // 4
+    layers, H, F = config.num_hidden_layers, config.hidden_size, config.intermediate_size
+    assert found == layers * 4 * H * 8 and more == layers * 3 * (2 * H * F + H + F)
+    assert count(encoder) == dense + found + more
+    if gates is not None:
+        assert abs(found - gates) < 500 and abs(more - experts) < 5e5
+    for parameters, published in zip((dense, count(encoder)), millions, strict=True):
+        assert abs(parameters / 1e6 - published) < 0.035 * published
+
+
+def count(module):
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,63 @@
+"""`mtmoe import-hf` and `mtmoe export-hf`: a folder becomes a file, and a folder again."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fairseq_mtmoe.backbones.bert import encoder_file
+from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.bert import TINY, TOKENIZER, pretrained
+
+
+def mtmoe(*arguments):
+    result = CliRunner().invoke(commands, [*map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder as `transformers` of some years ago wrote it."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY.for_hugging_face()))
+    for name, text in TOKENIZER.items():
+        (folder / name).write_bytes(text.encode())
+    tensors = {f"bert.{hugging_face_key(name)}": value for name, value in pretrained().state.items()}
+    torch.save({**tensors, "cls.seq_relationship.bias": torch.zeros(2)}, folder / "pytorch_model.bin")
+    return folder
+
+
+def test_a_folder_becomes_a_file_and_a_folder_again(folder, tmp_path):
+    encoder, again = tmp_path / "encoder.pt", tmp_path / "again"
+    said = mtmoe("import-hf", folder, encoder)
+    assert said == (
+        f"{encoder}: bert, 2 blocks of 16, 0.0 million parameters, with a pooler; 1 other tensor left out\n"
+    )
+    assert encoder_file.load(encoder).tokenizer == TOKENIZER
+    pytest.importorskip("safetensors")
+    assert mtmoe("export-hf", encoder, again) == f"{again}: bert for transformers, 39 tensors\n"
+    assert {file.name for file in again.iterdir()} == {"config.json", "model.safetensors", *TOKENIZER}
+    for name, text in TOKENIZER.items():
+        assert (again / name).read_bytes() == text.encode()
+    mtmoe("import-hf", again, encoder, "--overwrite")
+    found, wanted = encoder_file.load(encoder), pretrained()
+    assert found.config == wanted.config
+    assert all(torch.equal(found.state[name], value) for name, value in wanted.state.items())
+
+
+def test_what_is_there_stays(folder, tmp_path):
+    (tmp_path / "encoder.pt").write_text("mine")
+    with pytest.raises(UserError, match="`ENCODER` must be a file that does not exist yet, or be given with `--over"):
+        mtmoe("import-hf", folder, tmp_path / "encoder.pt")
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="`model_type` must be bert or roberta"):
+        mtmoe("import-hf", folder, tmp_path / "encoder.pt", "--overwrite")
+    assert (tmp_path / "encoder.pt").read_text() == "mine"
+    with pytest.raises(UserError, match="must be a whole checkpoint"):
+        mtmoe("export-hf", tmp_path / "encoder.pt", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
