@@ -44,7 +44,7 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.13",
     packages=find_namespace_packages(include=["fairseq_mtmoe", "fairseq_mtmoe.*"]),
-    package_data={"fairseq_mtmoe": ["**/*.md"]},
+    package_data={"fairseq_mtmoe": ["**/*.md", "**/*.yaml"]},
     ext_modules=[
         Extension(  # a plain library, loaded by ctypes: it includes no headers of Python or torch
             f"fairseq_mtmoe.moe.assignment.kernels.{name}",
@@ -67,6 +67,7 @@ setup(
         "polib>=1.2",  # reads translation catalogs
         "rich>=13",  # progress bars and tables on the screen
         "matplotlib>=3.8",  # pictures of a run
+        "PyYAML>=6",  # the table of tasks
         "tabulate>=0.9",  # tables in Markdown
     ],
     extras_require={

@@ -1,0 +1,31 @@
+"""What every reader returns: an example of a task, before it is tokenized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Span:
+    """Characters `start` to `end` (excluded) of one of an example's texts, which is counted from 0."""
+
+    text: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example.
+
+    Attributes:
+        candidates: the texts that the encoder reads, one or two; of a ranking as many times as there are choices.
+        label: the class, counted from 0, or the choice that is right; the value of a regression; None in test data.
+        key: by which a benchmark's submission names it.
+        spans: the words that a question is about, in `candidates[0]`.
+    """
+
+    candidates: tuple[tuple[str, ...], ...]
+    label: int | float | None
+    key: str
+    spans: tuple[Span, ...] = ()

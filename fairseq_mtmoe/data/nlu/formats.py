@@ -1,0 +1,176 @@
+"""Files of tasks in the forms in which their authors distribute them: each line becomes a record of named fields.
+
+Lines end at line feeds alone: texts hold other characters that Python takes for ends of lines.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.data.nlu.table import Format, Source
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import regular_file
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Lines:
+    """A file that is read.
+
+    Attributes:
+        path: of the file.
+        source: what the table says of it.
+        skip_ragged: leave lines out that have another number of fields.
+        left_out: how many were, for what reason.
+    """
+
+    path: Path
+    source: Source
+    skip_ragged: bool = False
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def wrong(self, number: int, why: str) -> UserError:
+        """The error that something is wrong in a line, counted from 1."""
+        return UserError(f"`{self.path}`, line {number}: {why}.")
+
+    def leave_out(self, why: str) -> None:
+        """Count an example that is left out."""
+        self.left_out[why] = self.left_out.get(why, 0) + 1
+
+    def numbered(self) -> Iterator[tuple[int, str]]:
+        """The lines with their numbers, without their ends; empty ones are none."""
+        with regular_file(self.path).open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                try:
+                    line = raw.decode(self.source.encoding if number == 1 else _without_mark(self.source.encoding))
+                except UnicodeDecodeError as error:
+                    encoding = _without_mark(self.source.encoding)
+                    raise self.wrong(
+                        number, f"must be text in {encoding}, but has the byte {raw[error.start]:#x}"
+                    ) from error
+                line = line.rstrip("\r\n")
+                if line:
+                    yield number, line
+
+
+def records(lines: Lines) -> Iterator[tuple[int, Record]]:
+    """The records of a file in the form that its source says, each with the number of its line.
+
+    Raises:
+        UserError: the file, or a line of it, has another form; the sentence names both.
+    """
+    return _READERS[lines.source.format](lines)
+
+
+def _without_mark(encoding: str) -> str:
+    return encoding.removesuffix("-sig")
+
+
+def _from_tsv(lines: Lines) -> Iterator[tuple[int, Record]]:
+    return _with_columns(lines, ((number, line.split("\t")) for number, line in lines.numbered()))
+
+
+def _from_csv(lines: Lines) -> Iterator[tuple[int, Record]]:
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        with regular_file(lines.path).open(encoding=lines.source.encoding, newline="") as file:
+            reader = csv.reader(file, strict=True)
+            try:
+                yield from ((reader.line_num, row) for row in reader if row)
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise lines.wrong(reader.line_num + 1, f"must be comma-separated values, but {error}") from error
+
+    return _with_columns(lines, rows())
+
+
+def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, Record]]:
+    columns = lines.source.columns
+    if not columns:
+        _, columns = next(rows, (0, []))
+    for number, row in rows:
+        if len(row) == len(columns):
+            yield number, dict(zip(columns, row, strict=True))
+        elif lines.skip_ragged:
+            lines.leave_out("another number of fields")
+        else:
+            raise lines.wrong(number, f"must have {len(columns)} fields, but has {len(row)}")
+
+
+def _from_jsonl(lines: Lines) -> Iterator[tuple[int, Record]]:
+    for number, line in lines.numbered():
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise lines.wrong(
+                number, f"must be an object in JSON, but {str(error) or 'is nested too deeply'}"
+            ) from error
+        if not isinstance(record, dict):
+            raise lines.wrong(number, f"must be an object in JSON, but is {type(record).__name__}")
+        yield number, record
+
+
+def _from_multirc(lines: Lines) -> Iterator[tuple[int, Record]]:
+    for number, record in _from_jsonl(lines):
+        try:
+            passage = record["passage"]
+            for question in passage["questions"]:
+                for answer in question["answers"]:
+                    # Key: the three numbers by which a submission names an answer.
+                    key = f"{record['idx']}/{question['idx']}/{answer['idx']}"
+                    fields = {"passage": passage["text"], "question": question["question"], "answer": answer["text"]}
+                    yield number, {**fields, "label": answer.get("label"), "key": key}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise lines.wrong(number, f"must be a passage with questions and answers, but lacks {error}") from error
+
+
+def _from_wsc(lines: Lines) -> Iterator[tuple[int, Record]]:
+    for number, record in _from_jsonl(lines):
+        try:
+            text, target = record["text"], record["target"]
+            places = [_words_at(text, target[f"span{n}_index"], target[f"span{n}_text"]) for n in (1, 2)]
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise lines.wrong(number, f"must be a text with two spans in it, but lacks {error}") from error
+        (start1, end1), (start2, end2) = places
+        yield number, {**record, "start1": start1, "end1": end1, "start2": start2, "end2": end2}
+
+
+def _words_at(text: str, index: int, words: str) -> tuple[int, int]:
+    """The characters of some words, the first of which is the word of this number."""
+    starts = [match.start() for match in re.finditer(r"\S+", text)]
+    start, end = starts[index], starts[index] + len(words)
+    # A few of SuperGLUE's numbers are one off, and what they name has lost its punctuation or case.
+    if text[start:end].lower() != words.lower():
+        nearest = min(_occurrences(text, words), key=lambda place: abs(place - start), default=start)
+        start, end = nearest, min(nearest + len(words), len(text))
+    return start, end
+
+
+def _occurrences(text: str, words: str) -> list[int]:
+    return [match.start() for match in re.finditer(re.escape(words), text, re.IGNORECASE)]
+
+
+def _from_lines(lines: Lines) -> Iterator[tuple[int, Record]]:
+    return ((number, {"text": line}) for number, line in lines.numbered())
+
+
+def _from_whole_file(lines: Lines) -> Iterator[tuple[int, Record]]:
+    text = " ".join(line for _, line in lines.numbered())
+    if text:
+        yield 1, {"text": text}
+
+
+_READERS: Mapping[Format, Callable[[Lines], Iterator[tuple[int, Record]]]] = {
+    Format.tsv: _from_tsv,
+    Format.csv: _from_csv,
+    Format.jsonl: _from_jsonl,
+    Format.multirc: _from_multirc,
+    Format.wsc: _from_wsc,
+    Format.lines_by_label: _from_lines,
+    Format.files_by_label: _from_whole_file,
+}

@@ -1,0 +1,183 @@
+"""The examples of a task's split: which file there is, what its records mean, and what is left out."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from fairseq_mtmoe.data.nlu.examples import Example, Span
+from fairseq_mtmoe.data.nlu.formats import Lines, Record, records
+from fairseq_mtmoe.data.nlu.table import BY_LABEL, Kind, Source, TaskRow
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.io.files import regular_file
+
+logger = logging.getLogger(__name__)
+
+FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # below the data directory, in which benchmarks are unpacked
+FIELD = re.compile(r"\{(\w+)\}")
+LABEL_FIELD = "label"
+
+
+def source_of(root: Path, row: TaskRow, split: str) -> tuple[Path, Source]:
+    """The folder, and the first of the forms of a split, that is there.
+
+    Raises:
+        UserError: none is; the sentence names what was looked for.
+    """
+    sources = row.splits.get(split, [])
+    for source in sources:
+        for folder in FOLDERS:
+            if _files(root / folder, source, row.labels):
+                return root / folder, source
+    looked_for = " or ".join(source.file for source in sources) or "nothing"
+    raise UserError(f"`{root}` must have the {split} data of {row.title}, but {looked_for} is not there.")
+
+
+def has_split(root: Path, row: TaskRow, split: str) -> bool:
+    """Whether the data directory has this split."""
+    return any(_files(root / folder, source, row.labels) for source in row.splits.get(split, []) for folder in FOLDERS)
+
+
+def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
+    """All files that `read_split` reads, in a fixed order."""
+    folder, source = source_of(root, row, split)
+    ids = [folder / name for name in (source.keep_ids, source.leave_ids) if name]
+    return [path for path, _ in _files(folder, source, row.labels)] + ids
+
+
+def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True) -> list[Example]:
+    """The examples of a split, in the order of its file.
+
+    Args:
+        root: the data directory.
+        row: of the task.
+        split: or set, as the row has it.
+        labelled: whether examples have labels; a benchmark's test data has none.
+
+    Raises:
+        UserError: no file is there, a line is not what the row says, or nothing is in it.
+    """
+    folder, source = source_of(root, row, split)
+    read: list[Example] = []
+    for path, label in _files(folder, source, row.labels):
+        lines = Lines(path, source, row.skip_ragged)
+        found = [
+            example
+            for number, record in _chosen(folder, source, records(lines), lines)
+            if (example := _example(lines, number, _labelled(record, label), row, labelled)) is not None
+        ]
+        read += _part(found, source)
+        for why, count in lines.left_out.items():
+            logger.warning(f"{path}: {count} examples are left out: {why}")
+    if not read:
+        raise UserError(f"`{folder / source.file}` must have examples of {row.title}, but has none.")
+    if source.count and len(read) != source.count:
+        logger.warning(f"{folder / source.file} has {len(read)} examples, and the authors' file has {source.count}")
+    return [example if example.key else replace(example, key=str(n)) for n, example in enumerate(read)]
+
+
+def _files(folder: Path, source: Source, labels: list[str]) -> list[tuple[Path, str | None]]:
+    """The files of a source with the label of what is in them; none if one is missing."""
+    if source.format not in BY_LABEL:
+        return [(folder / source.file, None)] if (folder / source.file).exists() else []
+    found: list[tuple[Path, str | None]] = []
+    for label in labels:
+        paths = sorted(folder.glob(source.file.replace("{label}", label)))
+        if not paths:
+            return []
+        found += [(path, label) for path in paths]
+    return found
+
+
+def _labelled(record: Record, label: str | None) -> Record:
+    return record if label is None else {**record, LABEL_FIELD: label}
+
+
+def _part(examples: list[Example], source: Source) -> list[Example]:
+    if not source.part:
+        return examples
+    start, end = (round(share * len(examples)) for share in source.part)
+    return examples[start:end]
+
+
+def _chosen(
+    folder: Path, source: Source, numbered: Iterable[tuple[int, Record]], lines: Lines
+) -> Iterator[tuple[int, Record]]:
+    """Those that the lists of ids choose."""
+    keep, leave = (
+        _ids(folder / name, len(source.ids)) if name else None for name in (source.keep_ids, source.leave_ids)
+    )
+    for number, record in numbered:
+        key = tuple(_field(lines, number, record, name) for name in source.ids)
+        if (keep is None or key in keep) and (leave is None or key not in leave):
+            yield number, record
+
+
+def _ids(path: Path, size: int) -> set[tuple[str, ...]]:
+    lines = regular_file(path).read_text(encoding="utf-8-sig").split("\n")
+    ids = {tuple(line.split()) for line in lines if line.strip()}
+    if any(len(key) != size for key in ids):
+        must_be(str(path), f"a list with {size} ids in each line", next(key for key in ids if len(key) != size))
+    return ids
+
+
+def _example(lines: Lines, number: int, record: Record, row: TaskRow, labelled: bool) -> Example | None:
+    """The example that a record describes; None if its label is to be ignored."""
+    label = _label(lines, number, record, row) if labelled else None
+    if labelled and label is None:
+        lines.leave_out("the label says that there is none")
+        return None
+    texts = [_text(lines, number, record, row, text) for text in row.texts]
+    choices = [_text(lines, number, record, row, f"{{{choice}}}") for choice in row.choices]
+    candidates = tuple((*texts, choice) for choice in choices) or (tuple(texts),)
+    spans = _spans(lines, number, record, row, texts)
+    return Example(candidates, label, str(record.get(row.key, "")), spans)
+
+
+def _field(lines: Lines, number: int, record: Record, name: str) -> str:
+    if record.get(name) is None:
+        raise lines.wrong(number, f"must have the field {name}, but has {', '.join(map(str, record))}")
+    value = record[name]
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _text(lines: Lines, number: int, record: Record, row: TaskRow, text: str) -> str:
+    """A field, or a text with fields in it."""
+
+    def said(name: str) -> str:
+        value = _field(lines, number, record, name)
+        return row.say[name].get(value, value) if name in row.say else value
+
+    return FIELD.sub(lambda match: said(match[1]), text) if FIELD.search(text) else said(text)
+
+
+def _label(lines: Lines, number: int, record: Record, row: TaskRow) -> int | float | None:
+    value = _field(lines, number, record, row.label)
+    if value in row.ignore:
+        return None
+    if row.kind is not Kind.regression:
+        if value not in row.labels:
+            raise lines.wrong(number, f"the label must be one of {', '.join(row.labels)}, but is {value!r:.80} instead")
+        return row.labels.index(value)
+    try:
+        score = float(value)
+    except ValueError:
+        score = math.nan
+    low, high = row.bounds
+    if not low <= score <= high:
+        raise lines.wrong(number, f"the label must be a number from {low} to {high}, but is {value!r:.80} instead")
+    return score
+
+
+def _spans(lines: Lines, number: int, record: Record, row: TaskRow, texts: list[str]) -> tuple[Span, ...]:
+    spans = []
+    for words in row.words:
+        start, end = (_field(lines, number, record, name) for name in (words.start, words.end))
+        if not (start.isdigit() and end.isdigit() and int(start) < int(end) <= len(texts[words.text])):
+            raise lines.wrong(number, f"must say where a word stands in the text, but says from {start} to {end}")
+        spans.append(Span(words.text, int(start), int(end)))
+    return tuple(spans)

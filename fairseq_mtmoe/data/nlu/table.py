@@ -1,0 +1,241 @@
+"""The table of tasks: a row says what a task is, where its files are and what stands in them.
+
+The package's rows are in `tasks.yaml`; a user's own file of the same form adds rows, or replaces them.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fairseq_mtmoe.errors import UserError, first_line, must_be
+from fairseq_mtmoe.io.files import regular_file
+
+Fields = TypeVar("Fields")
+
+OWN = Path(__file__).with_name("tasks.yaml")
+SPLITS = ("train", "valid", "test")
+
+
+class Kind(Enum):
+    """What is asked of an example, which decides head and loss."""
+
+    classification = "one of several labels"
+    regression = "a number"
+    ranking = "which of several candidates is right"
+    word_pair = "one of several labels, about two words of the text"
+
+
+class Format(Enum):
+    """How a file is read; see `formats`."""
+
+    tsv = "fields between tabs, quotes are text"
+    csv = "fields between commas, in quotes where they need them"
+    jsonl = "an object in each line"
+    multirc = "MultiRC's: a passage in each line, with questions, with answers"
+    wsc = "SuperGLUE's Winograd schemas: a text in each line, with two words by their number"
+    lines_by_label = "a file for each label, a text in each line"
+    files_by_label = "a folder for each label, a text in each file"
+
+
+BY_LABEL = (Format.lines_by_label, Format.files_by_label)
+
+
+@dataclass
+class Words:
+    """Where one of the words stands that a task is about: fields with the places of its characters in a text."""
+
+    text: int = MISSING
+    start: str = MISSING
+    end: str = MISSING
+
+
+@dataclass
+class Source:
+    """One form in which a split is distributed.
+
+    Attributes:
+        file: below the data directory; in `lines_by_label` and `files_by_label` with `{label}` in it.
+        format: how it is read.
+        columns: the fields' names where the file does not begin with them.
+        encoding: of the file.
+        keep_ids: a file of ids, one or more of `ids` in each line: only these examples are of the split.
+        leave_ids: the same, of examples that are not.
+        ids: the fields that an id consists of.
+        part: the share of each label's examples that is of the split: from, to.
+        count: how many examples the authors' file has.
+    """
+
+    file: str = MISSING
+    format: Format = Format.tsv
+    columns: list[str] = field(default_factory=list)
+    encoding: str = "utf-8-sig"
+    keep_ids: str = ""
+    leave_ids: str = ""
+    ids: list[str] = field(default_factory=list)
+    part: list[float] = field(default_factory=list)
+    count: int = 0
+
+
+@dataclass
+class TaskRow:
+    """A task.
+
+    Attributes:
+        title: its name in tables.
+        benchmarks: names of sets of tasks that it belongs to, by which they are chosen together.
+        description: what it asks, in a sentence.
+        kind: what kind of answer it wants.
+        texts: what the encoder reads, one or two: a field's name, or a text with fields in braces.
+        choices: of a ranking: fields that come after `texts`, one in each candidate.
+        words: of a word pair: where the two stand.
+        say: for fields whose values are replaced by others: for each value the other.
+        label: the field with the label.
+        labels: the labels as the files have them, in the order of the classes.
+        ignore: labels of examples that are left out.
+        bounds: of a regression: the least and the greatest value.
+        key: the field by which a submission names an example; by default its number.
+        metric: as in `fairseq_mtmoe.tasks.glue.metrics`.
+        small: it counts among the benchmark's small tasks (at most 10,000 training examples).
+        skip_ragged: lines with another number of fields are left out and counted, because the authors' file has some.
+        splits: for `train`, `valid`, `test`, and further sets such as `valid/mismatched`, the forms in which they are
+            distributed: the first that is there is read.
+    """
+
+    title: str = MISSING
+    benchmarks: list[str] = field(default_factory=list)
+    description: str = MISSING
+    kind: Kind = MISSING
+    texts: list[str] = MISSING
+    choices: list[str] = field(default_factory=list)
+    words: list[Words] = field(default_factory=list)
+    say: dict[str, dict[str, str]] = field(default_factory=dict)
+    label: str = "label"
+    labels: list[str] = field(default_factory=list)
+    ignore: list[str] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+    key: str = ""
+    metric: str = "accuracy"
+    small: bool = False
+    skip_ragged: bool = False
+    splits: dict[str, Any] = field(default_factory=dict)  # lists of `Source`, which OmegaConf cannot nest so
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers the task's head gives for a text."""
+        return 1 if self.kind in (Kind.regression, Kind.ranking) else len(self.labels)
+
+    def sets(self, split: str) -> list[str]:
+        """The names of a split's sets: itself, and those that begin with its name."""
+        return [name for name in self.splits if name.partition("/")[0] == split]
+
+
+def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
+    """The rows of the package, and of a user's own tables, by their names; a later row replaces an earlier one.
+
+    Raises:
+        UserError: a file is no table, or a row is wrong; the sentence says which and why.
+    """
+    rows: dict[str, TaskRow] = {}
+    for path in (OWN, *paths):
+        rows |= {name: _row(path, name, fields) for name, fields in _mapping(path).items()}
+    return rows
+
+
+def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, TaskRow]:
+    """The rows of these names, in their order; the name of a benchmark stands for its tasks.
+
+    Raises:
+        UserError: a name is unknown, or a task comes twice.
+    """
+    benchmarks: dict[str, list[str]] = {}
+    for task, row in rows.items():
+        for benchmark in row.benchmarks:
+            benchmarks.setdefault(benchmark, []).append(task)
+    chosen: list[str] = []
+    for name in names:
+        if name not in rows and name not in benchmarks:
+            must_be("--glue-tasks", f"among {', '.join([*benchmarks, *rows])}", name)
+        chosen += benchmarks.get(name, [name])
+    if len(set(chosen)) < len(chosen):
+        must_be("--glue-tasks", "different tasks", ",".join(names))
+    return {name: rows[name] for name in chosen}
+
+
+def _mapping(path: Path) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load(regular_file(path, "a table of tasks").read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"`{path}` must be a table of tasks in YAML, but cannot be read: {_flat(error)}.") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        must_be(str(path), "a table of tasks: names, and their fields below them", type(content).__name__)
+    return content
+
+
+def _row(path: Path, name: str, fields: Any) -> TaskRow:
+    where = f"{path}: {name}"
+    if not isinstance(fields, dict) or not isinstance(fields.get("splits"), dict):
+        must_be(where, "the fields of a task, among them `splits`", fields)
+    splits = fields.pop("splits")
+    row = _structured(TaskRow, where, fields)
+    for split, sources in splits.items():
+        if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
+            must_be(f"{where}: splits", f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files", split)
+        row.splits[split] = [_structured(Source, f"{where}: {split}", source) for source in sources]
+        for source in row.splits[split]:
+            _check_source(f"{where}: {split}", source)
+    _check(where, row)
+    return row
+
+
+def _structured(form: type[Fields], where: str, fields: Any) -> Fields:
+    """The dataclass with these fields, each of the type that it must have."""
+    if not isinstance(fields, dict):
+        must_be(where, "fields and their values", fields)
+    try:
+        made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(form), fields))
+    except OmegaConfBaseException as error:
+        raise UserError(f"`{where}` must be fields of a task, but {first_line(error)}.") from error
+    assert isinstance(made, form)
+    return made
+
+
+def _check(where: str, row: TaskRow) -> None:
+    if not 1 <= len(row.texts) <= 2:
+        must_be(f"{where}: texts", "one text or two", row.texts)
+    if row.kind is Kind.regression:
+        if len(row.bounds) != 2 or row.bounds[0] >= row.bounds[1]:
+            must_be(f"{where}: bounds", "the least and the greatest value of a regression", row.bounds)
+    elif len(set(row.labels)) < 2 or len(set(row.labels)) < len(row.labels):
+        must_be(f"{where}: labels", "two or more different ones", row.labels)
+    if (row.kind is Kind.ranking) != bool(row.choices):
+        must_be(f"{where}: choices", "fields in a ranking, and only there", row.choices)
+    if row.kind is Kind.ranking and len(row.choices) != len(row.labels):
+        must_be(f"{where}: choices", f"as many as labels, {len(row.labels)}", row.choices)
+    if len(row.words) != (2 if row.kind is Kind.word_pair else 0):
+        must_be(f"{where}: words", "two in a word pair, and none elsewhere", len(row.words))
+
+
+def _check_source(where: str, source: Source) -> None:
+    try:
+        codecs.lookup(source.encoding)
+    except LookupError:
+        must_be(f"{where}: encoding", "one that Python knows", source.encoding)
+    if source.part and (len(source.part) != 2 or not 0 <= source.part[0] < source.part[1] <= 1):
+        must_be(f"{where}: part", "two shares from 0 to 1, from and to", source.part)
+    if (source.keep_ids or source.leave_ids) and not source.ids:
+        must_be(f"{where}: ids", "the fields that an id consists of, where examples are chosen by id", source.ids)
+    if ("{label}" in source.file) != (source.format in BY_LABEL):
+        must_be(f"{where}: file", "with {label} in it where there is one for each label, and only there", source.file)
+
+
+def _flat(error: BaseException) -> str:
+    return " ".join(str(error).split())

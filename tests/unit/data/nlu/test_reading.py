@@ -1,0 +1,190 @@
+import json
+
+import pytest
+
+from fairseq_mtmoe.data.nlu.examples import Example, Span
+from fairseq_mtmoe.data.nlu.reading import has_split, read_split, source_files
+from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.errors import UserError
+
+ROWS = load_tables()
+
+
+def read(root, task, split="train", **options):
+    return read_split(root, ROWS[task], split, **options)
+
+
+def single(text, label, key):
+    return Example(((text,),), label, key)
+
+
+def test_cola_has_no_header_but_its_test_data_has(tmp_path, write):
+    write("CoLA/train.tsv", 'gj04\t1\t\tWe "won".\ngj04\t0\t*\tThem left.\n')
+    write("CoLA/test.tsv", "index\tsentence\n0\tWho?\n")
+    assert read(tmp_path, "cola") == [single('We "won".', 1, "0"), single("Them left.", 0, "1")]
+    assert read(tmp_path, "cola", "test", labelled=False) == [single("Who?", None, "0")]
+
+
+def test_fields_are_found_by_name(tmp_path, write):
+    write("STS-B/train.tsv", "index\tscore\tsentence2\tsentence1\n7\t2.500\tB.\tA.\n")
+    assert read(tmp_path, "stsb") == [Example((("A.", "B."),), 2.5, "7")]
+
+
+def test_below_a_benchmarks_folder(tmp_path, write):
+    write("GLUE/RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\tnot_entailment\n")
+    assert read(tmp_path, "rte") == [Example((("A.", "B."),), 1, "0")]
+    assert has_split(tmp_path, ROWS["rte"], "train")
+    assert not has_split(tmp_path, ROWS["rte"], "valid")
+
+
+MRPC_HEADER = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+
+
+def test_both_forms_of_mrpc_are_the_same(tmp_path, write):
+    lines = ["1\t11\t12\tA\tB\r\n", '0\t21\t22\t"C\tD\r\n', "1\t31\t32\tE\tF\r\n"]
+    write("MRPC/msr_paraphrase_train.txt", MRPC_HEADER + "".join(lines))
+    write("MRPC/dev_ids.tsv", "21\t22\n")
+    whole = {split: read(tmp_path, "mrpc", split) for split in ("train", "valid")}
+    assert [example.candidates[0][0] for example in whole["train"]] == ["A", "E"]
+    assert [path.name for path in source_files(tmp_path, ROWS["mrpc"], "valid")] == [
+        "msr_paraphrase_train.txt", "dev_ids.tsv",
+    ]  # fmt: skip
+    write("MRPC/train.tsv", MRPC_HEADER + lines[0] + lines[2])
+    write("MRPC/dev.tsv", MRPC_HEADER + lines[1])
+    apart = {split: read(tmp_path, "mrpc", split) for split in ("train", "valid")}
+    assert apart == {"train": whole["train"], "valid": [Example((('"C', "D"),), 0, "0")]}
+    assert [example.candidates for example in whole["valid"]] == [example.candidates for example in apart["valid"]]
+
+
+def test_labels_that_say_there_is_none(tmp_path, write, caplog):
+    record = {"sentence1": "A.", "sentence2": "B."}
+    lines = [json.dumps({**record, "gold_label": label}) for label in ("-", "neutral", "-")]
+    write("snli_1.0/snli_1.0_train.jsonl", "\n".join(lines))
+    assert [example.label for example in read(tmp_path, "snli")] == [2]
+    assert "2 examples are left out: the label says that there is none" in caplog.text
+
+
+def test_ragged_lines_of_qqp_are_counted(tmp_path, write, caplog):
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    write("QQP/train.tsv", header + "5\t1\t2\tA?\n6\t1\t2\tA?\tB?\t1\n")
+    assert read(tmp_path, "qqp") == [Example((("A?", "B?"),), 1, "6")]
+    assert "1 examples are left out: another number of fields" in caplog.text
+
+
+def test_booleans_of_json_are_labels(tmp_path, write):
+    record = {"question": "is it", "passage": "It is.", "idx": 3}
+    write("BoolQ/train.jsonl", "".join(json.dumps({**record, "label": label}) + "\n" for label in (True, False)))
+    assert [example.label for example in read(tmp_path, "boolq")] == [1, 0]
+    assert read(tmp_path, "boolq")[0].key == "3"
+
+
+def test_a_ranking_has_a_candidate_for_each_choice(tmp_path, write):
+    record = {"premise": "It rained.", "choice1": "X.", "choice2": "Y.", "question": "effect", "label": 1, "idx": 0}
+    write("COPA/train.jsonl", json.dumps(record))
+    question = "It rained. What happened as a result?"
+    assert read(tmp_path, "copa") == [Example(((question, "X."), (question, "Y.")), 1, "0")]
+
+
+def test_the_answers_of_multirc_are_examples(tmp_path, write):
+    answers = [{"text": "one", "idx": 0, "label": 0}, {"text": "two", "idx": 1, "label": 1}]
+    passage = {"text": "Some text.", "questions": [{"question": "How many?", "idx": 4, "answers": answers}]}
+    write("MultiRC/train.jsonl", json.dumps({"idx": 2, "passage": passage}))
+    assert read(tmp_path, "multirc") == [
+        Example((("Some text.", "How many? one"),), 0, "2/4/0"),
+        Example((("Some text.", "How many? two"),), 1, "2/4/1"),
+    ]
+
+
+def test_words_of_wic(tmp_path, write):
+    record = {"sentence1": "My place.", "sentence2": "Place it.", "start1": 3, "end1": 8, "start2": 0, "end2": 5}
+    write("WiC/train.jsonl", json.dumps({**record, "label": False, "idx": 0}))
+    (example,) = read(tmp_path, "wic")
+    assert example == Example((("My place.", "Place it."),), 0, "0", (Span(0, 3, 8), Span(1, 0, 5)))
+
+
+@pytest.mark.parametrize(
+    ("index", "words", "found"),
+    [(3, "the big dog", "the big dog"), (2, "The big dog", "the big dog"), (0, "it", "it"), (6, "Bob", "Bob")],
+)
+def test_words_of_wsc_are_found_where_their_number_is_off(tmp_path, write, index, words, found):
+    text = "Bob saw that the big dog barked, and it hid behind Bob."
+    target = {"span1_index": index, "span1_text": words, "span2_index": 0, "span2_text": "Bob"}
+    write("WSC/train.jsonl", json.dumps({"text": text, "target": target, "label": True, "idx": 0}))
+    (example,) = read(tmp_path, "wsc")
+    first, second = ((span.start, span.end) for span in example.spans)
+    assert text[slice(*first)] == found
+    assert second == (0, 3)
+
+
+def test_lines_of_each_label_in_parts(tmp_path, write):
+    for label, letter in (("neg", "n"), ("pos", "\xe9")):
+        write(f"RottenTomatoes/rt-polarity.{label}", "".join(f"{letter}{n}\n" for n in range(10)).encode("latin-1"))
+    texts = {split: [example.candidates[0][0] for example in read(tmp_path, "rotten_tomatoes", split)]
+             for split in ("train", "valid", "test")}  # fmt: skip
+    assert texts["valid"] == ["n8", "\xe98"]
+    assert texts["test"] == ["n9", "\xe99"]
+    assert texts["train"] == [f"{letter}{n}" for letter in "n\xe9" for n in range(8)]
+
+
+def test_files_of_each_label(tmp_path, write):
+    write("aclImdb/train/neg/0_1.txt", "Bad.\nVery bad.")
+    write("aclImdb/train/pos/1_9.txt", "Good.")
+    write("aclImdb/train/pos/0_9.txt", "Fine.")
+    assert read(tmp_path, "imdb") == [
+        single("Bad. Very bad.", 0, "0"), single("Fine.", 1, "1"), single("Good.", 1, "2"),
+    ]  # fmt: skip
+
+
+def test_quoted_fields(tmp_path, write):
+    write("yelp_review_polarity_csv/train.csv", '"1","He said ""no"", twice.\nAnd left."\n"2","Good, cheap."\n')
+    assert read(tmp_path, "yelp") == [single('He said "no", twice.\nAnd left.', 0, "0"), single("Good, cheap.", 1, "1")]
+
+
+def test_only_line_feeds_end_lines(tmp_path, write):
+    write("SST-2/train.tsv", "sentence\tlabel\none\u2028two\x0bthree\t1\n")
+    assert read(tmp_path, "sst2") == [single("one\u2028two\x0bthree", 1, "0")]
+
+
+def test_other_counts_than_the_authors_are_said(tmp_path, write, caplog):
+    write("WNLI/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA\tB\t1\n")
+    read(tmp_path, "wnli")
+    assert "has 1 examples, and the authors' file has 635" in caplog.text
+
+
+RTE = "index\tsentence1\tsentence2\tlabel\n"
+WRONG = [
+    ("rte", "RTE/train.tsv", RTE + "0\tA\tB\n", "line 2: must have 4 fields, but has 3"),
+    ("rte", "RTE/train.tsv", RTE + "0\tA\tB\tmaybe\n", "line 2: the label must be one of entailment, not_entailment"),
+    ("rte", "RTE/train.tsv", RTE.replace("sentence2", "other") + "0\tA\tB\tentailment\n", "the field sentence2"),
+    ("rte", "RTE/train.tsv", RTE.encode() + b"0\tA\xff\tB\tentailment\n", "line 2: must be text in utf-8"),
+    ("rte", "RTE/train.tsv", "", "must have examples of RTE, but has none"),
+    ("rte", "RTE/train.tsv", RTE, "must have examples of RTE, but has none"),
+    ("stsb", "STS-B/train.tsv", "index\tsentence1\tsentence2\tscore\n0\tA\tB\tnan\n", "a number from 0.0 to 5.0"),
+    ("stsb", "STS-B/train.tsv", "index\tsentence1\tsentence2\tscore\n0\tA\tB\t5.1\n", "a number from 0.0 to 5.0"),
+    ("stsb", "STS-B/train.tsv", "index\tsentence1\tsentence2\tscore\n0\tA\tB\tmuch\n", "a number from 0.0 to 5.0"),
+    ("cb", "CB/train.jsonl", '{"premise": "A"\n', "line 1: must be an object in JSON, but"),
+    ("cb", "CB/train.jsonl", "[1]\n", "line 1: must be an object in JSON, but is list"),
+    ("cb", "CB/train.jsonl", "[" * 100_000, "line 1: must be an object in JSON"),
+    ("multirc", "MultiRC/train.jsonl", '{"idx": 0, "passage": {"text": "A"}}', "must be a passage with questions"),
+    ("multirc", "MultiRC/train.jsonl", '{"idx": 0, "passage": "A"}', "must be a passage with questions"),
+    ("wsc", "WSC/train.jsonl", '{"text": "A", "target": {}}', "line 1: must be a text with two spans in it"),
+    ("wic", "WiC/train.jsonl", json.dumps({"sentence1": "A", "sentence2": "B", "start1": 0, "end1": 2, "start2": 0,
+                                            "end2": 1, "label": True}), "line 1: must say where a word stands"),
+    ("yelp", "yelp_review_polarity_csv/train.csv", '"1","open\n', "must be comma-separated values, but"),
+    ("yelp", "yelp_review_polarity_csv/train.csv", b'"1","\xff"\n', "must be comma-separated values, but"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "name", "content", "says"), WRONG)
+def test_wrong_files(tmp_path, write, task, name, content, says):
+    path = write(name, content)
+    with pytest.raises(UserError) as error:
+        read(tmp_path, task)
+    assert says in str(error.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"MRPC/dev.tsv or MRPC/msr_paraphrase_train.txt is not there"):
+        read(tmp_path, "mrpc", "valid")

@@ -1,0 +1,107 @@
+import pytest
+
+from fairseq_mtmoe.data.nlu.table import SPLITS, Format, Kind, chosen_rows, load_tables
+from fairseq_mtmoe.errors import UserError
+
+ROW = """
+mine:
+  title: Mine
+  description: Say it.
+  kind: classification
+  texts: [a]
+  labels: [yes_, no_]
+  splits:
+    train: [{file: Mine/train.tsv}]
+"""
+
+
+def test_the_packages_rows_are_right():
+    rows = load_tables()
+    assert {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"} <= set(rows)
+    assert {"boolq", "cb", "copa", "multirc", "wic", "wsc"} <= set(rows)
+    assert {"scitail", "imdb", "rotten_tomatoes", "yelp", "sick", "snli"} <= set(rows)
+    for name, row in rows.items():
+        assert set(SPLITS) <= set(row.splits), name
+        assert row.description.endswith("."), name
+        train = row.splits["train"][0]
+        assert row.small == (train.count <= 10_000), name
+
+
+def test_outputs_of_heads():
+    rows = load_tables()
+    numbers = {name: rows[name].num_outputs for name in ("mnli", "stsb", "copa", "wic", "rte")}
+    assert numbers == {"mnli": 3, "stsb": 1, "copa": 1, "wic": 2, "rte": 2}
+
+
+def test_sets_of_a_split():
+    rows = load_tables()
+    assert rows["mnli"].sets("valid") == ["valid", "valid/mismatched"]
+    assert rows["rte"].sets("valid") == ["valid"]
+
+
+def test_a_users_table_adds_and_replaces_rows(write):
+    path = write("table.yaml", ROW + ROW.replace("mine:", "rte:"))
+    rows = load_tables([path])
+    assert rows["mine"].title == rows["rte"].title == "Mine"
+    assert rows["mine"].kind is Kind.classification
+    assert rows["mine"].splits["train"][0].format is Format.tsv
+    assert rows["cola"].title == "CoLA"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("title: Mine", "titel: Mine", "mine` must be fields of a task, but Key 'titel' not in"),
+        ("kind: classification", "kind: guessing", "guessing"),
+        ("  title: Mine\n", "", "missing mandatory value: title"),
+        ("labels: [yes_, no_]", "labels: [yes_]", "mine: labels` must be two or more different ones"),
+        ("labels: [yes_, no_]", "labels: [no_, no_]", "mine: labels` must be two or more different ones"),
+        ("texts: [a]", "texts: [a, b, c]", "mine: texts` must be one text or two"),
+        ("texts: [a]", "texts: []", "mine: texts` must be one text or two"),
+        ("texts: [a]", "texts: [a]\n  choices: [b, c]", "mine: choices` must be fields in a ranking, and only there"),
+        ("kind: classification", "kind: ranking", "mine: choices` must be fields in a ranking, and only there"),
+        ("kind: classification", "kind: ranking\n  choices: [b]", "mine: choices` must be as many as labels, 2"),
+        ("kind: classification", "kind: regression", "mine: bounds` must be the least and the greatest value"),
+        ("kind: classification", "kind: regression\n  bounds: [5, 0]", "mine: bounds` must be the least and"),
+        ("kind: classification", "kind: word_pair", "mine: words` must be two in a word pair"),
+        ("train: [", "training: [", "mine: splits` must be train, valid, test, or one of them"),
+        ("train: [{file: Mine/train.tsv}]", "train: []", "mine: splits` must be train, valid, test, or one of them"),
+        ("{file: Mine/train.tsv}", "{}", "missing mandatory value: file"),
+        ("train.tsv}", "train.tsv, format: xml}", "xml"),
+        ("train.tsv}", "train.tsv, encoding: klingon}", "mine: train: encoding` must be one that Python knows"),
+        ("train.tsv}", "train.tsv, part: [0.5, 0.2]}", "mine: train: part` must be two shares from 0 to 1"),
+        ("train.tsv}", "train.tsv, keep_ids: ids.tsv}", "mine: train: ids` must be the fields that an id consists of"),
+        ("train.tsv}", "train.tsv, format: lines_by_label}", "mine: train: file` must be with {label} in it"),
+        ("Mine/train.tsv", "'Mine/{label}.tsv'", "mine: train: file` must be with {label} in it"),
+        ("  splits:\n    train: [{file: Mine/train.tsv}]", "", "among them `splits`"),
+        (ROW, "- a list", "must be a table of tasks: names, and their fields below them"),
+        (ROW, "mine: {", "must be a table of tasks in YAML, but cannot be read"),
+        (ROW, "mine: !!python/object/apply:os.getcwd []", "must be a table of tasks in YAML, but cannot be read"),
+    ],
+)
+def test_wrong_tables(write, before, after, says):
+    assert before in ROW
+    path = write("table.yaml", ROW.replace(before, after))
+    with pytest.raises(UserError) as error:
+        load_tables([path])
+    assert says in str(error.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_chosen_rows_are_in_the_order_asked_for():
+    assert list(chosen_rows(load_tables(), ["rte", "cola"])) == ["rte", "cola"]
+
+
+def test_a_benchmark_stands_for_its_tasks():
+    assert list(chosen_rows(load_tables(), ["all"])) == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+    assert len(chosen_rows(load_tables(), ["glue", "superglue", "sick"])) == 9 + 6 + 1
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [(["rte", "rtee"], "'rtee'"), (["rte", "rte"], "different tasks"), (["rte", "all"], "different tasks")],
+)
+def test_wrong_names(names, says):
+    with pytest.raises(UserError, match=says):
+        chosen_rows(load_tables(), names)
