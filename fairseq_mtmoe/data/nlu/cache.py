@@ -1,0 +1,81 @@
+"""Tokenized splits on the disk: each is made once, and anew when a file, its row or the tokenizer changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import zipfile
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_mtmoe.data.nlu.reading import read_split, source_files
+from fairseq_mtmoe.data.nlu.table import TaskRow
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
+from fairseq_mtmoe.io.files import replacing
+
+logger = logging.getLogger(__name__)
+
+FORM = 1  # of the files; a version that reads or tokenizes otherwise has another one
+
+
+def tokenized_split(
+    root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
+) -> TokenizedSplit:
+    """The tokens of a split: from the cache, or read, tokenized and put there.
+
+    Args:
+        root: the data directory.
+        name: of the task.
+        row: of the task.
+        split: or set, as the row has it.
+        tokenizer: of the encoder.
+        cache: the folder to look in; it is made if there is none. A folder that cannot be written to is no error.
+        labelled: whether examples have labels.
+
+    Raises:
+        UserError: the split is not there, or is not what the row says.
+    """
+    files = source_files(root, row, split)
+    path = cache / f"{name}.{split.replace('/', '.')}.{_key(root, files, row, split, tokenizer, labelled)}.npz"
+    found = _load(path)
+    if found is not None:
+        return found
+    made = tokenizer.tokenize(read_split(root, row, split, labelled))
+    if made.num_truncated:
+        share = made.num_truncated / (len(made.starts_S) - 1)
+        limit = f"longer than {tokenizer.max_length} tokens and lost their ends"
+        logger.warning(f"{name}, {split}: {made.num_truncated} texts ({share:.1%}) were {limit}")
+    _save(path, made)
+    return made
+
+
+def _key(root: Path, files: list[Path], row: TaskRow, split: str, tokenizer: TextTokenizer, labelled: bool) -> str:
+    """Differs where what would be made differs; files count as changed by their size and time."""
+    states = [(os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    parts = [FORM, states, asdict(row), split, tokenizer.fingerprint, tokenizer.max_length, labelled]
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
+
+
+def _load(path: Path) -> TokenizedSplit | None:
+    """What a file of the cache holds; None if there is none, or a damaged one."""
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            arrays = {field.name: saved[field.name] for field in fields(TokenizedSplit)}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        logger.warning(f"{path} is damaged and made anew: {error}")
+        return None
+    return TokenizedSplit(**{**arrays, "num_truncated": int(arrays["num_truncated"])})
+
+
+def _save(path: Path, made: TokenizedSplit) -> None:
+    try:
+        with replacing(path) as partial:
+            np.savez(partial, **{field.name: getattr(made, field.name) for field in fields(made)})
+    except ValueError as error:  # a UserError: the next run tokenizes again
+        logger.warning(str(error))

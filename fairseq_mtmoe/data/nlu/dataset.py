@@ -1,0 +1,116 @@
+"""Tokenized examples as fairseq's datasets, and batches of several tasks' examples.
+
+A batch has a row for each sequence that the encoder reads: one for most examples, several for those of a ranking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import FairseqDataset
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
+from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
+
+
+class TaskDataset(FairseqDataset):
+    """The examples of a task's split.
+
+    Attributes:
+        sizes: (E, 1) how many tokens an example takes in a batch: of its longest sequence, times their number.
+    """
+
+    def __init__(self, split: TokenizedSplit) -> None:
+        super().__init__()
+        self.split = split
+        lengths_S = np.diff(split.starts_S)
+        longest_E = np.maximum.reduceat(lengths_S, split.firsts_E[:-1])
+        self.sizes: NDArray[np.int64] = (longest_E * np.diff(split.firsts_E)).reshape(-1, 1)
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """`tokens` and `second` of each sequence, the example's `label` and `spans`."""
+        split = self.split
+        sequences = range(split.firsts_E[index], split.firsts_E[index + 1])
+        return {
+            "id": index,
+            "tokens": [split.tokens_T[split.starts_S[s] : split.starts_S[s + 1]] for s in sequences],
+            "seconds": [int(split.seconds_S[s]) for s in sequences],
+            "label": float(split.labels_E[index]),
+            "spans": split.spans_EW[index],
+        }
+
+
+class TaskCollate:
+    """Makes a batch of examples of several tasks (see `data.mixtures`).
+
+    Args:
+        padding: the token that fills sequences up.
+        tasks: the task that each dataset of the mixture is of, by its name.
+    """
+
+    def __init__(self, padding: int, tasks: Sequence[str]) -> None:
+        self.padding = padding
+        self.tasks = list(tasks)
+
+    def __call__(
+        self, datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None
+    ) -> Batch:
+        """A batch of E examples in R rows: the items in their order.
+
+        `net_input` has `src_tokens` (R, L), `segments` (R, L), the type of each token, and, for each task by its name,
+        which has E_t of the examples: `rows` (E_t, C), those of its candidates, and `spans` (E_t, W, 2), the tokens of
+        the W words that they are about. `target` has each task's labels (E_t,), float32, and `candidates` (E,) says how
+        many rows each example has.
+        """
+        examples = [example for _, example in items]
+        tokens = [torch.from_numpy(sequence) for example in examples for sequence in example["tokens"]]
+        lengths = [len(sequence) for sequence in tokens]
+        width = max([*lengths, *(pad_to_length or {}).values()])
+        src_tokens = torch.full((len(tokens), width), self.padding, dtype=torch.long)
+        for row, sequence in zip(src_tokens, tokens, strict=True):
+            row[: len(sequence)] = sequence
+        candidates = torch.tensor([len(example["tokens"]) for example in examples])
+        rows, spans, target = self._by_task(items, candidates)
+        seconds = [second for example in examples for second in example["seconds"]]
+        return {
+            "id": torch.tensor([example["id"] for example in examples]),
+            "nsentences": len(examples),
+            "ntokens": sum(lengths),
+            "net_input": {
+                "src_tokens": src_tokens,
+                "segments": _segments(lengths, seconds, width),
+                "rows": rows,
+                "spans": spans,
+            },
+            "candidates": candidates,
+            "target": target,
+        }
+
+    def _by_task(
+        self, items: Sequence[Item], candidates: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Rows, spans and labels of each task's examples."""
+        starts = (candidates.cumsum(0) - candidates).tolist()
+        of_task: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        for start, (number, example) in zip(starts, items, strict=True):
+            of_task.setdefault(self.tasks[number], []).append((start, example))
+        rows, spans, target = {}, {}, {}
+        for task, examples in of_task.items():
+            rows[task] = torch.tensor([[start + n for n in range(len(e["tokens"]))] for start, e in examples])
+            spans[task] = torch.from_numpy(np.stack([e["spans"] for _, e in examples])).long()
+            target[task] = torch.tensor([e["label"] for _, e in examples], dtype=torch.float32)
+        return rows, spans, target
+
+
+def _segments(lengths: list[int], seconds: list[int], width: int) -> Tensor:
+    """1 from the second text on, to the end of the sequence."""
+    place = torch.arange(width)
+    return ((place >= torch.tensor(seconds).unsqueeze(1)) & (place < torch.tensor(lengths).unsqueeze(1))).long()

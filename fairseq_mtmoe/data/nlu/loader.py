@@ -1,0 +1,57 @@
+"""The data of a benchmark's tasks, split by split, for the mixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fairseq.data import FairseqDataset
+
+from fairseq_mtmoe.data.nlu.cache import tokenized_split
+from fairseq_mtmoe.data.nlu.dataset import TaskDataset
+from fairseq_mtmoe.data.nlu.table import TaskRow
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+
+
+class BenchmarkLoader:
+    """Loads a split of all tasks: a `TaskLoader` of one shard for each set.
+
+    Attributes:
+        split: `train`, `valid` or `test`.
+        keys: the names of its sets: a task's own, or with a further set's, as in `mnli/mismatched`.
+        tasks: the task of each set.
+
+    Args:
+        root: the data directory.
+        rows: of the tasks, by their names.
+        split: of the data.
+        tokenizer: of the encoder.
+        cache: the folder of tokenized splits.
+        labelled: whether examples have labels.
+    """
+
+    kind = "task"
+
+    def __init__(
+        self,
+        root: Path,
+        rows: Mapping[str, TaskRow],
+        split: str,
+        tokenizer: TextTokenizer,
+        cache: Path,
+        labelled: bool = True,
+    ) -> None:
+        self.split = split
+        sets = [(name, row, key) for name, row in rows.items() for key in row.sets(split)]
+        self.keys = [key.replace(split, name, 1) for name, _, key in sets]
+        self.tasks = [name for name, _, _ in sets]
+        self.sets = [tokenized_split(root, name, row, key, tokenizer, cache, labelled) for name, row, key in sets]
+
+    @property
+    def shard_sizes(self) -> list[tuple[int]]:
+        """The number of examples of each set."""
+        return [(len(split),) for split in self.sets]
+
+    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
+        """Each set's dataset."""
+        return [TaskDataset(split) for split in self.sets]

@@ -1,0 +1,105 @@
+import os
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from tokenizers.implementations import BertWordPieceTokenizer
+
+from fairseq_mtmoe.data.nlu import cache as module
+from fairseq_mtmoe.data.nlu.cache import tokenized_split
+from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+
+ROWS = load_tables()
+HEADER = "index\tsentence1\tsentence2\tlabel\n"
+SERIALIZED = BertWordPieceTokenizer(
+    {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij"])}
+)._tokenizer.to_str()
+
+
+@pytest.fixture
+def data(tmp_path, write):
+    write("RTE/train.tsv", HEADER + "0\ta b\tc\tentailment\n1\td\te\tnot_entailment\n")
+    write("RTE/dev.tsv", HEADER + "0\ta\tc\tentailment\n")
+    return tmp_path
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The splits that were read."""
+    read, splits = module.read_split, []
+
+    def counted(root, row, split, labelled):
+        splits.append(split)
+        return read(root, row, split, labelled)
+
+    monkeypatch.setattr(module, "read_split", counted)
+    return splits
+
+
+def load(data, split="train", length=16, serialized=SERIALIZED, row=ROWS["rte"], **options):
+    return tokenized_split(data, "rte", row, split, TextTokenizer(serialized, length), data / "cache", **options)
+
+
+def test_a_split_is_made_once(data, reads):
+    made, found = load(data), load(data)
+    assert reads == ["train"]
+    for field in fields(made):
+        assert np.array_equal(getattr(made, field.name), getattr(found, field.name)), field.name
+    assert found.num_truncated == 0 and isinstance(found.num_truncated, int)
+
+
+def test_what_it_depends_on_makes_it_anew(data, write, reads):
+    load(data)
+    load(data, length=8)
+    load(data, split="valid")
+    load(data, labelled=False)
+    other = BertWordPieceTokenizer({word: n for n, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"edcba"])})
+    load(data, serialized=other._tokenizer.to_str())
+    load(data, row=load_tables([write("mine.yaml", SWAPPED)])["rte"])
+    path = write("RTE/train.tsv", HEADER + "0\ta b\tc\tentailment\n1\td\te\tentailment\n2\td\te\tentailment\n")
+    assert len(load(data)) == 3
+    state = path.stat()
+    path.write_text(path.read_text().replace("d\te", "e\td"))  # as many bytes
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    load(data)
+    assert reads == ["train", "train", "valid", "train", "train", "train", "train", "train"]
+    for _ in range(2):
+        load(data)
+    assert len(reads) == 8
+
+
+SWAPPED = """
+rte:
+  title: RTE
+  description: Say it.
+  kind: classification
+  texts: [sentence2, sentence1]
+  labels: [entailment, not_entailment]
+  splits: {train: [{file: RTE/train.tsv, count: 2490}]}
+"""
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 nothing", None])
+def test_damaged_files_are_made_anew(data, reads, caplog, damage):
+    made = load(data)
+    (path,) = (data / "cache").iterdir()
+    path.write_bytes(path.read_bytes()[:200] if damage is None else damage)
+    assert np.array_equal(load(data).tokens_T, made.tokens_T)
+    assert "is damaged and made anew" in caplog.text
+    assert reads == ["train", "train"]
+    load(data)
+    assert len(reads) == 2
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_error(data, reads, caplog):
+    (data / "cache").write_text("a file")
+    assert len(load(data)) == len(load(data)) == 2
+    assert "cannot be written" in caplog.text
+    assert len(reads) == 2
+
+
+def test_cut_texts_are_counted(data, write, caplog):
+    write("RTE/train.tsv", HEADER + "0\ta b c d e f\tg\tentailment\n1\td\te\tentailment\n")
+    load(data, length=8)
+    assert "rte, train: 1 texts (50.0%) were longer than 8 tokens and lost their ends" in caplog.text

@@ -1,0 +1,53 @@
+import json
+import sys
+
+import pytest
+
+from fairseq_mtmoe.data.nlu.examples import Example
+from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.errors import UserError
+
+BERT = {"vocab.txt": "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "Ab", "ab", "##c", "é", "e"]) + "\n"}
+PIECES = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5, "ab": 6, "Ġ": 7, "Ġa": 8}
+ROBERTA = {"vocab.json": json.dumps(PIECES), "merges.txt": "#version: 0.2\na b\nĠ a\n"}
+
+
+def tokens(files, *texts):
+    split = TextTokenizer(serialized_tokenizer(files), 16).tokenize([Example((texts,), 0, "0")])
+    return split.tokens_T.tolist(), split.seconds_S.tolist()
+
+
+def test_berts_vocabulary_in_lower_case():
+    assert tokens(BERT, "Abc é") == ([2, 5, 6, 8, 3], [5])
+    assert tokens(BERT, "ab", "abc") == ([2, 5, 3, 5, 6, 3], [3])
+
+
+def test_berts_vocabulary_as_it_is_written():
+    assert tokens({**BERT, "tokenizer_config.json": '{"do_lower_case": false}'}, "Abc é")[0] == [2, 4, 6, 7, 3]
+
+
+def test_robertas_pieces_have_two_ends_between_texts_and_no_second_type():
+    assert tokens(ROBERTA, "ab a") == ([0, 6, 8, 2], [4])
+    assert tokens(ROBERTA, "ab", "b") == ([0, 6, 2, 2, 5, 2], [6])
+
+
+def test_tokenizer_json_comes_first():
+    whole = {"tokenizer.json": serialized_tokenizer(ROBERTA), **BERT}
+    assert tokens(whole, "ab")[0] == [0, 6, 2]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{}, {"merges.txt": ""}, {"vocab.json": "{", "merges.txt": ""}, {**BERT, "tokenizer_config.json": "["},
+     {"vocab.json": "{}", "merges.txt": "a b"}],
+)  # fmt: skip
+def test_files_that_are_no_tokenizer(files):
+    with pytest.raises(UserError, match="must be BERT's or RoBERTa's, but"):
+        serialized_tokenizer(files)
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match="`tokenizers` must be installed for language understanding"):
+        serialized_tokenizer(BERT)

@@ -1,0 +1,121 @@
+import itertools
+import json
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.implementations import BertWordPieceTokenizer
+
+from fairseq_mtmoe.data.nlu.examples import Example, Span
+from fairseq_mtmoe.data.nlu.tokenizing import WHOLE_TEXT, TextTokenizer, kept_lengths
+from fairseq_mtmoe.errors import UserError
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "##b", "##c"]
+
+
+@pytest.fixture(scope="module")
+def serialized():
+    tokenizer = BertWordPieceTokenizer({word: number for number, word in enumerate(WORDS)})
+    tokenizer.enable_padding(length=50)  # which a folder's file may have
+    return tokenizer._tokenizer.to_str()
+
+
+def words(split, sequence):
+    return " ".join(WORDS[token] for token in split.tokens_T[split.starts_S[sequence] : split.starts_S[sequence + 1]])
+
+
+def single(*texts, label=1, spans=()):
+    return Example((texts,), label, "k", spans)
+
+
+def test_one_text_and_two(serialized):
+    split = TextTokenizer(serialized, 16).tokenize([single("a bc", label=None), single("a", "d e")])
+    assert words(split, 0) == "[CLS] a b ##c [SEP]"
+    assert words(split, 1) == "[CLS] a [SEP] d e [SEP]"
+    assert split.seconds_S.tolist() == [5, 3]
+    assert split.firsts_E.tolist() == [0, 1, 2]
+    assert np.isnan(split.labels_E[0]) and split.labels_E[1] == 1
+    assert len(split) == 2
+
+
+def test_a_ranking_has_several_sequences(serialized):
+    ranking = Example((("a", "b"), ("a", "c"), ("a", "d")), 2, "r")
+    split = TextTokenizer(serialized, 16).tokenize([single("e"), ranking, single("f")])
+    assert split.firsts_E.tolist() == [0, 1, 4, 5]
+    assert [words(split, place) for place in (1, 3, 4)] == [
+        "[CLS] a [SEP] b [SEP]", "[CLS] a [SEP] d [SEP]", "[CLS] f [SEP]",
+    ]  # fmt: skip
+
+
+def one_by_one(first, second, room):
+    """BERT's rule: tokens go one at a time, from the end of the longer text."""
+    while first + second > room:
+        first, second = (first - 1, second) if first > second else (first, second - 1)
+    return [first, second]
+
+
+def test_lengths_that_are_kept():
+    for first, second, room in itertools.product(range(9), range(9), range(3, 12)):
+        assert kept_lengths([first, second], room) == one_by_one(first, second, room), (first, second, room)
+    assert kept_lengths([9], 5) == [5] and kept_lengths([4], 5) == [4]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "length", "kept"),
+    [
+        ("abcdefgh", "ij", 8, "[CLS] a b c [SEP] i j [SEP]"),
+        ("ab", "cdefghij", 9, "[CLS] a b [SEP] c d e f [SEP]"),
+        ("abcde", "fghij", 8, "[CLS] a b c [SEP] f g [SEP]"),
+    ],
+)
+def test_long_texts_lose_their_ends(serialized, first, second, length, kept):
+    examples = [single(" ".join(first), " ".join(second)), single("a"), single("a b c d e f g h i")]
+    split = TextTokenizer(serialized, length).tokenize(examples)
+    assert words(split, 0) == kept
+    assert split.num_truncated == 2
+    assert len(words(split, 2).split()) == length and words(split, 2).endswith("[SEP]")
+    assert split.seconds_S.tolist() == [kept.split().index("[SEP]") + 1, 3, length]
+
+
+def test_words_are_found_as_tokens(serialized):
+    example = single("a bc", "d bc e", spans=(Span(0, 2, 4), Span(1, 2, 4)))
+    split = TextTokenizer(serialized, 16).tokenize([example])
+    assert words(split, 0) == "[CLS] a b ##c [SEP] d b ##c e [SEP]"
+    assert split.spans_EW.tolist() == [[[2, 4], [6, 8]]]
+
+
+def test_cut_off_words_are_the_whole_text(serialized, caplog):
+    example = single("a b c d e f g h i", spans=(Span(0, 0, 1), Span(0, 16, 17)))
+    split = TextTokenizer(serialized, 8).tokenize([example])
+    assert split.spans_EW.tolist() == [[[1, 2], list(WHOLE_TEXT)]]
+    assert "was cut off" in caplog.text
+
+
+def test_chunks_change_nothing(serialized, monkeypatch):
+    examples = [single("a " * (1 + n % 5), label=n) for n in range(10)]
+    whole = TextTokenizer(serialized, 16).tokenize(examples)
+    monkeypatch.setattr("fairseq_mtmoe.data.nlu.tokenizing.CHUNK", 3)
+    parts = TextTokenizer(serialized, 16).tokenize(examples)
+    assert np.array_equal(whole.tokens_T, parts.tokens_T) and np.array_equal(whole.starts_S, parts.starts_S)
+
+
+def test_wrong_tokenizers(serialized):
+    with pytest.raises(UserError, match=r"`tokenizer.json` must be one of `tokenizers`, but"):
+        TextTokenizer(json.dumps({"model": "none"}), 16)
+    with pytest.raises(UserError, match=r"`--max-positions` must be at least 8"):
+        TextTokenizer(serialized, 7)
+
+
+def test_padding_is_the_tokenizers(serialized):
+    assert TextTokenizer(serialized, 16).padding == 0
+    roberta = Tokenizer.from_str(serialized.replace("[PAD]", "<pad>"))
+    assert TextTokenizer(roberta.to_str(), 16).padding == 0
+    with pytest.raises(UserError, match=r"must have one of the tokens \[PAD\] or <pad>, but has none"):
+        TextTokenizer(serialized.replace("[PAD]", "[FILL]"), 16)
+
+
+def test_the_fingerprint_is_the_tokenizers(serialized):
+    other = Tokenizer.from_str(serialized)
+    other.add_tokens(["zz"])
+    assert TextTokenizer(serialized, 16).fingerprint == TextTokenizer(serialized, 8).fingerprint
+    assert TextTokenizer(serialized, 16).fingerprint != TextTokenizer(other.to_str(), 16).fingerprint
