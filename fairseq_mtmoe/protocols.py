@@ -6,7 +6,7 @@ Whoever calls a hook asks `isinstance` first, because fairseq's own tasks, model
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -124,3 +124,19 @@ class RefusesNonfiniteWeights(Protocol):
     def expect_finite_weights(self) -> None:
         """Raise a `UserError` if some are not finite; all processes call it together."""
         ...
+
+
+class GivesEncoder(Protocol):
+    """A task whose models are encoders with heads.
+
+    Attributes:
+        pretrained: the encoder that a new model begins with; None where a checkpoint's weights follow.
+    """
+
+    pretrained: Any
+
+
+class HasRegressions(Protocol):
+    """A task of several tasks, some of which ask for a number: the names of these."""
+
+    regressions: Collection[str]

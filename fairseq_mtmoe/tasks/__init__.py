@@ -1,6 +1,7 @@
 """The tasks. Importing this package registers them, and the criterions, for which fairseq does not look itself."""
 
-from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy
+from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy, multitask
+from fairseq_mtmoe.tasks.glue.task import GlueTask
 from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
 
-__all__ = ["TranslationHeatedTask", "moe_label_smoothed_cross_entropy"]
+__all__ = ["GlueTask", "TranslationHeatedTask", "moe_label_smoothed_cross_entropy", "multitask"]

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,12 +19,17 @@ from tests.helpers.commands import training_arguments
 
 
 def train_here(data: object, save_dir: object, *options: object) -> dict[str, Any]:
-    """Run `fairseq-train` on a digit corpus as the process of this rank, if processes are joined.
+    """`fairseq-train` on a digit corpus; see `run_here`."""
+    return run_here(training_arguments(data, save_dir, *options))
+
+
+def run_here(options: Iterable[object]) -> dict[str, Any]:
+    """Run `fairseq-train` with these options as the process of this rank, if processes are joined.
 
     Returns:
         `norms` and `losses` of each update, and the final `parameters` and `prices` of this process, by name, as numpy
         arrays;
-        `validations`: the losses of the validations.
+        `validations`: the losses of the validations, or what `--best-checkpoint-metric` names.
     """
     from fairseq import checkpoint_utils
     from fairseq import options as fairseq_options
@@ -38,7 +43,7 @@ def train_here(data: object, save_dir: object, *options: object) -> dict[str, An
 
     from fairseq_mtmoe.training import signals
 
-    arguments = [str(option) for option in training_arguments(data, save_dir, *options)]
+    arguments = [str(option) for option in options]
     parser = fairseq_options.get_training_parser()
     cfg = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, arguments))
     if dist.is_initialized():

@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "backbones/bert": {"errors", "io", "moe", "checkpoints", "slots", "backbones/blocks"},
     "sparsify": {"errors", "checkpoints", "slots", "optim"},
     "models": set(),
-    "criterions": {"errors", "moe", "slots"},
+    "models/_encoder": {"protocols", "errors", "backbones/bert"},
+    "criterions": {"protocols", "errors", "moe", "slots"},
     "optim": {"errors"},
     "training": {
         "protocols",
@@ -50,6 +51,7 @@ MAY_IMPORT = {
     "fairseq_patches": {"errors", "checkpoints", "data", "training"},
     "data": {"protocols", "errors", "io"},
     "data/mixtures": {"errors", "data/sampling"},
+    "data/nlu": {"errors", "io", "data/mixtures"},
     "data/translation": {
         *("errors", "io", "data", "data/mixtures", "data/sampling"),
         *("data/translation/file_names", "data/translation/tiers"),
@@ -65,8 +67,12 @@ MAY_IMPORT = {
         "data/translation/file_names",
         "data/translation/tiers",
     },
-    "tasks": {"criterions", "tasks/translation"},
+    "tasks": {"criterions", "tasks/glue", "tasks/translation"},
     "tasks/_multitask": {"protocols", "errors", "analysis", "data", "data/mixtures", "data/sampling", "slots"},
+    "tasks/glue": {
+        *("errors", "checkpoints", "tasks/_multitask", "backbones/bert", "models/_encoder"),
+        *("data/mixtures", "data/nlu"),
+    },
     "tasks/translation": {
         *("errors", "io", "slots", "tasks/_multitask"),
         *("data/mixtures", "data/translation", "data/translation/file_names", "data/translation/tiers"),
@@ -75,7 +81,7 @@ MAY_IMPORT = {
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {
     *("errors", "moe", "checkpoints", "slots", "options"),
-    *("backbones/blocks", "backbones/translation", "backbones/bert"),
+    *("backbones/blocks", "backbones/translation", "backbones/bert", "models/_encoder"),
 }
 NO_FAIRSEQ = (
     *("errors", "protocols", "io", "moe", "slots", "backbones/blocks", "backbones/bert", "data/sampling", "analysis"),

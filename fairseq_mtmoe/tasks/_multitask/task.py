@@ -71,6 +71,15 @@ class Multitask(FairseqTask, ABC):
         """What a task of the sampling plan is called in the run log and on the screen."""
         return key
 
+    def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log the figures of each validated task and each group."""
+        alone = [Group(name, (name,)) for name in self.validated_tasks]
+        log_groups(logging_outputs, [*alone, *self.groups()])
+
+    def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
+        """A task's or a group's figures as they were logged, or, without a name, those of everything."""
+        return group_values(meters, "" if name is None else f"{name}_")
+
     # ---- task ids ----
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -233,21 +242,25 @@ class Multitask(FairseqTask, ABC):
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """As fairseq's, with loss and perplexity of each task and each group in a validation."""
         super().reduce_metrics(logging_outputs, criterion)
-        names = self.validated_tasks
-        if any(f"{names[0]}_loss" in log for log in logging_outputs):
-            log_groups(logging_outputs, [*(Group(name, (name,)) for name in names), *self.groups()])
+        first = next(iter(self.validated_tasks), None)
+        if any(f"{first}_loss" in log for log in logging_outputs):
+            self.log_figures(logging_outputs)
 
     def post_validate(self, model: Any, stats: Mapping[str, Any], meters: Mapping[str, Any]) -> None:
         """Called by fairseq after the validation of each subset; writes it to the run log."""
         place = {"epoch": self._epoch, "update": stats["num_updates"], "subset": self._evaluated_split}
         tasks = [name for name in self.validated_tasks if f"{name}_loss" in meters]
-        groups = [group.name for group in self.groups() if f"{group.name}_loss" in meters] if tasks else []
+        groups = (
+            [group.name for group in self.groups() if group.name in meters or f"{group.name}_loss" in meters]
+            if tasks
+            else []
+        )
         figures = {
-            key: {name: group_values(meters, f"{name}_") for name in names}
+            key: {name: self.figures(meters, name) for name in names}
             for key, names in ((self.tasks_event_key, tasks), (self.groups_event_key, groups))
         }
         minutes = self.stopwatch.seconds / 60
-        self.run_log.write("valid", **place, minutes=minutes, **figures, all=group_values(meters, ""))
+        self.run_log.write("valid", **place, minutes=minutes, **figures, all=self.figures(meters, None))
         layers = stop_counting(model)
         if layers:
             self.run_log.write("experts", **place, task_names=self.task_names, layers=layers)

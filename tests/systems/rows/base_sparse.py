@@ -1,16 +1,14 @@
 """Sparse translation: BASE, task-gated and Switch experts, as published and in our variants."""
 
-import dataclasses
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.models import batch, dense_model, moe_model, perturb
 from tests.systems.system import Batch, System
-from tests.systems.training import train
+from tests.systems.training import train, with_experts_of
 
 # A row's name -> its options on the 2+2-block model of tests/helpers/models.py.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -56,18 +54,7 @@ def dense_twin(options: dict[str, Any]) -> nn.Module:
 
 def of_dense(options: dict[str, Any], dense: nn.Module) -> nn.Module:
     """One expert per layer, a copy of the feed-forward layer; with the paper's combine at gate value 1."""
-    model = moe_model(**{**options, "num_experts": 1, "dense_updates": 1})
-    model.load_state_dict(dense.state_dict())
-    model.sparsify()
-    for layer in expert_layers(model).values():
-        nn.init.normal_(layer.gate.weight)  # what it says must not matter
-        if layer.blend is None:
-            layer.gate.register_forward_hook(_with_gates_at_one)
-    return model
-
-
-def _with_gates_at_one(gate, inputs, routing):
-    return dataclasses.replace(routing, gate_T=torch.ones_like(routing.gate_T))
+    return with_experts_of(dense, moe_model(**{**options, "num_experts": 1, "dense_updates": 1}))
 
 
 def in_decoder(name: str) -> bool:

@@ -59,25 +59,46 @@ def test_every_option_is_shown_with_meaning_and_default():
 def test_the_overview_names_every_choice():
     text = run()
     assert all(name in text for name in choices()) and "--heating-updates" in text
-    with pytest.raises(UserError, match=r"`NAME` must be one of base_moe, .*but is 'adam' instead"):
+    with pytest.raises(UserError, match=r"`NAME` must be one of .*base_moe, .*but is 'adam' instead"):
         run("adam")
 
 
-def test_the_table_of_the_readme_has_our_options_with_their_defaults():
-    rows = {}
-    for line in (REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines():
-        if match := re.match(r"\| `(--[a-z-]+)[^|]*\| ([^|]*) \| ", line):
-            rows[match[1]] = match[2]
-    names = ("base_moe", *(name for name, kind in choices().items() if kind != "arch"))
-    known = {flag: option for name in names for flag, option in ours(name).items()}
-    known.pop("--task-names")  # the task fills it in
+def table_of_readme(section):
+    """Option and default in each row of the tables in a section."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return dict(re.findall(r"^\| `(--[a-z-]+)[^|]*\| ([^|]*) \| ", text, re.MULTILINE))
+
+
+def assert_same_defaults(rows, known):
     assert rows.keys() == known.keys()
     for flag, option in known.items():
         found = re.match(r"`([^`]*)`", rows[flag])
         assert (found[1] if found else "") == shown(option.default), flag
+
+
+# What translation is trained with, and what language understanding is.
+KINDS = {"--arch", "--task", "--criterion", "--optimizer"}
+TRANSLATION = ("base_moe", "translation_heated", "moe_label_smoothed_cross_entropy", "fused_adam")
+UNDERSTANDING = ("mt_tag", "glue", "multitask")
+FILLED_IN = {"--task-names", "--encoder", "--heads"}  # by the task
+
+
+def test_the_table_of_the_readme_has_our_options_with_their_defaults():
+    rows = {flag: value for flag, value in table_of_readme("What there is").items() if flag not in KINDS}
+    known = {flag: option for name in TRANSLATION for flag, option in ours(name).items() if flag not in FILLED_IN}
+    assert_same_defaults(rows, known)
     tiny = ours("base_moe_tiny")
     others = [flag for flag in tiny if tiny[flag].default != known.get(flag, tiny[flag]).default]
     assert others == ["--num-experts"] and "`4` in `base_moe_tiny`" in rows["--num-experts"]
+
+
+def test_the_readmes_table_of_language_understanding():
+    shared = {flag for name in TRANSLATION for flag in ours(name)}
+    known = {flag: option for name in UNDERSTANDING for flag, option in ours(name).items()}
+    rows = table_of_readme("Language understanding")
+    assert_same_defaults(rows, {flag: known[flag] for flag in known if flag not in shared | FILLED_IN})
+    tag = ours("mt_tag")
+    assert [tag[flag].default for flag in ("--num-experts", "--expert-interval", "--expert-gates")] == [4, 1, "task"]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--task", "translation_heated", "--arch", "base_moe_tiny")])

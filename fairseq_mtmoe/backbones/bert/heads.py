@@ -1,0 +1,91 @@
+"""Task heads: from an encoder's hidden states to the numbers of each task.
+
+MT-TaG, §3: classes are `softmax(U_t h_[CLS])` and a regression's value is `V_t h_[CLS]`, from N(0, 0.02²); a ranking
+scores each candidate. WiC's head reads the words that the example is about, too: the mean of their tokens' states.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+HEAD_STD = 0.02
+
+
+@dataclass(frozen=True)
+class HeadSize:
+    """A task's head: it reads `num_words` of the text beside [CLS], and gives `num_outputs` for each candidate.
+
+    A ranking has no bias, which would be the same for all candidates.
+    """
+
+    num_outputs: int
+    num_words: int = 0
+    has_bias: bool = True
+
+
+def heads_to_text(sizes: Mapping[str, HeadSize]) -> str:
+    """The heads of a model as one option, with which its checkpoint can be built again."""
+    return json.dumps({task: asdict(size) for task, size in sizes.items()})
+
+
+def heads_from_text(text: str) -> dict[str, HeadSize]:
+    """The reverse."""
+    return {task: HeadSize(**size) for task, size in json.loads(text).items()}
+
+
+class TaskHead(nn.Linear):
+    """The head of one task."""
+
+    def __init__(self, hidden_size: int, size: HeadSize) -> None:
+        super().__init__(hidden_size * (1 + size.num_words), size.num_outputs, size.has_bias)
+        nn.init.normal_(self.weight, std=HEAD_STD)
+        if size.has_bias:
+            nn.init.zeros_(self.bias)
+        self.num_words = size.num_words
+
+    def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
+        """The task's numbers for E examples of C candidates, (E, C · outputs).
+
+        Args:
+            hidden: the encoder's states of R rows, (R, L, H).
+            rows: each candidate's, (E, C).
+            spans: of the words, from and to, (E, words, 2); with candidates there are none.
+        """
+        features = [hidden[:, 0][rows.flatten()]]
+        if self.num_words:
+            features.append(_means(hidden[rows.squeeze(1)], spans).flatten(1))
+        outputs: Tensor = super().forward(torch.cat(features, dim=1))
+        return outputs.view(len(rows), rows.shape[1] * self.out_features)
+
+
+def _means(hidden: Tensor, spans: Tensor) -> Tensor:
+    """The mean of the states of each word's tokens, (E, words, H)."""
+    place = torch.arange(hidden.shape[1], device=hidden.device)
+    within = (place >= spans[..., :1]) & (place < spans[..., 1:])
+    weights = within.to(hidden.dtype) / (spans[..., 1:] - spans[..., :1])
+    return weights.to(hidden.dtype) @ hidden
+
+
+class TaskHeads(nn.ModuleDict):
+    """The heads of several tasks; their order is that of the task ids."""
+
+    def __init__(self, hidden_size: int, sizes: Mapping[str, HeadSize]) -> None:
+        super().__init__({task: TaskHead(hidden_size, size) for task, size in sizes.items()})
+
+    def forward(self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Each task's numbers, by its name; for a task without examples none, (0, outputs), but with a graph.
+
+        So every process gives gradients to every head, whatever tasks its batch has.
+        """
+        no_rows = torch.empty(0, 1, dtype=torch.long, device=hidden.device)
+        outputs = {}
+        for task, head in self.items():
+            assert isinstance(head, TaskHead)
+            no_spans = no_rows.new_empty(0, head.num_words, 2)
+            outputs[task] = head(hidden, rows.get(task, no_rows), spans.get(task, no_spans))
+        return outputs

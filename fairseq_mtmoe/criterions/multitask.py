@@ -1,0 +1,95 @@
+"""`--criterion multitask`: the loss of a batch of several tasks' examples.
+
+MT-TaG, §3.3: cross-entropy divided by the logarithm of the number of classes, so that tasks of more classes do not
+weigh more; the squared error of a regression as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairseq_mtmoe.protocols import HasRegressions
+
+
+@register_criterion("multitask", dataclass=FairseqDataclass)
+class MultitaskCriterion(FairseqCriterion):
+    """The sum over examples; the trainer divides by their number. Each task's own share is logged by its name."""
+
+    def __init__(self, task: HasRegressions) -> None:
+        super().__init__(task)
+        self.regressions = frozenset(task.regressions)
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
+        """The loss, the number of examples, and what is logged.
+
+        Args:
+            model: gives each task's numbers, (E_t, outputs), by its name.
+            sample: with each task's labels, (E_t,), as `target`.
+            reduce: fairseq's; the loss is always a sum.
+        """
+        outputs = model(**sample["net_input"])
+        target = sample["target"]
+        losses = {
+            task: self.task_loss(task, numbers, target.get(task, numbers.new_empty(0)))
+            for task, numbers in outputs.items()
+        }
+        loss = torch.stack(list(losses.values())).sum()
+        logged: dict[str, Any] = {
+            "loss": loss.detach(),
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["nsentences"],
+            "sample_size": sample["nsentences"],
+        }
+        for task, task_loss in losses.items():
+            logged[f"{task}_loss"] = task_loss.detach()
+            logged[f"{task}_sample_size"] = len(target[task]) if task in target else 0
+        if not self.training:  # one task, whose metric is of all batches together
+            (task,) = target
+            logged["predictions"] = self.predictions(task, outputs[task])
+            logged["labels"] = target[task]
+        return loss, sample["nsentences"], logged
+
+    def predictions(self, task: str, numbers: Tensor) -> Tensor:
+        """The class, choice or value that a task's head predicts, (E,), of its numbers (E, outputs)."""
+        return numbers.squeeze(1).float() if task in self.regressions else numbers.argmax(1).float()
+
+    def task_loss(self, task: str, numbers: Tensor, labels: Tensor) -> Tensor:
+        """The sum of the losses of a task's examples: 0 of none, with a graph.
+
+        Args:
+            task: its name.
+            numbers: of its head, (E, outputs).
+            labels: (E,), a class or a value.
+        """
+        if not len(labels):
+            return numbers.float().sum()
+        if task in self.regressions:
+            return F.mse_loss(numbers.squeeze(1).float(), labels.float(), reduction="sum")
+        loss = F.cross_entropy(numbers.float(), labels.long(), reduction="sum")
+        return loss / math.log(numbers.shape[1])
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
+        """Called by fairseq: the mean loss of an example, of all tasks and of each."""
+        keys = [key for key in logging_outputs[0] if key.endswith("sample_size")] if logging_outputs else []
+        for key in keys:
+            name = key.removesuffix("sample_size")
+            size = sum(utils.item(log.get(key, 0)) for log in logging_outputs)
+            if size:
+                loss = sum(utils.item(log.get(f"{name}loss", 0)) for log in logging_outputs)
+                metrics.log_scalar(f"{name}loss", loss / size, size, priority=10 if not name else 1000, round=4)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Yes: numbers under the same keys in every process."""
+        return True

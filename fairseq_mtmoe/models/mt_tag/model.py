@@ -1,0 +1,87 @@
+"""MT-TaG: a pretrained encoder whose feed-forward layers become experts, with a gate for each task.
+
+Implements "Sparsely Activated Mixture-of-Experts are Robust Multi-Task Learners", §3: experts are exact copies of the
+pretrained layers (§3.2), gates are the tasks' own (equations 3-6) or one for all (MT-Switch).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fairseq.models import register_model
+from torch import Tensor
+
+from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.backbones.bert.heads import heads_from_text
+from fairseq_mtmoe.models._encoder import EncoderModel, encoder_config, load_pretrained
+from fairseq_mtmoe.models.mt_tag.architectures import register_sizes
+from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTSwitchConfig, MTTaGConfig
+from fairseq_mtmoe.models.mt_tag.transfer import transferred
+from fairseq_mtmoe.slots.plan import check_experts, plan_experts
+from fairseq_mtmoe.slots.sparse_model import SparseModel
+
+
+@register_model("mt_dense", dataclass=MTDenseConfig)
+class MTDenseModel(EncoderModel):
+    """MT-Dense; with one task, Single-Task. The dense twin of the others."""
+
+    @classmethod
+    def build_model(cls, cfg: MTDenseConfig, task: Any) -> MTDenseModel:
+        """Called by fairseq.
+
+        Raises:
+            UserError: a size is wrong, or nothing says which.
+        """
+        encoder = BertEncoder(encoder_config(cfg), checkpoint_activations=cfg.checkpoint_activations)
+        load_pretrained(encoder, task)
+        return cls(encoder, heads_from_text(cfg.heads))
+
+    def load_state_dict(  # fairseq's
+        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """As fairseq's; see `transferred`."""
+        return super().load_state_dict(transferred(self, state_dict), strict)
+
+
+@register_model("mt_tag", dataclass=MTTaGConfig)
+class MTTaGModel(SparseModel, EncoderModel):
+    """An encoder whose blocks hold experts: copies of its own feed-forward layers, at once or after dense updates."""
+
+    reuse_gate: str | None = None
+
+    @classmethod
+    def build_model(cls, cfg: MTTaGConfig, task: Any) -> MTTaGModel:
+        """Called by fairseq.
+
+        Raises:
+            UserError: a size or an expert option is wrong.
+        """
+        check_experts(cfg)
+        config = encoder_config(cfg)
+        plans = plan_experts(cfg, config.num_hidden_layers)
+        plans = {index: replace(plan, starts_dense=True) for index, plan in plans.items()}  # to be copied below
+        encoder = BertEncoder(config, plans, cfg.checkpoint_activations)
+        load_pretrained(encoder, task)
+        model = cls(encoder, heads_from_text(cfg.heads))
+        model.remember_options(cfg)
+        model.reuse_gate = cfg.reuse_gate
+        if not cfg.dense_updates:
+            model.sparsify()
+        return model
+
+    def load_state_dict(  # type: ignore[override]  # fairseq's
+        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """As fairseq's; see `transferred`."""
+        self.adapt_to(state_dict)
+        return super().load_state_dict(transferred(self, state_dict, self.reuse_gate), strict)
+
+
+@register_model("mt_switch", dataclass=MTSwitchConfig)
+class MTSwitchModel(MTTaGModel):
+    """The same with one gate for all tasks."""
+
+
+for name in ("mt_dense", "mt_tag", "mt_switch"):
+    register_sizes(name)

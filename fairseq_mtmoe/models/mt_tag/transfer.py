@@ -1,0 +1,68 @@
+"""From a checkpoint of some tasks to a model of others: heads and gates that both know, and where the rest begins.
+
+MT-TaG, §3.4 and §4.4: after the mixture each task is fine-tuned; a new task takes the gate of a related one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.moe.gates import TaskGate
+
+HEADS = "heads."
+
+
+def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | None = None) -> dict[str, Tensor]:
+    """A checkpoint's state for a model of other tasks; the state itself where they are the same.
+
+    Heads of tasks that the model has not are left out; those that the checkpoint has not stay as they are, and so do
+    their gates, unless `reuse_gate` names the tasks of the checkpoint whose gates' mean all tasks begin with.
+
+    Args:
+        model: with `heads`, in the order of the task ids.
+        state: of a checkpoint, whose heads are in the order of its task ids.
+        reuse_gate: comma-separated names.
+
+    Raises:
+        UserError: the checkpoint has no such task.
+    """
+    tasks, known = _tasks(model.state_dict()), _tasks(state)
+    if tasks == known or not known:
+        return state
+    own = model.state_dict()
+    moved = {key: value for key, value in state.items() if not key.startswith(HEADS) or _task(key) in tasks}
+    moved |= {key: value for key, value in own.items() if key.startswith(HEADS) and _task(key) not in known}
+    for path, gate in _task_gates(model).items():
+        key = f"{path}.weight"
+        if key in state:
+            moved[key] = _gates(gate.weight.detach(), tasks, state[key], known, reuse_gate)
+    return moved
+
+
+def _gates(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None) -> Tensor:
+    """The gates of a layer, (T, N, H)."""
+    if reuse:
+        names = reuse.split(",")
+        for name in names:
+            if name not in known:
+                must_be("--reuse-gate", f"among the checkpoint's tasks {', '.join(known)}", name)
+        return saved[[known.index(name) for name in names]].mean(0).expand_as(own).clone()
+    rows = [saved[known.index(task)] if task in known else gate for task, gate in zip(tasks, own, strict=True)]
+    return torch.stack([row.to(own) for row in rows])
+
+
+def _task_gates(model: nn.Module) -> dict[str, TaskGate]:
+    return {path: module for path, module in model.named_modules() if isinstance(module, TaskGate)}
+
+
+def _task(key: str) -> str:
+    return key.removeprefix(HEADS).rpartition(".")[0]
+
+
+def _tasks(state: dict[str, Tensor]) -> list[str]:
+    """The tasks that a state has heads of, in the order of their ids."""
+    return list(dict.fromkeys(_task(key) for key in state if key.startswith(HEADS)))

@@ -1,0 +1,24 @@
+"""Options of models on a BERT encoder, under fairseq's names for a transformer's sizes."""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+
+@dataclass
+class EncoderOptions:
+    """Mixed into the configuration of every model on a BERT encoder; `backbones/bert/` reads it.
+
+    Sizes that are not given are the pretrained encoder's; those that are must agree with it.
+    """
+
+    encoder_layers: Optional[int] = field(default=None, metadata={"help": "blocks of the encoder"})
+    encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": "width of the encoder"})
+    encoder_ffn_embed_dim: Optional[int] = field(default=None, metadata={"help": "inner width of its feed-forward"})
+    encoder_attention_heads: Optional[int] = field(default=None, metadata={"help": "heads of the encoder's attention"})
+    dropout: float = field(default=0.1, metadata={"help": "dropout of hidden states"})
+    attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights"})
+    checkpoint_activations: bool = field(
+        default=False, metadata={"help": "keep of each block only what goes in, and compute it again backward"}
+    )
+    encoder: str = field(default="", metadata={"help": "all sizes of the encoder, in JSON; the task fills it in"})
+    heads: str = field(default="", metadata={"help": "sizes of the tasks' heads; the task fills it in"})

@@ -1,0 +1,44 @@
+"""The options of `--task glue`."""
+
+from dataclasses import dataclass, field
+from typing import Any, List, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from omegaconf import II
+
+
+def option(default: Any, help: Optional[str]) -> Any:
+    """A field of the configuration with its help."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class GlueConfig(FairseqDataclass):
+    """Options, in the order of `--help`."""
+
+    data: Optional[str] = option(None, "data directory: the benchmarks' files as they are unpacked")
+    glue_tasks: str = option(
+        "all", "comma-separated tasks of the table; all (GLUE without WNLI), glue or superglue stand for several"
+    )
+    task_table: Optional[str] = option(None, "comma-separated files of tables that add tasks or replace them")
+    init_encoder: Optional[str] = option(None, "pretrained encoder: a file of `mtmoe import-hf`")
+    max_positions: int = option(128, "most tokens of an example; longer ones are truncated as BERT does")
+    token_cache: Optional[str] = option(None, "folder of tokenized data (default: mtmoe-cache in the data directory)")
+
+    sampling_method: str = option("concat", "how tasks share an epoch: concat (by size), uniform or temperature")
+    sampling_temperature: float = option(1.5, "temperature of --sampling-method temperature; where heating starts")
+    heating_coefficient: float = option(
+        0.0, "k of temperature heating: the temperature of epoch e is T·sqrt(1 + k·e/C), with e from 0"
+    )
+    heating_epochs: Optional[int] = option(None, "C of temperature heating (default: --max-epoch)")
+    heating_updates: Optional[int] = option(None, "C in updates, instead")
+    virtual_epoch_size: Optional[int] = option(None, "examples in an epoch (default: a pass over the data)")
+
+    # Options of other parts of fairseq's configuration. Without help they are no options of the task's own.
+    seed: int = option(II("common.seed"), None)
+    train_subset: str = option(II("dataset.train_subset"), None)
+    max_epoch: int = option(II("optimization.max_epoch"), None)
+    update_freq: List[int] = field(default=II("optimization.update_freq"))
+    save_dir: str = option(II("checkpoint.save_dir"), None)
+    restore_file: str = option(II("checkpoint.restore_file"), None)
+    finetune_from_model: Optional[str] = option(II("checkpoint.finetune_from_model"), None)

@@ -1,0 +1,193 @@
+"""`--task glue`: language understanding, a benchmark's tasks trained together or some of them.
+
+MT-TaG, §3.3: batches mix examples of several tasks, which share the encoder; each task has its head and its metric.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.logging import metrics
+from fairseq.tasks import register_task
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
+from fairseq_mtmoe.backbones.bert.heads import HeadSize
+from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
+from fairseq_mtmoe.data.mixtures.training import TrainingMixture
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate
+from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
+from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, chosen_rows, load_tables
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.models._encoder import note_sizes
+from fairseq_mtmoe.tasks._multitask.groups import Group
+from fairseq_mtmoe.tasks._multitask.sampling import plan_of
+from fairseq_mtmoe.tasks._multitask.task import Multitask
+from fairseq_mtmoe.tasks.glue.config import GlueConfig
+from fairseq_mtmoe.tasks.glue.encoder_source import SERIALIZED, TOKENIZER, encoder_source
+from fairseq_mtmoe.tasks.glue.metrics import score
+
+CACHE = "mtmoe-cache"
+
+
+@register_task("glue", dataclass=GlueConfig)
+class GlueTask(Multitask):
+    """A benchmark. Its tasks are the table's rows of `--glue-tasks`; its groups are Small and All."""
+
+    def __init__(self, args: Namespace) -> None:
+        super().__init__(args)
+        self.args = args
+        tables = [Path(path) for path in (args.task_table or "").split(",") if path]
+        self.rows: dict[str, TaskRow] = chosen_rows(load_tables(tables), args.glue_tasks.split(","))
+        self.set_up_tasks(list(self.rows), args.save_dir, args.train_subset, args.update_freq)
+        self.regressions = frozenset(name for name, row in self.rows.items() if row.kind is Kind.regression)
+        self.pretrained: PretrainedEncoder | None = None
+        self.evaluated: list[str] = []
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Add the options of the configuration to fairseq's command line."""
+        gen_parser_from_dataclass(parser, GlueConfig())
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> GlueTask:
+        """Called by fairseq.
+
+        Raises:
+            UserError: an option is wrong, or a table or the data directory is missing.
+        """
+        values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
+        args = Namespace(**values, sampling_weights=None, virtual_data_size=None)
+        if not args.data or not Path(args.data).is_dir():
+            must_be("data", "an existing directory", args.data)
+        args.given_duration = args.heating_epochs is not None or args.heating_updates is not None
+        if not args.given_duration:
+            args.heating_epochs = args.max_epoch or None
+        return cls(args)
+
+    # ---- encoder and heads ----
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """As fairseq's; a new model begins with the pretrained encoder, and has the heads of the tasks."""
+        if not from_checkpoint:
+            self.pretrained = encoder_source(self.args)
+            if self.args.max_positions > self.pretrained.config.max_positions:
+                rule = f"at most {self.pretrained.config.max_positions}, as in the encoder"
+                must_be("--max-positions", rule, self.args.max_positions)
+            self.state.merge_state_dict({TOKENIZER: self.pretrained.tokenizer[SERIALIZED]})
+            note_sizes(cfg, self.pretrained.config, {name: _head_of(row) for name, row in self.rows.items()})
+        model = super().build_model(cfg, from_checkpoint)
+        self.pretrained = None
+        return model
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The encoder's; known once a model was built, or a checkpoint loaded."""
+        return TextTokenizer(getattr(self.state, TOKENIZER), self.args.max_positions)
+
+    # ---- data ----
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        """Load a split of all tasks.
+
+        Raises:
+            UserError: a task has no such data, or a file is not what the table says.
+        """
+        root = Path(self.args.data)
+        cache = Path(self.args.token_cache) if self.args.token_cache else root / CACHE
+        tokenizer = self.tokenizer
+        loader = BenchmarkLoader(root, self.rows, split, tokenizer, cache)
+        ids = [self.id_of(task, "a task of --glue-tasks") for task in loader.tasks]
+        collate = TaskCollate(tokenizer.padding, loader.tasks)
+        if split == self.args.train_subset:
+            plan = plan_of(self.args, loader)
+            self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates)
+        else:
+            self.datasets[split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)
+            self.evaluated = loader.keys
+
+    def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
+        """The batch with the task id of each row among the models' inputs."""
+        if sample:
+            rows = len(sample["net_input"]["src_tokens"])
+            ids = sample["task_ids"].repeat_interleave(sample["candidates"], output_size=rows)
+            sample = {**sample, "task_ids": ids}
+        return super().for_models(sample, models)
+
+    def max_positions(self) -> int:
+        """The most tokens of an example; a ranking's candidates count together."""
+        most: int = self.args.max_positions * max(max(len(row.choices), 1) for row in self.rows.values())
+        return most
+
+    # ---- validation ----
+
+    @property
+    def validated_tasks(self) -> list[str]:
+        """The sets of the split that was loaded last."""
+        return self.evaluated
+
+    def groups(self) -> list[Group]:
+        """The tasks with several sets, the small tasks, and all of them."""
+        tasks = {name: [key for key in self.evaluated if key.partition("/")[0] == name] for name in self.rows}
+        several = [Group(f"{name}_mean", tuple(keys)) for name, keys in tasks.items() if len(keys) > 1]
+        small = [name for name, row in self.rows.items() if row.small and tasks[name]]
+        return [*several, Group("small", tuple(small)), Group("all", tuple(name for name in self.rows if tasks[name]))]
+
+    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
+        """As fairseq's, with the predictions and labels of the batch's set in the logging output."""
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
+        if sample:
+            for name in ("predictions", "labels"):
+                logging_output[f"_{sample['task']}_{name}"] = logging_output.pop(name)
+        return loss, sample_size, logging_output
+
+    @staticmethod
+    def logging_outputs_can_be_summed(criterion: Any) -> bool:
+        """In training; a validation's predictions are gathered."""
+        return bool(criterion.training)
+
+    def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log each set's metric, and the means of tasks and groups; of a validation alone, which has predictions."""
+        if not any(name.endswith("_predictions") for log in logging_outputs for name in log):
+            return
+        for key in self.evaluated:
+            for name in ("predictions", "labels"):
+                parts = [log[f"_{key}_{name}"] for log in logging_outputs if f"_{key}_{name}" in log]
+                if parts:
+                    metrics.log_concat_tensor(f"_{key}_{name}", torch.cat(parts).cpu())
+            metrics.log_derived(f"{key}_{self._metric(key)}", partial(self._set_score, key=key), 1000)
+        for group in self.groups():
+            metrics.log_derived(group.name, partial(self._group_score, group=group), 1001)
+
+    def _metric(self, key: str) -> str:
+        return self.rows[key.partition("/")[0]].metric
+
+    def _set_score(self, meters: Mapping[str, Any], key: str) -> float:
+        values = (meters.get(f"_{key}_{name}") for name in ("labels", "predictions"))
+        labels, predictions = (np.empty(0) if value is None else value.tensor.double().numpy() for value in values)
+        return round(score(self._metric(key), labels, predictions), 2)
+
+    def _group_score(self, meters: Mapping[str, Any], group: Group) -> float:
+        """The mean over tasks, of which one with several sets counts once."""
+        sets = [[key for key in self.evaluated if task in (key, key.partition("/")[0])] for task in group.tasks]
+        return round(float(np.mean([np.mean([self._set_score(meters, key) for key in keys]) for keys in sets])), 2)
+
+    def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
+        """The loss of a set and its metric, a group's mean, or the loss of everything."""
+        if name is None:
+            return {"loss": float(meters["loss"].avg)}
+        if name in self.evaluated:
+            return {"loss": float(meters[f"{name}_loss"].avg), self._metric(name): self._set_score(meters, name)}
+        return {"mean": self._group_score(meters, next(group for group in self.groups() if group.name == name))}
+
+
+def _head_of(row: TaskRow) -> HeadSize:
+    return HeadSize(row.num_outputs, len(row.words), has_bias=row.kind is not Kind.ranking)

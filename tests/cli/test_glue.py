@@ -1,0 +1,86 @@
+"""Language understanding through the real commands: mixtures, metrics, resuming, and stages."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, train_tasks
+from tests.helpers.commands import PLUGIN, run
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A made benchmark, and `encoder.pt`."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    make_benchmark(folder, {"train": 300, "dev": 60})
+    make_encoder(folder / "encoder.pt")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mixture(data, tmp_path_factory):
+    """The folder of a run that has learned all tasks."""
+    folder = tmp_path_factory.mktemp("mixture")
+    train_tasks(data, folder, "--init-encoder", data / "encoder.pt", "--max-update", 300, "--validate-interval", 2)
+    return folder
+
+
+def validated(data, checkpoint):
+    """The figures of `fairseq-validate`."""
+    output = run(
+        "fairseq-validate", data, *PLUGIN, "--task", "glue", "--path", checkpoint, "--batch-size", 16, "--cpu",
+        "--log-format", "json", "--no-progress-bar",
+    )  # fmt: skip
+    line = next(
+        line for line in (output.stdout + output.stderr).splitlines() if '"valid_all"' in line or '"all"' in line
+    )
+    return {key.removeprefix("valid_"): float(value) for key, value in json.loads(re.search(r"{.*}", line)[0]).items()}
+
+
+@pytest.mark.slow
+def test_it_learns_a_mixture_of_all_kinds(data, mixture):
+    figures = validated(data, mixture / "checkpoint_best.pt")
+    for name in ("cola_matthews", "stsb_spearman", "copa_accuracy", "wic_accuracy", "small", "all"):
+        assert figures[name] >= 90, (name, figures)
+    mean = sum(figures[name] for name in ("cola_matthews", "stsb_spearman", "copa_accuracy", "wic_accuracy")) / 4
+    assert figures["all"] == pytest.approx(mean, abs=0.01)
+
+
+@pytest.mark.slow
+def test_the_run_log_has_every_task(mixture):
+    events = [json.loads(line) for line in (mixture / "mtmoe.jsonl").read_text().splitlines()]
+    last = [event for event in events if event["event"] == "valid"][-1]
+    assert set(last["tasks"]) == set(TASKS.split(","))
+    assert last["groups"]["all"]["mean"] >= 90
+    experts = [event for event in events if event["event"] == "experts"][-1]
+    assert experts["task_names"] == TASKS.split(",") and len(experts["layers"]) == 2
+
+
+@pytest.mark.slow
+def test_resuming_changes_no_bit(data, tmp_path):
+    options = ("--init-encoder", data / "encoder.pt", "--dropout", 0.1, "--sampling-method", "uniform",
+               "--disable-validation", "--save-interval-updates", 7)  # fmt: skip
+    train_tasks(data, tmp_path / "whole", *options, "--max-update", 21)
+    for updates in (7, 21):
+        train_tasks(data, tmp_path / "parts", *options, "--max-update", updates)
+    whole, parts = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("whole", "parts"))
+    assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
+
+
+@pytest.mark.slow
+def test_a_new_task_begins_with_a_related_ones_gate(data, mixture, tmp_path):
+    """From the mixture's checkpoint alone: it has the encoder and the tokenizer."""
+    train_tasks(
+        data, tmp_path, "--glue-tasks", "rte", "--finetune-from-model", mixture / "checkpoint_best.pt",
+        "--reuse-gate", "wic", "--max-update", 1, "--lr", 0,
+    )  # fmt: skip
+    new = torch.load(tmp_path / "checkpoint_last.pt")["model"]
+    old = torch.load(mixture / "checkpoint_best.pt")["model"]
+    gates = [key for key in new if key.endswith("gate.weight")]
+    assert len(gates) == 2
+    for key in gates:
+        assert torch.equal(new[key], old[key][TASKS.split(",").index("wic")].unsqueeze(0))
+    assert {key for key in new if key.startswith("heads.")} == {"heads.rte.weight", "heads.rte.bias"}
+    assert torch.equal(new["encoder.layers.0.moe.experts.fc1_weight"], old["encoder.layers.0.moe.experts.fc1_weight"])

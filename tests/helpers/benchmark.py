@@ -1,0 +1,106 @@
+"""A made benchmark in the official files' form, and an encoder that knows nothing of it."""
+
+import json
+import random
+from pathlib import Path
+
+from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
+
+from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
+from tests.helpers.bert import TINY, tiny_encoder
+from tests.helpers.commands import PLUGIN, run
+
+LETTERS = "abcdefghij"  # the first half is what all tasks are about
+QUESTIONS = ["what", "was", "the", "cause", "of", "this", "happened", "as", "result", ".", "?"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS, *QUESTIONS]
+TASKS = "cola,stsb,copa,wic"
+
+
+def make_benchmark(folder: Path, sizes: dict[str, int]) -> None:
+    """Write `sizes` examples of the splits `train` and `dev`.
+
+    CoLA says whether the first letter is of the first half, STS-B at which place of the alphabet it is; COPA's right
+    choice is of the first half; WiC says whether both words are, RTE whether the second sentence's first letter is.
+    """
+    draw = random.Random(7)
+    for split, count in sizes.items():
+        _write(folder / "CoLA" / f"{split}.tsv", [_cola(draw) for _ in range(count)])
+        header = "index\tsentence1\tsentence2\tscore"
+        _write(folder / "STS-B" / f"{split}.tsv", [header, *(f"{n}\t{_stsb(draw)}" for n in range(count))])
+        header = "index\tsentence1\tsentence2\tlabel"
+        _write(folder / "RTE" / f"{split}.tsv", [header, *(f"{n}\t{_rte(draw)}" for n in range(count))])
+        name = {"dev": "val"}.get(split, split)
+        _write(folder / "COPA" / f"{name}.jsonl", [json.dumps(_copa(draw, n)) for n in range(count)])
+        _write(folder / "WiC" / f"{name}.jsonl", [json.dumps(_wic(draw, n)) for n in range(count)])
+
+
+def make_encoder(path: Path) -> None:
+    """A file of `mtmoe import-hf`: a tiny encoder with a tokenizer of letters."""
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(PIECES))}
+    tokenizer = BertWordPieceTokenizer(vocabulary)._tokenizer.to_str()
+    PretrainedEncoder(TINY, {"tokenizer.json": tokenizer}, tiny_encoder().state_dict()).save(path)
+
+
+def task_arguments(data: object, save_dir: object, *args: object) -> tuple[object, ...]:
+    """The arguments of `fairseq-train` for a tiny MT-TaG model; `args` come last and win."""
+    return (
+        data, *PLUGIN, "--task", "glue", "--glue-tasks", TASKS, "--save-dir", save_dir, "--cpu",
+        "--seed", 1, "--arch", "mt_tag", "--criterion", "multitask", "--optimizer", "adam", "--lr", 0.003,
+        "--batch-size", 16, "--dropout", 0.0, "--attention-dropout", 0.0, "--max-positions", 24, "--max-epoch", 100,
+        "--best-checkpoint-metric", "all", "--maximize-best-checkpoint-metric", "--no-epoch-checkpoints",
+        "--num-workers", 0, "--log-format", "json", "--log-interval", 50, "--no-progress-bar", *args,
+    )  # fmt: skip
+
+
+def train_tasks(data: object, save_dir: object, *args: object) -> None:
+    """`fairseq-train` of such a model."""
+    run("fairseq-train", *task_arguments(data, save_dir, *args))
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _letters(draw: random.Random) -> list[str]:
+    return draw.choices(LETTERS, k=draw.randint(2, 4))
+
+
+def _half(letter: str) -> int:
+    return int(LETTERS.index(letter) < 5)
+
+
+def _cola(draw: random.Random) -> str:
+    letters = _letters(draw)
+    return f"made\t{_half(letters[0])}\t\t{' '.join(letters)}"
+
+
+def _stsb(draw: random.Random) -> str:
+    letters = _letters(draw)
+    return f"{' '.join(letters)}\t{draw.choice(LETTERS)}\t{LETTERS.index(letters[0]) / 2}"
+
+
+def _rte(draw: random.Random) -> str:
+    second = _letters(draw)
+    label = "entailment" if _half(second[0]) else "not_entailment"
+    return f"{draw.choice(LETTERS)}\t{' '.join(second)}\t{label}"
+
+
+def _copa(draw: random.Random, index: int) -> dict[str, object]:
+    right, wrong = draw.choice(LETTERS[:5]), draw.choice(LETTERS[5:])
+    label = draw.randint(0, 1)
+    first, second = (wrong, right) if label else (right, wrong)
+    question = draw.choice(["cause", "effect"])
+    premise = draw.choice(LETTERS)
+    return {"premise": premise, "choice1": first, "choice2": second, "question": question, "label": label, "idx": index}
+
+
+def _wic(draw: random.Random, index: int) -> dict[str, object]:
+    words = [draw.choice(LETTERS) for _ in range(2)]
+    places = [draw.randint(0, 2) for _ in words]
+    texts = [" ".join([*draw.choices(LETTERS, k=place), word]) for place, word in zip(places, words, strict=True)]
+    ends = [len(text) for text in texts]
+    return {
+        "sentence1": texts[0], "sentence2": texts[1], "start1": ends[0] - 1, "end1": ends[0], "start2": ends[1] - 1,
+        "end2": ends[1], "label": _half(words[0]) == 1 and _half(words[1]) == 1, "idx": index,
+    }  # fmt: skip

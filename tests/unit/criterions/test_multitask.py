@@ -1,0 +1,90 @@
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.logging import metrics
+from torch import nn
+
+from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
+
+NUMBERS = {
+    "three": torch.tensor([[1.0, 2.0, 0.5], [0.0, 0.0, 3.0]]),
+    "value": torch.tensor([[2.0], [4.5]]),
+    "absent": torch.empty(0, 2),
+}
+TARGET = {"three": torch.tensor([1.0, 0.0]), "value": torch.tensor([2.5, 4.0])}
+
+
+class Said(nn.Module):
+    """Says what it is told to, whatever the input, times a parameter."""
+
+    def __init__(self, numbers):
+        super().__init__()
+        self.numbers, self.scale = numbers, nn.Parameter(torch.ones(()))
+
+    def forward(self, **inputs):
+        return {task: numbers * self.scale for task, numbers in self.numbers.items()}
+
+
+def criterion():
+    return MultitaskCriterion(SimpleNamespace(regressions={"value"}))
+
+
+def sample(target=TARGET):
+    return {"net_input": {}, "target": target, "nsentences": sum(map(len, target.values())), "ntokens": 40}
+
+
+def expected():
+    cross_entropy = sum(
+        math.log(sum(math.exp(number) for number in row)) - row[int(label)]
+        for row, label in zip(NUMBERS["three"].tolist(), TARGET["three"].tolist(), strict=True)
+    )
+    return cross_entropy / math.log(3), 0.5**2 + 0.5**2
+
+
+def test_the_loss_written_out():
+    loss, size, logged = criterion()(Said(NUMBERS), sample())
+    three, value = expected()
+    assert loss.item() == pytest.approx(three + value)
+    assert size == logged["sample_size"] == 4
+    assert logged["three_loss"].item() == pytest.approx(three) and logged["three_sample_size"] == 2
+    assert logged["value_loss"].item() == pytest.approx(value) and logged["value_sample_size"] == 2
+    assert logged["absent_loss"].item() == 0 and logged["absent_sample_size"] == 0
+
+
+def test_tasks_without_examples_have_gradients_of_0():
+    model = Said({"absent": torch.empty(0, 2), "value": NUMBERS["value"]})
+    criterion()(model, sample({"value": TARGET["value"]}))[0].backward()
+    assert model.scale.grad is not None and model.scale.grad.isfinite()
+    only_absent = Said({"absent": torch.empty(0, 1)})
+    criterion()(only_absent, sample({"value": TARGET["value"]}))[0].backward()
+    assert only_absent.scale.grad == 0
+
+
+def test_half_precision_is_no_loss_of_precision():
+    half = {task: numbers.half() for task, numbers in NUMBERS.items()}
+    loss, _, _ = criterion()(Said(half), sample())
+    assert loss.dtype == torch.float32
+
+
+def test_each_task_is_logged_over_all_batches():
+    module = criterion()
+    second = {"three": torch.empty(0, 3), "value": NUMBERS["value"], "absent": torch.empty(0, 2)}
+    logs = [module(Said(NUMBERS), sample())[2], module(Said(second), sample({"value": TARGET["value"]}))[2]]
+    with metrics.aggregate(new_root=True) as meters:
+        MultitaskCriterion.reduce_metrics(logs)
+    three, value = expected()
+    logged = meters.get_smoothed_values()
+    assert logged["three_loss"] == pytest.approx(three / 2, abs=1e-4)
+    assert logged["value_loss"] == pytest.approx(value / 2, abs=1e-4)
+    assert logged["loss"] == pytest.approx((three + 2 * value) / 6, abs=1e-4)
+    assert "absent_loss" not in logged
+
+
+@pytest.mark.parametrize(("task", "predicted"), [("three", [1, 2]), ("value", [2.0, 4.5])])
+def test_predictions_of_an_evaluation(task, predicted):
+    module = criterion().eval()
+    _, _, logged = module(Said({task: NUMBERS[task]}), sample({task: TARGET[task]}))
+    assert logged["predictions"].tolist() == predicted
+    assert logged["labels"].tolist() == TARGET[task].tolist()

@@ -1,0 +1,53 @@
+import math
+
+import numpy as np
+import pytest
+
+from fairseq_mtmoe.tasks.glue.metrics import score
+
+
+def values(*numbers):
+    return np.array(numbers, dtype=np.float64)
+
+
+def test_accuracy():
+    assert score("accuracy", values(0, 1, 2, 2), values(0, 1, 1, 2)) == 75
+
+
+def test_matthews_by_hand():
+    # 3 true positives, 2 true negatives, 1 false positive, 2 false negatives
+    labels, predictions = values(1, 1, 1, 0, 0, 0, 1, 1), values(1, 1, 1, 0, 0, 1, 0, 0)
+    expected = (3 * 2 - 1 * 2) / math.sqrt((3 + 1) * (3 + 2) * (2 + 1) * (2 + 2))
+    assert score("matthews", labels, predictions) == pytest.approx(100 * expected)
+
+
+def test_matthews_of_one_prediction_is_0():
+    assert score("matthews", values(1, 1, 0), values(1, 1, 1)) == 0
+
+
+def test_spearman_by_hand():
+    # Ranks 1 2 3 4 against 1 3 2 4: 1 - 6·(0 + 1 + 1 + 0) / (4·15)
+    assert score("spearman", values(0.1, 2, 2.5, 5), values(-3, 7, 6, 90)) == pytest.approx(80)
+
+
+def test_spearman_of_equal_values_shares_ranks():
+    # Ranks 1.5 1.5 3 against 1 2 3, whose correlation is √3/2
+    assert score("spearman", values(1, 1, 2), values(1, 2, 3)) == pytest.approx(100 * math.sqrt(3) / 2)
+
+
+@pytest.mark.parametrize("predictions", [(3, 3, 3), (0, 0, 0)])
+def test_spearman_of_a_constant_is_0(predictions):
+    assert score("spearman", values(1, 2, 3), values(*predictions)) == 0
+
+
+def test_f1_by_hand():
+    # Precision 2/3, recall 2/4
+    assert score("f1", values(1, 1, 1, 1, 0), values(1, 1, 0, 0, 1)) == pytest.approx(100 * 2 * 2 / (2 * 2 + 1 + 2))
+
+
+def test_f1_of_nothing_found_is_0():
+    assert score("f1", values(0, 0), values(0, 0)) == 0
+
+
+def test_nothing_has_no_score():
+    assert math.isnan(score("spearman", values(), values()))
