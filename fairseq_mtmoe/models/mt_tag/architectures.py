@@ -1,4 +1,4 @@
-"""The paper's encoders (§4.1), under each model's name."""
+"""The paper's encoders (§4.3), under each model's name."""
 
 from collections.abc import Callable
 from typing import Any

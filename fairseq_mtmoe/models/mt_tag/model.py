@@ -1,7 +1,7 @@
 """MT-TaG: a pretrained encoder whose feed-forward layers become experts, with a gate for each task.
 
 Implements "Sparsely Activated Mixture-of-Experts are Robust Multi-Task Learners", §3: experts are exact copies of the
-pretrained layers (§3.2), gates are the tasks' own (equations 3-6) or one for all (MT-Switch).
+pretrained layers (§4.3), gates are the tasks' own (equations 3-6) or one for all (MT-Switch).
 """
 
 from __future__ import annotations

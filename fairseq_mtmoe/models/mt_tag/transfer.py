@@ -1,6 +1,6 @@
 """From a checkpoint of some tasks to a model of others: heads and gates that both know, and where the rest begins.
 
-MT-TaG, §3.4 and §4.4: after the mixture each task is fine-tuned; a new task takes the gate of a related one.
+MT-TaG, §5.2: a task that the mixture did not have takes the gate of a related one.
 """
 
 from __future__ import annotations
