@@ -1,5 +1,6 @@
 """The first error of a run is told to all processes: two of them, played by one at a store in its memory."""
 
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -59,22 +60,32 @@ def test_a_store_that_is_gone_is_nothing_to_hear():
     assert one.heard() is None
 
 
-def test_a_store_at_an_address_is_seen_until_it_goes(monkeypatch):
-    monkeypatch.setattr(error_broadcast, "_PAUSE", 100)
+def hold_a_store(ports):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    error_broadcast.start(store)
+    ports.put(store.port)
+    time.sleep(60)
+
+
+def test_a_store_at_an_address_is_seen_until_its_process_goes(monkeypatch):
+    monkeypatch.setattr(error_broadcast, "_PAUSE", 100)
+    context = multiprocessing.get_context("forkserver")
+    ports = context.Queue()
+    holder = context.Process(target=hold_a_store, args=(ports,), daemon=True)
+    holder.start()
+    error_broadcast.start(dist.TCPStore("127.0.0.1", ports.get(timeout=60), is_master=False))
     one = error_broadcast._broadcast
     try:
         begin = time.monotonic()
         assert one._line is not None and one._is_there()
         assert time.monotonic() - begin < error_broadcast._GRACE / 2  # it looks, and does not wait
-        del store
+        holder.kill()
         deadline = time.monotonic() + 10
         while one._is_there():
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
         error_broadcast.stop()
+        holder.kill()
 
 
 @pytest.mark.parametrize("comes", [True, False])
