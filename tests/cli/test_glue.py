@@ -9,6 +9,8 @@ import torch
 from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, train_tasks
 from tests.helpers.commands import PLUGIN, run
 
+pytestmark = pytest.mark.xdist_group("glue")  # they share the run that learns
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):

@@ -1,7 +1,8 @@
 """Task heads: from an encoder's hidden states to the numbers of each task.
 
 MT-TaG, §3.3: classes are `softmax(U_t h_[CLS])` (equation 7) and a regression's value is `V_t h_[CLS]` (equation 8),
-both from N(0, 0.02²) (§4.4); a ranking scores each candidate. WiC's head reads the words that the example is about, too: the mean of their tokens' states.
+both from N(0, 0.02²) (§4.4); a ranking scores each candidate. WiC's head reads the words that the example is about,
+too: the mean of their tokens' states.
 """
 
 from __future__ import annotations
