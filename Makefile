@@ -62,10 +62,10 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/mypy
 
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
-test: lint  ## every test (about 15 minutes on 2 cores)
+test: lint  ## every test (about 16 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-check: lint  ## style, types and the quick tests, for while you change something (under 2 minutes on 2 cores)
+check: lint  ## style, types and the quick tests, for while you change something (about 2 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
 
 test-kill: $(INSTALLED)  ## kill small runs at 30 moments and resume them: a table in benchmarks/results/kills.md
