@@ -37,11 +37,6 @@ def source_of(root: Path, row: TaskRow, split: str) -> tuple[Path, Source]:
     raise UserError(f"`{root}` must have the {split} data of {row.title}, but {looked_for} is not there.")
 
 
-def has_split(root: Path, row: TaskRow, split: str) -> bool:
-    """Whether the data directory has this split."""
-    return any(_files(root / folder, source, row.labels) for source in row.splits.get(split, []) for folder in FOLDERS)
-
-
 def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
     """All files that `read_split` reads, in a fixed order."""
     folder, source = source_of(root, row, split)
