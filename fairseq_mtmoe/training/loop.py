@@ -29,8 +29,8 @@ _validate_and_save: Callable[..., Result] | None = None  # fairseq's, of the tra
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place in the training as a checkpoint has it, for fairseq's functions that ask its iterator."""
+class TrainingPosition:
+    """A position in the training as a checkpoint has it, for fairseq's functions that ask its iterator."""
 
     epoch: int
     is_end: bool
@@ -116,20 +116,22 @@ def is_training_command() -> bool:
     return _validate_and_save is not None
 
 
-def owed_by(extra_state: dict[str, Any] | None) -> Place | None:
+def owed_by(extra_state: dict[str, Any] | None) -> TrainingPosition | None:
     """The place of the validation that a checkpoint owes, from what is saved beside its model."""
     owed = (extra_state or {}).get(OWED)
-    return Place(owed["epoch"], owed["end_of_epoch"], (extra_state or {})["train_iterator"]) if owed else None
+    return (
+        TrainingPosition(owed["epoch"], owed["end_of_epoch"], (extra_state or {})["train_iterator"]) if owed else None
+    )
 
 
-def make_up_for(place: Place, trainer: Any) -> None:
+def make_up_for(position: TrainingPosition, trainer: Any) -> None:
     """Validate, and save, where a signal kept the run from it; the run may then be over."""
     if _validate_and_save is None:
         return
     cfg = trainer.cfg
     subsets = cfg.dataset.valid_subset.split(",")
-    losses, is_over = _validate_and_save(cfg, trainer, trainer.task, place, subsets, place.is_end)
-    if place.is_end:
-        trainer.lr_step(place.epoch, losses[0])
+    losses, is_over = _validate_and_save(cfg, trainer, trainer.task, position, subsets, position.is_end)
+    if position.is_end:
+        trainer.lr_step(position.epoch, losses[0])
     if is_over:
         cfg.optimization.max_epoch = -1  # no epoch is begun

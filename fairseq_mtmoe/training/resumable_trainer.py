@@ -31,7 +31,9 @@ class ResumableTrainer(DistributedTrainer):
         self._is_locked = False  # the folder, by the first process for all
         self._lock: Any = None
         self.owed_validation: dict[str, Any] | None = None  # see `loop.py`
-        self._owed: loop.Place | None = None  # such a validation, of the checkpoint from which the run goes on
+        self._owed: loop.TrainingPosition | None = (
+            None  # such a validation, of the checkpoint from which the run goes on
+        )
         self._drawn: int | None = None  # for which epoch batches were drawn, see `epoch_position.py`
         self._restored_draw: int | None = None
         resuming.expect_what_is_asked_for(self.cfg.checkpoint, self.checkpoint_suffix)
