@@ -62,22 +62,29 @@ def test_the_run_log_has_every_task(mixture):
 
 @pytest.mark.slow
 def test_resuming_changes_no_bit(data, tmp_path):
-    options = ("--init-encoder", data / "encoder.pt", "--dropout", 0.1, "--sampling-method", "uniform",
+    """Also the sampling, which the run that goes on changes."""
+    options = ("--init-encoder", data / "encoder.pt", "--dropout", 0.1, "--virtual-epoch-size", 160,
+               "--sampling-method", "uniform-then-natural", "--natural-from-epoch", 2, "--train-share", "cola=0.2",
                "--disable-validation", "--save-interval-updates", 7)  # fmt: skip
     train_tasks(data, tmp_path / "whole", *options, "--max-update", 21)
     for updates in (7, 21):
         train_tasks(data, tmp_path / "parts", *options, "--max-update", updates)
     whole, parts = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("whole", "parts"))
     assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
+    events = [json.loads(line) for line in (tmp_path / "parts" / "mtmoe.jsonl").read_text().splitlines()]
+    shares = {event["epoch"]: event["probabilities"]["cola"] for event in events if event["event"] == "sampling"}
+    assert shares == {1: 0.25, 2: pytest.approx(60 / 960), 3: pytest.approx(60 / 960)}
 
 
 @pytest.mark.slow
 def test_a_new_task_begins_with_a_related_ones_gate(data, mixture, tmp_path):
-    """From the mixture's checkpoint alone: it has the encoder and the tokenizer."""
+    """From the mixture's checkpoint alone, which has the encoder and the tokenizer; of few examples."""
     train_tasks(
         data, tmp_path, "--glue-tasks", "rte", "--finetune-from-model", mixture / "checkpoint_best.pt",
-        "--reuse-gate", "wic", "--max-update", 1, "--lr", 0,
+        "--reuse-gate", "wic", "--max-update", 1, "--lr", 0, "--train-share", "rte=0.1",
     )  # fmt: skip
+    begun = json.loads((tmp_path / "mtmoe.jsonl").read_text().splitlines()[0])
+    assert (begun["sizes"], begun["train_shares"], begun["train_share_seed"]) == ({"rte": 30}, {"rte": 0.1}, 1)
     new = torch.load(tmp_path / "checkpoint_last.pt")["model"]
     old = torch.load(mixture / "checkpoint_best.pt")["model"]
     gates = [key for key in new if key.endswith("gate.weight")]

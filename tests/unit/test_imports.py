@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "fairseq_patches": {"errors", "checkpoints", "data", "training"},
     "data": {"protocols", "errors", "io"},
     "data/mixtures": {"errors", "data/sampling"},
-    "data/nlu": {"errors", "io", "data/mixtures"},
+    "data/nlu": {"errors", "io", "data/mixtures", "data/sampling"},
     "data/translation": {
         *("errors", "io", "data", "data/mixtures", "data/sampling"),
         *("data/translation/file_names", "data/translation/tiers"),

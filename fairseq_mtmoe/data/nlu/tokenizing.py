@@ -38,7 +38,7 @@ class TokenizedSplit:
         labels_E: as in `Example`; NaN where there is none.
         spans_EW: the tokens of the W words that an example is about: first, and the one after the last, (E, W, 2).
         keys_E: as in `Example`.
-        num_truncated: sequences that were too long.
+        num_truncated: sequences that were too long when the split was tokenized.
     """
 
     tokens_T: NDArray[np.int32]
@@ -115,9 +115,9 @@ class TextTokenizer:
         labels = [np.nan if example.label is None else example.label for example in examples]
         return TokenizedSplit(
             tokens_T=np.concatenate(tokens),
-            starts_S=_ends([len(sequence) for sequence in tokens]),
+            starts_S=ends([len(sequence) for sequence in tokens]),
             seconds_S=np.array(seconds, dtype=np.int32),
-            firsts_E=_ends([len(example.candidates) for example in examples]),
+            firsts_E=ends([len(example.candidates) for example in examples]),
             labels_E=np.array(labels),
             spans_EW=np.array(spans, dtype=np.int32).reshape(len(examples), -1, 2),
             keys_E=np.array([example.key for example in examples]),
@@ -214,5 +214,6 @@ def kept_lengths(lengths: Sequence[int], room: int) -> list[int]:
     return [room - room // 2, room // 2] if first + second > room else [first, second]
 
 
-def _ends(lengths: Sequence[int]) -> NDArray[np.int64]:
+def ends(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of the parts of these lengths begins, one after the other, and the last one ends."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

@@ -1,6 +1,7 @@
 """Which examples an epoch consists of: pure functions of the data's sizes, the schedule, the seed and the epoch.
 
-Where these change in a run, also of what its checkpoint has saved.
+Where these change in a run, also of what its checkpoint has saved. A share of the data is drawn before, once for all
+(`stratified`).
 
 Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation Models". Setting an
 epoch up costs time in proportion to the epoch, not to the data, and any epoch can be set up without the ones before it
@@ -16,6 +17,7 @@ from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.rules import Rules
 from fairseq_mtmoe.data.sampling.saved_plans import changes, options_of, restored_plan, restored_plan_0_1_0, saved_plan
 from fairseq_mtmoe.data.sampling.schedule import METHODS, Schedule
+from fairseq_mtmoe.data.sampling.stratified import stratified_share
 from fairseq_mtmoe.data.sampling.temperature import heated_temperature, temperature_probabilities
 
 __all__ = [
@@ -37,5 +39,6 @@ __all__ = [
     "restored_plan",
     "restored_plan_0_1_0",
     "saved_plan",
+    "stratified_share",
     "temperature_probabilities",
 ]

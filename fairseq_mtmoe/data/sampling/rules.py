@@ -50,6 +50,8 @@ class Rules:
         """Examples in a pass over shards of these sizes, of tasks of these sizes with all their shards."""
         if self.schedule.takes_everything:
             return sum(sizes)
+        if self.schedule.ends_natural:
+            return self.virtual_data_size or sum(sizes)
         # Of the first epoch's shares: an epoch keeps its size while the temperature rises.
         shares = self.schedule.probabilities_at(1, whole_sizes)
         return self.virtual_data_size or max(1, default_epoch_size(sizes, shares))

@@ -27,6 +27,7 @@ def options_of(rules: Rules, names: Sequence[str]) -> dict[str, Any]:
         "heating_coefficient": schedule.heating_coefficient,
         "heating_epochs": schedule.heating_epochs if heats else None,
         "heating_updates": schedule.heating_updates if heats else None,
+        "natural_from_epoch": schedule.natural_from_epoch,
         "sampling_weights": schedule.weights and dict(zip(names, schedule.weights, strict=True)),
         "virtual_epoch_size": rules.virtual_epoch_size,
         "virtual_data_size": rules.virtual_data_size,
@@ -126,5 +127,6 @@ def _rules_of(options: Mapping[str, Any], names: Sequence[str]) -> Rules:
         options["heating_epochs"],
         options["heating_updates"],
         tuple(weights[name] for name in names) if weights else None,
+        options.get("natural_from_epoch"),  # 0.1.4 and older had none
     )
     return Rules(schedule, options["virtual_epoch_size"], options["virtual_data_size"], bool(options["exceeds_pass"]))

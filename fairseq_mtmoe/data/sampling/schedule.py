@@ -12,12 +12,16 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.data.sampling.temperature import heated_temperature, temperature_probabilities
 from fairseq_mtmoe.errors import UserError, must_be
 
-METHODS = ("uniform", "temperature", "concat", "RoundRobin")
+UNIFORM_FIRST = "uniform-then-natural"
+METHODS = ("uniform", "temperature", "concat", "RoundRobin", UNIFORM_FIRST)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How tasks share an epoch. The methods are fairseq's: `concat` and `RoundRobin` take every example once.
+    """How tasks share an epoch.
+
+    The methods are fairseq's, in which `concat` and `RoundRobin` take every example once, and one that MT-TaG proposes
+    (appendix A.4): all tasks alike until their gates have learned, then by size.
 
     Args:
         method: one of `METHODS`.
@@ -27,6 +31,7 @@ class Schedule:
             None too, while only a checkpoint knows it.
         heating_updates: C in updates, in the place of epochs: an epoch has the temperature of the update it begins at.
         weights: (L,) fixed shares, instead of the method's.
+        natural_from_epoch: the first epoch of `uniform-then-natural` that is drawn by size, from 2 on.
 
     Raises:
         UserError: an option is out of its range.
@@ -38,6 +43,7 @@ class Schedule:
     heating_epochs: int | None = None
     heating_updates: int | None = None
     weights: tuple[float, ...] | None = None
+    natural_from_epoch: int | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -50,6 +56,13 @@ class Schedule:
             _check_weights(self.weights)
         if self.heating_coefficient > 0:
             self._check_heating()
+        if (self.method == UNIFORM_FIRST) != (self.natural_from_epoch is not None):
+            raise UserError(
+                f"`--sampling-method {UNIFORM_FIRST}` and `--natural-from-epoch`, the first epoch that is drawn by "
+                "size, need each other: give both or neither."
+            )
+        if self.natural_from_epoch is not None and self.natural_from_epoch < 2:
+            must_be("--natural-from-epoch", "at least 2, since the epochs before are uniform", self.natural_from_epoch)
 
     def check_duration(self) -> None:
         """To be called before training: until then a checkpoint may say what C is.
@@ -80,6 +93,11 @@ class Schedule:
         """Whether an epoch is simply every example once."""
         return self.weights is None and self.method in ("concat", "RoundRobin")
 
+    @property
+    def ends_natural(self) -> bool:
+        """Whether the tasks' shares become their sizes', so that a pass is as long as the data."""
+        return self.weights is None and self.method == UNIFORM_FIRST
+
     def temperature_at(self, epoch: int, update: int = 0) -> float | None:
         """The temperature of an epoch, counted from 1 as fairseq counts; None where the method has none.
 
@@ -101,7 +119,7 @@ class Schedule:
             return temperature_probabilities(sizes, temperature)
         if self.weights is not None:
             shares = np.array(self.weights, dtype=np.float64)
-        elif self.method == "uniform":
+        elif self.method == "uniform" or epoch < (self.natural_from_epoch or 0):
             shares = np.ones(len(sizes))
         else:
             shares = np.array(sizes, dtype=np.float64)

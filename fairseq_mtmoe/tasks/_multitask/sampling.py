@@ -36,6 +36,7 @@ def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
         args.heating_epochs,
         args.heating_updates,
         weights,
+        args.natural_from_epoch,
     )
     return SamplingPlan(
         loader.shard_sizes,

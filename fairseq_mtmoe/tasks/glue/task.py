@@ -23,6 +23,7 @@ from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate
+from fairseq_mtmoe.data.nlu.few_shot import shares_of
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, chosen_rows, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
@@ -46,7 +47,9 @@ class GlueTask(Multitask):
         super().__init__(args)
         self.args = args
         tables = [Path(path) for path in (args.task_table or "").split(",") if path]
-        self.rows: dict[str, TaskRow] = chosen_rows(load_tables(tables), args.glue_tasks.split(","))
+        table = load_tables(tables)
+        self.rows: dict[str, TaskRow] = chosen_rows(table, args.glue_tasks.split(","))
+        self.shares = shares_of(args.train_share, table)
         self.set_up_tasks(list(self.rows), args.save_dir, args.train_subset, args.update_freq)
         self.regressions = frozenset(name for name, row in self.rows.items() if row.kind is Kind.regression)
         self.pretrained: PretrainedEncoder | None = None
@@ -108,11 +111,18 @@ class GlueTask(Multitask):
         ids = [self.id_of(task, "a task of --glue-tasks") for task in loader.tasks]
         collate = TaskCollate(tokenizer.padding, loader.tasks)
         if split == self.args.train_subset:
+            loader.keep(self.shares, self.args.train_share_seed)
             plan = plan_of(self.args, loader)
             self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates)
         else:
             self.datasets[split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)
             self.evaluated = loader.keys
+
+    def about_the_run(self) -> dict[str, Any]:
+        """Also which share of the training examples it has; how many they are is said with its sampling."""
+        shares = {name: self.shares[name] for name in self.rows if self.shares[name] < 1}
+        drawn = {"train_shares": shares, "train_share_seed": self.args.train_share_seed} if shares else {}
+        return {**super().about_the_run(), **drawn}
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
         """The batch with the task id of each row among the models' inputs."""

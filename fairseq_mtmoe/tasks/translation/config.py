@@ -1,4 +1,4 @@
-"""The options of `--task translation_heated`: those of fairseq's `translation_multi_simple_epoch`, and four more.
+"""The options of `--task translation_heated`: those of fairseq's `translation_multi_simple_epoch`, and five more.
 
 Every option of that task keeps its name, default and meaning. Dictionaries and lists are written as strings, on the
 command line and in a configuration file alike: `lang_pairs: en-de,en-ro`, `sampling_weights: "{'main:en-de': 0.7}"`.
@@ -26,7 +26,10 @@ class TranslationHeatedConfig(FairseqDataclass):
     lang_pairs: Optional[str] = option(None, "language pairs to train, such as en-de,en-ro; or a file with this list")
     keep_inference_langtok: bool = option(False, "keep language tokens in the output of generation")
 
-    sampling_method: str = option("concat", "how pairs share an epoch: concat, temperature, uniform or RoundRobin")
+    sampling_method: str = option(
+        "concat",
+        "how pairs share an epoch: concat (natural, by size), temperature, uniform, RoundRobin or uniform-then-natural",
+    )
     sampling_temperature: float = option(1.5, "temperature of --sampling-method temperature; where heating starts")
     heating_coefficient: float = option(
         0.0, "k of temperature heating: the temperature of epoch e is T·sqrt(1 + k·e/C), with e from 0"
@@ -36,6 +39,9 @@ class TranslationHeatedConfig(FairseqDataclass):
     )
     heating_updates: Optional[int] = option(
         None, "C in updates, instead of epochs: an epoch, or virtual epoch, has the temperature of its first update"
+    )
+    natural_from_epoch: Optional[int] = option(
+        None, "the first epoch, or virtual epoch, that uniform-then-natural draws by size; those before are uniform"
     )
     task_ids: str = option("target", "what a sentence's task is: its target language, its source language, or its pair")
 

@@ -72,6 +72,11 @@ CHANGED = {
     "no heating": {"heating_coefficient": 0.0},
     "weights": {"sampling_weights": "{'main:en-aa': 1, 'main:en-bb': 1, 'main:en-cc': 2}", "heating_coefficient": 0.0},
     "by update": {"heating_updates": 40},
+    "uniform, then natural": {
+        "sampling_method": "uniform-then-natural",
+        "natural_from_epoch": 4,
+        "heating_coefficient": 0.0,
+    },
 }
 
 

@@ -12,9 +12,12 @@ from fairseq_mtmoe.errors import UserError
 from tests.helpers.draws import by_task, counts, same
 
 HEATED = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=6)
+METHODS = [
+    *(HEATED, Schedule("concat"), Schedule("uniform"), Schedule("uniform-then-natural", natural_from_epoch=5)),
+]
 
 
-@pytest.mark.parametrize("schedule", [HEATED, Schedule("concat"), Schedule("uniform")])
+@pytest.mark.parametrize("schedule", METHODS)
 @pytest.mark.parametrize("virtual_epoch_size", [None, 37])
 def test_any_epoch_can_be_drawn_alone(schedule, virtual_epoch_size):
     def plan():
@@ -71,6 +74,20 @@ def test_shares_follow_the_heated_temperature_and_the_size_stays():
     assert len({len(draw) for draw in draws}) == 1
     low = [counts(draw)[1] for draw in draws]
     assert low[0] < low[1] < low[2] and abs(int(low[2]) - int(low[3])) <= 1
+
+
+@pytest.mark.parametrize("sizes", [(1000, 10), (5, 5, 5), (700, 30, 1)])
+def test_uniform_then_natural_has_epochs_of_one_size_and_draws_all_before_one_again(sizes):
+    plan = SamplingPlan([[size] for size in sizes], Schedule("uniform-then-natural", natural_from_epoch=3), 1)
+    times = [np.zeros(size, dtype=int) for size in sizes]
+    for epoch in range(1, 12):
+        found = counts(plan.draw(epoch))
+        assert sum(found) == sum(sizes)
+        expected = sizes if epoch >= 3 else np.full(len(sizes), sum(sizes) / len(sizes))
+        np.testing.assert_allclose(found, expected, atol=1)
+        for drawn, examples in zip(times, by_task(plan.draw(epoch)), strict=True):
+            np.add.at(drawn, examples, 1)
+    assert max(drawn.max() - drawn.min() for drawn in times) <= 1
 
 
 @pytest.mark.parametrize("sizes", [(1000, 10), (5, 5, 5), (10**9, 10**3, 1), (7,)])

@@ -19,6 +19,10 @@ def heated(coefficient=3.0, epochs=10, updates=None, start=1.5):
     return Schedule("temperature", start, coefficient, epochs, updates)
 
 
+def uniform_until(epoch):
+    return Schedule("uniform-then-natural", natural_from_epoch=epoch)
+
+
 def plan(schedule=None, seed=1, size=13, sizes=None, names=None, **options):
     sizes = sizes or [[40], [9], [15]]
     return SamplingPlan(sizes, schedule or heated(), seed, size, names=names or NAMES[: len(sizes)], **options)
@@ -54,7 +58,10 @@ def spread(times):
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
-@pytest.mark.parametrize("schedule", [heated(), heated(epochs=None, updates=500), Schedule(), Schedule("uniform")])
+@pytest.mark.parametrize(
+    "schedule",
+    [heated(), heated(epochs=None, updates=500), Schedule(), Schedule("uniform"), uniform_until(6), uniform_until(7)],
+)
 @pytest.mark.parametrize("size", [None, 13, 40])
 def test_the_same_rules_draw_the_same(schedule, size, has_begun):
     def new():
@@ -123,6 +130,8 @@ OTHERS = {
     "temperature": {"schedule": heated(start=5.0)},
     "coefficient": {"schedule": heated(coefficient=0.0)},
     "method": {"schedule": Schedule("uniform")},
+    "uniform until later": {"schedule": uniform_until(12)},
+    "uniform until before": {"schedule": uniform_until(3)},
     "weights": {"schedule": Schedule(weights=(1, 1, 0))},
     "heating by updates": {"schedule": heated(epochs=None, updates=100)},
     "seed": {"seed": 2},
@@ -145,6 +154,26 @@ def test_other_rules_hold_from_the_next_epoch_on_and_draw_nothing_again(what, ha
     assert abs(sum(counts(new.draw(8))) - sum(counts(fresh.draw(8)))) == 0
     times = times_drawn([*draws, *(new.draw(epoch) for epoch in range(7, 30))])
     assert spread(times) == 1
+
+
+def test_another_epoch_of_the_change_holds_from_the_next_epoch_on():
+    old = plan(uniform_until(4))
+    new = resumed(old, 6, plan(uniform_until(9)), has_begun=True)
+    sizes = np.array([40, 9, 15]) / 64
+    np.testing.assert_allclose([new.probabilities(6), new.probabilities(9)], [sizes, sizes])
+    np.testing.assert_allclose([new.probabilities(epoch) for epoch in (7, 8)], 1 / 3)
+    assert changes(restored_plan(saved(old, 6)), new) == ["natural_from_epoch was 4 and is 9"]
+
+
+@pytest.mark.parametrize("schedule", [heated(), Schedule(), Schedule("uniform")])
+def test_what_0_1_4_and_older_saved_goes_on(schedule):
+    """They knew nothing of `natural_from_epoch`."""
+    old, state = plan(schedule), saved(plan(schedule), 3)
+    for rules in (state["rules"], state["place"]["rules"]):
+        assert rules.pop("natural_from_epoch") is None
+    before, new = restored_plan(state), plan(schedule)
+    assert new.follow(before, True, 0) and changes(before, new) == []
+    assert all(same(new.draw(epoch), old.draw(epoch)) for epoch in (3, 4, 9))
 
 
 def test_a_change_is_said_by_the_names_of_the_options():
@@ -236,6 +265,8 @@ def damaged(change):
         damaged(lambda state: state.pop("rules")),
         damaged(lambda state: state["rules"].update(sampling_temperature="hot")),
         damaged(lambda state: state["place"]["rules"].update(sampling_method="greedy")),
+        damaged(lambda state: state["rules"].update(sampling_method="uniform-then-natural")),
+        damaged(lambda state: state["rules"].update(natural_from_epoch="x")),
         damaged(lambda state: state["rules"].update(sampling_weights={"en-xx": 1})),
         damaged(lambda state: state["place"].update(epoch=0)),
         damaged(lambda state: state["place"].update(epoch=None)),

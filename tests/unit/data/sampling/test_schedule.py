@@ -20,6 +20,13 @@ def test_uniform_and_concat_and_weights():
     assert Schedule("concat").takes_everything and Schedule("RoundRobin").takes_everything
 
 
+def test_uniform_then_natural_changes_at_an_epoch():
+    schedule = Schedule("uniform-then-natural", natural_from_epoch=4)
+    for epoch, shares in ((1, [1 / 3] * 3), (3, [1 / 3] * 3), (4, [0.8, 0.15, 0.05]), (99, [0.8, 0.15, 0.05])):
+        np.testing.assert_allclose(schedule.probabilities_at(epoch, SIZES, update=10**6), shares)
+    assert not schedule.takes_everything and schedule.temperature_at(4) is None
+
+
 def test_heating_counts_epochs_from_the_first():
     schedule = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=4)
     assert schedule.temperature_at(1) == 1.5
@@ -45,7 +52,16 @@ def test_only_the_method_temperature_has_one():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"method": "greedy"}, "`--sampling-method` must be one of uniform, temperature, concat, RoundRobin"),
+        ({"method": "greedy"}, "must be one of uniform, temperature, concat, RoundRobin, uniform-then-natural, but is"),
+        (
+            {"method": "uniform-then-natural"},
+            "`--natural-from-epoch`, the first epoch that is drawn by size, need each",
+        ),
+        ({"method": "uniform", "natural_from_epoch": 3}, "need each other: give both or neither"),
+        (
+            {"method": "uniform-then-natural", "natural_from_epoch": 1},
+            "`--natural-from-epoch` must be at least 2, since the epochs before are uniform, but is 1",
+        ),
         ({"temperature": 0.0}, "`--sampling-temperature` must be a finite number above 0, but is 0.0"),
         ({"temperature": -1.0}, "`--sampling-temperature`"),
         ({"temperature": math.inf}, "`--sampling-temperature`"),

@@ -1,0 +1,82 @@
+"""Training on a share of a task's examples, as few-shot studies do (MT-TaG, §5.2): the same ones in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit, ends
+from fairseq_mtmoe.data.sampling import stratified_share
+from fairseq_mtmoe.errors import must_be
+
+GROUPS = 10  # into which a regression's values are divided
+
+_FORM = "shares above 0 and at most 1: one for all tasks, tasks' own, or both, such as 0.1,qqp=0.01"
+
+
+def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
+    """Each task's share of its training examples by `--train-share`: `0.1`, `qqp=0.05,mnli=0.01` or both.
+
+    Args:
+        text: the option.
+        tasks: all that the tables know, so that runs of some of them can have the same option.
+
+    Raises:
+        UserError: it names another task, or one twice, or a share is out of its range.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        name, equals, share = part.rpartition("=")
+        if equals and name not in tasks:
+            must_be("--train-share", f"of tasks among {', '.join(tasks)}", text)
+        if name in found or not _is_share(share):
+            must_be("--train-share", _FORM, text)
+        found[name] = float(share)
+    common = found.pop("", 1.0)
+    return {name: found.get(name, common) for name in tasks}
+
+
+def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) -> TokenizedSplit:
+    """A share of a split's examples, in their order: of each label alike, or of low and high values.
+
+    Args:
+        split: with labels.
+        share: above 0 and at most 1.
+        seed: names the draw, in which a smaller share's examples are among a larger one's.
+        is_regression: whether labels are numbers, and not classes.
+    """
+    values_E = split.labels_E
+    if is_regression:
+        bounds = np.quantile(values_E, np.arange(1, GROUPS) / GROUPS)
+        strata_E: NDArray[np.integer] = np.searchsorted(bounds, values_E)
+    else:
+        strata_E = values_E.astype(np.int64)
+    return _chosen(split, stratified_share(strata_E, share, seed))
+
+
+def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSplit:
+    """The split of these examples alone, with arrays of its own, so that the others' tokens can go."""
+    candidates_E, lengths_S = np.diff(split.firsts_E), np.diff(split.starts_S)
+    kept_E = np.zeros(len(split), dtype=bool)
+    kept_E[examples] = True
+    kept_S = np.repeat(kept_E, candidates_E)
+    return replace(
+        split,
+        tokens_T=split.tokens_T[np.repeat(kept_S, lengths_S)],
+        starts_S=ends(lengths_S[kept_S]),
+        seconds_S=split.seconds_S[kept_S],
+        firsts_E=ends(candidates_E[kept_E]),
+        labels_E=split.labels_E[kept_E],
+        spans_EW=split.spans_EW[kept_E],
+        keys_E=split.keys_E[kept_E],
+    )
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 < float(text) <= 1
+    except ValueError:
+        return False
