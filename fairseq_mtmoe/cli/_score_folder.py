@@ -7,12 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fairseq_mtmoe.analysis import score_files
 from fairseq_mtmoe.analysis import scores as scoring
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, MARKDOWN_FILE
 from fairseq_mtmoe.analysis.scores import PairScore
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, read_text, write_text
-
-JSON_FILE, MARKDOWN_FILE = "scores.json", "scores.md"
 
 _PLACES = ("checkpoint", "data")  # settings that say where something is; what is there has a digest
 _DIGESTS = {"checkpoint_sha256": "another checkpoint", "data_sha256": "other data"}
@@ -55,8 +55,7 @@ class ScoreFolder:
 
     def write_texts(self, pair: str, hypotheses: Sequence[str], references: Sequence[str]) -> None:
         """Write what was compared of one pair; from the first pair on, the folder has no scores of before."""
-        for name in (JSON_FILE, MARKDOWN_FILE):
-            (self.folder / name).unlink(missing_ok=True)
+        score_files.remove_scores(self.folder)
         for path, lines in zip(self._texts(pair), (hypotheses, references), strict=True):
             write_text(path, "".join(f"{line}\n" for line in lines))
 
@@ -66,8 +65,8 @@ class ScoreFolder:
             if score.pair not in {result.pair for result in results}:
                 for path in self._texts(score.pair):
                     path.unlink(missing_ok=True)
-        write_text(self.folder / MARKDOWN_FILE, scoring.to_markdown(results, self.settings))
-        write_text(self.folder / JSON_FILE, scoring.to_json(results, self.settings))
+        texts = scoring.to_json(results, self.settings), scoring.to_markdown(results, self.settings)
+        score_files.write_scores(self.folder, *texts)
 
     def _texts(self, pair: str) -> tuple[Path, Path]:
         return self.folder / f"{pair}.hyp", self.folder / f"{pair}.ref"

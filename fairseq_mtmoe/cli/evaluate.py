@@ -15,10 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fairseq_mtmoe.analysis import scores as scoring
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, MARKDOWN_FILE
 from fairseq_mtmoe.analysis.scores import PairScore
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
-from fairseq_mtmoe.cli._score_folder import JSON_FILE, MARKDOWN_FILE, ScoreFolder, digest_of_data
+from fairseq_mtmoe.cli._score_folder import ScoreFolder, digest_of_data
 from fairseq_mtmoe.cli.plot import names
 
 if TYPE_CHECKING:

@@ -29,12 +29,16 @@ def mixture(data, tmp_path_factory):
     return folder
 
 
-def validated(data, checkpoint):
-    """The figures of `fairseq-validate`."""
-    output = run(
+def validate(data, checkpoint, *args, check=True):
+    """`fairseq-validate` of a checkpoint."""
+    return run(
         "fairseq-validate", data, *PLUGIN, "--task", "glue", "--path", checkpoint, "--batch-size", 16, "--cpu",
-        "--log-format", "json", "--no-progress-bar",
+        "--log-format", "json", "--no-progress-bar", "--num-workers", 0, *args, check=check,
     )  # fmt: skip
+
+
+def validated(output):
+    """The figures in fairseq's line."""
     line = next(
         line for line in (output.stdout + output.stderr).splitlines() if '"valid_all"' in line or '"all"' in line
     )
@@ -43,11 +47,49 @@ def validated(data, checkpoint):
 
 @pytest.mark.slow
 def test_it_learns_a_mixture_of_all_kinds(data, mixture):
-    figures = validated(data, mixture / "checkpoint_best.pt")
+    figures = validated(validate(data, mixture / "checkpoint_best.pt"))
     for name in ("cola_matthews", "stsb_spearman", "copa_accuracy", "wic_accuracy", "small", "all"):
         assert figures[name] >= 90, (name, figures)
     mean = sum(figures[name] for name in ("cola_matthews", "stsb_spearman", "copa_accuracy", "wic_accuracy")) / 4
     assert figures["all"] == pytest.approx(mean, abs=0.01)
+
+
+def scores_in(folder):
+    return json.loads((folder / "scores.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_validation_prints_and_writes_the_scores_of_its_line(data, mixture, tmp_path):
+    """Twice, which is allowed, and in two processes, of which one writes."""
+    figures = validated(validate(data, mixture / "checkpoint_best.pt"))
+    for processes in (1, 1, 2):
+        options = ("--results-path", tmp_path / "scores", "--distributed-world-size", processes)
+        output = validate(data, mixture / "checkpoint_best.pt", *options)
+        assert validated(output) == figures
+        assert output.stdout.count("Small") == 1 and output.stdout.count("scores.json") == 1
+        written = scores_in(tmp_path / "scores")
+        assert list(written["tasks"]) == TASKS.split(",")
+        for name, task in written["tasks"].items():
+            assert task["score"] == pytest.approx(figures[f"{name}_{task['metric']}"], abs=0.01)
+            assert task["examples"] == 60 and 0 <= task["standard_error"] < 10
+        for name in ("small", "all"):
+            assert written["averages"][name]["score"] == pytest.approx(figures[name], abs=0.02)
+        settings = written["settings"]
+        assert (settings["model"], settings["seed"], settings["trained_tasks"]) == ("mt_tag", 1, TASKS.split(","))
+        assert settings["encoder"] == {"layers": 2, "width": 16} and 0 < settings["updates"] <= 300
+        cell = f"{written['averages']['all']['score']:.2f} ±"
+        assert cell in output.stdout and cell in (tmp_path / "scores" / "scores.md").read_text()
+
+
+@pytest.mark.slow
+def test_other_scores_are_not_replaced(data, mixture, tmp_path):
+    options = ("--results-path", tmp_path, "--glue-tasks", "cola")
+    validate(data, mixture / "checkpoint_best.pt", *options)
+    before = (tmp_path / "scores.json").read_text()
+    output = validate(data, mixture / "checkpoint_last.pt", *options, check=False)
+    assert output.returncode == 1
+    assert "`--results-path` must be a folder without other scores" in output.stderr
+    assert "CoLA" not in output.stdout and (tmp_path / "scores.json").read_text() == before
 
 
 @pytest.mark.slow

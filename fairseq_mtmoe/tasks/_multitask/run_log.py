@@ -60,7 +60,7 @@ class TrainingRunLog:
 
     def write(self, event: str, **fields: Any) -> None:
         """Write one event."""
-        if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        if is_first_process():
             self._log.write(event, **fields)
 
     def sampling(
@@ -70,6 +70,11 @@ class TrainingRunLog:
         # Not called `update`: that would order the event by it, and old logs order theirs by epochs.
         place = {"epoch": epoch, "updates_before": updates_before}
         self.write("sampling", **place, temperature=temperature, probabilities=dict(probabilities))
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one that writes and shows what all of them have."""
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
 def start_counting(model: nn.Module) -> None:

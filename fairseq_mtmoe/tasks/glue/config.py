@@ -55,3 +55,5 @@ class GlueConfig(FairseqDataclass):
     save_dir: str = option(II("checkpoint.save_dir"), None)
     restore_file: str = option(II("checkpoint.restore_file"), None)
     finetune_from_model: Optional[str] = option(II("checkpoint.finetune_from_model"), None)
+    path: Optional[str] = option(II("common_eval.path"), None)
+    results_path: Optional[str] = option(II("common_eval.results_path"), None)

@@ -17,6 +17,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
@@ -30,11 +31,13 @@ from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.models._encoder import note_sizes
 from fairseq_mtmoe.tasks._multitask.groups import Group
+from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks.glue.config import GlueConfig
 from fairseq_mtmoe.tasks.glue.encoder_source import SERIALIZED, TOKENIZER, encoder_source
-from fairseq_mtmoe.tasks.glue.metrics import score
+from fairseq_mtmoe.tasks.glue.metrics import Values, score
+from fairseq_mtmoe.tasks.glue.report import ValidationReport
 
 CACHE = "mtmoe-cache"
 
@@ -54,6 +57,7 @@ class GlueTask(Multitask):
         self.regressions = frozenset(name for name, row in self.rows.items() if row.kind is Kind.regression)
         self.pretrained: PretrainedEncoder | None = None
         self.evaluated: list[str] = []
+        self.report = ValidationReport(args, self.rows) if args.path else None  # in training there is no such path
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -102,8 +106,11 @@ class GlueTask(Multitask):
         """Load a split of all tasks.
 
         Raises:
-            UserError: a task has no such data, or a file is not what the table says.
+            UserError: a task has no such data, a file is not what the table says, or the scores of a validation cannot
+                be written to `--results-path`.
         """
+        if self.report is not None and is_first_process():
+            self.report.begin(split)
         root = Path(self.args.data)
         cache = Path(self.args.token_cache) if self.args.token_cache else root / CACHE
         tokenizer = self.tokenizer
@@ -170,12 +177,19 @@ class GlueTask(Multitask):
             return
         for key in self.evaluated:
             for name in ("predictions", "labels"):
-                parts = [log[f"_{key}_{name}"] for log in logging_outputs if f"_{key}_{name}" in log]
-                if parts:
-                    metrics.log_concat_tensor(f"_{key}_{name}", torch.cat(parts).cpu())
+                values = _gathered(logging_outputs, key, name)
+                if len(values):
+                    metrics.log_concat_tensor(f"_{key}_{name}", values)
             metrics.log_derived(f"{key}_{self._metric(key)}", partial(self._set_score, key=key), 1000)
         for group in self.groups():
             metrics.log_derived(group.name, partial(self._group_score, group=group), 1001)
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        """As fairseq's; when a checkpoint is validated, the first process prints and writes its scores."""
+        super().reduce_metrics(logging_outputs, criterion)
+        if self.report is not None and is_first_process():
+            values = {key: _labels_and_predictions(logging_outputs, key) for key in self.evaluated}
+            self.report.end({key: pair for key, pair in values.items() if len(pair[0])})
 
     def _metric(self, key: str) -> str:
         return self.rows[key.partition("/")[0]].metric
@@ -201,3 +215,15 @@ class GlueTask(Multitask):
 
 def _head_of(row: TaskRow) -> HeadSize:
     return HeadSize(row.num_outputs, len(row.words), has_bias=row.kind is not Kind.ranking)
+
+
+def _labels_and_predictions(logging_outputs: Sequence[Mapping[str, Any]], key: str) -> tuple[Values, Values]:
+    """Of a set, (E,) each, as the metrics take them."""
+    labels, predictions = (_gathered(logging_outputs, key, name) for name in ("labels", "predictions"))
+    return labels.double().numpy(), predictions.double().numpy()
+
+
+def _gathered(logging_outputs: Sequence[Mapping[str, Any]], key: str, name: str) -> Tensor:
+    """The `labels` or `predictions` of a set, of all batches and processes, (E,)."""
+    parts = [log[f"_{key}_{name}"].cpu() for log in logging_outputs if f"_{key}_{name}" in log]
+    return torch.cat(parts) if parts else torch.empty(0)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.tasks.glue.metrics import score
+from fairseq_mtmoe.tasks.glue.metrics import score, standard_error
 
 
 def values(*numbers):
@@ -51,3 +51,33 @@ def test_f1_of_nothing_found_is_0():
 
 def test_nothing_has_no_score():
     assert math.isnan(score("spearman", values(), values()))
+
+
+def test_the_error_of_accuracy_is_that_of_a_share():
+    error = standard_error("accuracy", values(0, 1, 2, 2), values(0, 1, 1, 2))
+    assert error == pytest.approx(100 * math.sqrt(0.75 * 0.25 / 4))
+
+
+def drawn(count):
+    """Classes that are right in 80% of cases, and values with noise."""
+    draw = np.random.default_rng(5)
+    labels = draw.integers(0, 2, count).astype(float)
+    return labels, np.where(draw.random(count) < 0.8, labels, 1 - labels)
+
+
+@pytest.mark.parametrize("metric", ["matthews", "f1", "spearman"])
+def test_the_error_of_other_metrics_is_how_far_fresh_sets_lie_apart(metric):
+    fresh = np.random.default_rng(1)
+    labels, predictions = drawn(20000)
+    sets = [fresh.integers(0, 20000, 200) for _ in range(200)]
+    apart = np.std([score(metric, labels[one], predictions[one]) for one in sets])
+    assert standard_error(metric, *drawn(200)) == pytest.approx(apart, rel=0.25)
+
+
+def test_the_error_is_the_same_each_time():
+    assert standard_error("spearman", *drawn(50)) == standard_error("spearman", *drawn(50)) > 0
+
+
+def test_one_example_has_no_error():
+    assert math.isnan(standard_error("accuracy", values(1), values(1)))
+    assert math.isnan(standard_error("f1", values(1), values(1)))

@@ -1,0 +1,78 @@
+"""Published figures (`published.yaml`), to stand beside a run's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import yaml
+
+TABLES = Path(__file__).with_name("published.yaml")
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """What a paper reports of one system.
+
+    Attributes:
+        system: as the paper calls it.
+        source: the paper, and its table.
+        encoder: as the paper calls it.
+        sizes: of the encoder, `layers` and `width`.
+        subset: of the data.
+        model: the architecture here.
+        single_task: whether each figure is of a model of its own.
+        figures: of each task by its name in the table of tasks, in percent.
+    """
+
+    system: str
+    source: str
+    encoder: str
+    sizes: Mapping[str, int]
+    subset: str
+    model: str
+    single_task: bool
+    figures: Mapping[str, float]
+
+    @property
+    def title(self) -> str:
+        """The system and its encoder, for a column's head or a row's."""
+        return f"{self.system}, {self.encoder} (paper)"
+
+    def mean_of(self, tasks: Sequence[str]) -> str:
+        """The cell of the mean over these tasks; empty if the paper has not all of them."""
+        known = [self.figures[task] for task in tasks if task in self.figures]
+        return f"{fmean(known):.1f}" if known and len(known) == len(tasks) else ""
+
+
+@functools.cache
+def published_rows() -> tuple[PublishedRow, ...]:
+    """All rows, in the order of the file."""
+    tables = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
+    return tuple(
+        PublishedRow(
+            system, table["source"], table["encoder"], table["sizes"], table["subset"], row["model"],
+            row.get("single_task", False), row["figures"],
+        )
+        for table in tables
+        for system, row in table["rows"].items()
+    )  # fmt: skip
+
+
+def published_row(settings: Mapping[str, object]) -> PublishedRow | None:
+    """The row of the same system with an encoder of the same sizes on the same split; None if there is none.
+
+    Args:
+        settings: with which scores were made: `model`, `encoder`, `trained_tasks` and `subset`.
+    """
+    model, trained = str(settings.get("model")), settings.get("trained_tasks")
+    is_single = isinstance(trained, list) and len(trained) == 1
+    for row in published_rows():
+        same_model = model == row.model or model.startswith(f"{row.model}_")  # with a size's name
+        wanted = (row.single_task, row.sizes, row.subset)
+        if same_model and wanted == (is_single, settings.get("encoder"), settings.get("subset")):
+            return row
+    return None

@@ -1,0 +1,155 @@
+"""What `fairseq-validate` says of a checkpoint beside fairseq's line: a table and, with `--results-path`, two files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fairseq_mtmoe.analysis import score_files
+from fairseq_mtmoe.analysis.provenance import provenance
+from fairseq_mtmoe.analysis.published import published_row
+from fairseq_mtmoe.analysis.score_files import JSON_FILE
+from fairseq_mtmoe.analysis.task_scores import (
+    SetScore,
+    TaskScore,
+    from_content,
+    notes,
+    score_table,
+    to_json,
+    to_markdown,
+)
+from fairseq_mtmoe.checkpoints import checksum
+from fairseq_mtmoe.checkpoints.reader import peek
+from fairseq_mtmoe.data.nlu.reading import source_files
+from fairseq_mtmoe.data.nlu.table import TaskRow
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import check_writable, read_json
+from fairseq_mtmoe.tasks.glue.metrics import Values, score, standard_error
+
+Found = Mapping[str, tuple[Values, Values]]  # of each set its labels (E,) and predictions (E,)
+
+
+class ValidationReport:
+    """The scores of one checkpoint.
+
+    Args:
+        args: the task's; `path` is the checkpoint, `results_path` the folder of the scores, if any.
+        rows: of the tasks.
+    """
+
+    def __init__(self, args: Namespace, rows: Mapping[str, TaskRow]) -> None:
+        self._args, self._rows = args, rows
+        self._subsets: list[str] = []
+
+    def begin(self, subset: str) -> None:
+        """See, before anything is computed, that the scores of a subset can be written.
+
+        Raises:
+            UserError: the folder holds scores of something else, or cannot be written to.
+        """
+        self._subsets.append(subset)
+        folder = self._folder()
+        if folder is None:
+            return
+        if (folder / JSON_FILE).exists():
+            before = _settings_of(folder / JSON_FILE)
+            if not _is_same_evaluation(before, self._args.path, subset):
+                of = f"{before.get('checkpoint')} on {before.get('subset')}" if before else "something else"
+                raise UserError(
+                    f"`--results-path` must be a folder without other scores, but `{folder}` has those of {of}; "
+                    "give another folder, or remove them."
+                )
+        check_writable(folder)
+
+    def end(self, found: Found) -> None:
+        """Print the scores of the subset, and write them."""
+        scores = self._scores(found)
+        settings = self._settings()
+        published = published_row(settings)
+        console = Console()
+        console.print(score_table(scores, published).on_screen())
+        for note in notes(published):
+            console.print(note, highlight=False, markup=False)
+        folder = self._folder()
+        if folder is not None:
+            settings |= {"checkpoint_sha256": checksum.identity(self._args.path), **provenance()}
+            texts = to_json(scores, settings), to_markdown(scores, settings, published)
+            score_files.write_scores(folder, *texts)
+            console.print(str(folder / JSON_FILE), soft_wrap=True, highlight=False, markup=False)
+
+    def _folder(self) -> Path | None:
+        """Where the subset's scores go; of several those of the first into the folder itself."""
+        if not self._args.results_path:
+            return None
+        folder = Path(self._args.results_path)
+        return folder if len(self._subsets) == 1 else folder / self._subsets[-1]
+
+    def _settings(self) -> dict[str, Any]:
+        """What the scores are of."""
+        args = self._args
+        place = {"checkpoint": args.path, "data": args.data, "subset": self._subsets[-1]}
+        return {**place, **_about(args.path), "max_positions": args.max_positions}
+
+    def _scores(self, found: Found) -> list[TaskScore]:
+        """Of the tasks that have some, in the table's order."""
+        scores = []
+        for task, row in self._rows.items():
+            sets = [self._set_score(task, key, *values) for key, values in found.items() if _task_of(key) == task]
+            if sets:
+                scores.append(TaskScore(task, row.title, row.metric, row.small, tuple(sets)))
+        return scores
+
+    def _set_score(self, task: str, key: str, labels: Values, predictions: Values) -> SetScore:
+        row = self._rows[task]
+        values = (score(row.metric, labels, predictions), standard_error(row.metric, labels, predictions))
+        files = source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1))
+        return SetScore(key, len(labels), *values, _digest(files))
+
+
+def _task_of(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """A SHA-256 of the files' content, one after the other: it tells other data, wherever they lie."""
+    found = hashlib.sha256()
+    for path in files:
+        with open(path, "rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
+
+
+def _about(path: str) -> dict[str, Any]:
+    """What a checkpoint says of the run that it is from."""
+    state = peek(path) or {}
+    cfg = state["cfg"]
+    encoder = json.loads(cfg["model"]["encoder"])
+    last: Mapping[str, Any] = (state.get("optimizer_history") or [{}])[-1]
+    return {
+        "model": cfg["model"]["_name"],
+        "encoder": {"layers": encoder["num_hidden_layers"], "width": encoder["hidden_size"]},
+        "trained_tasks": list(json.loads(cfg["model"]["heads"])),
+        "seed": cfg["common"]["seed"],
+        "updates": last.get("num_updates"),
+    }
+
+
+def _settings_of(path: Path) -> dict[str, Any] | None:
+    """The settings of the scores in a folder; None if it has a file of something else under their name."""
+    try:
+        return from_content(read_json(path))[0]
+    except ValueError:
+        return None
+
+
+def _is_same_evaluation(before: Mapping[str, Any] | None, checkpoint: str, subset: str) -> bool:
+    if before is None or before.get("subset") != subset:
+        return False
+    return os.path.realpath(str(before.get("checkpoint"))) == os.path.realpath(checkpoint)

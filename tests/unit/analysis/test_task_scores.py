@@ -1,0 +1,143 @@
+"""A benchmark's scores: each task once in an average, and the files say what the table says."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from fairseq_mtmoe.analysis.published import published_row, published_rows
+from fairseq_mtmoe.analysis.task_scores import (
+    SetScore,
+    TaskScore,
+    averages,
+    from_content,
+    score_table,
+    to_json,
+    to_markdown,
+)
+from tests.helpers.tables import unpadded
+
+RTE = TaskScore("rte", "RTE", "accuracy", True, (SetScore("rte", 277, 70.0, 3.0, "a"),))
+COLA = TaskScore("cola", "CoLA", "matthews", True, (SetScore("cola", 1043, 40.0, 4.0, "b"),))
+MNLI = TaskScore(
+    "mnli", "MNLI", "accuracy", False,
+    (SetScore("mnli", 9815, 83.0, 0.3, "c"), SetScore("mnli/mismatched", 9832, 85.0, 0.4, "d")),
+)  # fmt: skip
+SCORES = [COLA, RTE, MNLI]
+SETTINGS = {
+    "checkpoint": "runs/tag/checkpoint_best.pt", "subset": "valid", "model": "mt_tag_minilm",
+    "encoder": {"layers": 6, "width": 384}, "trained_tasks": ["cola", "rte", "mnli"], "seed": 3,
+}  # fmt: skip
+
+
+def test_a_task_with_several_sets_counts_once():
+    assert (MNLI.score, MNLI.examples) == (84.0, 19647)
+    assert MNLI.standard_error == pytest.approx(math.sqrt(0.3**2 + 0.4**2) / 2)
+    found = averages(SCORES)
+    assert list(found) == ["small", "all"]
+    assert (found["small"].tasks, found["small"].score, found["small"].standard_error) == (2, 55.0, 2.5)
+    assert found["all"].score == pytest.approx((40 + 70 + 84) / 3)
+
+
+def test_without_small_tasks_there_is_one_average():
+    assert list(averages([MNLI])) == ["all"]
+
+
+def test_the_file_gives_back_what_was_written():
+    settings, scores = from_content(json.loads(to_json(SCORES, SETTINGS)))
+    assert (settings, scores) == (SETTINGS, SCORES)
+
+
+def test_an_error_that_is_not_known_is_null():
+    one = TaskScore("rte", "RTE", "accuracy", True, (SetScore("rte", 1, 100.0, math.nan, "a"),))
+    content = json.loads(to_json([one], {}))
+    assert content["tasks"]["rte"]["standard_error"] is None and content["averages"]["all"]["standard_error"] is None
+    assert math.isnan(from_content(content)[1][0].standard_error)
+    assert "±" not in unpadded(score_table([one]).in_markdown())
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+PLACES = st.sampled_from(
+    [(), ("tasks",), ("settings",), ("tasks", "mnli"), ("tasks", "mnli", "sets"), ("tasks", "mnli", "sets", "mnli"),
+     ("tasks", "mnli", "sets", "mnli", "score"), ("tasks", "mnli", "sets", "mnli", "examples")]
+)  # fmt: skip
+
+
+@given(PLACES, VALUES)
+def test_anything_else_is_no_scores(place, value):
+    content = json.loads(to_json(SCORES, SETTINGS))
+    inner = {"": content}
+    for key in ("", *place)[:-1]:
+        inner = inner[key]
+    inner[("", *place)[-1]] = value
+    whole = value if not place else content
+    try:
+        _, scores = from_content(whole)
+    except ValueError:
+        return
+    json.loads(to_json(scores, {}))  # what is taken is scores
+
+
+def test_the_table_has_the_papers_row_beside_it():
+    row = published_row(SETTINGS)
+    lines = unpadded(to_markdown(SCORES, SETTINGS, row)).splitlines()
+    assert lines[0] == "| task | metric | examples | score | MT-TaG, MiniLM (paper) |"
+    assert "| RTE | accuracy | 277 | 70.00 ±3.00 | 81.1 |" in lines
+    assert "| · mnli/mismatched | | 9,832 | 85.00 ±0.40 | |" in lines
+    assert "| **Small** | **2 tasks** | | **55.00 ±2.50** | **61.1** |" in lines  # of the two: (81.1 + 41.1) / 2
+    assert "- seed: 3" in lines
+
+
+def test_the_screen_shows_the_same_cells():
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(score_table(SCORES, published_row(SETTINGS)).on_screen())
+    for cell in ("RTE", "70.00 ±3.00", "81.1", "MT-TaG, MiniLM (paper)", "55.00 ±2.50"):
+        assert cell in shown.get()
+
+
+def test_a_task_that_the_paper_has_not_leaves_its_average_out():
+    sick = TaskScore("sick", "SICK", "accuracy", True, (SetScore("sick", 500, 80.0, 1.0, "e"),))
+    lines = unpadded(score_table([RTE, sick], published_row(SETTINGS)).in_markdown()).splitlines()
+    assert lines[-1] == "| **All** | **2 tasks** | | **75.00 ±1.58** | |"
+
+
+# What the paper prints in its tables 1 and 11 as averages over small and over all tasks.
+PRINTED = {
+    ("Single-Task", "MiniLM"): (72.5, 80.9), ("MT-Dense", "MiniLM"): (74.9, 82.1),
+    ("MT-Switch", "MiniLM"): (75.0, 82.1), ("MT-TaG", "MiniLM"): (75.9, 82.5),
+    ("Single-Task", "BERT base"): (76.53, 83.34), ("MT-TaG", "BERT base"): (80.73, 85.45),
+    ("Single-Task", "BERT large"): (78.85, 84.93), ("MT-TaG", "BERT large"): (82.73, 86.94),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", published_rows(), ids=lambda row: row.title)
+def test_published_figures_have_the_averages_that_the_paper_prints(row):
+    small, every = PRINTED[row.system, row.encoder]
+    of_small = sum(row.figures[task] for task in ("rte", "mrpc", "stsb", "cola")) / 4
+    assert of_small == pytest.approx(small, abs=0.051)
+    assert sum(row.figures.values()) / 8 == pytest.approx(every, abs=0.051)
+
+
+@pytest.mark.parametrize(
+    ("changed", "system"),
+    [
+        ({}, "MT-TaG"),
+        ({"model": "mt_tag"}, "MT-TaG"),
+        ({"model": "mt_dense_minilm"}, "MT-Dense"),
+        ({"model": "mt_dense_minilm", "trained_tasks": ["rte"]}, "Single-Task"),
+        ({"model": "mt_tagged"}, None),
+        ({"trained_tasks": ["rte"]}, None),
+        ({"encoder": {"layers": 2, "width": 384}}, None),
+        ({"subset": "test"}, None),
+    ],
+)
+def test_a_paper_stands_beside_the_same_system_alone(changed, system):
+    row = published_row({**SETTINGS, **changed})
+    assert (row and row.system) == system
