@@ -64,7 +64,10 @@ class EncoderModel(BaseFairseqModel):
             task_ids: of each row, (R,).
         """
         kinds = self.encoder.config.type_vocab_size
-        hidden = self.encoder(src_tokens, segments if kinds > 1 else None, task_ids=task_ids).hidden
+        without_words = all(words.shape[1] == 0 for words in spans.values())
+        hidden = self.encoder(
+            src_tokens, segments if kinds > 1 else None, task_ids=task_ids, firsts_only=without_words
+        ).hidden
         outputs: dict[str, Tensor] = self.heads(hidden, rows, spans)
         return outputs
 

@@ -84,11 +84,13 @@ class Gate(nn.Module, ABC):
     Attributes:
         needs_tasks: it routes nothing without task ids.
         balances: its routings have a balance loss.
+        routes_alone: what it says of a token does not depend on which others there are.
         weight: the learned scores, where it has any.
     """
 
     needs_tasks: ClassVar[bool] = False
     balances: ClassVar[bool] = False
+    routes_alone: ClassVar[bool] = False
     weight: nn.Parameter
 
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int = 0) -> None:
@@ -197,6 +199,7 @@ class TaskGate(Gate):
     """MT-TaG: one softmax gate per task, top-1."""
 
     needs_tasks = True
+    routes_alone = True
 
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)

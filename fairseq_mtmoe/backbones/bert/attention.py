@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.dropout import dropout
+from fairseq_mtmoe.backbones.bert.packed_attention import Packing, can_pack, packed_attention
 from fairseq_mtmoe.backbones.bert.rows import Rows
 
 
@@ -25,20 +26,34 @@ class SelfAttention(nn.Module):
         self.out_proj = nn.Linear(hidden_size, hidden_size)
 
     def forward(self, x: Tensor, rows: Rows, bias: Tensor | None = None) -> Tensor:
-        """What each token reads of its sentence, shaped as `x`.
+        """What each token of the block's output reads of its sentence, shaped as `rows.output_of(x)`.
 
         Args:
             x: the stream, (L, B, H) or (1, T, H) as `rows` has it.
             rows: of the batch.
             bias: added to the scores, (L, L), (B, 1, L, L) or what broadcasts to (B, heads, L, L).
         """
-        query, key, value = (self._heads(proj(x), rows) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        query, key, value = self.q_proj(rows.output_of(x)), self.k_proj(x), self.v_proj(x)
+        read = self._read_packed if bias is None and rows.packed and can_pack(query, key, value) else self._read
+        output: Tensor = self.out_proj(read(query, key, value, rows, bias))
+        return output
+
+    def _read_packed(self, query: Tensor, key: Tensor, value: Tensor, rows: Rows, bias: Tensor | None) -> Tensor:
+        assert bias is None
+        lengths = rows.lengths()
+        readers = lengths.new_ones(len(lengths)) if rows.firsts_only else lengths
+        packing = Packing.of(readers, lengths, query.shape[-1], self.num_heads)
+        p = self.dropout if self.training else 0.0
+        return packed_attention(query.squeeze(0), key.squeeze(0), value.squeeze(0), packing, p).unsqueeze(0)
+
+    def _read(self, query: Tensor, key: Tensor, value: Tensor, rows: Rows, bias: Tensor | None) -> Tensor:
         mask = rows.attention_mask(query.dtype)
         if bias is not None:
+            bias = bias[..., :1, :] if rows.firsts_only else bias
             mask = bias if mask is None else mask + bias
-        read = attend(query, key, value, mask, self.dropout if self.training else 0.0)
-        output: Tensor = self.out_proj(rows.take(read.transpose(1, 2)).flatten(2))
-        return output
+        heads = self._heads(query, rows.output), self._heads(key, rows), self._heads(value, rows)
+        read = attend(*heads, mask, self.dropout if self.training else 0.0)
+        return rows.output.take(read.transpose(1, 2)).flatten(2)
 
     def _heads(self, values: Tensor, rows: Rows) -> Tensor:
         """(B, heads, L, H / heads)."""

@@ -43,9 +43,9 @@ class BertBlock(Block):
 
     def forward(self, x: Tensor, context: BatchContext, rows: Rows) -> Tensor:
         """The new stream, (L, B, H) or (1, T, H) as `rows` has it; `context` is of that form, too: see `rows.py`."""
-        return self.feed_forward(self.attend(x, context, rows), context)
+        return self.feed_forward(self.attend(x, context, rows), rows.output_context(context))
 
     def attend(self, x: Tensor, context: BatchContext, rows: Rows, bias: Tensor | None = None) -> Tensor:
         """The block's first half: self-attention, to whose scores `bias` is added, (L, L) or (B, 1, L, L)."""
-        normed: Tensor = self.self_attn_layer_norm(self.join(self.self_attn(x, rows, bias), x))
+        normed: Tensor = self.self_attn_layer_norm(self.join(self.self_attn(x, rows, bias), rows.output_of(x)))
         return normed

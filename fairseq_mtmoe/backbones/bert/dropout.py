@@ -37,11 +37,12 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():  # there the draws are made in the same pass
         return F.dropout(x, p)
-    return x * _scales(x, min(round(p * _VALUES), _VALUES - 1))
+    return x * dropout_scales(x, p)
 
 
-def _scales(x: Tensor, dropped: int) -> Tensor:
-    """What to multiply `x` with, where `dropped` of all values of 16 bits drop a number."""
+def dropout_scales(x: Tensor, p: float) -> Tensor:
+    """What a CPU multiplies `x` with: with probability `p` 0."""
+    dropped = min(round(p * _VALUES), _VALUES - 1)  # of all values of 16 bits
     draws = torch.empty(-(-x.numel() // _PER_DRAW), dtype=torch.int64).random_(-(1 << 63), None)
     bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
     kept = bits >= dropped - _VALUES // 2

@@ -14,14 +14,14 @@ from fairseq_mtmoe.backbones.bert.dropout import Dropout
 from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
 from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.slots import BatchContext
+from fairseq_mtmoe.slots import BatchContext, ExpertSlot, SlotBlock, dense
 
 
 class Encoded(NamedTuple):
     """What comes out of an encoder.
 
     Attributes:
-        hidden: the last block's states, 0 at padding, (B, L, H).
+        hidden: the last block's states, 0 at padding, (B, L, H); or of the first tokens, (B, 1, H), if these suffice.
         pooled: tanh of a linear map of the first token's state, (B, H); None without a pooler.
     """
 
@@ -74,6 +74,7 @@ class BertEncoder(Stack):
         token_type_ids: LongTensor | None = None,
         padding_mask: Tensor | None = None,
         task_ids: LongTensor | None = None,
+        firsts_only: bool = False,
     ) -> Encoded:
         """Encode a batch.
 
@@ -82,6 +83,7 @@ class BertEncoder(Stack):
             token_type_ids: which of the two sentences a token is of, (B, L); all 0 by default.
             padding_mask: True at padding, (B, L); by default, where `tokens` are `pad_token_id`.
             task_ids: each sentence's task, (B,), for slots that tell tasks apart.
+            firsts_only: the states of the sentences' first tokens suffice: the last block may compute no others.
 
         Raises:
             UserError: sentences are longer than the encoder has positions.
@@ -91,8 +93,10 @@ class BertEncoder(Stack):
         mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask
         rows = rows_of(mask)
         context = rows.context(task_ids)
-        x = self.run_blocks(self.embed(tokens, token_type_ids, context, rows), context, rows)
-        hidden = rows.spread(x).masked_fill(mask.unsqueeze(-1), 0)
+        last = rows.for_firsts() if firsts_only and computes_alone(self.layers[-1]) else rows
+        x = self.run_blocks(self.embed(tokens, token_type_ids, context, rows), context, rows, last)
+        hidden = last.output.spread(x)
+        hidden = hidden.masked_fill(mask[:, : hidden.shape[1]].unsqueeze(-1), 0)
         return Encoded(hidden, None if self.pooler is None else torch.tanh(self.pooler(hidden[:, 0])))
 
     def embed(self, tokens: LongTensor, token_type_ids: LongTensor | None, context: BatchContext, rows: Rows) -> Tensor:
@@ -104,9 +108,10 @@ class BertEncoder(Stack):
         embedded: Tensor = self.dropout_module(self.layernorm_embedding(x + segments))
         return embedded
 
-    def run_blocks(self, x: Tensor, context: BatchContext, rows: Rows) -> Tensor:
-        """The stream after the last block."""
+    def run_blocks(self, x: Tensor, context: BatchContext, rows: Rows, last: Rows) -> Tensor:
+        """The stream after the last block, whose rows are `last`, (1, B, H) where these are `firsts_only`."""
         for block in self.layers:
+            rows = last if block is self.layers[-1] else rows
             if self.checkpoint_activations and torch.is_grad_enabled():
                 x = checkpoint(block, x, context, rows, use_reentrant=False)
             else:
@@ -119,3 +124,12 @@ class BertEncoder(Stack):
             real = tokens.ne(self.config.pad_token_id).long()
             return real.cumsum(1) * real + self.config.pad_token_id
         return torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+
+
+def computes_alone(block: nn.Module) -> bool:
+    """Whether a block's second half gives a token the same whatever others there are, and nobody counts them."""
+    assert isinstance(block, SlotBlock)
+    if isinstance(block.slot, ExpertSlot):
+        moe = block.slot.moe
+        return moe is None or (moe.gate.routes_alone and not moe.load.enabled)
+    return block.slot is dense

@@ -26,12 +26,12 @@ from fairseq_mtmoe.moe.form import is_on_cpu
 class Operand:
     """One side of P products: the matrix of product p starts at element `offsets[p]` of `base`.
 
-    Its rows are whole in memory, `stride` elements apart; or, if `transposed`, its columns are.
+    Its rows are whole in memory, `stride` elements apart, (P,) or one number for all; or, if `transposed`, its columns.
     """
 
     base: Tensor
     offsets: Tensor
-    stride: int
+    stride: int | Tensor
     transposed: bool = False
 
     def addresses(self) -> Tensor:
@@ -45,19 +45,28 @@ def has_batched_products(*operands: Tensor) -> bool:
     return usable and _routine() is not None
 
 
-def batched_products(left: Operand, right: Operand, out: Operand, rows: Tensor, columns: Tensor, inner: Tensor) -> None:
-    """Write the P products `left[p] @ right[p]` into `out[p]`.
+def batched_products(
+    left: Operand, right: Operand, out: Operand, rows: Tensor, columns: Tensor, inner: Tensor, scale: float = 1.0
+) -> None:
+    """Write the P products `scale · left[p] @ right[p]` into `out[p]`.
 
     Args:
         rows, columns, inner: the sizes of each product, (P,): (rows, inner) times (inner, columns). No size may be 0.
     """
     routine = _routine()
     assert routine is not None
-    _call(routine, left, right, out, rows, columns, inner)
+    _call(routine, left, right, out, rows, columns, inner, scale)
 
 
 def _call(
-    routine: Any, left: Operand, right: Operand, out: Operand, rows: Tensor, columns: Tensor, inner: Tensor
+    routine: Any,
+    left: Operand,
+    right: Operand,
+    out: Operand,
+    rows: Tensor,
+    columns: Tensor,
+    inner: Tensor,
+    scale: float = 1.0,
 ) -> None:
     count = len(rows)
     if count == 0:
@@ -66,9 +75,9 @@ def _call(
     first, second = right, left
     arguments = (
         _filled(count, _letter(first), torch.uint8), _filled(count, _letter(second), torch.uint8),
-        columns.int(), rows.int(), inner.int(), _filled(count, 1, torch.float32),
-        first.addresses(), _filled(count, first.stride), second.addresses(), _filled(count, second.stride),
-        _filled(count, 0, torch.float32), out.addresses(), _filled(count, out.stride),
+        columns.int(), rows.int(), inner.int(), _filled(count, scale, torch.float32),
+        first.addresses(), _strides(first, count), second.addresses(), _strides(second, count),
+        _filled(count, 0, torch.float32), out.addresses(), _strides(out, count),
         # A build with 64-bit sizes would read the number of groups with what comes after: a negative number.
         torch.tensor([count, -1], dtype=torch.int32, device="cpu"), _filled(count, 1),
     )  # fmt: skip
@@ -79,7 +88,11 @@ def _letter(operand: Operand) -> int:
     return ord("T" if operand.transposed else "N")
 
 
-def _filled(count: int, value: int, dtype: torch.dtype = torch.int32) -> Tensor:
+def _strides(operand: Operand, count: int) -> Tensor:
+    return _filled(count, operand.stride) if isinstance(operand.stride, int) else operand.stride.int()
+
+
+def _filled(count: int, value: float, dtype: torch.dtype = torch.int32) -> Tensor:
     # Said outright: neither torch's default type nor its default device may reach MKL.
     return torch.full((count,), value, dtype=dtype, device="cpu")
 

@@ -99,6 +99,29 @@ def test_a_sentence_of_padding_alone_is_finite():
         assert found.pooled.isfinite().all() and all(value.isfinite().all() for value in gradients(encoder).values())
 
 
+@kinds
+@pytest.mark.parametrize("sizes", [(7, 7), (7, 4, 6), (3, 0)])
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_first_states_alone_are_the_same(config, sizes, checkpoints):
+    encoder, inputs, found = tiny_encoder(config, checkpoint_activations=checkpoints), batch(config, sizes), []
+    for firsts_only in (False, True):
+        encoder.zero_grad()
+        hidden, pooled = encoder(**inputs, firsts_only=firsts_only)
+        total(hidden[:, :1], pooled).backward()
+        found.append({"hidden": hidden[:, :1].detach(), "pooled": pooled.detach(), **gradients(encoder)})
+    assert hidden.shape == (len(sizes), 1, 16)
+    for name, value in found[0].items():
+        assert_close(found[1][name], value)
+
+
+def test_first_states_alone_leave_the_others_of_the_last_block_out():
+    encoder, widths = tiny_encoder(), []
+    for block in encoder.layers:
+        block.fc1.register_forward_hook(lambda module, inputs, output: widths.append(output.shape[:-1].numel()))
+    encoder(**batch(sizes=(7, 4, 6)), firsts_only=True)
+    assert widths in ([17, 3], [21, 3])
+
+
 def test_an_encoder_may_have_no_pooler():
     encoder = BertEncoder(dataclasses.replace(TINY, has_pooler=False))
     assert encoder(**batch()).pooled is None and not [name for name in encoder.state_dict() if "pooler" in name]

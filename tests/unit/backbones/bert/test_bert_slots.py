@@ -73,6 +73,25 @@ def test_a_sentence_is_encoded_as_by_itself(gate):
         assert_close(encoder(**alone, task_ids=IDS[sentence : sentence + 1]).hidden[0], found[sentence, :length])
 
 
+@pytest.mark.parametrize("gate", GATES)
+def test_first_states_alone_are_the_same(gate):
+    """A gate that weighs tokens against each other sees all of them in the last block, too."""
+    encoder, seen = sparsify(tiny_encoder(slot_plans=plans(GATES[gate], combine="paper"))).train(), []
+    perturb(encoder)
+    for module in encoder.modules():
+        for name in ("p", "dropout"):
+            if hasattr(module, name):
+                setattr(module, name, 0.0)
+    last = encoder.layers[-1].moe
+    last.gate.register_forward_hook(lambda module, inputs, routing: seen.append(len(routing.expert_T)))
+    whole = encoder(**batch(), task_ids=IDS).hidden
+    first = encoder(**batch(), task_ids=IDS, firsts_only=True).hidden
+    assert_close(first[:, :1], whole[:, :1])
+    last.load.enabled = True  # whose counts are of all tokens
+    encoder(**batch(), task_ids=IDS, firsts_only=True)
+    assert (seen[1] == 3) == (gate == "task") and seen[0] == seen[2] > 3
+
+
 def test_padding_is_nobodys():
     """BASE gives experts equal shares of the real tokens, which are 17."""
     encoder = sparsify(tiny_encoder(slot_plans=plans(BaseGate))).train()

@@ -1,0 +1,107 @@
+"""Attention of packed sentences against the same by torch's own operations, gradients included."""
+
+import pytest
+import torch
+
+from fairseq_mtmoe.backbones.bert import attention as module
+from fairseq_mtmoe.backbones.bert import packed_attention as packed
+from fairseq_mtmoe.backbones.bert.attention import SelfAttention
+from fairseq_mtmoe.backbones.bert.dropout import dropout_scales
+from fairseq_mtmoe.backbones.bert.packed_attention import Packing, packed_attention
+from fairseq_mtmoe.backbones.bert.rows import rows_of
+from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products
+
+pytestmark = pytest.mark.skipif(not has_batched_products(torch.empty(0)), reason="this build of torch has no MKL")
+
+WIDTH, HEADS = 12, 3
+
+
+def inputs(*lengths, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(sum(lengths), WIDTH, generator=generator).requires_grad_() for _ in range(3)]
+
+
+def slowly(query, key, value, readers, lengths, scales=None):
+    """One sentence and one head at a time; `scales` are those of the weights in the packed order."""
+    read, tokens, readers_before, used = torch.zeros_like(query), 0, 0, 0
+    order = sorted(range(len(lengths)), key=lambda sentence: lengths[sentence])
+    starts = {}
+    for sentence in order:
+        starts[sentence] = used
+        used += HEADS * readers[sentence] * lengths[sentence]
+    for sentence, (count, length) in enumerate(zip(readers, lengths, strict=True)):
+        rows, reading = slice(tokens, tokens + length), slice(readers_before, readers_before + count)
+        for head in range(HEADS) if length else ():
+            part = slice(head * 4, head * 4 + 4)
+            weights = (query[reading, part] @ key[rows, part].T / 2).softmax(-1)
+            if scales is not None:
+                start = starts[sentence] + head * count * length
+                weights = weights * scales[start : start + count * length].view(count, length)
+            read[reading, part] = weights @ value[rows, part]
+        tokens, readers_before = tokens + length, readers_before + count
+    return read
+
+
+def assert_equal_with_gradients(found, wanted, tensors):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+    direction = torch.linspace(-1, 1, found.numel()).view_as(found)
+    results = [torch.autograd.grad((read * direction).sum(), tensors) for read in (found, wanted)]
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("lengths", [(5, 5, 5), (7, 1, 4, 7, 2), (3, 0, 6)])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+def test_sentences_read_themselves(lengths, dropout_p, monkeypatch):
+    scales = []
+
+    def drawn(x, p):
+        scales.append(dropout_scales(x, p))
+        return scales[0]
+
+    monkeypatch.setattr(packed, "dropout_scales", drawn)
+    tensors, counts = inputs(*lengths), torch.tensor(lengths)
+    found = packed_attention(*tensors, Packing.of(counts, counts, WIDTH, HEADS), dropout_p)
+    assert len(scales) == (dropout_p > 0)
+    assert_equal_with_gradients(found, slowly(*tensors, lengths, lengths, *scales), tensors)
+
+
+@pytest.mark.parametrize("lengths", [(5, 5, 5), (7, 1, 4, 7, 2), (3, 0, 6)])
+def test_one_token_of_each_sentence_reads(lengths):
+    query, key, value = inputs(*lengths)
+    query = torch.randn(len(lengths), WIDTH).requires_grad_()
+    readers = torch.ones(len(lengths), dtype=torch.long)
+    packing = Packing.of(readers, torch.tensor(lengths), WIDTH, HEADS)
+    wanted = slowly(query, key, value, readers.tolist(), lengths)
+    assert_equal_with_gradients(packed_attention(query, key, value, packing, 0.0), wanted, (query, key, value))
+
+
+@pytest.mark.parametrize("firsts_only", [False, True])
+@pytest.mark.parametrize("lengths", [(6, 6), (6, 2, 5)])
+def test_the_layer_is_the_same_in_both_forms(lengths, firsts_only, monkeypatch):
+    torch.manual_seed(1)
+    layer = SelfAttention(WIDTH, HEADS, dropout=0.0).train()
+    mask = torch.arange(6) >= torch.tensor(lengths).unsqueeze(1)
+    rows = rows_of(mask)
+    rows = rows.for_firsts() if firsts_only else rows
+    x = torch.randn(1, sum(lengths), WIDTH, requires_grad=True)
+    found = layer(x, rows)
+    taken = []
+    monkeypatch.setattr(module, "packed_attention", lambda *args: taken.append(1))
+    monkeypatch.setattr(module, "can_pack", lambda *operands: False)
+    wanted = layer(x, rows)
+    assert not taken and found.shape == ((1, len(lengths), WIDTH) if firsts_only else x.shape)
+    assert_equal_with_gradients(found, wanted, (x, *layer.parameters()))
+
+
+def test_what_cannot_be_packed_is_not(monkeypatch):
+    layer, x = SelfAttention(WIDTH, HEADS, 0.1), torch.randn(1, 7, WIDTH)
+    rows, calls = rows_of(torch.zeros(1, 7, dtype=torch.bool)), []
+    monkeypatch.setattr(module, "packed_attention", lambda *args: calls.append(1) or packed_attention(*args))
+    layer(x, rows, torch.zeros(7, 7))
+    layer.double()(x.double(), rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        layer.float()(x, rows)
+    assert not calls
+    layer(x, rows)
+    assert calls
