@@ -1,21 +1,23 @@
 """Trains MT-TaG, MT-Switch, MT-Dense and Single-Task on the same small tasks from one pretrained encoder.
 
 Every run is one `fairseq-train` on one core. Runs of a seed see the same examples of each task, in the same number of
-updates; rows differ in the model alone. A run that finished is not repeated, and the results are written after each.
+updates; rows differ in the model alone. The results are written after each.
 
     python benchmarks/compare_glue.py GLUE_DIR encoder.pt --runs runs/glue
+
+A run that stands in `results/glue.json` is left out. Runs on new tasks (`--stage 2`) begin with the checkpoints of the
+mixtures, which must be in the same folder.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import random
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,16 @@ import click
 from compare_training import execute, say, surroundings, write_json
 from measure import RESULTS
 
-FINISHED = "finished.json"
+TRAINED = "trained.json"
+CHECKPOINT = "checkpoint_last.pt"
+SCORES = Path("scores") / "scores.json"
 RESULT = RESULTS / "glue.json"
 # Training examples of each task of the mixture. Shares are those of temperature 2: by the square roots.
 SIZES = {
     "rte": 2490, "mrpc": 3668, "cola": 8551, "stsb": 5749, "cb": 250, "copa": 400, "wic": 5428, "boolq": 2500,
-    "sst2": 4000, "mnli": 1500,
+    "sst2": 4041, "mnli": 1500,
 }  # fmt: skip
-CAPPED = {"GLUE/SST-2/train.tsv": 4000}  # files of which so many examples are drawn
+CAPPED = {"sst2": 0.06}  # of the mixture's tasks, the share of the examples that is trained on
 TEMPERATURE = 2.0
 BATCH = 32
 SINGLE, DENSE, SWITCH, TAG = "single", "mt_dense", "mt_switch", "mt_tag"
@@ -70,7 +74,6 @@ class Plan:
     updates: int
     few_updates: int
     lr: float
-    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def mixture_shares() -> dict[str, float]:
@@ -109,76 +112,56 @@ def second_stage(plan: Plan, seed: int) -> Iterator[Run]:
 
 def command_of(plan: Plan, run: Run) -> list[str]:
     """The fairseq-train of a run."""
-    start = ("--finetune-from-model", str(plan.runs / run.begins_with / "checkpoint_last.pt"))
-    share = ("--train-share", f"{run.share:g}") if run.share < 1 else ()
+    start = ("--finetune-from-model", str(plan.runs / run.begins_with / CHECKPOINT))
+    shares = {task: run.share if run.stage == 2 else CAPPED.get(task, 1) for task in run.tasks}
+    share = ",".join(f"{task}={share:g}" for task, share in shares.items() if share < 1)
     words: list[object] = [
         *("fairseq-train", plan.data, "--user-dir", "fairseq_mtmoe", "--task", "glue"),
-        *("--glue-tasks", ",".join(run.tasks), "--arch", run.arch, *run.options, *share),
+        *("--glue-tasks", ",".join(run.tasks), "--arch", run.arch, *run.options),
+        *(("--train-share", share) if share else ()),
         *(start if run.begins_with else ("--init-encoder", plan.encoder)),
         *("--criterion", "multitask", "--optimizer", "fused_adam", "--adam-betas", "(0.9,0.999)", "--clip-norm", 1),
         *("--lr", plan.lr, "--lr-scheduler", "polynomial_decay", "--warmup-updates", math.ceil(run.updates / 10)),
         *("--total-num-update", run.updates, "--max-update", run.updates, "--batch-size", BATCH, "--seed", run.seed),
         *("--sampling-method", "temperature", "--sampling-temperature", TEMPERATURE, "--max-positions", 128),
-        *("--cpu", "--bf16", "--num-workers", 0, "--validate-interval", 10**6, "--no-epoch-checkpoints"),
+        *("--cpu", "--bf16", "--num-workers", 0, "--disable-validation", "--no-epoch-checkpoints"),
         *("--no-save-optimizer-state", "--log-format", "json", "--log-interval", 50),
         *("--save-dir", plan.runs / run.name),
     ]  # fmt: skip
     return [str(word) for word in words]
 
 
-def run_one(plan: Plan, run: Run, keep: bool) -> None:
-    """Train a run unless it finished before; the metrics are those of its last update."""
+def run_one(plan: Plan, run: Run) -> dict[str, Any]:
+    """Train and validate a run; what it found, and with what. What is there of it already is not done again."""
     folder = plan.runs / run.name
-    if (folder / FINISHED).exists():
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     command = command_of(plan, run)
-    say(f"{run.name}: {run.updates} updates")
-    seconds = execute(command, folder / "train.log")
-    for path in folder.glob("*.pt"):
-        if not keep or path.name != "checkpoint_last.pt":
-            path.unlink()
-    figures = last_figures(folder)
-    content = {**surroundings(), "command": command, **asdict(run), "seconds": round(seconds, 1), **figures}
-    write_json(folder / FINISHED, content)
-    say(f"{run.name}: {', '.join(f'{task} {value}' for task, value in figures['figures'].items())}")
+    if not (folder / CHECKPOINT).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        say(f"{run.name}: {run.updates} updates")
+        seconds = execute(command, folder / "train.log")
+        write_json(folder / TRAINED, {**surroundings(), "command": command, **asdict(run), "seconds": round(seconds)})
+    if not (folder / SCORES).exists():
+        execute(validation_of(plan, run), folder / "valid.log")
+    scores = json.loads((folder / SCORES).read_text(encoding="utf-8"))
+    shown = [f"{name} {task['score']:.1f}" for name, task in scores["tasks"].items()]
+    say(f"{run.name}: {', '.join(shown)}")
+    return {**json.loads((folder / TRAINED).read_text(encoding="utf-8")), "scores": scores["tasks"]}
 
 
-def last_figures(folder: Path) -> dict[str, Any]:
-    """Each set's metric and loss at the end, from the run log."""
-    lines = (folder / "mtmoe.jsonl").read_text(encoding="utf-8").splitlines()
-    event = [one for one in map(json.loads, lines) if one["event"] == "valid"][-1]
-    return {"update": event["update"], "figures": figures_of(event)}
+def validation_of(plan: Plan, run: Run) -> list[str]:
+    """The fairseq-validate of a run: of its last update, so that no row is the best of several looks."""
+    words: list[object] = [
+        *("fairseq-validate", plan.data, "--user-dir", "fairseq_mtmoe", "--task", "glue"),
+        *("--glue-tasks", ",".join(run.tasks), "--path", plan.runs / run.name / CHECKPOINT, "--cpu"),
+        *("--results-path", (plan.runs / run.name / SCORES).parent, "--batch-size", 64, "--max-positions", 128),
+    ]  # fmt: skip
+    return [str(word) for word in words]
 
 
-def figures_of(event: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a validation, in percent: of each set, which has one beside its loss, and of the groups."""
-    sets = {
-        task: next(value for name, value in values.items() if name != "loss") for task, values in event["tasks"].items()
-    }
-    return sets | {group: values["mean"] for group, values in event["groups"].items()}
-
-
-def capped_data(source: Path, target: Path) -> Path:
-    """The data with the large files cut to some of their lines, the same ones each time."""
-    if not target.exists():
-        made = target.with_name(f"{target.name}.new")
-        shutil.rmtree(made, ignore_errors=True)
-        shutil.copytree(source, made)
-        for name, size in CAPPED.items():
-            header, *lines = (made / name).read_text(encoding="utf-8").splitlines(keepends=True)
-            chosen = sorted(random.Random(1).sample(range(len(lines)), size))
-            (made / name).unlink()
-            (made / name).write_text(header + "".join(lines[number] for number in chosen), encoding="utf-8")
-        made.rename(target)
-    return target
-
-
-def collect(plan: Plan) -> None:
-    """Write what all finished runs found."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(plan.runs.glob(f"*/{FINISHED}"))]
-    write_json(RESULT, {"settings": plan.settings, "runs": found})
+def finished_runs() -> dict[str, Any]:
+    """What was found before, here or elsewhere, by the runs' names."""
+    return {} if not RESULT.exists() else json.loads(RESULT.read_text(encoding="utf-8"))["runs"]
 
 
 @click.command(context_settings={"show_default": True})
@@ -187,7 +170,7 @@ def collect(plan: Plan) -> None:
 @click.option("--runs", type=click.Path(path_type=Path), required=True, help="Folder of the runs.")
 @click.option("--updates", default=400, help="Updates of each mixture; Single-Task's share them.")
 @click.option("--few-updates", default=60, help="Updates of each run on a new task.")
-@click.option("--lr", default=1e-4, help="Highest learning rate of all runs.")
+@click.option("--lr", default=2e-4, help="Highest learning rate of all runs.")
 @click.option("--seeds", default="1,2,3", metavar="N,…", help="Seeds of every system.")
 @click.option("--stage", type=click.Choice(["1", "2"]), default="1", help="1: mixtures; 2: new tasks from them.")
 def main(
@@ -196,15 +179,20 @@ def main(
     """Train what is missing, on the benchmarks' files in DATA, from ENCODER."""
     runs.mkdir(parents=True, exist_ok=True)
     settings = {"sizes": SIZES, "temperature": TEMPERATURE, "batch": BATCH, "updates": updates, "lr": lr}
-    plan = Plan(capped_data(data, runs / "data"), encoder, runs, updates, few_updates, lr, settings)
+    plan = Plan(data, encoder, runs, updates, few_updates, lr)
     numbers = [int(seed) for seed in seeds.split(",")]
     todo = [run for seed in numbers for run in (first_stage if stage == "1" else second_stage)(plan, seed)]
     if stage == "1":
         todo += [other_combine(plan, seed) for seed in numbers]
+    found = finished_runs()
     start = time.monotonic()
     for number, run in enumerate(todo):
-        run_one(plan, run, keep=run.system in (TAG, DENSE))
-        collect(plan)
+        if run.name in found:
+            continue
+        found[run.name] = run_one(plan, run)
+        write_json(RESULT, {"settings": settings, "runs": found})
+        if run.system not in (TAG, DENSE):
+            (runs / run.name / CHECKPOINT).unlink()
         say(f"{number + 1} of {len(todo)} runs, {(time.monotonic() - start) / 60:.0f} minutes")
 
 
