@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit, ends
+from fairseq_mtmoe.data.nlu.token_runs import ends
+from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 from fairseq_mtmoe.data.sampling import stratified_share
 from fairseq_mtmoe.errors import must_be
 

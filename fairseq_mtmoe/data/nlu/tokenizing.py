@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.nlu.examples import Example, Span
+from fairseq_mtmoe.data.nlu.token_runs import TokenRuns, encoder_for, ends
 from fairseq_mtmoe.data.nlu.tokenizer_files import check_installed
 from fairseq_mtmoe.errors import UserError, first_line, must_be
 
@@ -57,7 +58,7 @@ class TokenizedSplit:
 class TextTokenizer:
     """A tokenizer of the `tokenizers` library, with a limit on length.
 
-    A text that several examples share, such as a passage, is tokenized once.
+    A text that several examples share, such as a passage, is tokenized once; see `token_runs.py` for its words.
 
     Args:
         serialized: what stands in its `tokenizer.json`.
@@ -80,6 +81,7 @@ class TextTokenizer:
             raise UserError(f"`tokenizer.json` must be one of `tokenizers`, but {first_line(error)}.") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()  # whose rule is not quite BERT's
+        self._encode = encoder_for(self._tokenizer)
         self._marks = [Marks.of(self._tokenizer.encode("a", pair)) for pair in (None, "a")]
         self.padding = self._padding()
         self.max_length = max_length
@@ -94,64 +96,82 @@ class TextTokenizer:
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
         """The tokens of examples, all of which are about equally many words."""
-        tokens: list[NDArray[np.int32]] = []
-        seconds: list[int] = []
-        spans: list[list[tuple[int, int]]] = []
-        num_truncated = 0
-        for start in range(0, len(examples), CHUNK):
-            chunk = examples[start : start + CHUNK]
-            encoded = self._encoded(chunk)
-            for example in chunk:
-                for texts in example.candidates:
-                    marks, parts = self._marks[len(texts) - 1], [encoded[text].tokens_T for text in texts]
-                    lengths = kept_lengths([len(part) for part in parts], self.max_length - marks.size)
-                    kept = [part[:length] for part, length in zip(parts, lengths, strict=True)]
-                    num_truncated += sum(lengths) < sum(map(len, parts))
-                    tokens.append(marks.around(kept))
-                    seconds.append(marks.second(lengths))
-                if example.spans:
-                    firsts = self._marks[len(example.candidates[0]) - 1].firsts(lengths)
-                    spans.append([encoded[texts[span.text]].words(span, firsts, lengths) for span in example.spans])
+        chunks = [self._sequences(examples[start : start + CHUNK]) for start in range(0, len(examples), CHUNK)]
         labels = [np.nan if example.label is None else example.label for example in examples]
+        spans = np.array(list(chain.from_iterable(chunk.spans for chunk in chunks)), dtype=np.int32)
         return TokenizedSplit(
-            tokens_T=np.concatenate(tokens),
-            starts_S=ends([len(sequence) for sequence in tokens]),
-            seconds_S=np.array(seconds, dtype=np.int32),
-            firsts_E=ends([len(example.candidates) for example in examples]),
+            tokens_T=np.concatenate([chunk.tokens_T for chunk in chunks]),
+            starts_S=ends(np.concatenate([chunk.lengths_S for chunk in chunks])),
+            seconds_S=np.concatenate([chunk.seconds_S for chunk in chunks]).astype(np.int32),
+            firsts_E=ends(np.fromiter((len(e.candidates) for e in examples), dtype=np.int64)),
             labels_E=np.array(labels),
-            spans_EW=np.array(spans, dtype=np.int32).reshape(len(examples), -1, 2),
+            spans_EW=spans.reshape(len(examples), -1, 2),
             keys_E=np.array([example.key for example in examples]),
-            num_truncated=num_truncated,
+            num_truncated=sum(chunk.num_truncated for chunk in chunks),
         )
 
-    def _encoded(self, examples: Sequence[Example]) -> dict[str, EncodedText]:
-        """The tokens of each text of examples."""
-        texts = list(dict.fromkeys(chain.from_iterable(chain.from_iterable(e.candidates for e in examples))))
-        has_spans = bool(examples[0].spans)
-        encode = self._tokenizer.encode_batch if has_spans else self._tokenizer.encode_batch_fast
-        encodings = encode(texts, add_special_tokens=False)
-        return {
-            text: EncodedText(np.array(encoding.ids, dtype=np.int32), encoding if has_spans else None)
-            for text, encoding in zip(texts, encodings, strict=True)
-        }
+    def _sequences(self, examples: Sequence[Example]) -> Sequences:
+        """Those of a part of the examples."""
+        sequences = list(chain.from_iterable(example.candidates for example in examples))
+        number = {text: n for n, text in enumerate(dict.fromkeys(chain.from_iterable(sequences)))}
+        runs = self._encode(list(number))
+        pair_S = np.fromiter((len(texts) == 2 for texts in sequences), dtype=bool, count=len(sequences))
+        texts_S2 = np.array([(number[texts[0]], number[texts[-1]]) for texts in sequences])
+        lengths_S2 = runs.lengths_N[texts_S2]
+        lengths_S2[~pair_S, 1] = 0
+        marks = self._marks
+        rooms_S = self.max_length - np.array([mark.size for mark in marks])[pair_S.astype(int)]
+        kept_S2 = kept_lengths(lengths_S2, rooms_S)
+        # Marks and texts take turns; one text has two marks, and nothing afterwards.
+        pool = runs.joined(TokenRuns.of([run.tolist() for mark in marks for run in mark.runs]))
+        places = len(runs) + np.array([[0, 1, 1], [2, 3, 4]])[pair_S.astype(int)]
+        parts_S5 = np.stack([places[:, 0], texts_S2[:, 0], places[:, 1], texts_S2[:, 1], places[:, 2]], axis=1)
+        sizes_S5 = pool.lengths_N[parts_S5]
+        sizes_S5[:, 1::2] = kept_S2
+        sizes_S5[~pair_S, 3:] = 0
+        lengths_S = sizes_S5.sum(1)
+        tells_S = np.array([mark.tells_second for mark in marks])[pair_S.astype(int)]
+        return Sequences(
+            tokens_T=pool.chosen(parts_S5.ravel(), sizes_S5.ravel()),
+            lengths_S=lengths_S,
+            seconds_S=np.where(tells_S, sizes_S5[:, :3].sum(1), lengths_S),
+            spans=self._spans(examples, sizes_S5),
+            num_truncated=int((kept_S2 < lengths_S2).any(1).sum()),
+        )
+
+    def _spans(self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]) -> list[list[tuple[int, int]]]:
+        """The tokens of the words that examples are about, in sequences of parts of these sizes; one for each."""
+        if not examples[0].spans:
+            return []
+        texts = list(dict.fromkeys(chain.from_iterable(example.candidates[0] for example in examples)))
+        encodings = dict(zip(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False), strict=True))
+        spans = []
+        for example, sizes in zip(examples, sizes_S5.tolist(), strict=True):
+            firsts, lengths = (sizes[0], sum(sizes[:3])), sizes[1::2]
+            words = [(span, encodings[example.candidates[0][span.text]]) for span in example.spans]
+            spans.append([_tokens_of(span, encoding, firsts, lengths) for span, encoding in words])
+        return spans
 
 
 @dataclass(frozen=True)
-class EncodedText:
-    """A text alone: its tokens, and their places in it where these are asked for."""
+class Sequences:
+    """Those of some of a split's examples; see `TokenizedSplit`."""
 
     tokens_T: NDArray[np.int32]
-    encoding: Encoding | None
+    lengths_S: NDArray[np.int64]
+    seconds_S: NDArray[np.int64]
+    spans: list[list[tuple[int, int]]]
+    num_truncated: int
 
-    def words(self, span: Span, firsts: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
-        """The tokens of a word in a sequence of texts, which begin at `firsts` and keep so many tokens."""
-        assert self.encoding is not None
-        tokens = [self.encoding.char_to_token(place) for place in range(span.start, span.end)]
-        kept = [token for token in tokens if token is not None and token < lengths[span.text]]
-        if not kept:
-            logger.warning("a word that an example is about was cut off with the end of its text: [CLS] stands for it")
-            return WHOLE_TEXT
-        return firsts[span.text] + kept[0], firsts[span.text] + kept[-1] + 1
+
+def _tokens_of(span: Span, encoding: Encoding, firsts: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
+    """The tokens of a word in a sequence of texts, which begin at `firsts` and keep so many tokens."""
+    tokens = [encoding.char_to_token(place) for place in range(span.start, span.end)]
+    kept = [token for token in tokens if token is not None and token < lengths[span.text]]
+    if not kept:
+        logger.warning("a word that an example is about was cut off with the end of its text: [CLS] stands for it")
+        return WHOLE_TEXT
+    return firsts[span.text] + kept[0], firsts[span.text] + kept[-1] + 1
 
 
 @dataclass(frozen=True)
@@ -181,39 +201,14 @@ class Marks:
         """How many tokens they are."""
         return sum(map(len, self.runs))
 
-    def around(self, parts: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
-        """The sequence of texts."""
-        return np.concatenate([self.runs[0], *chain.from_iterable(zip(parts, self.runs[1:], strict=True))])
 
-    def firsts(self, lengths: Sequence[int]) -> list[int]:
-        """Where texts of these lengths begin."""
-        starts = [len(self.runs[0])]
-        for length, run in zip(lengths, self.runs[1:], strict=True):
-            starts.append(starts[-1] + length + len(run))
-        return starts[:-1]
-
-    def second(self, lengths: Sequence[int]) -> int:
-        """The first token of type 1; the length of the sequence if there is none."""
-        if self.tells_second:
-            return self.firsts(lengths)[1]
-        return sum(lengths) + self.size
-
-
-def kept_lengths(lengths: Sequence[int], room: int) -> list[int]:
-    """How many tokens are kept of one text or two.
+def kept_lengths(lengths_S2: NDArray[np.int64], rooms_S: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many tokens are kept of two texts each, the second of which may have none, where there is so much room.
 
     BERT takes tokens one at a time from the end of the longer text, of the second one where both are equally long.
     """
-    if len(lengths) == 1:
-        return [min(lengths[0], room)]
-    first, second = lengths
-    if first <= room // 2:
-        return [first, min(second, room - first)]
-    if second <= room // 2:
-        return [min(first, room - second), second]
-    return [room - room // 2, room // 2] if first + second > room else [first, second]
-
-
-def ends(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each of the parts of these lengths begins, one after the other, and the last one ends."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    first, second = lengths_S2.T
+    half = rooms_S // 2
+    # Who has less than half of the room keeps everything, and the other one gets the rest.
+    kept_first = np.minimum(first, np.maximum(rooms_S - second, rooms_S - half))
+    return np.stack([kept_first, np.minimum(second, rooms_S - kept_first)], axis=1)

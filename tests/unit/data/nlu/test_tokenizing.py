@@ -1,5 +1,6 @@
 import itertools
 import json
+import random
 
 import numpy as np
 import pytest
@@ -55,9 +56,9 @@ def one_by_one(first, second, room):
 
 
 def test_lengths_that_are_kept():
-    for first, second, room in itertools.product(range(9), range(9), range(3, 12)):
-        assert kept_lengths([first, second], room) == one_by_one(first, second, room), (first, second, room)
-    assert kept_lengths([9], 5) == [5] and kept_lengths([4], 5) == [4]
+    cases = np.array(list(itertools.product(range(9), range(9), range(3, 12))))
+    for case, kept in zip(cases.tolist(), kept_lengths(cases[:, :2], cases[:, 2]).tolist(), strict=True):
+        assert kept == one_by_one(*case), case
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,39 @@ def test_chunks_change_nothing(serialized, monkeypatch):
     monkeypatch.setattr("fairseq_mtmoe.data.nlu.tokenizing.CHUNK", 3)
     parts = TextTokenizer(serialized, 16).tokenize(examples)
     assert np.array_equal(whole.tokens_T, parts.tokens_T) and np.array_equal(whole.starts_S, parts.starts_S)
+
+
+def test_any_split_is_that_of_one_example_after_the_other(serialized):
+    """Texts alone and in pairs, rankings, shared texts, empty ones, and long ones."""
+    draw, tokenizer = random.Random(1), TextTokenizer(serialized, 9)
+
+    def text():
+        return " ".join(draw.choices(["a", "bc", "cb", "?", ""], k=draw.choice([0, 1, 3, 8])))
+
+    examples = []
+    for _ in range(40):
+        texts = tuple(text() for _ in range(draw.choice([1, 2])))
+        candidates = tuple((*texts[:-1], text()) for _ in range(draw.choice([1, 1, 3])))
+        examples.append(Example(candidates, 1, "k"))
+    found = tokenizer.tokenize(examples)
+    alone = [tokenizer.tokenize([Example((texts,), 1, "k")]) for e in examples for texts in e.candidates]
+    marks = {1: ([2], [3]), 2: ([2], [3], [3])}
+    for sequence, (texts, one) in enumerate(
+        zip((texts for e in examples for texts in e.candidates), alone, strict=True)
+    ):
+        ids = [tokenizer._tokenizer.encode(part, add_special_tokens=False).ids for part in texts]
+        room = 9 - 1 - len(texts)
+        kept = one_by_one(*map(len, ids), room) if len(ids) == 2 else [min(len(ids[0]), room)]
+        runs = marks[len(texts)]
+        wanted = [
+            *runs[0],
+            *itertools.chain(*(part[:n] + run for part, n, run in zip(ids, kept, runs[1:], strict=True))),
+        ]
+        start, end = found.starts_S[sequence : sequence + 2]
+        assert found.tokens_T[start:end].tolist() == one.tokens_T.tolist() == wanted
+        assert found.seconds_S[sequence] == one.seconds_S[0] == (kept[0] + 2 if len(ids) == 2 else len(wanted))
+    assert found.num_truncated == sum(one.num_truncated for one in alone) > 0
+    assert np.diff(found.firsts_E).tolist() == [len(example.candidates) for example in examples]
 
 
 def test_wrong_tokenizers(serialized):

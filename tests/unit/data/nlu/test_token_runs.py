@@ -1,0 +1,118 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
+
+from fairseq_mtmoe.data.nlu import token_runs as module
+from fairseq_mtmoe.data.nlu.token_runs import TokenRuns, WholeTexts, WordByWord, encoder_for, ends, splits_at_spaces
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdeé中.,'-", "ab", "##a", "##b", "##ab", "##é"]
+ODD = [
+    "\u0301",
+    "\u00a0",
+    "\u3000",
+    "\u2028",
+    "\t",
+    "\n",
+    "\r",
+    "\x00",
+    "\ufffd",
+    "\u200b",
+    "\ud55c",
+    "\u1112",
+    "\u1161",
+    "İ",
+    "ß",
+    "Σ",
+    "ﬁ",
+]
+TEXTS = st.lists(
+    st.text(st.one_of(st.sampled_from([*"aabé中 .'[]", *"  ", *ODD]), st.characters(exclude_categories=["Cs"]))),
+    max_size=4,
+)
+PARTS = st.lists(st.sampled_from([*"ab中 ", " ", "[SEP]", "[MASK]", "[UNK]", "ab" * 60, *ODD]), max_size=12).map(
+    "".join
+)
+
+
+def word_piece(**options):
+    return BertWordPieceTokenizer({piece: number for number, piece in enumerate(PIECES)}, **options)._tokenizer
+
+
+def with_token(token):
+    tokenizer = word_piece()
+    tokenizer.add_tokens([token])
+    return tokenizer
+
+
+def assert_same(found, wanted):
+    assert found.tokens_T.tolist() == wanted.tokens_T.tolist() and found.starts_N.tolist() == wanted.starts_N.tolist()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"lowercase": False}, {"strip_accents": False}, {"handle_chinese_chars": False}, {"clean_text": False}],
+    ids=str,
+)
+def test_texts_have_the_tokens_of_their_words(options):
+    tokenizer = word_piece(**options)
+    tokenizer.add_special_tokens(["[SEP]", "[MASK]", "[UNK]"])
+    assert splits_at_spaces(tokenizer)
+    by_words, whole = WordByWord(tokenizer), WholeTexts(tokenizer)
+
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(st.one_of(TEXTS, st.lists(PARTS, max_size=3)))
+    def same(texts):
+        assert_same(by_words(texts), whole(texts))
+
+    same()
+
+
+def test_words_are_tokenized_once():
+    tokenizer, seen = word_piece(), []
+    by_words = WordByWord(tokenizer)
+    encode = by_words._encode
+    by_words._encode = lambda words: seen.extend(words) or encode(words)
+    texts = ["ab a", "a ab  a", ""]
+    assert_same(by_words(texts), encode(texts))
+    by_words(["ab b"])
+    assert sorted(seen) == ["", "a", "ab", "b"]
+
+
+def test_words_are_forgotten_when_there_are_many(monkeypatch):
+    monkeypatch.setattr(module, "MOST_WORDS", 2)
+    tokenizer = word_piece()
+    by_words, whole = WordByWord(tokenizer), WholeTexts(tokenizer)
+    for texts in (["a b ab"], ["b é", "a"], ["é"]):
+        assert_same(by_words(texts), whole(texts))
+    assert len(by_words._number) <= 3
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        ByteLevelBPETokenizer()._tokenizer,
+        with_token(AddedToken("a b", normalized=False)),
+        with_token(AddedToken("ab", normalized=True)),
+        Tokenizer.from_str(json.dumps({**json.loads(word_piece().to_str()), "pre_tokenizer": None})),
+    ],
+    ids=["bytes", "a token with a space", "a normalized token", "no words"],
+)
+def test_other_tokenizers_are_given_whole_texts(tokenizer):
+    assert isinstance(encoder_for(tokenizer), WholeTexts)
+
+
+def test_runs_are_chosen_whole_or_in_part():
+    runs = TokenRuns.of([[1, 2, 3], [], [4]]).joined(TokenRuns.of([[5, 6]]))
+    assert len(runs) == 4 and runs.lengths_N.tolist() == [3, 0, 1, 2]
+    assert runs.chosen(np.array([3, 0, 1, 0])).tolist() == [5, 6, 1, 2, 3, 1, 2, 3]
+    assert runs.chosen(np.array([3, 0, 2]), np.array([1, 2, 0])).tolist() == [5, 1, 2]
+    assert TokenRuns.of([]).chosen(np.array([], dtype=np.int64)).tolist() == [] and ends(np.array([2, 0])).tolist() == [
+        0,
+        2,
+        2,
+    ]
