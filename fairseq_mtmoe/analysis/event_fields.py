@@ -50,17 +50,28 @@ def _is_dictionary_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, dict) and all(map(_is_name, value)) and all(map(holds, value.values()))
 
 
+def _is_figure(value: Any) -> bool:
+    """Whether it is a number of either sign, not too large to be drawn, or None for one that was not finite."""
+    return value is None or (_is_number(value) and abs(value) <= LARGEST_AMOUNT)
+
+
 def _has_perplexity(value: Any) -> bool:
     return isinstance(value, dict) and _is_amount(value.get("ppl"))
 
 
 _COUNT = "a whole number from 0"
 _AMOUNT = f"null or a number from 0 to {LARGEST_AMOUNT:g}"
+_FIGURE = f"null or a number from {-LARGEST_AMOUNT:g} to {LARGEST_AMOUNT:g}"
 _UPDATE = Rule(_COUNT, is_count, required=True)
 _NAME = Rule("text", _is_name)
+_NAMES = Rule("a list of names", _is_list_of(_is_name))
 
 FIELDS: dict[str, dict[str, Rule]] = {
-    "run": {"sizes": Rule(f"names with {_COUNT} each", _is_dictionary_of(is_count)), "task_ids": _NAME},
+    "run": {
+        "sizes": Rule(f"names with {_COUNT} each", _is_dictionary_of(is_count)),
+        "task_ids": _NAME,
+        "task_names": _NAMES,
+    },
     "sampling": {
         "epoch": _UPDATE,
         "temperature": Rule(_AMOUNT, _is_amount),
@@ -72,11 +83,13 @@ FIELDS: dict[str, dict[str, Rule]] = {
         "subset": _NAME,
         "tiers": Rule(f"names with `ppl`, {_AMOUNT}, each", _is_dictionary_of(_has_perplexity)),
         "all": Rule(f"a dictionary with `ppl`, {_AMOUNT}", _has_perplexity),
+        "tasks": Rule(f"names with named figures, {_FIGURE}, each", _is_dictionary_of(_is_dictionary_of(_is_figure))),
+        "groups": Rule(f"names with named figures, {_FIGURE}, each", _is_dictionary_of(_is_dictionary_of(_is_figure))),
     },
     "experts": {
         "update": _UPDATE,
         "subset": _NAME,
-        "task_names": Rule("a list of names", _is_list_of(_is_name)),
+        "task_names": _NAMES,
         "layers": Rule(
             "names with rows of whole numbers from 0 each", _is_dictionary_of(_is_list_of(_is_list_of(is_count)))
         ),

@@ -1,7 +1,7 @@
 """The numbers behind the pictures: series over epochs or updates, read from a run log.
 
 Sampling probabilities and temperature (equations 1 and 2), who uses which expert (figures 1, 3, 4) and validation
-perplexity (figure 2) of "Tricks for Training Sparse Translation Models". Nothing is drawn here.
+perplexity (figure 2) of "Tricks for Training Sparse Translation Models"; a benchmark's metrics. Nothing is drawn here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
+from fairseq_mtmoe.analysis.task_scores import SMALL
 from fairseq_mtmoe.errors import UserError
 
 Event = run_log.Event
@@ -50,6 +51,17 @@ class PerplexitySeries:
 
 
 @dataclass(frozen=True)
+class MetricSeries:
+    """A benchmark's metrics in validation. All lists are as long as `updates`; a missing value is NaN."""
+
+    updates: list[int] = field(default_factory=list)
+    minutes: list[float] = field(default_factory=list)
+    sets: dict[str, list[float]] = field(default_factory=dict)  # by the name of a task's set
+    metrics: dict[str, str] = field(default_factory=dict)  # what is measured on each set
+    averages: dict[str, list[float]] = field(default_factory=dict)  # "small" and "all"
+
+
+@dataclass(frozen=True)
 class Run:
     """What the pictures need to know of one training run. A series without a value means: nothing was logged."""
 
@@ -59,6 +71,12 @@ class Run:
     perplexity: PerplexitySeries
     sparsified_at: int | None = None  # the update after which a dense model became sparse
     data: dict[str, float] = field(default_factory=dict)  # each task's share of the training sentences
+    metrics: MetricSeries = field(default_factory=MetricSeries)
+
+    @property
+    def unit(self) -> str:
+        """What the tasks are: those of a benchmark, or languages."""
+        return "task" if self.metrics.sets else "language"
 
 
 def read_run(path: str | Path, name: str | None = None) -> Run:
@@ -76,6 +94,7 @@ def read_run(path: str | Path, name: str | None = None) -> Run:
         perplexity=perplexity_series(events),
         sparsified_at=sparsified[-1] if sparsified else None,
         data=data_shares(events),
+        metrics=metric_series(events),
     )
 
 
@@ -83,9 +102,12 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
     """Each task's share of the training sentences, as the run said at its start; empty if it did not.
 
     A task is what the run's `task_ids` say: a target language (also if they say nothing), a source language or a pair.
+    Where what was drawn from are the tasks, nothing needs to be said.
     """
     run: Event = next((event for event in _of_kind(events, "run") if event.get("sizes")), {"sizes": {}})
     total = max(1, sum(run["sizes"].values()))
+    if set(run["sizes"]) == set(run.get("task_names", ())):
+        return {task: size / total for task, size in run["sizes"].items()}
     shares: dict[str, float] = {}
     for pair, size in run["sizes"].items():
         source, _, target = pair.partition("-")
@@ -118,6 +140,33 @@ def perplexity_series(events: Iterable[Event]) -> PerplexitySeries:
         updates=[int(event["update"]) for event in chosen],
         minutes=[_number(event.get("minutes")) for event in chosen],
         groups={name: values for name, values in groups.items() if not all(map(math.isnan, values))},
+    )
+
+
+def metric_series(events: Iterable[Event]) -> MetricSeries:
+    """A benchmark's metrics by update, of the first validation subset that the log speaks of."""
+    chosen = _of_first_subset(events, "valid")
+    kinds = {
+        name: metric
+        for event in chosen
+        for name, figures in event.get("tasks", {}).items()
+        for metric in figures
+        if metric != "loss"
+    }
+    groups = dict.fromkeys(name for event in chosen for name in event.get("groups", {}))
+    return MetricSeries(
+        updates=[int(event["update"]) for event in chosen],
+        minutes=[_number(event.get("minutes")) for event in chosen],
+        sets={
+            name: [_number(event.get("tasks", {}).get(name, {}).get(metric)) for event in chosen]
+            for name, metric in kinds.items()
+        },
+        metrics=kinds,
+        averages={
+            name: [_number(event.get("groups", {}).get(name, {}).get("mean")) for event in chosen]
+            for name in groups
+            if name in (SMALL, ALL)
+        },
     )
 
 

@@ -1,19 +1,24 @@
-"""`mtmoe plot`: pictures from what training logged, the figures of "Tricks for Training Sparse Translation Models"."""
+"""`mtmoe plot`: pictures of what training logged, the figures of "Tricks for Training Sparse Translation Models" and a
+benchmark's, and of the gates in a checkpoint.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairseq_mtmoe.analysis.gates import TaskGates
 from fairseq_mtmoe.analysis.series import Run, read_run, run_names
 from fairseq_mtmoe.errors import UserError, must_be
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
 
 
 def names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -26,10 +31,10 @@ def names(_context: click.Context, _option: click.Parameter, value: str | None) 
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the pictures; by default RUN/plots.")
 @click.option("--labels", callback=names, metavar="A,B,…", help="Names of the runs; by default their folders'.")
 @click.option("--over", type=click.Choice(["updates", "minutes"]), default="updates", show_default=True,
-              help="What perplexity is drawn over.")  # fmt: skip
-@click.option("--langs", callback=names, metavar="A,B,…",
-              help="Languages whose experts are drawn; by default the two with the most and the two with the least "
-              "training data.")  # fmt: skip
+              help="What perplexity and metrics are drawn over.")  # fmt: skip
+@click.option("--langs", "--tasks", callback=names, metavar="A,B,…",
+              help="Languages, or a benchmark's tasks, whose experts are drawn; by default the two languages with the "
+              "most and the two with the least training data, or all tasks up to ten.")  # fmt: skip
 @click.option("--layers", callback=names, metavar="A,B,…",
               help="Expert layers to draw, such as encoder.layers.1; by default four of one run, the last one of "
               "several runs.")  # fmt: skip
@@ -46,18 +51,21 @@ def command(
     updates: tuple[str, ...],
     suffix: str,
 ) -> None:
-    """Draw three pictures of a training run from RUN/mtmoe.jsonl; of several RUNs, to compare them.
+    """Draw pictures of a training run from RUN/mtmoe.jsonl; of several RUNs, to compare them.
 
-    RUN is the --save-dir of a run of the task translation_heated. The pictures: sampling (probability of every
-    language pair and temperature over epochs), experts (which share of a language's tokens goes to which expert, early
-    and late), perplexity (on the validation set, per tier).
+    RUN is the --save-dir of a run of the tasks translation_heated or glue. The pictures: sampling (probability of every
+    language pair or task, and temperature, over epochs), experts (which share of a language's or a task's tokens goes
+    to which expert, early and late), perplexity (of translation on the validation set, per tier), metrics (of a
+    benchmark's tasks and averages on the validation set), gates (of RUN's best or last checkpoint, if it has a gate for
+    each task: how alike these are, layer by layer).
     """
     known = read_runs(runs, labels)
     _check_choices(known, langs, layers)
     folder = out if out is not None else runs[0] / "plots" if runs[0].is_dir() else runs[0].parent / "plots"
     moments = [_whole_number(update) for update in updates]
     drawn = 0
-    for name, draw in _pictures(known, over, langs, layers, moments).items():
+    gates = {run.name: found for run, path in zip(known, runs, strict=True) if (found := task_gates(path))}
+    for name, draw in _pictures(known, gates, over, langs, layers, moments).items():
         picture = draw()
         if isinstance(picture, str):
             click.echo(f"{name}: not drawn, {picture}")
@@ -83,10 +91,32 @@ def read_runs(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[Run]:
     return [read_run(path, name) for path, name in zip(paths, labels or run_names(paths), strict=True)]
 
 
+def task_gates(run: Path) -> TaskGates | None:
+    """The gates in a run's best checkpoint, or its last; None without a checkpoint, or without a gate for each task."""
+    path = next((run / name for name in CHECKPOINTS if (run / name).is_file()), None)
+    if path is None:
+        return None
+    from fairseq_mtmoe.checkpoints.key_maps import MOE
+    from fairseq_mtmoe.checkpoints.reader import peek
+
+    gate = f"{MOE}gate.weight"
+    state: dict[str, Any] = peek(path) or {"model": {}}
+    weights = {key.removesuffix(gate): value for key, value in state["model"].items() if key.endswith(gate)}
+    of_tasks = {layer: weight.float().numpy() for layer, weight in weights.items() if weight.ndim == 3}
+    if not of_tasks:
+        return None
+    return TaskGates(state["cfg"]["model"]["task_names"].split(","), of_tasks)
+
+
 def _pictures(
-    runs: list[Run], over: str, langs: Sequence[str], layers: Sequence[str], updates: Sequence[int]
+    runs: list[Run],
+    gates: Mapping[str, TaskGates],
+    over: str,
+    langs: Sequence[str],
+    layers: Sequence[str],
+    updates: Sequence[int],
 ) -> dict[str, Callable[[], Figure | str]]:
-    """By name, what draws each picture, or says why there is none."""
+    """By name, what draws each picture, or says why there is none; without those that the runs are not of."""
     try:
         from fairseq_mtmoe.analysis import plots
     except ModuleNotFoundError as error:
@@ -110,7 +140,13 @@ def _pictures(
             chosen = [run for run in chosen if not all(map(math.isnan, run.perplexity.minutes))]
         return plots.perplexity_figure(chosen, over) if chosen else "because the log has no minutes"
 
-    return {"sampling": sampling, "experts": experts, "perplexity": perplexity}
+    def metrics() -> Figure:
+        return plots.metrics_figure([run for run in runs if run.metrics.sets], over)
+
+    is_benchmark = any(run.metrics.sets for run in runs)
+    pictures: dict[str, Callable[[], Figure | str]] = {"sampling": sampling, "experts": experts}
+    pictures |= {"metrics": metrics} if is_benchmark else {"perplexity": perplexity}
+    return pictures | ({"gates": lambda: plots.gates_figure(gates)} if gates else {})
 
 
 def _check_choices(runs: Sequence[Run], langs: Sequence[str], layers: Sequence[str]) -> None:

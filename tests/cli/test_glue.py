@@ -97,6 +97,7 @@ def test_the_run_log_has_every_task(mixture):
     events = [json.loads(line) for line in (mixture / "mtmoe.jsonl").read_text().splitlines()]
     last = [event for event in events if event["event"] == "valid"][-1]
     assert set(last["tasks"]) == set(TASKS.split(","))
+    assert events[0]["event"] == "run" and events[0]["seed"] == 1
     assert last["groups"]["all"]["mean"] >= 90
     experts = [event for event in events if event["event"] == "experts"][-1]
     assert experts["task_names"] == TASKS.split(",") and len(experts["layers"]) == 2

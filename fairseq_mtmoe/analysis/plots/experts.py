@@ -1,4 +1,4 @@
-"""Draws which share of a language's tokens goes to which expert, early and late in training: figures 1, 3 and 4."""
+"""Draws which share of a language's or a task's tokens goes to which expert, early and late: figures 1, 3 and 4."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ UNIFORM: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1,
 def experts_figure(
     runs: Sequence[Run], tasks: Sequence[str] = (), layers: Sequence[str] = (), updates: Sequence[int] = ()
 ) -> Figure:
-    """Each expert's share of a language's validation tokens: a row per language, a column per layer (and run).
+    """Each expert's share of a task's validation tokens: a row per task, a column per layer (and run).
 
     Args:
-        runs: runs with expert layers. Beside a language stands its share of the first run's training data.
-        tasks: the rows; without them the two languages with the most and the two with the least training data.
+        runs: runs with expert layers. Beside a task stands its share of the first run's training data.
+        tasks: the rows, languages or a benchmark's tasks; without them see `default_tasks`.
         layers: the columns of every run; without them up to four of one run, or the last one of several runs.
         updates: the moments to show; without them the first, the middle and the last one of each run.
     """
@@ -36,9 +36,9 @@ def experts_figure(
     entries = 1 + len(moments(runs[0].experts.updates, updates))
     top = 0.75 if len(runs) == 1 else 1.05
     sheet = Sheet(len(columns), 2.7, [1.45] * len(rows), gap_x=0.25, gap_y=0.25, top=top, legend_entries=entries,
-                  notes=_notes(runs[0].experts.subset, entries > 2))  # fmt: skip
+                  notes=_notes(runs[0], entries > 2))  # fmt: skip
     with matplotlib.rc_context(STYLE):
-        sheet.title("Which experts a language's tokens go to")
+        sheet.title(f"Which experts a {runs[0].unit}'s tokens go to")
         sheet.notes()
         grid = [[sheet.axes(row, column) for column in range(len(columns))] for row in range(len(rows))]
         for column, (run, layer) in enumerate(columns):
@@ -56,13 +56,14 @@ def experts_figure(
     return sheet.figure
 
 
-def _notes(subset: str, can_move: bool) -> list[str]:
+def _notes(run: Run, can_move: bool) -> list[str]:
     """Which tokens are counted, and what a panel's "moved" means."""
-    of_subset = f" ({subset})" if subset else ""
-    counted = (
-        f"Counted: the tokens of the language's validation sentences{of_subset} without padding, of the source in "
-        "encoder layers and of the target in decoder layers."
-    )
+    of_subset = f" ({run.experts.subset})" if run.experts.subset else ""
+    counted = {
+        "language": f"Counted: the tokens of the language's validation sentences{of_subset} without padding, of the "
+        "source in encoder layers and of the target in decoder layers.",
+        "task": f"Counted: the tokens of the task's validation examples{of_subset} without padding.",
+    }[run.unit]
     moved = (
         "Moved: the least share of these tokens that changed their expert from the first to the last update shown "
         "(total variation distance)."
@@ -71,9 +72,13 @@ def _notes(subset: str, can_move: bool) -> list[str]:
 
 
 def default_tasks(run: Run) -> list[str]:
-    """The two languages with the most and the two with the least training data (all, if there are not more)."""
+    """The two languages with the most and the two with the least training data (all, if there are not more).
+
+    Of a benchmark all tasks up to ten: it has few, and each asks for something else.
+    """
     ranked = by_resource(run.experts.tasks, run.data)
-    return ranked if len(ranked) <= 4 else ranked[:2] + ranked[-2:]
+    most = 10 if run.unit == "task" else 4
+    return ranked if len(ranked) <= most else ranked[: most // 2] + ranked[-(most // 2) :]
 
 
 def default_layers(run: Run, runs: int) -> list[str]:

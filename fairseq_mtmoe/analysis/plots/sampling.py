@@ -1,4 +1,4 @@
-"""Draws how often each language pair is sampled, and the temperature that says so (equations 1 and 2)."""
+"""Draws how often each language pair, or task, is sampled, and the temperature that says so (equations 1 and 2)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sampling_figure(runs: Sequence[Run]) -> Figure:
     sheet = Sheet(len(runs), 4.6, (max(2.8, 0.13 * pairs), 1.0), right=labels, gap_x=labels + 0.5, gap_y=0.2,
                   top=0.5 if len(runs) == 1 else 0.75)  # fmt: skip
     with matplotlib.rc_context(STYLE):
-        sheet.title("How often each language pair is drawn")
+        sheet.title(f"How often each {'task' if runs[0].unit == 'task' else 'language pair'} is drawn")
         for column, run in enumerate(runs):
             top, bottom = sheet.axes(0, column), sheet.axes(1, column)
             _draw_probabilities(top, run.sampling, series)

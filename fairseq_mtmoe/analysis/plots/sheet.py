@@ -74,25 +74,26 @@ class Sheet:
         UserError: there is too much to draw.
     """
 
-    left = 0.85
-
     def __init__(
         self,
         columns: int,
         width: float,
         heights: Sequence[float],
         *,
+        left: float = 0.85,
         right: float = 0.2,
         top: float = 0.5,
+        bottom: float = 0.55,
         gap_x: float = 0.3,
         gap_y: float = 0.3,
         legend_entries: int = 0,
         notes: Sequence[str] = (),
     ) -> None:
-        self.width, self.heights, self.gap_x, self.gap_y = width, list(heights), gap_x, gap_y
+        self.left, self.width, self.heights = left, width, list(heights)
+        self.gap_x, self.gap_y = gap_x, gap_y
         total_width = max(5.0, self.left + columns * width + (columns - 1) * gap_x + right)
         lines = [line for note in notes for line in textwrap.wrap(note, int(total_width * 16))]
-        bottom = 0.55 + 0.15 * len(lines)
+        bottom += 0.15 * len(lines)
         self.legend_columns = max(1, int(total_width / 1.6))
         self.top = top + 0.18 * -(-legend_entries // self.legend_columns)
         self.size = (total_width, self.top + sum(heights) + (len(heights) - 1) * gap_y + bottom)

@@ -75,7 +75,7 @@ def announce(
     if not run_log.has_begun:
         _warn_of_long_epochs(plan, epoch)
     del options["exceeds_pass"], options["virtual_data_size"], options["sampling_weights"]
-    run_log.begin(sizes=dict(zip(names, plan.sizes, strict=True)), **run, **options)
+    run_log.begin(sizes=dict(zip(names, plan.sizes, strict=True)), **run, **options, seed=plan.seed)
     shares = dict(zip(names, plan.probabilities(epoch).tolist(), strict=True))
     temperature = plan.temperature(epoch)
     run_log.sampling(epoch, plan.start_of(epoch).update, temperature, shares)

@@ -17,7 +17,8 @@ EVENTS = [
     {"event": "run", "sizes": {"en-de": 70, "en-lv": 30}, "task_ids": "target", "task_names": ["de", "lv"]},
     {"event": "sampling", "epoch": 1, "temperature": None, "probabilities": {"en-de": 0.7, "en-lv": 0.3}},
     {"event": "valid", "epoch": 1, "update": 10, "minutes": 0.5, "subset": "valid", "all": {"ppl": 12.0},
-     "tiers": {"high": {"ppl": 9.0}, "low": {"ppl": 20.0}}},
+     "tiers": {"high": {"ppl": 9.0}, "low": {"ppl": 20.0}}, "tasks": {"cola": {"loss": 0.5, "matthews": -2.0}},
+     "groups": {"all": {"mean": -2.0}}},
     {"event": "experts", "epoch": 1, "update": 10, "subset": "valid", "task_names": ["de", "lv"],
      "layers": {"enc.1": [[3, 1], [1, 3]]}},
     {"event": "sparsified", "update": 10, "num_experts": 2},
@@ -32,12 +33,14 @@ LOG = b"\n".join(LINES) + b"\n"
 FIELDS = [
     ("run", "sizes"), ("run", "task_ids"), ("sampling", "epoch"), ("sampling", "temperature"),
     ("sampling", "probabilities"), ("valid", "update"), ("valid", "minutes"), ("valid", "subset"), ("valid", "tiers"),
-    ("valid", "all"), ("experts", "update"), ("experts", "task_names"), ("experts", "layers"), ("sparsified", "update"),
+    ("valid", "all"), ("valid", "tasks"), ("valid", "groups"), ("experts", "update"), ("experts", "task_names"),
+    ("experts", "layers"), ("sparsified", "update"),
 ]  # fmt: skip
 WRONG = [
     "x", "\ud800", True, -1, 0.5, 10**400, [], [1], [[1]], {}, {"en-de": "x"}, {"en-de": -1}, {"en-de": 10**400},
     {"en-de": {}}, {"high": {"ppl": "x"}}, {"high": {"ppl": [1]}}, {"ppl": -3}, {"enc.1": [[1, "x"]]},
     {"enc.1": [[-1, 2], [3, 4]]}, {"enc.1": [1, 2]}, {"enc.1": {}}, {"\ud800": 1}, ["de", 3], None,
+    {"rte": {"loss": 1, "accuracy": "x"}}, {"rte": {"accuracy": [1]}}, {"rte": {"accuracy": 10**400}},
 ]  # fmt: skip
 
 
@@ -51,6 +54,7 @@ def draw(run):
     figures = [plots.sampling_figure([run])] if run.sampling.epochs else []
     figures += [plots.experts_figure([run])] if run.experts.layers else []
     figures += [plots.perplexity_figure([run])] if run.perplexity.groups else []
+    figures += [plots.metrics_figure([run])] if run.metrics.sets else []
     for figure in figures:
         figure.canvas.draw()
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fairseq_mtmoe.analysis import plots
+from fairseq_mtmoe.analysis.gates import TaskGates
 from fairseq_mtmoe.analysis.plots import experts, perplexity, sheet
-from fairseq_mtmoe.analysis.series import ExpertSeries, PerplexitySeries, Run, SamplingSeries
+from fairseq_mtmoe.analysis.series import ExpertSeries, MetricSeries, PerplexitySeries, Run, SamplingSeries
 
 
 def make_run(name="run", pairs=3, epochs=4, num_experts=4, sparsified_at=None, layers=("encoder.layers.1",)):
@@ -227,3 +228,82 @@ def test_runs_without_numbers_still_give_a_picture():
     run.perplexity.groups["all"][:] = [math.nan] * 4
     run.perplexity.groups["low"][:] = [math.nan] * 4
     assert plots.perplexity_figure([run]).axes
+
+
+# ---- a benchmark's ----
+
+
+def benchmark_run(name="run", tasks=("cola", "rte", "sst2"), epochs=4):
+    run = make_run(name, pairs=len(tasks), epochs=epochs)
+    shares = {layer: dict(zip(tasks, rows.values(), strict=True)) for layer, rows in run.experts.shares.items()}
+    values = {task: [50.0 + place + 3 * epoch for epoch in range(epochs)] for place, task in enumerate(tasks)}
+    return dataclasses.replace(
+        run,
+        experts=dataclasses.replace(run.experts, tasks=list(tasks), shares=shares, subset="valid"),
+        data=dict(zip(tasks, run.data.values(), strict=True)),
+        metrics=MetricSeries(run.experts.updates, run.perplexity.minutes, values,
+                             dict.fromkeys(tasks, "accuracy"), {"small": values[tasks[0]], "all": values[tasks[1]]}),
+    )  # fmt: skip
+
+
+def test_a_benchmarks_pictures_speak_of_tasks():
+    run = benchmark_run(tasks=tuple("abcdefgh"))
+    figure = plots.experts_figure([run])
+    assert figure.texts[0].get_text() == "Which experts a task's tokens go to"
+    assert "the tokens of the task's validation examples (valid)" in " ".join(figure.texts[1].get_text().split())
+    assert [axes.get_ylabel().split("\n")[0] for axes in figure.axes] == list("abcdefgh")  # all, as they are few
+    assert plots.sampling_figure([run]).texts[0].get_text() == "How often each task is drawn"
+    many = benchmark_run(tasks=tuple("abcdefghijkl"))
+    assert experts.default_tasks(many) == list("abcdehijkl")
+
+
+def test_metrics_of_one_run_are_lines_with_their_last_values():
+    run = benchmark_run()
+    (axes,) = plots.metrics_figure([run]).axes
+    wanted = {**run.metrics.sets, **run.metrics.averages}
+    assert lines(axes) == {name: (run.metrics.updates, values) for name, values in wanted.items()}
+    labels = {text.get_text() for text in axes.texts}
+    assert labels == {"cola, accuracy 59.0", "rte, accuracy 60.0", "sst2, accuracy 61.0", "Small 59.0", "All 60.0"}
+
+
+def test_metrics_of_several_runs_have_a_panel_per_task():
+    runs = [benchmark_run("tag"), benchmark_run("dense", epochs=3)]
+    figure = plots.metrics_figure(runs, over="minutes")
+    assert [axes.get_title("left") for axes in figure.axes] == [
+        *(f"{task}, accuracy" for task in ("cola", "rte", "sst2")), "Small", "All",
+    ]  # fmt: skip
+    assert lines(figure.axes[1]) == {run.name: (run.metrics.minutes, run.metrics.sets["rte"]) for run in runs}
+
+
+def test_gates_are_alike_where_they_score_experts_alike():
+    """Whatever adds the same to all experts' scores does not count."""
+    draw = np.random.default_rng(3)
+    first, shift = draw.normal(size=(4, 6)), draw.normal(size=6)
+    gates = TaskGates(["a", "b", "c", "d"], {"layer": np.stack([first, 2 * first + shift, -first, np.ones((4, 6))])})
+    cosines = gates.similarities()["layer"]
+    np.testing.assert_allclose(cosines[:3, :3], [[1, 1, -1], [1, 1, -1], [-1, -1, 1]], atol=1e-12)
+    assert np.isnan(cosines[3]).all()
+
+
+def test_gates_of_one_run_have_a_panel_per_layer_and_their_mean():
+    draw = np.random.default_rng(3)
+    gates = TaskGates(["cola", "rte", "sst2"], {f"encoder.layers.{n}": draw.normal(size=(3, 4, 8)) for n in range(4)})
+    figure = plots.gates_figure({"run": gates})
+    assert [axes.get_title() for axes in figure.axes] == ["all layers", *gates.weights]
+    mean = np.mean(list(gates.similarities().values()), axis=0)
+    drawn = figure.axes[0].get_images()[0].get_array()
+    np.testing.assert_allclose(drawn[~np.eye(3, dtype=bool)], mean[~np.eye(3, dtype=bool)])
+    assert f"{mean[0, 1]:.2f}".replace("0.", ".").replace("-", "−") in [t.get_text() for t in figure.axes[0].texts]
+    figure.canvas.draw()
+    for text in figure.texts:
+        assert text.get_window_extent().x0 >= 0 and text.get_window_extent().y0 >= 0
+    assert figure.axes[-1].get_tightbbox().y0 >= figure.texts[1].get_window_extent().y1
+
+
+def test_gates_of_several_runs_have_a_panel_each():
+    draw = np.random.default_rng(3)
+    runs = {name: TaskGates(list(tasks), {"a": draw.normal(size=(len(tasks), 4, 8))})
+            for name, tasks in (("one", "abc"), ("two", "abcd"))}  # fmt: skip
+    figure = plots.gates_figure(runs)
+    assert [axes.get_title() for axes in figure.axes] == ["one", "two"]
+    assert [len(axes.get_xticklabels()) for axes in figure.axes] == [3, 4]

@@ -7,6 +7,7 @@ from fairseq_mtmoe.analysis.series import (
     by_resource,
     data_shares,
     expert_series,
+    metric_series,
     moments,
     perplexity_series,
     read_run,
@@ -50,6 +51,25 @@ def test_perplexity_has_the_tiers_that_occur_and_the_first_subset_only():
     assert series.groups["low"][0] == 30.0 and math.isnan(series.groups["low"][1])
 
 
+def validated(update, tasks, **means):
+    groups = {name: {"mean": mean} for name, mean in means.items()}
+    return {"event": "valid", "update": update, "minutes": 1.5, "subset": "valid", "tasks": tasks, "groups": groups}
+
+
+def test_metrics_are_by_set_and_average_without_losses():
+    log = [
+        validated(10, {"cola": {"loss": 0.6, "matthews": -3.0}}, small=-3.0, mnli_mean=1.0, all=-3.0),
+        {**validated(10, {"cola": {"matthews": 9.0}}), "subset": "test"},
+        validated(20, {"cola": {"loss": 0.5, "matthews": 30.0}, "rte": {"loss": 0.7, "accuracy": None}}, all=30.0),
+    ]
+    series = metric_series(log)
+    assert (series.updates, series.minutes) == ([10, 20], [1.5, 1.5])
+    assert series.metrics == {"cola": "matthews", "rte": "accuracy"}
+    assert series.sets["cola"] == [-3.0, 30.0] and all(map(math.isnan, series.sets["rte"]))
+    assert list(series.averages) == ["small", "all"] and series.averages["all"] == [-3.0, 30.0]
+    assert metric_series([valid(10, low=30.0, all=20.0)]).sets == {}
+
+
 def test_expert_shares_are_counts_divided_by_their_sum():
     series = expert_series([
         experts(10, ["de", "lv", "en"], enc=[[1, 3], [0, 0], [0, 0]], one=[[5, 5]]),
@@ -77,6 +97,8 @@ def test_resources_are_shares_of_the_training_sentences():
     assert data_shares([{**run, "task_ids": "source"}]) == {"en": 0.75, "de": 0.25}
     assert data_shares([{**run, "task_ids": "pair"}]) == {"en-lv": 0.25, "en-fr": 0.5, "de-fr": 0.25}
     assert data_shares([{"event": "run"}]) == {}
+    tasks = {"event": "run", "sizes": {"cola": 300, "rte": 100}, "task_names": ["rte", "cola"]}
+    assert data_shares([tasks]) == {"cola": 0.75, "rte": 0.25}
     assert data_shares([{"event": "run", "sizes": {"en-de": 0}}]) == {"de": 0.0}
     assert by_resource(["en", "lv", "xx", "fr"], data_shares([run])) == ["fr", "lv", "en", "xx"]
 

@@ -3,11 +3,12 @@
 import sys
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 import fairseq_mtmoe.analysis
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
-from fairseq_mtmoe.cli.plot import command, read_runs
+from fairseq_mtmoe.cli.plot import command, read_runs, task_gates
 from fairseq_mtmoe.errors import UserError
 
 
@@ -19,6 +20,25 @@ def write_log(folder, sparse=True, epochs=3):
         log.write("valid", update=epoch * 10, minutes=1.0, subset="valid", tiers=groups, all={"ppl": 12.0 / epoch})
         if sparse:
             log.write("experts", update=epoch * 10, task_names=["de", "lv"], layers={"enc.1": [[3, 1], [1, 3]]})
+    return folder
+
+
+def write_benchmark(folder, checkpoint=True):
+    """A run of `--task glue` with a task gate in each of two blocks."""
+    log = RunLog(folder / FILE_NAME)
+    log.write("run", sizes={"cola": 300, "rte": 100}, task_names=["cola", "rte"])
+    log.write("sampling", epoch=1, temperature=None, probabilities={"cola": 0.75, "rte": 0.25})
+    for update in (10, 20):
+        tasks = {"cola": {"loss": 0.5, "matthews": float(update)}, "rte": {"loss": 0.5, "accuracy": 60.0}}
+        log.write("valid", update=update, minutes=1.0, subset="valid", tasks=tasks, groups={"all": {"mean": 40.0}},
+                  all={"loss": 0.5})  # fmt: skip
+        log.write("experts", update=update, task_names=["cola", "rte"], layers={"encoder.layers.0": [[3, 1], [1, 3]]})
+    if checkpoint:
+        gates = {f"encoder.layers.{n}.moe.gate.weight": torch.randn(2, 4, 8) for n in range(2)}
+        cfg = {"model": {"_name": "mt_tag", "task_names": "cola,rte"}}
+        torch.save(
+            {"cfg": cfg, "model": {**gates, "heads.cola.weight": torch.zeros(2, 8)}}, folder / "checkpoint_last.pt"
+        )
     return folder
 
 
@@ -93,3 +113,26 @@ def test_a_folder_without_a_log_and_a_log_without_numbers(tmp_path):
 def test_labels_must_be_as_many_as_runs(tmp_path):
     with pytest.raises(UserError, match="`--labels` must be 1 names"):
         plot(write_log(tmp_path / "run"), "--labels", "a,b")
+
+
+def test_a_benchmark_has_metrics_and_gates_in_the_place_of_perplexity(tmp_path):
+    run = write_benchmark(tmp_path / "run")
+    names = ("sampling", "experts", "metrics", "gates")
+    assert plot(run, "--tasks", "rte").output.splitlines() == [f"{name}: {run}/plots/{name}.png" for name in names]
+    with pytest.raises(UserError, match="`--langs` must be some of cola, rte"):
+        plot(run, "--tasks", "mnli")
+
+
+def test_gates_are_read_from_the_best_checkpoint_by_block(tmp_path):
+    run = write_benchmark(tmp_path / "run")
+    gates = task_gates(run)
+    assert gates.tasks == ["cola", "rte"] and list(gates.weights) == ["encoder.layers.0", "encoder.layers.1"]
+    best = {"cfg": {"model": {"task_names": ""}}, "model": {"encoder.layers.0.moe.gate.weight": torch.zeros(4, 8)}}
+    torch.save(best, run / "checkpoint_best.pt")
+    assert task_gates(run) is None  # one gate for all
+    (run / "checkpoint_best.pt").write_bytes(b"no checkpoint")
+    assert task_gates(run) is None
+
+
+def test_without_a_checkpoint_there_are_no_gates(tmp_path):
+    assert "gates" not in plot(write_benchmark(tmp_path / "run", checkpoint=False)).output
