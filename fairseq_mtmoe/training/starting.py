@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from torch.multiprocessing.spawn import spawn
 
@@ -89,6 +90,7 @@ def deciding(original: Callable[..., Any]) -> Callable[..., Any]:
             options.distributed_init_method = _local_address(options)
         distributed_utils.infer_init_method(options)  # under SLURM each process has learnt its rank then
         if signals.is_training(main):
+            _forget_the_run_before(main)
             _refuse_before_building(cfg)
         if spawned:
             return _spawn(cfg, main, {**kwargs, "start_rank": 0}, spawned)
@@ -110,6 +112,13 @@ def _decided(cfg: Any) -> int:
         if name in options:
             options[name] = value
     return start.spawn_on_cpus
+
+
+def _forget_the_run_before(main: Any) -> None:
+    """hydra's `--multirun` trains several runs in one process, and fairseq keeps a run's best loss on its functions."""
+    for function in (checkpoint_utils.save_checkpoint, main.__globals__["should_stop_early"]):
+        for name in ("best", "num_runs"):
+            vars(function).pop(name, None)
 
 
 def _refuse_before_building(cfg: Any) -> None:

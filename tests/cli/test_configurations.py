@@ -15,6 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe import register
+from tests.helpers.benchmark import make_benchmark, make_encoder
 from tests.helpers.commands import PLUGIN, REPOSITORY, run
 from tests.helpers.models import stub_task
 
@@ -35,11 +36,11 @@ def from_command_line(arguments):
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, input_args=shlex.split(arguments)))
 
 
-def from_configuration(name, *overrides):
+def from_configuration(name, *overrides, system="base_sparse"):
     register()
     GlobalHydra.instance().clear()
     # fairseq asks for hydra's behaviour of version 1.1; what this sets holds for the whole process.
-    with initialize_config_dir(str(REPOSITORY / "configs" / "base_sparse"), version_base="1.1"):
+    with initialize_config_dir(str(REPOSITORY / "configs" / system), version_base="1.1"):
         hydra_init("config")
         cfg = compose(config_name=name, overrides=["common.user_dir=fairseq_mtmoe", *overrides])
     with open_dict(cfg):
@@ -74,15 +75,84 @@ def test_configuration_equals_command_line(name):
     }[name]
     command = from_command_line(f"DATA --arch base_moe_{name} --save-dir runs/{name}{langs} {COMMON}")
     configuration = from_configuration(name, "task.data=DATA")
-    for group in ("task", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset", "checkpoint"):
-        expected, given = plain(command[group]), plain(configuration[group])
-        differing = {key: (expected[key], given.get(key)) for key in expected if expected[key] != given.get(key)}
-        assert not {key: values for key, values in differing.items() if key != "dataset_impl"}, group
+    assert {key for _, key in differing(command, configuration, GROUPS)} <= {"dataset_impl"}
     assert command.common.seed == configuration.common.seed
     expert_options = ("num_experts", "expert_gates", "expert_interval", "expert_combine", "dense_updates")
     assert [command.model[key] for key in expert_options] == [configuration.model[key] for key in expert_options]
     assert command.model.encoder_normalize_before == configuration.model.encoder_normalize_before
     assert shapes(command) == shapes(configuration)
+
+
+GROUPS = ("task", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset", "checkpoint")
+
+
+def differing(command, configuration, groups):
+    """The keys of these groups in which two configurations differ, with both values."""
+    values = [(group, plain(command[group]), plain(configuration[group])) for group in groups]
+    return {
+        (group, key): (expected[key], given.get(key))
+        for group, expected, given in values
+        for key in expected
+        if expected[key] != given.get(key)
+    }
+
+
+# As `train` of examples/glue/stages.sh has them.
+STAGE = (
+    "DATA --user-dir fairseq_mtmoe --task glue --arch mt_tag --criterion multitask --optimizer fused_adam"
+    " --adam-betas (0.9,0.999) --clip-norm 1 --lr 5e-5 --lr-scheduler polynomial_decay --best-checkpoint-metric all"
+    " --maximize-best-checkpoint-metric --no-epoch-checkpoints"
+)
+STAGES = {
+    "mixture": (
+        "--init-encoder ENCODER --batch-size 128 --max-update 30000 --total-num-update 30000 --warmup-updates 3000"
+        " --save-dir runs/glue/mt_tag-lr5e-05-seed1",
+        ("task.init_encoder=ENCODER",),
+    ),
+    "fine_tune": (
+        "--glue-tasks rte --finetune-from-model LAST --batch-size 32 --max-update 779 --total-num-update 779"
+        " --warmup-updates 78 --train-share 0.1 --reuse-gate mnli --save-dir runs/glue/rte-mt_tag-lr5e-05-seed1",
+        (
+            *("task.glue_tasks=rte", "checkpoint.finetune_from_model=LAST", "task.train_share=0.1"),
+            "+model.reuse_gate=mnli",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_equals_the_command_line(name):
+    register()
+    arguments, overrides = STAGES[name]
+    command = from_command_line(f"{STAGE} {arguments}")
+    configuration = from_configuration(name, "task.data=DATA", *overrides, system="mt_tag")
+    assert differing(command, configuration, GROUPS) == {}
+    experts = ("num_experts", "expert_gates", "expert_interval", "reuse_gate", "dropout")
+    assert [command.model[key] for key in experts] == [configuration.model[key] for key in experts]
+
+
+@pytest.mark.slow
+def test_seeds_and_learning_rates_one_after_the_other(tmp_path):
+    """`--multirun`: each run is what it is alone, in a folder of its own."""
+    make_benchmark(tmp_path, {"train": 40, "dev": 8})
+    make_encoder(tmp_path / "encoder.pt")
+    folder = tmp_path / "runs" / "${model._name}-lr${optimization.lr.0}-seed${common.seed}"
+    options = (
+        "--config-dir", REPOSITORY / "configs" / "mt_tag", "--config-name", "mixture", f"task.data={tmp_path}",
+        f"task.init_encoder={tmp_path / 'encoder.pt'}", "task.glue_tasks='cola,wic'", "task.max_positions=24",
+        "optimization.max_update=2", "common.cpu=true", f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}",
+        "dataset.batch_size=16", f"hydra.run.dir={tmp_path}", f"hydra.sweep.dir={tmp_path}",
+    )  # fmt: skip
+    run("fairseq-hydra-train", "--multirun", *options, "common.seed=1,2", f"checkpoint.save_dir='{folder}'")
+    run("fairseq-hydra-train", *options, "common.seed=2", f"checkpoint.save_dir='{tmp_path / 'alone'}'")
+    names = ("runs/mt_tag-lr5e-05-seed1", "runs/mt_tag-lr5e-05-seed2", "alone")
+    saved = [torch.load(tmp_path / name / "checkpoint_last.pt") for name in names]
+    first, second, alone = (state["model"] for state in saved)
+    assert [key for key in alone if not torch.equal(second[key], alone[key])] == []
+    assert [key for key in alone if not torch.equal(first[key], alone[key])] != []
+    best = [state["extra_state"]["best"] for state in saved]
+    assert best[0] > best[1] == best[2], "the first must be better, or it cannot keep the second from saving its best"
+    assert all((tmp_path / name / "checkpoint_best.pt").exists() for name in names)
 
 
 # The paper's, and fairseq's where the paper says nothing: blocks of each stack, width, inner size, heads, layer norms

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq import checkpoint_utils
 from fairseq.dataclass.configs import CheckpointConfig, DistributedTrainingConfig, FairseqConfig
 from fairseq_cli import train
 from omegaconf import OmegaConf
@@ -141,3 +142,17 @@ def test_of_processes_under_slurm_the_first_alone_tries_whether_it_can_save(monk
         )
         deciding(lambda cfg, main: None)(OmegaConf.structured(cfg), train.main)
         assert (tmp_path / f"run{rank}").is_dir() == (rank == 0)
+
+
+def test_a_run_remembers_nothing_of_the_one_before_in_its_process(tmp_path, monkeypatch):
+    """As under hydra's `--multirun`; else only a better run than that would have a best checkpoint."""
+    monkeypatch.setattr(joining, "distributed_main", lambda i, main, cfg, kwargs: None)
+    functions = checkpoint_utils.save_checkpoint, train.should_stop_early
+    for function in functions:
+        function.best, function.num_runs = 99.0, 3
+    cfg = FairseqConfig(
+        distributed_training=DistributedTrainingConfig(distributed_world_size=2, distributed_init_method=ADDRESS),
+        checkpoint=CheckpointConfig(save_dir=str(tmp_path)),
+    )
+    deciding(lambda cfg, main: None)(OmegaConf.structured(cfg), train.main)
+    assert [vars(function).keys() & {"best", "num_runs"} for function in functions] == [set(), set()]

@@ -1,0 +1,56 @@
+"""`examples/glue`: scripts that bash understands, with the right sizes, one of which runs through."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from fairseq_mtmoe.data.nlu.table import load_tables
+from tests.helpers.benchmark import make_benchmark, make_encoder
+from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
+
+FOLDER = REPOSITORY / "examples" / "glue"
+SCRIPTS = sorted(path for path in FOLDER.glob("*.sh") if path.name != "stages.sh")
+
+
+@pytest.mark.parametrize("script", sorted(REPOSITORY.glob("examples/**/*.sh")), ids=lambda path: path.name)
+def test_bash_understands_it(script):
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_the_readme_names_every_script():
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+\.sh)`", text, re.MULTILINE)) == {path.name for path in SCRIPTS}
+
+
+def test_the_sizes_of_tasks_are_those_of_the_table():
+    text = (FOLDER / "stages.sh").read_text(encoding="utf-8")
+    sizes = {name: int(count) for name, count in re.findall(r"\[(\w+)\]=(\d+)", text)}
+    rows = load_tables()
+    assert sizes == {name: rows[name].splits["train"][0].count for name in sizes}
+    lists = [re.findall(r"(?:TASKS|CLEAN|NEW|MORE):-([\w,=]+)", path.read_text(encoding="utf-8")) for path in SCRIPTS]
+    named = {
+        name
+        for found in [*lists, re.findall(r"TASKS:-([\w,]+)", text)]
+        for one in found
+        for name in re.split("[,=]", one)
+    }
+    assert named == set(sizes) - {"sick"}
+
+
+@pytest.mark.slow
+def test_few_examples_of_a_new_task(tmp_path):
+    """From nothing to the table: a mixture, its gate in a new task with a tenth of the examples, scores."""
+    make_benchmark(tmp_path, {"train": 300, "dev": 20})
+    make_encoder(tmp_path / "tiny.pt")
+    environment = {
+        **ENVIRONMENT, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY), "GLUE_DIR": str(tmp_path),
+        "ENCODER": str(tmp_path / "tiny.pt"), "RUNS": str(tmp_path / "runs"), "SEEDS": "1", "UPDATES": "2",
+        "TASKS": "cola,wic", "SYSTEMS": "mt_tag", "NEW": "rte=wic", "SHARES": "0.1",
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", FOLDER / "few_shot.sh", "--cpu", "--max-positions", "24"], cwd=REPOSITORY, env=environment,
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
