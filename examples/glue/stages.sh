@@ -27,7 +27,7 @@ train() {
         --criterion multitask --batch-size "$4" --optimizer fused_adam --adam-betas '(0.9,0.999)' --clip-norm 1 \
         --lr "${LR:-5e-5}" --lr-scheduler polynomial_decay --max-update "$5" --total-num-update "$5" \
         --warmup-updates "$(($5 / 10))" --best-checkpoint-metric all --maximize-best-checkpoint-metric \
-        --no-epoch-checkpoints --log-format simple --log-interval 100 "${@:6}"
+        --no-epoch-checkpoints --log-format rich --log-interval 20 "${@:6}"
 }
 
 mixture() {
