@@ -1,5 +1,6 @@
 """`examples/glue`: scripts that bash understands, with the right sizes, one of which runs through."""
 
+import json
 import os
 import re
 import subprocess
@@ -54,3 +55,7 @@ def test_few_examples_of_a_new_task(tmp_path):
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    tuned = tmp_path / "runs" / "tiny" / "mt_tag_0.1-1" / "rte"
+    begun = json.loads((tuned / "mtmoe.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert begun["sizes"] == {"rte": 30} and json.loads((tuned / "scores.json").read_text(encoding="utf-8"))
+    assert all(name in done.stdout for name in ("single_task_0.1", "mt_tag_0.1"))
