@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Three commands do everything on a fresh machine: `make demo`, `make demo-glue` and `make test`.
 # Needed: Python 3.11 or 3.12 and a C++ compiler (fairseq builds extensions, about 2 minutes).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
@@ -13,7 +13,7 @@ KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/m
 SLOW_UNITS := backbones benchmarks checkpoints cli data/corpora evaluation models moe/test_compile.py sparsify training
 RUNS ?= runs
 
-.PHONY: help install wheelhouse demo demo-distributed test check test-kill lint coverage bench bench-check gpu-check clean
+.PHONY: help install wheelhouse demo demo-distributed demo-glue test check test-kill lint coverage bench bench-check gpu-check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ demo: $(INSTALLED)  ## train, sparsify and evaluate a sparse multilingual transl
 demo-distributed: $(INSTALLED)  ## train in 2 CPU processes, kill one, go on in 1, evaluate: under 5 minutes
 	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/translation/distributed/demo.sh
 
+demo-glue: $(INSTALLED)  ## train MT-TaG on four tasks of real text, and a new task with a reused gate: 8 minutes
+	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/glue/demo/demo.sh
+
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -95,4 +98,4 @@ gpu-check:  ## on a GPU: everything that only a GPU can show, into benchmarks/re
 	@PYTHONPATH="$(CURDIR)/benchmarks:$$PYTHONPATH" $(GPU_PYTHON) -m gpu_check --folder "$(RUNS)/gpu_check" $(PART)
 
 clean:  ## remove the set-up and the demo's runs
-	rm -rf $(VENV) $(RUNS)/catalogs $(RUNS)/distributed build fairseq_mtmoe/moe/assignment/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(RUNS)/catalogs $(RUNS)/distributed $(RUNS)/glue build fairseq_mtmoe/moe/assignment/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
