@@ -1,27 +1,177 @@
-"""`make demo-glue` at a reduced size: its own tasks, and the commands of its script, with a tiny encoder."""
+"""`make demo-glue` at a reduced size: its own tasks, and the commands of its script with a tiny encoder."""
 
 import csv
+import importlib
 import json
 import os
+import random
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from fairseq_mtmoe.data.nlu.reading import read_split
+from fairseq_mtmoe.data.nlu.table import Kind, chosen_rows, load_tables
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.benchmark import make_encoder
-from tests.helpers.commands import REPOSITORY, run
+from tests.helpers.commands import ENVIRONMENT, REPOSITORY, run
 
 DEMO = REPOSITORY / "examples/glue/demo"
-sys.path.insert(0, str(DEMO))
+TRAIN = {"word_order": 120, "same_text": 120, "nearness": 30, "next_sentence": 30, "function_name": 12}
+LIBRARIES = ("--libraries", "joblib,sphinx")
 
-import docstrings  # noqa: E402
-import make_tasks  # noqa: E402
+DOCSTRING = """Return the *nearest* node of :class:`~networkx.Graph` ``G``.
 
-sys.path.remove(str(DEMO))
+    The distance is that of `metric`, e.g. The usual one. It is computed for all nodes of the graph at once.
 
-SHIM = f"""#!{sys.executable}
+        nearest(G, 3) is an indented example of this function.
+
+    >>> The code in this line is no sentence of the text.
+
+    Parameters
+    ----------
+    G : a graph, which is described in a section of its own.
+    """
+
+RECORD = f"""#!{sys.executable}
 import json, os, sys
 print(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]), file=open(os.environ["CALLS"], "a"))
 """
+
+
+@pytest.fixture(scope="module")
+def maker():
+    """The module `make_tasks`, which like its neighbour is of no package."""
+    sys.path.insert(0, str(DEMO))
+    try:
+        return importlib.import_module("make_tasks")
+    finally:
+        sys.path.remove(str(DEMO))
+
+
+def make(maker, out, *options):
+    maker.command.main([str(out), *map(str, options)], standalone_mode=False)
+
+
+@pytest.fixture(scope="module")
+def data(maker, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("glue_demo") / "glue" / "data"
+    make(maker, folder, *LIBRARIES, "--size", 120)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return chosen_rows(load_tables([DEMO / "tasks.yaml"]), tuple(TRAIN))
+
+
+def records(path):
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open() as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def texts(data, split):
+    """The sentences of all tasks' files of a split, a sentence with exchanged words as the set of its words."""
+    fields = ("sentence", "sentence1", "sentence2", "premise", "choice1", "choice2")
+    files = list(data.glob(f"*/{split}.*"))
+    assert len(files) == len(TRAIN)
+    return {" ".join(sorted(r[f].split())) for path in files for r in records(path) for f in fields if f in r}
+
+
+def test_sentences_are_a_docstrings_prose(maker):
+    assert sys.modules["docstrings"].sentences_of(DOCSTRING) == [
+        "Return the nearest node of Graph G.",
+        "The distance is that of metric, e.g. The usual one.",
+        "It is computed for all nodes of the graph at once.",
+    ]
+
+
+def test_two_different_words_are_exchanged_neither_first_nor_last(maker):
+    words = ["The", "graph,", "and", "the", "edges", "of", "the", "graph", "are", "new."]
+    found = set()
+    for seed in range(200):
+        other = maker.exchanged(" ".join(words), random.Random(seed)).split()
+        moved = [n for n, (a, b) in enumerate(zip(words, other, strict=True)) if a != b]
+        assert len(moved) == 2 and sorted(other) == sorted(words)
+        found |= {tuple(moved)}
+    assert {n for pair in found for n in pair} == set(range(1, 9))
+    assert not found & {(1, 7), (3, 6)}  # "graph," and "graph", "the" and "the"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("train_test_split", "train test split"), ("HTTPResponseBase", "http response base"), ("_fit2d", "fit d")],
+)
+def test_the_words_of_a_name(maker, name, words):
+    assert " ".join(maker.words_of(name)) == words
+
+
+def test_files_are_what_the_table_says(data, rows):
+    for name, row in rows.items():
+        read = {split: read_split(data, row, split, labelled=split != "test") for split in ("train", "valid", "test")}
+        assert {split: len(examples) for split, examples in read.items()} == {
+            "train": TRAIN[name],
+            "valid": 12,
+            "test": 8,
+        }
+        assert not any("label" in record or "score" in record for record in records(next((data / name).glob("test.*"))))
+        labels = [example.label for example in read["train"]]
+        if row.kind is not Kind.regression:
+            assert sum(labels) == len(labels) / 2
+            assert labels != labels[:2] * (len(labels) // 2)  # in turn: a number would tell the label
+        else:
+            assert set(labels) == {0, 1, 2, 3}
+
+
+def test_no_text_of_one_split_is_in_another(data):
+    train, valid, test = (texts(data, split) for split in ("train", "valid", "test"))
+    assert min(map(len, (train, valid, test))) > 30
+    assert not train & valid and not train & test and not valid & test
+
+
+def test_it_is_made_once_and_the_same_again(maker, data, tmp_path, capsys):
+    make(maker, data)
+    assert capsys.readouterr().out == f"{data} is there already\n"
+    make(maker, tmp_path / "again", *LIBRARIES, "--size", 120)
+    files = [path.relative_to(data) for path in data.glob("*/*.*")]
+    assert len(files) == 15
+    assert [file for file in files if (tmp_path / "again" / file).read_bytes() != (data / file).read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--libraries", "click"), "`--libraries` must be two or more different packages, but is 'click' instead."),
+        (("--libraries", "click,no_such"), "`no_such` must be an installed package, but is not"),
+        (("--libraries", "click,rich", "--size", 5000), "docstrings for each split of `--size`, but is"),
+    ],
+)
+def test_what_it_cannot_be_made_of_is_a_sentence(maker, options, sentence, tmp_path):
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        make(maker, tmp_path / "data", *options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_its_commands_run_one_after_the_other(data, tmp_path):
+    """Each that the script calls, in its order, with a tiny encoder and two updates."""
+    runs = data.parents[1]
+    make_encoder(runs / "glue" / "encoder.pt")
+    for name in ("python", "mtmoe", "fairseq-train", "fairseq-validate"):
+        (tmp_path / name).write_text(RECORD)
+        (tmp_path / name).chmod(0o755)
+    calls = tmp_path / "calls"
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environment = {**ENVIRONMENT, "PATH": path, "RUNS": str(runs), "CALLS": str(calls)}
+    subprocess.run(["bash", DEMO / "demo.sh"], cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+    commands = [json.loads(line) for line in calls.read_text().splitlines()]
+    assert commands[0] == ["python", "examples/glue/demo/make_tasks.py", str(data)]
+    tiny = ("--max-update", 2, "--max-positions", 24, "--virtual-epoch-size", 64)
+    for command, *arguments in commands[1:]:
+        own = tiny if command == "fairseq-train" else ()
+        run(command, *(argument.removesuffix("_minilm") for argument in arguments), *own)
+    scores = json.loads((runs / "glue" / "mt_tag" / "scores" / "scores.json").read_text())
+    assert set(scores["tasks"]) == {"word_order", "same_text", "nearness", "next_sentence"}

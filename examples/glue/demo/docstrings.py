@@ -1,6 +1,6 @@
 """English from the docstrings of installed libraries: what functions, classes and modules say of themselves.
 
-Read from the source files; no library is imported. What is no prose (signatures, lists, examples, formulas) is left out.
+They are read from the source files, and no library is imported. What is no prose (lists, examples, …) is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairseq_mtmoe.errors import UserError
 
 SHORTEST, LONGEST = 6, 28  # words of a sentence
 LEFT_OUT = ("tests", "testing", "conftest.py", "_version.py", "externals", "_lib")  # tests, and other projects' code
-PROSE = re.compile(r"[A-Z][A-Za-z0-9 ,;:._='()/\"-]*[a-z0-9)]\.")
+PROSE = re.compile(r"[A-Z][A-Za-z0-9 ,;:._='()/\"-]*[A-Za-z0-9)]\.")
 ROLE = re.compile(r":[\w:]+:`([^`]*)`")
 UNDERLINE = re.compile(r"[-=~^]{3,}")
 END = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<!cf\.)(?<!vs\.)(?<=[.!?])\s+(?=[A-Z])")

@@ -54,9 +54,7 @@ def command(out: Path, libraries: str, size: int) -> None:
         click.echo(f"{split}: {len(descriptions)} docstrings of {len({d.part for d in descriptions})} subpackages")
 
 
-def examples_of(
-    task: str, descriptions: Sequence[Description], count: int, draw: random.Random
-) -> list[Example]:
+def examples_of(task: str, descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
     """A split of a task, in random order: labels come in turn before."""
     examples = TASKS[task](descriptions, count, draw)
     draw.shuffle(examples)
@@ -93,7 +91,8 @@ def drawn(pool: Sequence[Description], count: int, draw: random.Random, what: st
         UserError: there are fewer.
     """
     if len(pool) < count:
-        must_be("--libraries", f"packages with {count} docstrings {what} for a split of `--size`", len(pool))
+        number = f"{count} docstrings{what} for each split of `--size`"
+        must_be("--libraries", f"packages with {number}", f"{len(pool)} in one")
     return draw.sample(pool, count)
 
 
@@ -135,7 +134,7 @@ def same_text(descriptions: Sequence[Description], count: int, draw: random.Rand
     """Two sentences of one docstring, or of two docstrings of one library."""
     examples = []
     several = of_several(descriptions)
-    for number, description in enumerate(drawn(several, count, draw, "of several sentences")):
+    for number, description in enumerate(drawn(several, count, draw, " of several sentences")):
         is_same = number % 2 == 0
         second = draw.randrange(1, len(description.sentences))
         other = draw.choice(another(several, description, draw).sentences[1:])
@@ -178,7 +177,7 @@ def next_sentence(descriptions: Sequence[Description], count: int, draw: random.
     """Which of two sentences follows a third one: in COPA's manner."""
     examples = []
     several = of_several(descriptions)
-    for number, description in enumerate(drawn(several, count, draw, "of several sentences")):
+    for number, description in enumerate(drawn(several, count, draw, " of several sentences")):
         place, label = draw.randrange(1, len(description.sentences)), number % 2
         choices = [description.sentences[place], draw.choice(another(several, description, draw).sentences[1:])]
         first, second = reversed(choices) if label else choices
@@ -191,7 +190,7 @@ def function_name(descriptions: Sequence[Description], count: int, draw: random.
     """A name of several words and the first sentence of its docstring, or of another one of the library."""
     named = [description for description in descriptions if len(words_of(description.name)) > 1]
     examples = []
-    for number, description in enumerate(drawn(named, count, draw, "of names of several words")):
+    for number, description in enumerate(drawn(named, count, draw, " of names of several words")):
         is_own = number % 2 == 0
         shown = description if is_own else another(named, description, draw)
         name = " ".join(words_of(description.name))
