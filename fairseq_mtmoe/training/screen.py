@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ class Screen:
         self._task: TaskID | None = None
         self._last_line = time.monotonic()
         self._perplexities: dict[str, float] = {}
+        self._scores: dict[str, float] = {}
 
     def step(self, epoch: int, batches: int, left: int) -> None:
         """Called before each update.
@@ -106,22 +107,52 @@ class Screen:
 
     def show_validation(self, subset: str, stats: Mapping[str, Any]) -> None:
         """A table of what was validated: tasks, such as language pairs, groups of them, and all of it."""
-        found = {name.removesuffix("_ppl"): _number(stats[name]) for name in stats if name.endswith("_ppl")}
-        task = self.trainer.task if self.trainer is not None else None
-        named = [group.name for group in reversed(task.groups())] if isinstance(task, GroupsTasks) else []
-        alone = [name for name in found if name not in named]
         title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
-        table = Table(title=title, title_justify="left")
-        table.add_column()
-        for name in ("loss", "perplexity", "change"):
-            table.add_column(name, justify="right")
+        named = self._group_names()
+        scored = [name.removesuffix("_loss") for name in stats if name.endswith("_loss") and name != "best_loss"]
+        if scored and "ppl" not in stats:
+            self.console.print(self._score_table(title, stats, scored, named))
+        else:
+            self.console.print(self._perplexity_table(title, stats, named))
+        best = next((name for name in stats if name.startswith("best_")), None)
+        if best is not None:
+            self.console.print(f"best {best.removeprefix('best_')} so far {_shown(stats[best])}")
+
+    def _group_names(self) -> list[str]:
+        """Groups of tasks, from those with least data to those with most."""
+        task = self.trainer.task if self.trainer is not None else None
+        return [group.name for group in reversed(task.groups())] if isinstance(task, GroupsTasks) else []
+
+    def _perplexity_table(self, title: str, stats: Mapping[str, Any], named: Sequence[str]) -> Table:
+        found = [name.removesuffix("_ppl") for name in stats if name.endswith("_ppl")]
+        alone = [name for name in found if name not in named]
+        table = _table(title, "loss", "perplexity", "change")
         for section in (alone, [name for name in named if name in found]):
             for name in section:
                 self._add_row(table, name, f"{name}_", stats, end_section=name is section[-1])
         self._add_row(table, "all", "", stats, end_section=True)
-        self.console.print(table)
-        if "best_loss" in stats:
-            self.console.print(f"best loss so far {_shown(stats['best_loss'])}")
+        return table
+
+    def _score_table(self, title: str, stats: Mapping[str, Any], tasks: Sequence[str], named: Sequence[str]) -> Table:
+        """Of tasks with metrics, logged as `task_metric` beside the loss; a group's mean is logged by its name."""
+        table = _table(title, "loss", "metric", "score", "change")
+        for name in tasks:
+            key = next((key for key in stats if key.rpartition("_")[0] == name and key != f"{name}_loss"), None)
+            if key is not None:
+                metric, score = key.rpartition("_")[2], _number(stats[key])
+                changed = self._score_change(name, score)
+                table.add_row(
+                    name, _shown(stats[f"{name}_loss"]), metric, f"{score:.2f}", changed, end_section=name == tasks[-1]
+                )
+        for name in (name for name in named if name in stats):
+            score = _number(stats[name])
+            table.add_row(name, "", "mean", f"{score:.2f}", self._score_change(name, score))
+        return table
+
+    def _score_change(self, name: str, score: float) -> str:
+        before = self._scores.get(name)
+        self._scores[name] = score
+        return "" if before is None else f"{score - before:+.2f}"
 
     def _add_row(self, table: Table, name: str, prefix: str, stats: Mapping[str, Any], end_section: bool) -> None:
         loss, perplexity = stats.get(f"{prefix}loss"), stats.get(f"{prefix}ppl")
@@ -234,6 +265,15 @@ def with_screen(original: Callable[..., Any]) -> Callable[..., Any]:
 def is_rich(log_format: Any) -> bool:
     """Whether this is the value of `--log-format` for which this module is there."""
     return log_format is not None and str(log_format) == NAME
+
+
+def _table(title: str, *columns: str) -> Table:
+    """An empty one, with a column of names before those of numbers."""
+    table = Table(title=title, title_justify="left")
+    table.add_column()
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
 
 
 def _number(value: Any) -> float:

@@ -96,6 +96,26 @@ def test_a_validation_is_a_table_of_pairs_tiers_and_all_with_the_change(shown):
     assert "valid after 10 updates" in text() and "best loss so far 4.000" in text()
 
 
+def test_a_benchmarks_validation_is_a_table_of_metrics_and_means(shown):
+    own, text = shown
+    own.trainer.task = SimpleNamespace(groups=lambda: [SimpleNamespace(name=name) for name in ("small", "all")])
+    stats = {"loss": 0.5, "cola_loss": 0.75, "cola_matthews": 40.0, "mnli/mismatched_loss": 0.5}
+    stats |= {"mnli/mismatched_accuracy": 80.0, "all": 60.0, "num_updates": 10, "best_all": 60.0}
+    for change in (0.0, 2.5):
+        make_bar([0], epoch=1, prefix="valid on 'valid' subset").print(
+            {**stats, "cola_matthews": 40.0 + change, "all": 60.0 + change}, tag="valid"
+        )
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in text().splitlines() if "│" in line]
+    assert rows[0] == ["cola", "0.750", "matthews", "40.00", ""]
+    assert rows[1] == ["mnli/mismatched", "0.500", "accuracy", "80.00", ""]
+    assert rows[3:] == [
+        ["cola", "0.750", "matthews", "42.50", "+2.50"],
+        ["mnli/mismatched", "0.500", "accuracy", "80.00", "+0.00"],
+        ["all", "", "mean", "62.50", "+2.50"],
+    ]
+    assert "best all so far 60.000" in text()
+
+
 def test_other_formats_are_fairseqs(shown):
     assert type(progress_bar.progress_bar([0], log_format="simple")) is progress_bar.SimpleProgressBar
     assert (
