@@ -166,10 +166,12 @@ def test_its_commands_run_one_after_the_other(data, tmp_path):
     calls = tmp_path / "calls"
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     environment = {**ENVIRONMENT, "PATH": path, "RUNS": str(runs), "CALLS": str(calls)}
-    subprocess.run(["bash", DEMO / "demo.sh"], cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        ["bash", "examples/glue/demo/demo.sh"], cwd=REPOSITORY, env=environment, check=True, capture_output=True
+    )
     commands = [json.loads(line) for line in calls.read_text().splitlines()]
     assert commands[0] == ["python", "examples/glue/demo/make_tasks.py", str(data)]
-    tiny = ("--max-update", 2, "--max-positions", 24, "--virtual-epoch-size", 64)
+    tiny = ("--max-update", 2, "--max-positions", 12, "--virtual-epoch-size", 64)
     for command, *arguments in commands[1:]:
         own = tiny if command == "fairseq-train" else ()
         run(command, *(argument.removesuffix("_minilm") for argument in arguments), *own)

@@ -32,15 +32,11 @@ train mt_tag --init-encoder "$RUN/encoder.pt"
 validate mt_tag
 
 echo "== A new task with few examples: from that model, with the gate of a related task, and from the encoder alone."
-FEW=(--glue-tasks function_name --warmup-updates 6 --total-num-update 60 --max-update 60 --virtual-epoch-size 640)
+FEW=(--glue-tasks function_name --warmup-updates 4 --total-num-update 40 --max-update 40 --virtual-epoch-size 640)
 train new_task_reused_gate "${FEW[@]}" --finetune-from-model "$RUN/mt_tag/checkpoint_best.pt" --reuse-gate same_text
 validate new_task_reused_gate
 train new_task_alone "${FEW[@]}" --arch mt_dense_minilm --init-encoder "$RUN/encoder.pt"
 validate new_task_alone
-mtmoe compare "alone=$RUN/new_task_alone" "reused gate=$RUN/new_task_reused_gate"
-
-echo "== Predictions of the test examples, which have no labels."
-mtmoe predict "$DATA" --path "$RUN/mt_tag/checkpoint_best.pt" --out "$RUN/predictions" --cpu --overwrite
 
 echo "== Pictures."
 mtmoe plot "$RUN/mt_tag"

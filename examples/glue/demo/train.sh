@@ -12,6 +12,6 @@ exec fairseq-train "$RUN/data" --user-dir fairseq_mtmoe --save-dir "$RUN/$NAME" 
     --sampling-method temperature --sampling-temperature 2 --virtual-epoch-size 1280 \
     --arch mt_tag_minilm --criterion multitask --batch-size 32 \
     --optimizer fused_adam --adam-betas '(0.9,0.999)' --clip-norm 1 \
-    --lr 2e-4 --lr-scheduler polynomial_decay --warmup-updates 16 --total-num-update 160 --max-update 160 \
+    --lr 2e-4 --lr-scheduler polynomial_decay --warmup-updates 12 --total-num-update 120 --max-update 120 \
     --best-checkpoint-metric all --maximize-best-checkpoint-metric --no-epoch-checkpoints \
     --num-workers 0 --seed 1 --log-format rich --log-interval 10 "$@"
