@@ -12,6 +12,9 @@ KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/m
 # Unit tests that train or build models: a minute or more each.
 SLOW_UNITS := backbones benchmarks checkpoints cli data/corpora evaluation models moe/test_compile.py sparsify training
 RUNS ?= runs
+# A file's tests run in one process, which makes what they share once. Files come in their order, the longest first.
+WORKERS ?= 2
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install wheelhouse demo demo-distributed demo-glue test check test-kill lint coverage bench bench-check gpu-check clean
 
@@ -66,16 +69,16 @@ lint: $(INSTALLED)  ## style and types
 
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
 test: lint  ## every test (about 16 minutes on 2 cores)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(PYTEST)
 
 check: lint  ## style, types and the quick tests, for while you change something (about 2 minutes on 2 cores)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
+	$(PYTEST) -m 'not slow' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
 
 test-kill: $(INSTALLED)  ## kill small runs at 30 moments and resume them: a table in benchmarks/results/kills.md
 	PYTHONPATH=benchmarks OMP_NUM_THREADS=1 $(BIN)/python -m tests.kill.report --write
 
 coverage: $(INSTALLED)  ## the tests again, with the branches that they reach
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term-missing:skip-covered
+	$(PYTEST) --cov --cov-report=term-missing:skip-covered
 
 # What the benchmarks need besides.
 $(BENCH_INSTALLED): $(INSTALLED)

@@ -1,5 +1,6 @@
 """For every test: one thread, a CPU also where there are GPUs (unless asked), nothing of a user's environment."""
 
+import gc
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,6 +23,10 @@ def pytest_configure(config):
     if config.getoption("--device") != "cuda":
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
         os.environ.setdefault("TRITON_INTERPRET", "1")  # its kernels, too, on the CPU
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what the tests have imported is no garbage, and searching it for some takes a while
 
 
 @pytest.fixture(params=["CPU", "GPU", "GPU_WITH_GROUPED_MM"])

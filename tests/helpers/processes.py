@@ -17,6 +17,10 @@ from torch import distributed as dist
 
 SECONDS = 100  # ten times what a test takes on an idle machine
 
+# A server that has imported everything once forks each process: starting takes a moment, and tests are many.
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["tests.helpers.forked"])
+
 
 def run_processes(
     function: Callable[..., Any], world_size: int, *arguments: Any, seconds: float = SECONDS, joined: bool = True
@@ -27,15 +31,11 @@ def run_processes(
     process that fails fails the test, and so does silence after `seconds`; nothing is left running. Unless `joined` the
     function joins them itself.
     """
-    # A server that has imported everything once forks each process: starting takes a moment, and tests are many.
-    context = multiprocessing.get_context("forkserver")
-    # In this order the plugin is registered. The last is what torch imports at the first optimizer, in seconds.
-    context.set_forkserver_preload(["fairseq.trainer", "fairseq_mtmoe.moe", "torch._dynamo"])
-    results: Any = context.Queue()
+    results: Any = FORKED.Queue()
     with tempfile.TemporaryDirectory() as folder:
         address = f"file://{folder}/meeting" if joined else None
         processes = [
-            context.Process(target=_run, args=(function, rank, world_size, address, results, arguments), daemon=True)
+            FORKED.Process(target=_run, args=(function, rank, world_size, address, results, arguments), daemon=True)
             for rank in range(world_size)
         ]
         try:

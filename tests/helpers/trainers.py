@@ -7,31 +7,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from tests.helpers.commands import training_arguments
+from tests.helpers.training import configured
 
 
 def trainer_here(data: object, save_dir: object, *options: object, **changes: Any) -> Any:
     """What `fairseq-train` builds with these options; `changes` are made to the configuration, `common__bf16=True`."""
-    from fairseq import options as fairseq_options
     from fairseq import tasks, utils
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.logging import metrics
     from fairseq.trainer import Trainer
     from omegaconf import OmegaConf
 
-    from fairseq_mtmoe import register
-
-    register()
-    arguments = [str(option) for option in training_arguments(data, save_dir, *options)]
-    parser = fairseq_options.get_training_parser()
-    cfg = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, arguments))
+    cfg = configured(training_arguments(data, save_dir, *options))
     for name, value in changes.items():
         OmegaConf.update(cfg, name.replace("__", "."), value)
-    if dist.is_initialized():
-        cfg.distributed_training.distributed_world_size = dist.get_world_size()
-        cfg.distributed_training.distributed_rank = dist.get_rank()
     metrics.reset()
     utils.set_torch_seed(cfg.common.seed)
     task = tasks.setup_task(cfg.task)

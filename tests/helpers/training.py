@@ -32,23 +32,13 @@ def run_here(options: Iterable[object]) -> dict[str, Any]:
         `validations`: the losses of the validations, or what `--best-checkpoint-metric` names.
     """
     from fairseq import checkpoint_utils
-    from fairseq import options as fairseq_options
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.logging import metrics
 
-    from fairseq_mtmoe import register
-
-    register()
+    cfg = configured(options)
     from fairseq_cli import train
 
     from fairseq_mtmoe.training import signals
 
-    arguments = [str(option) for option in options]
-    parser = fairseq_options.get_training_parser()
-    cfg = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, arguments))
-    if dist.is_initialized():
-        cfg.distributed_training.distributed_world_size = dist.get_world_size()
-        cfg.distributed_training.distributed_rank = dist.get_rank()
     logging.disable(logging.INFO)
     result: dict[str, Any] = {"norms": [], "losses": [], "validations": []}
     metrics.reset()
@@ -56,6 +46,23 @@ def run_here(options: Iterable[object]) -> dict[str, Any]:
     with signals.watched(), _watched(result):
         train.main(cfg)
     return result
+
+
+def configured(options: Iterable[object]) -> Any:
+    """fairseq's configuration of these options of `fairseq-train` for the process of this rank."""
+    from fairseq import options as fairseq_options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    from fairseq_mtmoe import register
+
+    register()
+    parser = fairseq_options.get_training_parser()
+    arguments = fairseq_options.parse_args_and_arch(parser, [str(option) for option in options])
+    cfg = convert_namespace_to_omegaconf(arguments)
+    if dist.is_initialized():
+        cfg.distributed_training.distributed_world_size = dist.get_world_size()
+        cfg.distributed_training.distributed_rank = dist.get_rank()
+    return cfg
 
 
 @contextmanager

@@ -1,12 +1,12 @@
 """Commands without the seconds in which Python imports torch and fairseq: each is forked from a server that has them.
 
-There is a server for each command, which has imported what the command's script imports before it begins: a forked
-command is where a fresh one is then. The plugin is loaded by the command itself, at `--user-dir`. A server ends with
+The command's own script is imported by the forked process, and so is the plugin, at `--user-dir`. The server ends with
 the process that started it.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import json
 import logging
@@ -17,15 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-# What torch imports when it makes the first optimizer, in seconds.
-OF_OPTIMIZERS = "torch._dynamo"
-# mtmoe's commands import what they need when they run: nearly all need these.
-OF_MTMOE = ("torch", "fairseq.trainer", "fairseq.options", "sacrebleu", "scipy.stats")
+# What fairseq's scripts and nearly all of mtmoe's commands import, and what torch does when it makes the first
+# optimizer.
+IMPORTED = (
+    *("fairseq.trainer", "fairseq.options", "fairseq.quantization_utils"),
+    *("sacrebleu", "scipy.stats", "torch._dynamo"),
+)
+LOG_FIRST = ("mtmoe", "fairseq-train")  # they set up logging before they import fairseq, which does so too
 
 
 def run_forked(
@@ -67,7 +71,7 @@ class Forked:
             self._files[name].write_text(stdin if name == "in" else "", encoding="utf-8")
         *streams, code = map(str, self._files.values())
         process = dict(arguments=self._arguments, streams=streams, folder=str(folder), environment=environment)
-        server = _server(command)
+        server = _server()
         print(json.dumps(dict(process=process, before=before, code=code)), file=server.stdin, flush=True)
         answer = server.stdout.readline()
         assert answer, "the server of commands is gone"
@@ -102,24 +106,17 @@ class Forked:
 
 
 @cache
-def _server(command: str) -> Any:
-    return subprocess.Popen(
-        [sys.executable, __file__, command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def _server() -> Any:
+    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def serve(command: str) -> None:
+def serve() -> None:
     """Fork a process for each request, answered by its number, until nobody asks any more."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever an import prints is no answer
-    if command == "mtmoe":
-        for name in OF_MTMOE:
-            importlib.import_module(name)
-        logging.root.handlers.clear()  # an import's
-        logging.root.setLevel(logging.WARNING)
-    (entry,) = importlib.metadata.entry_points(group="console_scripts", name=command)
-    main = entry.load()
-    importlib.import_module(OF_OPTIMIZERS)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()  # else each command searches all of that for garbage, and takes it down at its end: half of its time
     codes: dict[int, str] = {}  # of each process that runs: the file for its exit code
     while True:
         if select.select([sys.stdin], [], [], 0.01 if codes else None)[0]:
@@ -131,6 +128,7 @@ def serve(command: str) -> None:
             os.setpgid(child, child)  # in both, whoever is first
             if not child:
                 become(**request["process"])
+                main = load(sys.argv[0])
                 exec(request["before"], {})
                 sys.exit(main())
             codes[child] = request["code"]
@@ -138,6 +136,16 @@ def serve(command: str) -> None:
         _write_codes(codes)
     for child in codes:
         os.killpg(child, signal.SIGKILL)
+
+
+def load(command: str) -> Callable[[], object]:
+    """Import an installed command's script; what it calls."""
+    if command in LOG_FIRST:
+        logging.root.handlers.clear()  # an import's
+        logging.root.setLevel(logging.WARNING)
+    (entry,) = importlib.metadata.entry_points(group="console_scripts", name=command)
+    main: Callable[[], object] = entry.load()
+    return main
 
 
 def _write_codes(codes: dict[int, str]) -> None:
@@ -163,4 +171,4 @@ def become(arguments: list[str], streams: list[str], folder: str, environment: d
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import signal
 import socket
 import time
@@ -18,6 +17,7 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import assemble, layout
 from fairseq_mtmoe.checkpoints.states import is_shared_part
 from tests.helpers.commands import training_arguments
+from tests.helpers.processes import FORKED
 from tests.kill.moments import DENSE_UPDATES, UPDATES, Case, Moment
 from tests.kill.victim import train
 
@@ -35,11 +35,6 @@ OPTIONS = (
 # all of the gradient of the keys' biases (softmax takes no notice of them): Adam's usual epsilon makes steps of it.
 ALIKE_IN_ANY_NUMBER = ("--dropout", 0.0, "--expert-gates", "task", "--adam-eps", 1e-3)
 BATCH = 400  # tokens of all processes
-
-
-# Half of a start's time is the import of fairseq and torch: one process does that, and all starts are its forks.
-_FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["tests.kill.victim", "torch._dynamo"])
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ def _start(
         logs.append(save_dir.with_suffix(f".{rank}.log"))
         chosen = moment if rank == case.victim else None
         options = (arguments, chosen, logs[-1], counts[rank] if counts else None)
-        workers.append(_FORKED.Process(target=train, args=options))
+        workers.append(FORKED.Process(target=train, args=options))
     ends = _ends(workers)
     good = [end == 0 for end in ends] if moment is None else _ended_by_the_kill(ends, case.victim)
     if not all(good):

@@ -10,8 +10,6 @@ SAVE = Case("a save", (replace(COPY_LAST, call=2),))
 EPOCH = Case("an epoch", (replace(UPDATE, call=27),))
 SPARSIFICATION = Case("sparsification", (SPARSE,))
 
-pytestmark = pytest.mark.xdist_group("kill")  # they share the run that nobody kills
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):

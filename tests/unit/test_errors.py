@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from fairseq_mtmoe.cli.main import main
 from fairseq_mtmoe.errors import UserError, find_user_error, first_line, must_be
-from tests.helpers.commands import BIN
 
 SCRIPT = """
 from fairseq_mtmoe.errors import UserError
@@ -71,10 +71,13 @@ def test_what_the_system_says_of_a_path_that_was_given_is_one_line(tmp_path, mon
     assert find_user_error(error.value) is None
 
 
-def test_a_command_says_so_too(tmp_path):
-    result = subprocess.run([str(BIN / "mtmoe"), "evaluate", "x" * 300, "--path", "y"], capture_output=True, text=True)
-    assert result.returncode == 1 and result.stderr.endswith("` cannot be read or written: File name too long.\n")
-    assert result.stderr.count("\n") == 1
+def test_a_command_says_so_too(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["mtmoe", "evaluate", "x" * 300, "--path", "y"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and said.endswith("` cannot be read or written: File name too long.\n")
+    assert said.count("\n") == 1
 
 
 def test_the_root_of_a_chain_is_found():

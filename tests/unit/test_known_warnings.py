@@ -49,6 +49,7 @@ def test_a_second_call_adds_nothing():
         assert len(warnings.filters) == count
 
 
+@pytest.mark.slow
 def test_our_commands_show_none(tmp_path):
     dense = REPOSITORY / "tests" / "golden" / "v0_1_0" / "dense" / "checkpoint_last.pt"
     command = [BIN / "mtmoe", "upcycle", dense, tmp_path / "sparse.pt", "--num-experts", "2"]

@@ -7,8 +7,9 @@ import pytest
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
 from tests.helpers.warm_start import run_forked
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
