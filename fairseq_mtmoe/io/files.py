@@ -12,7 +12,7 @@ import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -193,17 +193,22 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(path: str | Path) -> Iterator[Path]:
+def new_folder(path: str | Path, replaceable: Collection[str] | None = None) -> Iterator[Path]:
     """Give an empty folder to fill with files; once the block has ended well, it becomes `path`.
 
-    Whatever goes wrong inside, nothing is left. What a killed process of this host left of an earlier try is removed.
+    Whatever goes wrong inside, `path` is what it was before, and nothing else is left. What a killed process of this
+    host left of an earlier try is removed.
+
+    Args:
+        path: nothing is there, or what may be replaced.
+        replaceable: where a folder may be there already: the names of the files that it may have, and loses.
 
     Raises:
-        UserError: something is there already, or the files cannot be written.
+        UserError: something is there that may not be replaced, or the files cannot be written.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path)) if replaceable is not None else Path(path)
     if os.path.lexists(target):
-        must_be("the folder to write", "one that does not exist yet", str(target))
+        _check_replaceable(target, replaceable)
     partial = target.with_name(f"{_partial_stem(target)}{os.getpid()}{target.suffix}")
     try:
         _make_folder(target.parent)
@@ -213,13 +218,39 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         for file in partial.iterdir():
             _flush(file)
         _flush(partial)
-        os.rename(partial, target)
+        _put_in_place(partial, target)
     except OSError as error:
         raise UserError(f"`{target}` cannot be written: {error.strerror or error}; nothing is left of it.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     with suppress(OSError):
         _flush(target.parent)
+
+
+def _check_replaceable(folder: Path, names: Collection[str] | None) -> None:
+    if names is None or not folder.is_dir():
+        must_be("the folder to write", "one that does not exist yet", str(folder))
+    others = [file.name for file in folder.iterdir() if file.is_dir() or file.name not in names]
+    if others:
+        rule = (
+            f"one that has nothing else to lose, such as {others[0]}" if names else "empty, or given with --overwrite"
+        )
+        must_be("the folder to write", rule, str(folder))
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """Let a folder become `target`; one that is there is moved aside first, and removed afterwards."""
+    if not target.exists():
+        os.rename(partial, target)
+        return
+    aside = partial.with_name(f"{partial.name}.old")
+    os.rename(target, aside)
+    try:
+        os.rename(partial, target)
+    except OSError:
+        os.rename(aside, target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _make_folder(folder: Path) -> None:

@@ -145,6 +145,41 @@ def test_a_folder_is_complete_or_absent(tmp_path):
         pass
 
 
+def test_a_folder_gives_way_if_it_has_nothing_else(tmp_path, monkeypatch):
+    target = tmp_path / "new"
+    target.mkdir()
+    with new_folder(target, ()) as partial:
+        (partial / "a").write_text("first")
+    for names, says in (
+        ((), "must be empty, or given with --overwrite, but"),
+        (("b",), "nothing else to lose, such as a"),
+    ):
+        with pytest.raises(UserError, match=says), new_folder(target, names):
+            pass
+    (tmp_path / "link").symlink_to(target)
+    with new_folder(tmp_path / "link", ("a", "b")) as partial:
+        (partial / "b").write_text("second")
+    assert [path.name for path in target.iterdir()] == ["b"]
+    with pytest.raises(RuntimeError), new_folder(target, ("b",)) as partial:
+        (partial / "b").write_text("half")
+        raise RuntimeError
+    rename = os.rename
+
+    def refuse(old, new):
+        if old == partial:
+            raise OSError(30, "Read-only file system")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(UserError, match="cannot be written"), new_folder(target, ("b",)) as partial:
+        (partial / "b").write_text("third")
+    assert (target / "b").read_text() == "second" and len(list(tmp_path.iterdir())) == 2
+    (target / "b").unlink()
+    (target / "b").mkdir()
+    with pytest.raises(UserError, match="nothing else to lose, such as b"), new_folder(target, ("b",)):
+        pass
+
+
 def test_a_folder_that_a_killed_process_left_is_removed_by_the_next(tmp_path):
     left = kill_while_writing(tmp_path / "a")
     left.unlink()
