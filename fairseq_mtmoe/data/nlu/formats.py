@@ -124,7 +124,7 @@ def _from_multirc(lines: Lines) -> Iterator[tuple[int, Record]]:
                     # Key: the three numbers by which a submission names an answer.
                     key = f"{record['idx']}/{question['idx']}/{answer['idx']}"
                     fields = {"passage": passage["text"], "question": question["question"], "answer": answer["text"]}
-                    yield number, {**fields, "label": answer.get("label"), "key": key}
+                    yield number, {**answer, **fields, "key": key}
         except (KeyError, TypeError, AttributeError) as error:
             raise lines.wrong(number, f"must be a passage with questions and answers, but lacks {error}") from error
 

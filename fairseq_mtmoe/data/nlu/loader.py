@@ -32,7 +32,6 @@ class BenchmarkLoader:
         split: of the data.
         tokenizer: of the encoder.
         cache: the folder of tokenized splits.
-        labelled: whether examples have labels.
     """
 
     kind = "task"
@@ -44,14 +43,13 @@ class BenchmarkLoader:
         split: str,
         tokenizer: TextTokenizer,
         cache: Path,
-        labelled: bool = True,
     ) -> None:
         self.split = split
         self.rows = rows
         sets = [(name, row, key) for name, row in rows.items() for key in row.sets(split)]
         self.keys = [key.replace(split, name, 1) for name, _, key in sets]
         self.tasks = [name for name, _, _ in sets]
-        self.sets = [tokenized_split(root, name, row, key, tokenizer, cache, labelled) for name, row, key in sets]
+        self.sets = [tokenized_split(root, name, row, key, tokenizer, cache) for name, row, key in sets]
 
     def keep(self, shares: Mapping[str, float], seed: int) -> None:
         """Keep a share of each task's examples alone (see `few_of`), and say how many there are.

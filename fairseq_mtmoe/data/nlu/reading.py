@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # below the data directory, in which benchmarks are unpacked
 FIELD = re.compile(r"\{(\w+)\}")
 LABEL_FIELD = "label"
+NO_LABEL = ("", "?", "-1")  # what some copies of a benchmark have in the place of labels that nobody knows
 
 
 def source_of(root: Path, row: TaskRow, split: str) -> tuple[Path, Source]:
@@ -28,13 +29,24 @@ def source_of(root: Path, row: TaskRow, split: str) -> tuple[Path, Source]:
     Raises:
         UserError: none is; the sentence names what was looked for.
     """
-    sources = row.splits.get(split, [])
-    for source in sources:
+    found = _find(root, row, split)
+    if found is None:
+        looked_for = " or ".join(source.file for source in row.splits.get(split, [])) or "nothing"
+        raise UserError(f"`{root}` must have the {split} data of {row.title}, but {looked_for} is not there.")
+    return found
+
+
+def is_there(root: Path, row: TaskRow, split: str) -> bool:
+    """Whether a split is there in one of its forms."""
+    return _find(root, row, split) is not None
+
+
+def _find(root: Path, row: TaskRow, split: str) -> tuple[Path, Source] | None:
+    for source in row.splits.get(split, []):
         for folder in FOLDERS:
             if _files(root / folder, source, row.labels):
                 return root / folder, source
-    looked_for = " or ".join(source.file for source in sources) or "nothing"
-    raise UserError(f"`{root}` must have the {split} data of {row.title}, but {looked_for} is not there.")
+    return None
 
 
 def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
@@ -151,21 +163,38 @@ def _text(lines: Lines, number: int, record: Record, row: TaskRow, text: str) ->
 
 
 def _label(lines: Lines, number: int, record: Record, row: TaskRow) -> int | float | None:
+    if record.get(row.label) is None:
+        raise _without_label(lines, number, row, f"has {', '.join(map(str, record))}")
     value = _field(lines, number, record, row.label)
     if value in row.ignore:
         return None
-    if row.kind is not Kind.regression:
-        if value not in row.labels:
-            raise lines.wrong(number, f"the label must be one of {', '.join(row.labels)}, but is {value!r:.80} instead")
-        return row.labels.index(value)
+    if row.kind is Kind.regression:
+        low, high = row.bounds
+        rule = f"a number from {low} to {high}"
+        if low <= (score := _number(value)) <= high:
+            return score
+    else:
+        rule = f"one of {', '.join(row.labels)}"
+        if value in row.labels:
+            return row.labels.index(value)
+    if value in NO_LABEL:
+        raise _without_label(lines, number, row, f"is {value!r}")
+    raise lines.wrong(number, f"the label must be {rule}, but is {value!r:.80} instead")
+
+
+def _number(text: str) -> float:
     try:
-        score = float(value)
+        return float(text)
     except ValueError:
-        score = math.nan
-    low, high = row.bounds
-    if not low <= score <= high:
-        raise lines.wrong(number, f"the label must be a number from {low} to {high}, but is {value!r:.80} instead")
-    return score
+        return math.nan
+
+
+def _without_label(lines: Lines, number: int, row: TaskRow, found: str) -> UserError:
+    return lines.wrong(
+        number,
+        f"must have a label in the field {row.label} to be trained or scored on, but {found}; "
+        "`mtmoe predict` writes predictions for data without labels",
+    )
 
 
 def _spans(lines: Lines, number: int, record: Record, row: TaskRow, texts: list[str]) -> tuple[Span, ...]:

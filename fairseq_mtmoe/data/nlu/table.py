@@ -9,6 +9,7 @@ import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +50,14 @@ class Format(Enum):
 BY_LABEL = (Format.lines_by_label, Format.files_by_label)
 
 
+class Form(Enum):
+    """What a file of predictions looks like; see `submissions`."""
+
+    tsv = "key and label of an example in each line, below a header"
+    jsonl = "an object with `idx` and `label` in each line"
+    multirc = "MultiRC's: a passage in each line, with questions, with answers"
+
+
 @dataclass
 class Words:
     """Where one of the words stands that a task is about: fields with the places of its characters in a text."""
@@ -86,6 +95,21 @@ class Source:
 
 
 @dataclass
+class Submission:
+    """The file of predictions that a benchmark's server takes for a set.
+
+    Attributes:
+        file: its name.
+        form: what it looks like.
+        labels: as the server has them, in the order of the classes; by default as the task's files have them.
+    """
+
+    file: str = MISSING
+    form: Form = Form.tsv
+    labels: list[Any] = field(default_factory=list)
+
+
+@dataclass
 class TaskRow:
     """A task.
 
@@ -108,6 +132,8 @@ class TaskRow:
         skip_ragged: lines with another number of fields are left out and counted, because the authors' file has some.
         splits: for `train`, `valid`, `test`, and further sets such as `valid/mismatched`, the forms in which they are
             distributed: the first that is there is read.
+        submissions: for sets of `test` that a benchmark's server scores, the files that it takes.
+        head: the task whose head predicts this one where a model has none for it, such as one without training data.
     """
 
     title: str = MISSING
@@ -127,6 +153,8 @@ class TaskRow:
     small: bool = False
     skip_ragged: bool = False
     splits: dict[str, Any] = field(default_factory=dict)  # lists of `Source`, which OmegaConf cannot nest so
+    submissions: dict[str, Any] = field(default_factory=dict)  # of `Submission`
+    head: str = ""
 
     @property
     def num_outputs(self) -> int:
@@ -144,9 +172,21 @@ def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
     Raises:
         UserError: a file is no table, or a row is wrong; the sentence says which and why.
     """
-    rows: dict[str, TaskRow] = {}
-    for path in (OWN, *paths):
-        rows |= {name: _row(path, name, fields) for name, fields in _mapping(path).items()}
+    rows = dict(_own_rows())
+    for path in paths:
+        rows |= _rows_of(path, rows)
+    return rows
+
+
+@cache
+def _own_rows() -> dict[str, TaskRow]:
+    return _rows_of(OWN, {})
+
+
+def _rows_of(path: Path, before: Mapping[str, TaskRow]) -> dict[str, TaskRow]:
+    rows = {name: _row(path, name, fields) for name, fields in _mapping(path).items()}
+    for name, row in rows.items():
+        _check_head(f"{path}: {name}", row, {**before, **rows})
     return rows
 
 
@@ -154,7 +194,7 @@ def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, 
     """The rows of these names, in their order; the name of a benchmark stands for its tasks.
 
     Raises:
-        UserError: a name is unknown, or a task comes twice.
+        UserError: a name is unknown, a task comes twice, or has no training data.
     """
     benchmarks: dict[str, list[str]] = {}
     for task, row in rows.items():
@@ -167,6 +207,9 @@ def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, 
         chosen += benchmarks.get(name, [name])
     if len(set(chosen)) < len(chosen):
         must_be("--glue-tasks", "different tasks", ",".join(names))
+    for name in chosen:
+        if not rows[name].sets("train"):
+            must_be("--glue-tasks", f"tasks with training data; the head of {rows[name].head} predicts this one", name)
     return {name: rows[name] for name in chosen}
 
 
@@ -184,7 +227,7 @@ def _row(path: Path, name: str, fields: Any) -> TaskRow:
     where = f"{path}: {name}"
     if not isinstance(fields, dict) or not isinstance(fields.get("splits"), dict):
         must_be(where, "the fields of a task, among them `splits`", fields)
-    splits = fields.pop("splits")
+    splits, submissions = fields.pop("splits"), fields.pop("submissions", {})
     row = _structured(TaskRow, where, fields)
     for split, sources in splits.items():
         if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
@@ -193,6 +236,12 @@ def _row(path: Path, name: str, fields: Any) -> TaskRow:
         for source in row.splits[split]:
             _check_source(f"{where}: {split}", source)
     _check(where, row)
+    if not isinstance(submissions, dict) or not set(submissions) <= set(row.sets("test")):
+        known = ", ".join(row.sets("test")) or "there are none"
+        must_be(f"{where}: submissions", f"for sets of the test data ({known})", submissions)
+    for split, submission in submissions.items():
+        row.submissions[split] = _structured(Submission, f"{where}: submissions", submission)
+        _check_submission(f"{where}: submissions", row, split)
     return row
 
 
@@ -235,6 +284,28 @@ def _check_source(where: str, source: Source) -> None:
         must_be(f"{where}: ids", "the fields that an id consists of, where examples are chosen by id", source.ids)
     if ("{label}" in source.file) != (source.format in BY_LABEL):
         must_be(f"{where}: file", "with {label} in it where there is one for each label, and only there", source.file)
+
+
+def _check_submission(where: str, row: TaskRow, split: str) -> None:
+    submission: Submission = row.submissions[split]
+    if Path(submission.file).name != submission.file:
+        must_be(f"{where}: file", "a file's name", submission.file)
+    if submission.labels and len(submission.labels) != len(row.labels):
+        must_be(f"{where}: labels", f"as many as the task's, {len(row.labels)}", submission.labels)
+    if submission.form is Form.multirc and any(source.format is not Format.multirc for source in row.splits[split]):
+        must_be(
+            f"{where}: form", "one that names an example by a single key, where the files are not MultiRC's", "multirc"
+        )
+
+
+def _check_head(where: str, row: TaskRow, rows: Mapping[str, TaskRow]) -> None:
+    def shape(row: TaskRow) -> tuple[Kind, int, int]:
+        return row.kind, row.num_outputs, len(row.words)
+
+    if row.head and (row.head not in rows or shape(rows[row.head]) != shape(row)):
+        must_be(f"{where}: head", "another task of the same kind with as many labels", row.head)
+    if not row.head and not row.sets("train"):
+        must_be(f"{where}: head", "the task whose head predicts this one, which has no training data", row.head)
 
 
 def _flat(error: BaseException) -> str:

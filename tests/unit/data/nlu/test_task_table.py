@@ -1,6 +1,6 @@
 import pytest
 
-from fairseq_mtmoe.data.nlu.table import SPLITS, Format, Kind, chosen_rows, load_tables
+from fairseq_mtmoe.data.nlu.table import SPLITS, Form, Format, Kind, Submission, chosen_rows, load_tables
 from fairseq_mtmoe.errors import UserError
 
 ROW = """
@@ -21,10 +21,17 @@ def test_the_packages_rows_are_right():
     assert {"boolq", "cb", "copa", "multirc", "wic", "wsc"} <= set(rows)
     assert {"scitail", "imdb", "rotten_tomatoes", "yelp", "sick", "snli"} <= set(rows)
     for name, row in rows.items():
-        assert set(SPLITS) <= set(row.splits), name
+        assert set(SPLITS) <= set(row.splits) or (row.head and row.sets("test")), name
         assert row.description.endswith("."), name
-        train = row.splits["train"][0]
-        assert row.small == (train.count <= 10_000), name
+        if row.sets("train"):
+            assert row.small == (row.splits["train"][0].count <= 10_000), name
+
+
+def test_the_files_that_the_servers_take():
+    files = [submission.file for row in load_tables().values() for submission in row.submissions.values()]
+    glue = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX"]
+    superglue = ["BoolQ", "CB", "COPA", "MultiRC", "WiC", "WSC", "RTE", "AX-b", "AX-g"]  # ReCoRD is no task of ours
+    assert sorted(files) == sorted([f"{name}.tsv" for name in glue] + [f"{name}.jsonl" for name in superglue])
 
 
 def test_outputs_of_heads():
@@ -74,6 +81,32 @@ def test_a_users_table_adds_and_replaces_rows(write):
         ("train.tsv}", "train.tsv, format: lines_by_label}", "mine: train: file` must be with {label} in it"),
         ("Mine/train.tsv", "'Mine/{label}.tsv'", "mine: train: file` must be with {label} in it"),
         ("  splits:\n    train: [{file: Mine/train.tsv}]", "", "among them `splits`"),
+        (
+            "  splits:",
+            "  submissions: {test: {file: a.tsv}}\n  splits:",
+            "for sets of the test data (there are none), but is {'test'",
+        ),
+        ("  splits:", "  submissions: a.tsv\n  splits:", "for sets of the test data (there are none), but is 'a.tsv'"),
+        (
+            "train: [",
+            "test: [",
+            "mine: head` must be the task whose head predicts this one, which has no training data",
+        ),
+        (
+            "  splits:",
+            "  head: mnli\n  splits:",
+            "mine: head` must be another task of the same kind with as many labels",
+        ),
+        (
+            "  splits:",
+            "  head: wic\n  splits:",
+            "mine: head` must be another task of the same kind with as many labels",
+        ),
+        (
+            "  splits:",
+            "  head: wick\n  splits:",
+            "mine: head` must be another task of the same kind with as many labels",
+        ),
         (ROW, "- a list", "must be a table of tasks: names, and their fields below them"),
         (ROW, "mine: {", "must be a table of tasks in YAML, but cannot be read"),
         (ROW, "mine: !!python/object/apply:os.getcwd []", "must be a table of tasks in YAML, but cannot be read"),
@@ -87,6 +120,39 @@ def test_wrong_tables(write, before, after, says):
     assert says in str(error.value)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+WITH_TEST = ROW.replace(
+    "train: [{file: Mine/train.tsv}]", "test: [{file: Mine/test.tsv}]\n  head: rte\n  submissions: {test: %s}"
+)
+
+
+def test_a_users_submission(write):
+    path = write("table.yaml", WITH_TEST % "{file: mine.jsonl, form: jsonl, labels: [1, 2]}")
+    row = load_tables([path])["mine"]
+    assert row.submissions == {"test": Submission("mine.jsonl", Form.jsonl, [1, 2])}
+
+
+@pytest.mark.parametrize(
+    ("submission", "says"),
+    [
+        ("{form: jsonl}", "mine: submissions` must be fields of a task, but Structured config of type `Submission`"),
+        ("{file: ../mine.tsv}", "mine: submissions: file` must be a file's name, but is '../mine.tsv'"),
+        ("{file: mine.tsv, labels: [a]}", "mine: submissions: labels` must be as many as the task's, 2, but is ['a']"),
+        ("{file: mine.tsv, form: xml}", "xml"),
+        ("{file: mine.jsonl, form: multirc}", "mine: submissions: form` must be one that names an example by a single"),
+    ],
+)
+def test_wrong_submissions(write, submission, says):
+    path = write("table.yaml", WITH_TEST % submission)
+    with pytest.raises(UserError) as error:
+        load_tables([path])
+    assert says in str(error.value)
+
+
+def test_a_task_without_training_data_is_not_trained():
+    with pytest.raises(UserError, match=r"tasks with training data; the head of mnli predicts this one, but is 'ax'"):
+        chosen_rows(load_tables(), ["mnli", "ax"])
 
 
 def test_chosen_rows_are_in_the_order_asked_for():

@@ -1,0 +1,89 @@
+"""Predictions as the files that benchmarks' servers take, and as plain tables where no server does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.data.nlu.table import Form, Kind, Submission, TaskRow
+
+Answer = tuple[str, str | int | float]  # an example's key, and its label as it is written
+
+
+def submission_of(name: str, row: TaskRow, split: str) -> Submission:
+    """How the predictions of a task's set are written: those of training or validation data as those of test data.
+
+    Args:
+        name: of the task.
+        row: of the task.
+        split: or set, as the row has it.
+    """
+    _, slash, further = split.partition("/")
+    plain = Submission("-".join(filter(None, (name, further))) + ".tsv")
+    found: Submission = row.submissions.get(f"test{slash}{further}", plain)
+    return found
+
+
+def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
+    """What the files of all tasks' predictions are called."""
+    return {submission_of(name, row, split).file for name, row in rows.items() for split in row.splits}
+
+
+def written(row: TaskRow, submission: Submission, keys: Iterable[str], predictions_E: NDArray[np.float64]) -> str:
+    """The content of a file of predictions.
+
+    Args:
+        row: of the task.
+        submission: how the file looks.
+        keys: of the examples, in the order of their file.
+        predictions_E: of each a class, a choice or a value.
+    """
+    answers = _values(row, predictions_E) if row.kind is Kind.regression else _labels(row, submission, predictions_E)
+    return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, answers, strict=True))))
+
+
+def _values(row: TaskRow, predictions_E: NDArray[np.float64]) -> list[float]:
+    """Within the bounds of a regression, without digits beyond float32's."""
+    low, high = row.bounds
+    return [float(str(np.float32(value))) for value in np.clip(predictions_E, low, high)]
+
+
+def _labels(row: TaskRow, submission: Submission, predictions_E: NDArray[np.float64]) -> list[str | int]:
+    labels: list[str | int] = submission.labels or list(row.labels)
+    return [labels[int(number)] for number in predictions_E]
+
+
+def _tsv(answers: Sequence[Answer]) -> Iterable[str]:
+    return ["index\tprediction", *(f"{key}\t{label}" for key, label in answers)]
+
+
+def _jsonl(answers: Sequence[Answer]) -> Iterable[str]:
+    return (json.dumps({"idx": _index(key), "label": label}) for key, label in answers)
+
+
+def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
+    """Of the keys that `formats` makes of the numbers of passage, question and answer."""
+    numbered = [([int(part) for part in key.split("/")], label) for key, label in answers]
+    for passage, of_passage in groupby(numbered, lambda answer: answer[0][0]):
+        questions: list[dict[str, Any]] = [
+            {"idx": question, "answers": [{"idx": numbers[2], "label": label} for numbers, label in of_question]}
+            for question, of_question in groupby(of_passage, lambda answer: answer[0][1])
+        ]
+        yield json.dumps({"idx": passage, "passage": {"questions": questions}})
+
+
+def _index(key: str) -> int | str:
+    """The number that a key was in the file, if it was one."""
+    return int(key) if key.isdecimal() else key
+
+
+_FORMS: Mapping[Form, Callable[[Sequence[Answer]], Iterable[str]]] = {
+    Form.tsv: _tsv,
+    Form.jsonl: _jsonl,
+    Form.multirc: _multirc,
+}

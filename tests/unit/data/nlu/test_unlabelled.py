@@ -1,0 +1,124 @@
+"""The benchmarks' test data in the forms in which it is distributed: without labels, in other columns than the rest."""
+
+import json
+
+import pytest
+
+from fairseq_mtmoe.data.nlu.reading import is_there, read_split
+from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.errors import UserError
+
+ROWS = load_tables()
+PAIR = ("A.", "B.")
+PARSES = "sentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+TABLES = [
+    ("cola", "CoLA/test.tsv", "index\tsentence", "5\tA.", ("A.",)),
+    ("sst2", "SST-2/test.tsv", "index\tsentence", "5\tA.", ("A.",)),
+    ("mrpc", "MRPC/test.tsv", "\ufeffindex\t#1 ID\t#2 ID\t#1 String\t#2 String", "5\t11\t12\tA.\tB.", PAIR),
+    ("stsb", "STS-B/test.tsv", "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2",
+     "5\tmain\tcap\t2012\t7\tnone\tnone\tA.\tB.", PAIR),
+    ("qqp", "QQP/test.tsv", "id\tquestion1\tquestion2", "5\tA.\tB.", PAIR),
+    ("mnli", "MNLI/test_matched.tsv", f"index\tpromptID\tpairID\tgenre\t{PARSES}\tsentence1\tsentence2",
+     "5\t31\t31n\ttravel\t(A.)\t(B.)\t(A.)\t(B.)\tA.\tB.", PAIR),
+    ("qnli", "QNLI/test.tsv", "index\tquestion\tsentence", "5\tA.\tB.", PAIR),
+    ("rte", "RTE/test.tsv", "index\tsentence1\tsentence2", "5\tA.\tB.", PAIR),
+    ("wnli", "WNLI/test.tsv", "index\tsentence1\tsentence2", "5\tA.\tB.", PAIR),
+    ("ax", "diagnostic/diagnostic.tsv", "index\tsentence1\tsentence2", "5\tA.\tB.", PAIR),
+]  # fmt: skip
+OBJECTS = [
+    ("boolq", "BoolQ/test.jsonl", {"question": "A.", "passage": "B."}, PAIR),
+    ("cb", "CB/test.jsonl", {"premise": "A.", "hypothesis": "B."}, PAIR),
+    ("wic", "WiC/test.jsonl", {"word": "a", "sentence1": "A.", "sentence2": "B.", "start1": 0, "start2": 0, "end1": 1,
+                               "end2": 1, "version": 1.1}, PAIR),
+    ("wsc", "WSC/test.jsonl", {"text": "A.", "target": {"span1_index": 0, "span1_text": "A.", "span2_index": 0,
+                                                        "span2_text": "A."}}, ("A.",)),
+    ("superglue_rte", "RTE/test.jsonl", {"premise": "A.", "hypothesis": "B."}, PAIR),
+    ("axb", "AX-b/AX-b.jsonl", {"sentence1": "A.", "sentence2": "B.", "label": "entailment", "logic": ""}, PAIR),
+    ("axg", "AX-g/AX-g.jsonl", {"premise": "A.", "hypothesis": "B.", "label": "entailment", "pair_id": 1}, PAIR),
+]  # fmt: skip
+
+
+UNANSWERED = json.dumps({"idx": 0, "passage": {
+    "text": "A", "questions": [{"question": "B", "idx": 0, "answers": [{"text": "C", "idx": 0}]}]
+}})  # fmt: skip
+
+
+def read(root, task, split="test"):
+    return read_split(root, ROWS[task], split, labelled=False)
+
+
+@pytest.mark.parametrize(("task", "name", "header", "line", "texts"), TABLES, ids=lambda value: str(value)[:6])
+def test_tables_of_glue(tmp_path, write, task, name, header, line, texts):
+    write(f"GLUE/{name}", f"{header}\n{line}\n")
+    (example,) = read(tmp_path, task)
+    assert (example.candidates, example.label, example.key) == ((texts,), None, "5")
+
+
+@pytest.mark.parametrize(("task", "name", "record", "texts"), OBJECTS, ids=[task for task, *_ in OBJECTS])
+def test_objects_of_superglue(tmp_path, write, task, name, record, texts):
+    write(f"SuperGLUE/{name}", json.dumps({**record, "idx": 5}))
+    (example,) = read(tmp_path, task)
+    assert (example.candidates, example.label, example.key) == ((texts,), None, "5")
+
+
+def test_copa(tmp_path, write):
+    record = {"premise": "It rained.", "choice1": "X.", "choice2": "Y.", "question": "cause", "idx": 9}
+    write("COPA/test.jsonl", json.dumps(record))
+    (example,) = read(tmp_path, "copa")
+    assert [texts[1] for texts in example.candidates] == ["X.", "Y."] and (example.label, example.key) == (None, "9")
+
+
+def test_multirc(tmp_path, write):
+    answers = [{"text": "one", "idx": 0}, {"text": "two", "idx": 1}]
+    passage = {"text": "Some text.", "questions": [{"question": "How many?", "idx": 4, "answers": answers}]}
+    write("MultiRC/test.jsonl", json.dumps({"idx": 2, "passage": passage}))
+    assert [(example.label, example.key) for example in read(tmp_path, "multirc")] == [(None, "2/4/0"), (None, "2/4/1")]
+
+
+def test_mrpcs_own_test_data_has_the_numbers_and_order_of_glues(tmp_path, write):
+    write("MRPC/msr_paraphrase_test.txt", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
+          "1\t11\t12\tA\tB\r\n0\t21\t22\tC\tD\r\n")  # fmt: skip
+    write("MRPC/test.tsv", "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t11\t12\tA\tB\n1\t21\t22\tC\tD\n")
+    both = read(tmp_path, "mrpc")
+    assert [example.label for example in read_split(tmp_path, ROWS["mrpc"], "test")] == [1, 0]
+    (tmp_path / "MRPC/msr_paraphrase_test.txt").unlink()
+    assert read(tmp_path, "mrpc") == both
+
+
+def test_labels_are_not_looked_at(tmp_path, write):
+    write("MNLI/dev_matched.tsv", "index\tsentence1\tsentence2\tgold_label\n3\tA\tB\t-\n4\tC\tD\tmaybe\n")
+    assert [example.key for example in read(tmp_path, "mnli", "valid")] == ["3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "found"),
+    [
+        ("rte", "RTE/test.tsv", "index\tsentence1\tsentence2\n0\tA\tB\n", "has index, sentence1, sentence2"),
+        ("rte", "RTE/test.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA\tB\t-1\n", "is '-1'"),
+        ("rte", "RTE/test.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA\tB\t\n", "is ''"),
+        ("stsb", "STS-B/test.tsv", "index\tsentence1\tsentence2\tscore\n0\tA\tB\t-1\n", "is '-1'"),
+        ("cb", "CB/test.jsonl", '{"premise": "A", "hypothesis": "B", "idx": 0}', "has premise, hypothesis, idx"),
+        ("cb", "CB/test.jsonl", '{"premise": "A", "hypothesis": "B", "label": null}', "has premise, hypothesis, label"),
+        ("multirc", "MultiRC/test.jsonl", UNANSWERED, "has text, idx, passage, question, answer, key"),
+    ],
+)  # fmt: skip
+def test_data_without_labels_is_not_scored(tmp_path, write, task, name, content, found):
+    path = write(name, content)
+    with pytest.raises(UserError) as error:
+        read_split(tmp_path, ROWS[task], "test")
+    says = f"must have a label in the field {ROWS[task].label} to be trained or scored on, but {found}; `mtmoe predict`"
+    assert says in str(error.value) and str(path) in str(error.value)
+
+
+def test_a_placeholder_that_is_a_label_is_one(tmp_path, write):
+    write("table.yaml", "mine: {title: M, description: D., kind: classification, texts: [a], labels: ['-1', '1'], "
+          "splits: {train: [{file: mine.tsv}]}}")  # fmt: skip
+    write("mine.tsv", "a\tlabel\nA\t-1\n")
+    row = load_tables([tmp_path / "table.yaml"])["mine"]
+    assert [example.label for example in read_split(tmp_path, row, "train")] == [0]
+
+
+def test_what_is_there(tmp_path, write):
+    write("GLUE/MNLI/test_matched.tsv", "")
+    assert is_there(tmp_path, ROWS["mnli"], "test") and not is_there(tmp_path, ROWS["mnli"], "test/mismatched")
+    assert not is_there(tmp_path, ROWS["mnli"], "test/other")
