@@ -1,1 +1,1 @@
-"""Translating the test sets of a data directory with a model that is loaded once, as fairseq-generate would."""
+"""Models that are loaded once: translating test sets as fairseq-generate would, predicting a benchmark's."""

@@ -41,17 +41,25 @@ def read(path: str) -> dict[str, Any]:
     return state
 
 
-def task_settings(state: dict[str, Any], path: str) -> Any:
+def task_settings(
+    state: dict[str, Any], path: str, tasks: Sequence[str] = TASKS, what: str = "a task that translates"
+) -> Any:
     """A copy of the settings of a checkpoint's task, for `change` and fairseq's `setup_task`.
 
+    Args:
+        state: of the checkpoint.
+        path: its file.
+        tasks: those that it may be of.
+        what: they are, in a sentence for users.
+
     Raises:
-        UserError: it is of another task than `TASKS`.
+        UserError: it is of another task.
     """
     cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state.get("cfg")
     task = cfg.get("task") if cfg is not None else None
     name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
-    if name not in TASKS:
-        must_be(path, f"a checkpoint of a task that translates ({', '.join(TASKS)})", name)
+    if name not in tasks:
+        must_be(path, f"a checkpoint of {what} ({', '.join(tasks)})", name)
     building.check_name(path, state, "task")  # fairseq may find another name in it
     settings = copy.deepcopy(task)
     for side in ("left_pad_source", "left_pad_target"):

@@ -1,53 +1,17 @@
 """Language understanding through the real commands: mixtures, metrics, resuming, and stages."""
 
 import json
-import re
 
 import pytest
 import torch
 
-from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, train_tasks
-from tests.helpers.commands import PLUGIN, run
+from tests.helpers.benchmark import TASKS, train_tasks, validate, validated
 
 pytestmark = pytest.mark.xdist_group("glue")  # they share the run that learns
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """A made benchmark, and `encoder.pt`."""
-    folder = tmp_path_factory.mktemp("benchmark")
-    make_benchmark(folder, {"train": 300, "dev": 60})
-    make_encoder(folder / "encoder.pt")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def mixture(data, tmp_path_factory):
-    """The folder of a run that has learned all tasks."""
-    folder = tmp_path_factory.mktemp("mixture")
-    train_tasks(data, folder, "--init-encoder", data / "encoder.pt", "--max-update", 300, "--validate-interval", 2)
-    return folder
-
-
-def validate(data, checkpoint, *args, check=True):
-    """`fairseq-validate` of a checkpoint."""
-    return run(
-        "fairseq-validate", data, *PLUGIN, "--task", "glue", "--path", checkpoint, "--batch-size", 16, "--cpu",
-        "--log-format", "json", "--no-progress-bar", "--num-workers", 0, *args, check=check,
-    )  # fmt: skip
-
-
-def validated(output):
-    """The figures in fairseq's line."""
-    line = next(
-        line for line in (output.stdout + output.stderr).splitlines() if '"valid_all"' in line or '"all"' in line
-    )
-    return {key.removeprefix("valid_"): float(value) for key, value in json.loads(re.search(r"{.*}", line)[0]).items()}
-
-
 @pytest.mark.slow
-def test_it_learns_a_mixture_of_all_kinds(data, mixture):
-    figures = validated(validate(data, mixture / "checkpoint_best.pt"))
+def test_it_learns_a_mixture_of_all_kinds(figures):
     for name in ("cola_matthews", "stsb_spearman", "copa_accuracy", "wic_accuracy", "small", "all"):
         assert figures[name] >= 90, (name, figures)
     mean = sum(figures[name] for name in ("cola_matthews", "stsb_spearman", "copa_accuracy", "wic_accuracy")) / 4
@@ -59,12 +23,11 @@ def scores_in(folder):
 
 
 @pytest.mark.slow
-def test_a_validation_prints_and_writes_the_scores_of_its_line(data, mixture, tmp_path):
+def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, mixture, figures, tmp_path):
     """Twice, which is allowed, and in two processes, of which one writes."""
-    figures = validated(validate(data, mixture / "checkpoint_best.pt"))
     for processes in (1, 1, 2):
         options = ("--results-path", tmp_path / "scores", "--distributed-world-size", processes)
-        output = validate(data, mixture / "checkpoint_best.pt", *options)
+        output = validate(benchmark_data, mixture / "checkpoint_best.pt", *options)
         assert validated(output) == figures
         assert output.stdout.count("Small") == 1 and output.stdout.count("scores.json") == 1
         written = scores_in(tmp_path / "scores")
@@ -82,11 +45,11 @@ def test_a_validation_prints_and_writes_the_scores_of_its_line(data, mixture, tm
 
 
 @pytest.mark.slow
-def test_other_scores_are_not_replaced(data, mixture, tmp_path):
+def test_other_scores_are_not_replaced(benchmark_data, mixture, tmp_path):
     options = ("--results-path", tmp_path, "--glue-tasks", "cola")
-    validate(data, mixture / "checkpoint_best.pt", *options)
+    validate(benchmark_data, mixture / "checkpoint_best.pt", *options)
     before = (tmp_path / "scores.json").read_text()
-    output = validate(data, mixture / "checkpoint_last.pt", *options, check=False)
+    output = validate(benchmark_data, mixture / "checkpoint_last.pt", *options, check=False)
     assert output.returncode == 1
     assert "`--results-path` must be a folder without other scores" in output.stderr
     assert "CoLA" not in output.stdout and (tmp_path / "scores.json").read_text() == before
@@ -104,14 +67,14 @@ def test_the_run_log_has_every_task(mixture):
 
 
 @pytest.mark.slow
-def test_resuming_changes_no_bit(data, tmp_path):
+def test_resuming_changes_no_bit(benchmark_data, tmp_path):
     """Also the sampling, which the run that goes on changes."""
-    options = ("--init-encoder", data / "encoder.pt", "--dropout", 0.1, "--virtual-epoch-size", 160,
+    options = ("--init-encoder", benchmark_data / "encoder.pt", "--dropout", 0.1, "--virtual-epoch-size", 160,
                "--sampling-method", "uniform-then-natural", "--natural-from-epoch", 2, "--train-share", "cola=0.2",
                "--disable-validation", "--save-interval-updates", 7)  # fmt: skip
-    train_tasks(data, tmp_path / "whole", *options, "--max-update", 21)
+    train_tasks(benchmark_data, tmp_path / "whole", *options, "--max-update", 21)
     for updates in (7, 21):
-        train_tasks(data, tmp_path / "parts", *options, "--max-update", updates)
+        train_tasks(benchmark_data, tmp_path / "parts", *options, "--max-update", updates)
     whole, parts = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("whole", "parts"))
     assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
     events = [json.loads(line) for line in (tmp_path / "parts" / "mtmoe.jsonl").read_text().splitlines()]
@@ -120,10 +83,10 @@ def test_resuming_changes_no_bit(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_new_task_begins_with_a_related_ones_gate(data, mixture, tmp_path):
+def test_a_new_task_begins_with_a_related_ones_gate(benchmark_data, mixture, tmp_path):
     """From the mixture's checkpoint alone, which has the encoder and the tokenizer; of few examples."""
     train_tasks(
-        data, tmp_path, "--glue-tasks", "rte", "--finetune-from-model", mixture / "checkpoint_best.pt",
+        benchmark_data, tmp_path, "--glue-tasks", "rte", "--finetune-from-model", mixture / "checkpoint_best.pt",
         "--reuse-gate", "wic", "--max-update", 1, "--lr", 0, "--train-share", "rte=0.1",
     )  # fmt: skip
     begun = json.loads((tmp_path / "mtmoe.jsonl").read_text().splitlines()[0])

@@ -2,12 +2,18 @@
 
 import json
 import random
+import re
+import subprocess
 from pathlib import Path
 
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
-from tests.helpers.bert import TINY, tiny_encoder
+from tests.helpers.bert import TINY, perturb, tiny_encoder
 from tests.helpers.commands import PLUGIN, run
 
 LETTERS = "abcdefghij"  # the first half is what all tasks are about
@@ -55,6 +61,62 @@ def task_arguments(data: object, save_dir: object, *args: object) -> tuple[objec
 def train_tasks(data: object, save_dir: object, *args: object) -> None:
     """`fairseq-train` of such a model."""
     run("fairseq-train", *task_arguments(data, save_dir, *args))
+
+
+def validate(data: object, checkpoint: object, *args: object, check: bool = True) -> subprocess.CompletedProcess:
+    """`fairseq-validate` of a checkpoint."""
+    return run(
+        "fairseq-validate", data, *PLUGIN, "--task", "glue", "--path", checkpoint, "--batch-size", 16, "--cpu",
+        "--log-format", "json", "--no-progress-bar", "--num-workers", 0, *args, check=check,
+    )  # fmt: skip
+
+
+def validated(output: subprocess.CompletedProcess) -> dict[str, float]:
+    """The figures in fairseq's line."""
+    lines = (output.stdout + output.stderr).splitlines()
+    line = next(line for line in lines if '"valid_all"' in line or '"all"' in line)
+    found = re.search(r"{.*}", line)
+    assert found
+    return {key.removeprefix("valid_"): float(value) for key, value in json.loads(found[0]).items()}
+
+
+def make_unlabelled(folder: Path) -> None:
+    """Write the examples of `dev` as the test data of the benchmarks: without labels, under numbers from 1000 on."""
+
+    def numbered(name: str) -> list[tuple[int, list[str]]]:
+        lines = (folder / name).read_text(encoding="utf-8").splitlines()
+        return [(1000 + n, line.split("\t")) for n, line in enumerate(lines if "CoLA" in name else lines[1:])]
+
+    _write(folder / "CoLA" / "test.tsv", ["index\tsentence", *(f"{n}\t{f[3]}" for n, f in numbered("CoLA/dev.tsv"))])
+    lines = [f"{n}\t{f[2]}\t{f[1]}" for n, f in numbered("STS-B/dev.tsv")]
+    _write(folder / "STS-B" / "test.tsv", ["index\tsentence2\tsentence1", *lines])
+    lines = [f"{n}\t{f[1]}\t{f[2]}" for n, f in numbered("RTE/dev.tsv")]
+    _write(folder / "RTE" / "test.tsv", ["index\tsentence1\tsentence2", *lines])
+    for name in ("COPA", "WiC"):
+        records = [json.loads(line) for line in (folder / name / "val.jsonl").read_text(encoding="utf-8").splitlines()]
+        unlabelled = [{key: value for key, value in record.items() if key != "label"} for record in records]
+        lines = [json.dumps({**record, "idx": 1000 + n}) for n, record in enumerate(unlabelled)]
+        _write(folder / name / "test.jsonl", lines)
+
+
+def save_untrained(data: Path, path: Path, *args: object) -> None:
+    """A checkpoint of such a model before its first update, with the encoder `data/encoder.pt`; `args` come last."""
+    arguments = task_arguments(data, path.parent, "--init-encoder", data / "encoder.pt", *args)
+    parser = options.get_training_parser()
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(map(str, arguments))))
+    torch.manual_seed(1)
+    task = tasks.setup_task(cfg.task)
+    model = task.build_model(cfg.model)
+    perturb(model, 0.5, seed=4)  # its predictions differ
+    state = {
+        "args": None,
+        "cfg": OmegaConf.to_container(cfg, resolve=True),
+        "model": model.state_dict(),
+        "task_state": task.state_dict(),
+        "optimizer_history": [{"num_updates": 0, "optimizer_name": "adam", "lr_scheduler_state": {}}],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }
+    torch.save(state, path)
 
 
 def _write(path: Path, lines: list[str]) -> None:

@@ -63,6 +63,8 @@ MAY_IMPORT = {
         "moe",
         "checkpoints",
         "data",
+        "data/mixtures",
+        "data/nlu",
         "data/translation",
         "data/translation/file_names",
         "data/translation/tiers",

@@ -50,9 +50,9 @@ class GlueTask(Multitask):
         super().__init__(args)
         self.args = args
         tables = [Path(path) for path in (args.task_table or "").split(",") if path]
-        table = load_tables(tables)
-        self.rows: dict[str, TaskRow] = chosen_rows(table, args.glue_tasks.split(","))
-        self.shares = shares_of(args.train_share, table)
+        self.table = load_tables(tables)
+        self.rows: dict[str, TaskRow] = chosen_rows(self.table, args.glue_tasks.split(","))
+        self.shares = shares_of(args.train_share, self.table)
         self.set_up_tasks(list(self.rows), args.save_dir, args.train_subset, args.update_freq)
         self.regressions = frozenset(name for name, row in self.rows.items() if row.kind is Kind.regression)
         self.pretrained: PretrainedEncoder | None = None
@@ -102,6 +102,11 @@ class GlueTask(Multitask):
 
     # ---- data ----
 
+    @property
+    def token_cache(self) -> Path:
+        """The folder of tokenized splits."""
+        return Path(self.args.token_cache) if self.args.token_cache else Path(self.args.data) / CACHE
+
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split of all tasks.
 
@@ -111,10 +116,8 @@ class GlueTask(Multitask):
         """
         if self.report is not None and is_first_process():
             self.report.begin(split)
-        root = Path(self.args.data)
-        cache = Path(self.args.token_cache) if self.args.token_cache else root / CACHE
         tokenizer = self.tokenizer
-        loader = BenchmarkLoader(root, self.rows, split, tokenizer, cache)
+        loader = BenchmarkLoader(Path(self.args.data), self.rows, split, tokenizer, self.token_cache)
         ids = [self.id_of(task, "a task of --glue-tasks") for task in loader.tasks]
         collate = TaskCollate(tokenizer.padding, loader.tasks)
         if split == self.args.train_subset:
@@ -159,9 +162,15 @@ class GlueTask(Multitask):
         return [*several, Group("small", tuple(small)), Group("all", tuple(name for name in self.rows if tasks[name]))]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
-        """As fairseq's, with the predictions and labels of the batch's set in the logging output."""
+        """As fairseq's, with the predictions and labels of the batch's set in the logging output.
+
+        A regression's predictions are scored as they are submitted, within its bounds.
+        """
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if sample:
+            bounds = self.rows[sample["task"].partition("/")[0]].bounds
+            if bounds:
+                logging_output["predictions"] = logging_output["predictions"].clamp(*bounds)
             for name in ("predictions", "labels"):
                 logging_output[f"_{sample['task']}_{name}"] = logging_output.pop(name)
         return loss, sample_size, logging_output

@@ -1,0 +1,220 @@
+"""A model of `--task glue` that is loaded once and predicts the sets of a data directory, labelled or not.
+
+The steps are those of fairseq-validate, with the same batches: a file of predictions has the score that it gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import tasks, utils
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.checkpoints import building
+from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
+from fairseq_mtmoe.data.nlu.cache import tokenized_split
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.data.nlu.reading import is_there
+from fairseq_mtmoe.data.nlu.submissions import submission_of, written
+from fairseq_mtmoe.data.nlu.table import Submission, TaskRow
+from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.evaluation import stored
+
+TASKS = ("glue",)
+BATCH_MULTIPLE = 8  # fairseq-validate's default for --required-batch-size-multiple
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How to compute, in fairseq's words.
+
+    Raises:
+        UserError: there are two types of half precision at once.
+    """
+
+    batch_size: int | None = None
+    max_tokens: int | None = None
+    fp16: bool = False
+    bf16: bool = False
+    cpu: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fp16 and self.bf16:
+            must_be("--bf16", "off with --fp16", self.bf16)
+
+
+@dataclass(frozen=True)
+class PredictedSet:
+    """A set of the data directory that the model predicts.
+
+    Attributes:
+        key: its name: a task's own, or with a further set's, as in `mnli/mismatched`.
+        name: of its task.
+        row: of its task.
+        split: or set, as the row has it.
+        head: the task whose head predicts it.
+    """
+
+    key: str
+    name: str
+    row: TaskRow
+    split: str
+    head: str
+
+    @property
+    def submission(self) -> Submission:
+        """How its predictions are written."""
+        return submission_of(self.name, self.row, self.split)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a model predicts of a data directory.
+
+    Attributes:
+        sets: the sets, in the order of the table.
+        headless: tasks whose data is there and that no head predicts.
+        absent: sets of the model's tasks that are not there.
+    """
+
+    sets: list[PredictedSet]
+    headless: list[str]
+    absent: list[str]
+
+
+def choose_sets(root: Path, rows: Mapping[str, TaskRow], outputs: Mapping[str, int], subset: str) -> Choice:
+    """The sets that are there and that a head predicts: the task's own, or the one that its row names.
+
+    Args:
+        root: the data directory.
+        rows: of all tasks that are known.
+        outputs: how many numbers each of the model's heads gives, by its task.
+        subset: `train`, `valid` or `test`.
+
+    Raises:
+        UserError: there is no such set, or two have one file.
+    """
+    choice = Choice([], [], [])
+    for name, row in rows.items():
+        keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
+        found = [split for split in keys if is_there(root, row, split)]
+        head = next((task for task in (name, row.head) if outputs.get(task) == row.num_outputs), None)
+        if head is not None:
+            choice.sets.extend(PredictedSet(keys[split], name, row, split, head) for split in found)
+        elif found:
+            choice.headless.append(name)
+        if head == name:
+            choice.absent.extend(keys[split] for split in keys if split not in found)
+    if not choice.sets:
+        raise UserError(
+            f"`{root}` must have the {subset} data of a task of the model ({', '.join(outputs)}), but has none."
+        )
+    files: dict[str, str] = {}
+    for chosen in choice.sets:
+        other = files.setdefault(chosen.submission.file, chosen.key)
+        if other != chosen.key:
+            must_be(f"{chosen.key}: submissions: file", f"another one than that of {other}", chosen.submission.file)
+    return choice
+
+
+class Predictor:
+    """A model, and the task that it was trained with, on some data.
+
+    Args:
+        data: the data directory.
+        checkpoint: its file.
+        inference: how to compute.
+        task_table: replaces the run's tables of tasks.
+
+    Raises:
+        UserError: the checkpoint is missing, damaged, or of another task, or a table is wrong.
+    """
+
+    def __init__(self, data: str, checkpoint: str, inference: Inference, task_table: str | None = None) -> None:
+        self.inference = inference
+        self.use_cuda = torch.cuda.is_available() and not inference.cpu
+        self._checkpoint, self._root = checkpoint, Path(data)
+        state = stored.read(checkpoint)
+        settings = stored.task_settings(state, checkpoint, TASKS, "language understanding")
+        stored.change(settings, data=data)
+        if task_table is not None:
+            stored.change(settings, task_table=task_table)
+        self._task: Any = tasks.setup_task(settings)
+        self._task.load_state_dict(state["task_state"])
+        self._model = self._prepared(stored.build_model(self._task, state, checkpoint))
+        building.check_name(checkpoint, state, "criterion")
+        self._criterion: Any = self._task.build_criterion(state["cfg"].criterion)
+
+    @property
+    def table(self) -> Mapping[str, TaskRow]:
+        """All tasks that are known, by their names."""
+        rows: Mapping[str, TaskRow] = self._task.table
+        return rows
+
+    def choose(self, subset: str) -> Choice:
+        """What the model predicts of a subset; see `choose_sets`."""
+        outputs = {task: head.out_features for task, head in self._model.heads.items()}
+        return choose_sets(self._root, self.table, outputs, subset)
+
+    def read(self, sets: Sequence[PredictedSet]) -> list[TokenizedSplit]:
+        """The examples of sets.
+
+        Raises:
+            UserError: a file is not what the table says.
+        """
+        tokenizer, cache = self._task.tokenizer, self._task.token_cache
+        return [
+            tokenized_split(self._root, one.name, one.row, one.split, tokenizer, cache, labelled=False) for one in sets
+        ]
+
+    @torch.no_grad()
+    def predict(
+        self, chosen: PredictedSet, examples: TokenizedSplit, advance: Callable[[int], None] = lambda count: None
+    ) -> str:
+        """The file of predictions of a set.
+
+        Args:
+            chosen: the set.
+            examples: of it.
+            advance: is told the number of examples of every finished batch.
+
+        Raises:
+            UserError: the model gives no finite numbers.
+        """
+        predictions_E: NDArray[np.float64] = np.empty(len(examples))
+        for sample in self._batches(chosen, examples):
+            numbers = self._model(**sample["net_input"])[chosen.head]
+            if not numbers.isfinite().all():
+                raise UserError(f"`{self._checkpoint}` must give finite numbers for {chosen.key}, but does not.")
+            predictions = self._criterion.predictions(chosen.head, numbers)
+            predictions_E[sample["id"].cpu().numpy()] = predictions.cpu().numpy()
+            advance(len(predictions))
+        return written(chosen.row, chosen.submission, examples.keys_E.tolist(), predictions_E)
+
+    def _batches(self, chosen: PredictedSet, examples: TokenizedSplit) -> Iterator[dict[str, Any]]:
+        task_id = self._task.id_of(chosen.head, "a task of the model")
+        collate = TaskCollate(self._task.tokenizer.padding, [chosen.head])
+        dataset = EvaluationMixture([chosen.key], [TaskDataset(examples)], [task_id], collate)
+        batches = self._task.get_batch_iterator(
+            dataset,
+            max_tokens=self.inference.max_tokens,
+            max_sentences=self.inference.batch_size,
+            required_batch_size_multiple=BATCH_MULTIPLE,
+        )
+        for sample in batches.next_epoch_itr(shuffle=False):
+            sample = utils.move_to_cuda(sample) if self.use_cuda else sample
+            yield self._task.for_models(sample, [self._model])
+
+    def _prepared(self, model: Any) -> Any:
+        model.eval()
+        if self.inference.fp16:
+            model.half()
+        if self.inference.bf16:
+            model.bfloat16()
+        return model.cuda() if self.use_cuda else model
