@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,8 @@ def _of_tasks(folder: Path, settings: dict[str, Any], scores: Sequence[TaskScore
 
 
 def _of_pairs(path: Path, folder: Path, settings: dict[str, Any], scores: Sequence[PairScore]) -> RunScores:
-    if not scores:
-        raise ValueError("there is no pair")
+    if not scores or not all(math.isfinite(score.bleu) for score in scores):
+        raise ValueError("there is no score, or one that is no number")
     ordered = pair_scores.in_order(scores)
     tiers = {tier: [score.pair for score in ordered if score.tier == tier] for tier in pair_scores.TIERS}
     groups = {**{tier: pairs for tier, pairs in tiers.items() if pairs}, pair_scores.ALL: [s.pair for s in ordered]}

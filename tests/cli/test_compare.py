@@ -192,7 +192,15 @@ def test_a_run_with_several_folders_of_scores_names_them(runs):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", '{"tasks": {}, "settings": {}}', '{"pairs": {"en-de": 3}}', '{"pairs": {}, "settings": {}}'],
+    [
+        "",
+        "[]",
+        '{"tasks": {}, "settings": {}}',
+        '{"pairs": {"en-de": 3}}',
+        '{"pairs": {}, "settings": {}}',
+        '{"pairs": {"en-de": {"tier": "", "sentences": 1, "bleu": NaN, "chrf": 1, "bleu_signature": "", '
+        '"chrf_signature": ""}}, "settings": {"checkpoint": "c", "subset": "test"}}',
+    ],
 )
 def test_a_file_of_something_else_is_a_sentence(runs, content):
     (runs / "tag-1" / "scores" / "scores.json").write_text(content)

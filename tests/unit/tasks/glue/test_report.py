@@ -1,0 +1,89 @@
+"""A validation's report: where its scores go, of what they are, and what it does not replace."""
+
+import json
+from argparse import Namespace
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.tasks.glue.report import ValidationReport
+from tests.helpers.benchmark import make_benchmark
+
+ROWS = {name: row for name, row in load_tables().items() if name in ("copa", "rte")}
+LABELS = np.array([0.0, 1, 1, 0])
+
+
+def save_checkpoint(path, **common):
+    """What a report reads of a checkpoint."""
+    heads = {name: {"num_outputs": 2} for name in ROWS}
+    model = {"_name": "mt_tag_minilm", "encoder": json.dumps({"num_hidden_layers": 6, "hidden_size": 384}),
+             "heads": json.dumps(heads)}  # fmt: skip
+    state = {"cfg": {"model": model, "common": {"seed": 3, **common}}, "optimizer_history": [{"num_updates": 70}]}
+    torch.save(state, path)
+    return path
+
+
+@pytest.fixture
+def report(tmp_path):
+    make_benchmark(tmp_path, {"train": 4, "dev": 4})
+    return lambda name="a.pt": ValidationReport(
+        Namespace(path=str(save_checkpoint(tmp_path / name)), results_path=str(tmp_path / "scores"),
+                  data=str(tmp_path), max_positions=128),
+        ROWS,
+    )  # fmt: skip
+
+
+def validate(report, *subsets):
+    for subset in subsets:
+        report.begin(subset)
+        report.end({"rte": (LABELS, np.array([0.0, 1, 0, 0])), "copa": (LABELS, LABELS)})
+
+
+def test_scores_stand_beside_the_papers_with_what_they_are_of(report, tmp_path, capsys):
+    validate(report(), "valid")
+    written = json.loads((tmp_path / "scores" / "scores.json").read_text())
+    assert written["tasks"]["rte"]["score"] == 75 and written["averages"]["all"] == pytest.approx(
+        {"tasks": 2, "score": 87.5, "standard_error": 100 * np.sqrt(0.75 * 0.25 / 4) / 2}
+    )
+    known = {"seed": 3, "updates": 70, "model": "mt_tag_minilm", "trained_tasks": ["rte", "copa"], "subset": "valid"}
+    assert known.items() <= written["settings"].items()
+    shown = capsys.readouterr().out
+    assert "81.1" in shown and "75.00 ±21.65" in shown and "table 1" in shown
+
+
+def test_further_subsets_have_folders_of_their_own(report, tmp_path):
+    validate(report(), "valid", "train")
+    first, second = (json.loads((tmp_path / "scores" / place / "scores.json").read_text()) for place in (".", "train"))
+    assert (first["settings"]["subset"], second["settings"]["subset"]) == ("valid", "train")
+    digests = [scores["tasks"]["rte"]["sets"]["rte"]["data_sha256"] for scores in (first, second)]
+    assert digests[0] != digests[1]
+
+
+def test_the_same_checkpoint_again_replaces_its_scores(report):
+    validate(report(), "valid")
+    validate(report(), "valid")
+
+
+@pytest.mark.parametrize(("name", "subset"), [("b.pt", "valid"), ("a.pt", "train")])
+def test_scores_of_something_else_stay(report, tmp_path, name, subset):
+    validate(report(), "valid")
+    before = (tmp_path / "scores" / "scores.json").read_text()
+    with pytest.raises(UserError, match=r"must be a folder without other scores, but .* has those of .*a\.pt on valid"):
+        report(name).begin(subset)
+    assert (tmp_path / "scores" / "scores.json").read_text() == before
+
+
+def test_what_is_no_scores_stays(report, tmp_path):
+    (tmp_path / "scores").mkdir()
+    (tmp_path / "scores" / "scores.json").write_text("{}")
+    with pytest.raises(UserError, match="has those of something else"):
+        report().begin("valid")
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_at_the_beginning(report, tmp_path):
+    (tmp_path / "scores").write_text("a file")
+    with pytest.raises(UserError, match="must be a folder that can be written to"):
+        report().begin("valid")
