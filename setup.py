@@ -81,6 +81,7 @@ setup(
         "nlu": [
             "safetensors>=0.5",  # weights of pretrained encoders, which `mtmoe import-hf` reads and `export-hf` writes
             "tokenizers>=0.21",  # these encoders' tokenizers
+            "scikit-learn>=1.4",  # the benchmarks' metrics; it brings scipy, which has the others
         ],
         "bench": [
             "transformers>=5",  # Switch and NLLB-MoE layers, peers in the benchmarks

