@@ -67,7 +67,7 @@ class TaskCollate:
 
         `net_input` has `src_tokens` (R, L), `segments` (R, L), the type of each token, and, for each task by its name,
         which has E_t of the examples: `rows` (E_t, C), those of its candidates, and `spans` (E_t, W, 2), the tokens of
-        the W words that they are about. `target` has each task's labels (E_t,), float32, and `candidates` (E,) says how
+        the W words that they are about. `target` has each task's labels (E_t,), float64, and `candidates` (E,) says how
         many rows each example has.
         """
         examples = [example for _, example in items]
@@ -106,7 +106,8 @@ class TaskCollate:
         for task, examples in of_task.items():
             rows[task] = torch.tensor([[start + n for n in range(len(e["tokens"]))] for start, e in examples])
             spans[task] = torch.from_numpy(np.stack([e["spans"] for _, e in examples])).long()
-            target[task] = torch.tensor([e["label"] for _, e in examples], dtype=torch.float32)
+            # float64: what is float32 fairseq rounds to the type of `--bf16` or `--fp16`, a regression's values, too.
+            target[task] = torch.tensor([e["label"] for _, e in examples], dtype=torch.float64)
         return rows, spans, target
 
 

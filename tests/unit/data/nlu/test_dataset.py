@@ -1,6 +1,7 @@
 import json
 
 import numpy as np
+import torch
 from tokenizers.implementations import BertWordPieceTokenizer
 
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
@@ -51,6 +52,7 @@ def test_a_mixed_batch():
     assert as_lists(batch["net_input"]["rows"]) == {"one": [[0], [4]], "three": [[1]], "two": [[2, 3]]}
     assert as_lists(batch["net_input"]["spans"]) == {"one": [[], []], "three": [[[2, 3], [4, 5]]], "two": [[]]}
     assert as_lists(batch["target"]) == {"one": [1, 0], "three": [0], "two": [1]}
+    assert all(labels.dtype == torch.float64 for labels in batch["target"].values())  # which fairseq never rounds
     assert batch["candidates"].tolist() == [1, 1, 2, 1]
     assert batch["task_ids"].tolist() == [7, 9, 8, 7]
     assert (batch["nsentences"], batch["ntokens"]) == (4, 5 + 6 + 6 + 5 + 3)
