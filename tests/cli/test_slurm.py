@@ -125,6 +125,7 @@ def test_which_ends_bring_a_job_back(restarts, code, is_requeued, cluster, tmp_p
 def test_each_process_learns_its_place_and_reads_a_copy_on_its_node(cluster, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dict.txt").write_text("word 1\n")
+    os.utime(tmp_path / "data" / "dict.txt", ns=(10**18 + 1, 10**18 + 1))  # the cache of tokenized data looks at it
     local = {"DATA": str(tmp_path / "data"), "LOCAL": str(tmp_path / "disk" / "data")}
     show = 'echo "$RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR $DATA" > "$OUT/$RANK"; cat "$DATA/dict.txt"'
     job = start({**cluster, **local, "OUT": str(tmp_path)}, tmp_path / "log", "bash", "-c", show)
@@ -132,4 +133,5 @@ def test_each_process_learns_its_place_and_reads_a_copy_on_its_node(cluster, tmp
     assert (tmp_path / "log").read_text() == "word 1\n" * 2
     found = [(tmp_path / rank).read_text() for rank in "01"]
     assert found == [f"{rank} {rank} 2 127.0.0.1 {local['LOCAL']}\n" for rank in "01"]
+    assert (tmp_path / "disk" / "data" / "dict.txt").stat().st_mtime_ns == 10**18 + 1
     assert (tmp_path / "calls").read_text().splitlines()[0] == "srun --ntasks=1 --ntasks-per-node=1"
