@@ -13,13 +13,18 @@ from tests.helpers.training import configured
 
 
 def trainer_here(data: object, save_dir: object, *options: object, **changes: Any) -> Any:
-    """What `fairseq-train` builds with these options; `changes` are made to the configuration, `common__bf16=True`."""
+    """`trainer_of` the tests' tiny multilingual model with these options."""
+    return trainer_of(training_arguments(data, save_dir, *options), **changes)
+
+
+def trainer_of(arguments: tuple[object, ...], **changes: Any) -> Any:
+    """What `fairseq-train` builds; `changes` are made to the configuration, `common__bf16=True`."""
     from fairseq import tasks, utils
     from fairseq.logging import metrics
     from fairseq.trainer import Trainer
     from omegaconf import OmegaConf
 
-    cfg = configured(training_arguments(data, save_dir, *options))
+    cfg = configured(arguments)
     for name, value in changes.items():
         OmegaConf.update(cfg, name.replace("__", "."), value)
     metrics.reset()

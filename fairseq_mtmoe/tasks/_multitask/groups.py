@@ -39,9 +39,10 @@ def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str
 
 def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Group]) -> None:
     """Log loss, nll_loss (base 2) and ppl of each group, over the tokens of its tasks together."""
-    logs = [_numbers(log) for log in logging_outputs]
     for group in groups:
-        sums = {name: sum(log.get(f"{task}_{name}", 0) for log in logs for task in group.tasks) for name in SUMS}
+        sums = {
+            name: sum(log.get(f"{task}_{name}", 0) for log in logging_outputs for task in group.tasks) for name in SUMS
+        }
         if not sums["sample_size"] or not sums["ntokens"]:
             continue
         loss = sums["loss"] / sums["sample_size"] / math.log(2)
@@ -52,15 +53,15 @@ def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Gr
         metrics.log_derived(f"{group.name}_ppl", lambda meters, key=key: utils.get_perplexity(meters[key].avg), 1000)
 
 
-def _numbers(log: Mapping[str, Any]) -> dict[str, Any]:
+def plain_numbers(log: Mapping[str, Any]) -> dict[str, Any]:
     """A logging output with plain numbers, which a GPU's tensors of one type become in one copy."""
     numbers = dict(log)
     alike: defaultdict[tuple[Any, Any], list[str]] = defaultdict(list)
     for key, value in log.items():
-        if isinstance(value, Tensor) and value.numel() == 1:
+        if isinstance(value, Tensor) and value.dim() == 0:
             alike[value.dtype, value.device].append(key)
     for keys in alike.values():
-        numbers |= zip(keys, torch.stack([log[key].reshape(()) for key in keys]).tolist(), strict=True)
+        numbers |= zip(keys, torch.stack([log[key] for key in keys]).tolist(), strict=True)
     return numbers
 
 

@@ -19,7 +19,7 @@ from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import NamesTasks, TakesTaskIds
 from fairseq_mtmoe.slots.model_inputs import unwrapped
-from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups
+from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups, plain_numbers
 from fairseq_mtmoe.tasks._multitask.run_log import Stopwatch, TrainingRunLog, start_counting, stop_counting
 from fairseq_mtmoe.tasks._multitask.sampling import announce
 
@@ -241,6 +241,7 @@ class Multitask(FairseqTask, ABC):
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """As fairseq's, with loss and perplexity of each task and each group in a validation."""
+        logging_outputs = [plain_numbers(log) for log in logging_outputs]  # else a GPU is waited for with each of them
         super().reduce_metrics(logging_outputs, criterion)
         first = next(iter(self.validated_tasks), None)
         if any(f"{first}_loss" in log for log in logging_outputs):
