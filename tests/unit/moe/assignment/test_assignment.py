@@ -82,7 +82,7 @@ def optimum(scores):
     Each expert has ⌊T/N⌋ seats that must be taken, and where T is no multiple of N a spare one; as many dummies as
     spare seats stay empty sit there, because they may not sit elsewhere.
     """
-    scores = scores.double().numpy()
+    scores = scores.double().cpu().numpy()
     tokens, experts = scores.shape
     least, larger = divmod(tokens, experts)
     seats = np.repeat(scores, least, axis=1)
