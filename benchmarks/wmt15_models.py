@@ -60,9 +60,14 @@ def sparse_config(size: Size, *arguments: str) -> Any:
 
 
 def _config(*arguments: str) -> Any:
-    parser = options.get_training_parser()
     given = ["in-memory", "--task", "translation", "--source-lang", "en", "--target-lang", "xx", "--num-workers", "0"]
-    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [*given, *arguments]))
+    return training_config(*given, *arguments)
+
+
+def training_config(*arguments: str) -> Any:
+    """What `fairseq-train` runs on with these arguments."""
+    parser = options.get_training_parser()
+    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(arguments)))
     for group in config.values():  # fairseq takes a machine with `--bf16` for a TPU
         if isinstance(group, MutableMapping) and "tpu" in group:
             group["tpu"] = False

@@ -10,7 +10,7 @@ class Part:
     """A module of this folder with a function `checks(setting)`.
 
     Attributes:
-        minutes: after which it is ended; what it takes on an H200 is a third of that.
+        minutes: after which it is ended; what it takes on an H200 is about a third of that.
         needs: packages without which it is skipped.
     """
 
@@ -29,9 +29,11 @@ PARTS = {
     "compile": Part("compiling", "torch.compile", 6),
     "tests": Part("unit_tests", "tests/unit/moe on the device", 7, ("pytest", "hypothesis")),
     "processes": Part("processes", "several GPUs", 4),
+    "encoder": Part("encoder", "BERT's encoder", 5),
     "step": Part("step", "a training step", 7, ("fairseq",)),
     "decode": Part("decode", "generation", 6, ("fairseq",)),
     "training": Part("training", "training, resuming and translating", 7, ("fairseq",)),
     "paper": Part("paper", "the paper's architecture, some hundred updates", 7, ("fairseq",)),
+    "glue": Part("glue", "a benchmark's tasks, trained together", 5, ("fairseq", "tokenizers", "sklearn")),
 }
 ALL_MINUTES = 25  # after which no part is begun, so that all of it ends in half an hour

@@ -120,9 +120,14 @@ def train(setting: Setting, name: str, *chosen: object) -> list[float]:
     given = [argument for argument in training_arguments(folder / "data", folder / name) if argument != "--cpu"]
     given += ["--dense-updates", dense, "--log-format", "json", "--log-interval", 1, "--max-update", total(setting)]
     said = run_command("fairseq_cli.train", [*given, *chosen], hides_gpu="--cpu" in chosen)
-    losses = [float(json.loads(line)["loss"]) for line in re.findall(r"train_inner \| (\{.*\})", said)]
+    losses = step_losses(said)
     (folder / f"{name}.json").write_text(json.dumps(losses), encoding="utf-8")
     return losses
+
+
+def step_losses(said: str) -> list[float]:
+    """The loss of each update in what a training said with `--log-interval 1`."""
+    return [float(json.loads(line)["loss"]) for line in re.findall(r"train_inner \| (\{.*\})", said)]
 
 
 def losses_of(setting: Setting, name: str) -> list[float]:

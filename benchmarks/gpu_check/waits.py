@@ -24,13 +24,23 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 
 def layer_waits(setting: Setting, name: str, kind: str, dtype: torch.dtype, training: bool) -> list[Row]:
-    """Forward, and in training backward, after one pass that warms up."""
-    work = passes(setting, kind, dtype, training)
-    work()
+    """Forward, and in training backward."""
+    nothing = waits_for_nothing(setting, kind, dtype, training)
+    return waits_of(setting, name, passes(setting, kind, dtype, training), nothing, "one layer, forward and backward")
+
+
+def waits_for_nothing(setting: Setting, kind: str, dtype: torch.dtype, training: bool) -> bool:
+    """Whether it is promised of an expert layer with this gate."""
     here = torch.empty(0, device=setting.device)
     in_one = dtype == torch.bfloat16 and form_for(here) is Form.GPU_WITH_GROUPED_MM
-    if not (in_one or has_triton(here) or (kind == "base" and training)):
-        return [measured(name, count_waits(setting.device, work), "waits", "one layer, forward and backward")]
+    return in_one or has_triton(here) or (kind == "base" and training)
+
+
+def waits_of(setting: Setting, name: str, work: Callable[[], object], nothing: bool, note: str) -> list[Row]:
+    """Count the waits of a work after one that warms up; where there must be none, one is an error."""
+    work()
+    if not nothing:
+        return [measured(name, count_waits(setting.device, work), "waits", note)]
     with no_waits(setting.device):
         work()
     return [passed(name, "waits for nothing")]

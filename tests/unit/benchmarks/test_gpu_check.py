@@ -5,6 +5,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.helpers import commands
 from tests.helpers.pretended_gpu import pretended_gpu
 
 
@@ -26,10 +27,11 @@ def outcomes(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("name", ["reference", "waits", "layer", "products", "assignment", "step", "decode", "paper"])
+@pytest.mark.parametrize(
+    "name", ["reference", "waits", "layer", "products", "assignment", "encoder", "step", "decode", "paper"]
+)
 def test_parts_run_where_mixing_devices_fails(outcomes, name):
-    for module in ("fairseq.trainer", "torch._dynamo"):  # they keep functions that they see when they are imported
-        importlib.import_module(module)
+    import_what_keeps_functions()
     with pretended_gpu():
         found = outcomes(name, "cuda")
     assert "failed" not in found, found["failed"]
@@ -43,21 +45,47 @@ def test_parts_that_no_pretended_gpu_can_run_do_on_a_cpu(outcomes, name):
     assert found["passed"]
 
 
+def import_what_keeps_functions():
+    """Not with pretended ones, which they would see when they are imported."""
+    for module in ("fairseq.trainer", "torch._dynamo", "transformers.models.bert.modeling_bert"):
+        importlib.import_module(module)
+
+
+def forked(module, arguments, hides_gpu):
+    """Stands for `run_command`, without the seconds of importing fairseq."""
+    done = commands.run(module.replace("_cli.", "-"), *arguments)
+    return done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_training_is_compared_with_a_cpus_run(outcomes, monkeypatch):
     from gpu_check import training
 
-    from tests.helpers import commands
-
-    programs = {"fairseq_cli.train": "fairseq-train", "fairseq_cli.generate": "fairseq-generate"}
-
-    def run_command(module, arguments, hides_gpu):
-        done = commands.run(programs[module], *arguments)  # without the seconds of importing fairseq
-        return done.stdout + done.stderr
-
-    monkeypatch.setattr(training, "run_command", run_command)
+    monkeypatch.setattr(training, "run_command", forked)
     found = outcomes("training", "cpu")
     assert found.keys() == {"passed"} and len(found["passed"]) == 4
+
+
+@pytest.mark.slow
+def test_tasks_are_trained_and_validated_as_on_a_cpu(outcomes, monkeypatch):
+    """Updates of all models on a pretended GPU; the commands on a CPU."""
+    from gpu_check import glue
+
+    monkeypatch.setattr(glue, "run_command", forked)
+    import_what_keeps_functions()
+    with monkeypatch.context() as patch, pretended_gpu():
+        patch.setattr(glue, "checks", lambda setting, checks=glue.checks: list(checks(setting))[:1])
+        found = outcomes("glue", "cuda")
+    assert found.keys() == {"measured"} and len(found["measured"]) == 9, found  # speed, waits and memory of three
+    found = outcomes("glue", "cpu")
+    assert "failed" not in found, found["failed"]
+    assert len(found["passed"]) == 3
+
+
+@pytest.mark.slow
+def test_unit_tests_of_the_layers_run_on_the_device(outcomes):
+    found = outcomes("tests", "cpu")
+    assert found.keys() == {"passed"} and "tests passed, 0 failed" in found["passed"][0].note
 
 
 def test_unit_tests_that_fail_have_rows_of_their_own(tmp_path):
