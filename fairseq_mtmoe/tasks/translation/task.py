@@ -155,9 +155,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- the run log ----
 
     def about_the_run(self) -> dict[str, Any]:
-        """Tiers, names of tasks, and options."""
-        options = {"task_ids": self.args.task_ids, "seed": self.args.seed}
-        return {"tiers": self.pair_tiers(), **super().about_the_run(), **options}
+        """Tiers, names of tasks, and what these are."""
+        return {"tiers": self.pair_tiers(), **super().about_the_run(), "task_ids": self.args.task_ids}
 
     def shown_name(self, key: str) -> str:
         """A pair without fairseq's mark of data that is no extra data."""
