@@ -13,7 +13,7 @@ RUNS = {
     "base,task": ("--expert-gates", "base,task"),
     "dense, then base": ("--expert-gates", "base", "--dense-updates", 150, *OURS),
 }
-UPDATES = 450
+UPDATES = 400
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import commands
 from tests.helpers.commands import BIN, PLUGIN, REPOSITORY, training_arguments
 
 pytestmark = pytest.mark.slow
@@ -55,8 +56,8 @@ def test_it_trains_generates_and_is_sparsified_from_the_command_line(project, di
             digits, tmp_path, "--arch", "toy_tiny", "--dense-updates", 5, "--max-update", 10, "--disable-validation"
         )
     ]
-    log = run(project, BIN / "fairseq-train", *plugin)
-    assert "sparsified after 5 dense updates: 2 layers" in log
+    trained = commands.run("fairseq-train", *plugin)  # which takes the plugin from `--user-dir`
+    assert "sparsified after 5 dense updates: 2 layers" in trained.stdout + trained.stderr
     out = run(project, BIN / "mtmoe", "evaluate", digits, "--path", tmp_path / "checkpoint_last.pt",
               "--out", tmp_path / "scores", "--cpu", "--max-tokens", 4000)  # fmt: skip
     assert "BLEU" in out
