@@ -44,8 +44,7 @@ def published(systems: Sequence[System]) -> list[PublishedRow]:
 
 def notes(systems: Sequence[System]) -> list[str]:
     """What stands below the tables."""
-    sources = dict.fromkeys(row.source for row in published(systems))
-    return [NOTE, *([PAIRED] if len(systems) > 1 else []), *(f"Paper: {source}." for source in sources)]
+    return [NOTE, *([PAIRED] if len(systems) > 1 else []), *dict.fromkeys(row.note for row in published(systems))]
 
 
 def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str:

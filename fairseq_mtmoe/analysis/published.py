@@ -24,7 +24,8 @@ class PublishedRow:
         sizes: of the encoder, `layers` and `width`.
         subset: of the data.
         model: the architecture here.
-        single_task: whether each figure is of a model of its own.
+        single_task: whether each figure is of a model that was trained on this task and nothing else.
+        remark: what else is to be known of the figures.
         figures: of each task by its name in the table of tasks, in percent.
     """
 
@@ -35,7 +36,13 @@ class PublishedRow:
     subset: str
     model: str
     single_task: bool
+    remark: str
     figures: Mapping[str, float]
+
+    @property
+    def note(self) -> str:
+        """Where the figures are from, in a sentence."""
+        return f"Paper: {self.source}; {self.remark}. Averages are over the tasks shown."
 
     @property
     def title(self) -> str:
@@ -55,7 +62,7 @@ def published_rows() -> tuple[PublishedRow, ...]:
     return tuple(
         PublishedRow(
             system, table["source"], table["encoder"], table["sizes"], table["subset"], row["model"],
-            row.get("single_task", False), row["figures"],
+            row.get("single_task", False), table["remark"], row["figures"],
         )
         for table in tables
         for system, row in table["rows"].items()
@@ -66,10 +73,11 @@ def published_row(settings: Mapping[str, object]) -> PublishedRow | None:
     """The row of the same system with an encoder of the same sizes on the same split; None if there is none.
 
     Args:
-        settings: with which scores were made: `model`, `encoder`, `trained_tasks` and `subset`.
+        settings: with which scores were made: `model`, `encoder`, `trained_tasks`, `subset`, and `finetune_from_model`,
+            the checkpoint of other tasks that the training began with, if it did.
     """
     model, trained = str(settings.get("model")), settings.get("trained_tasks")
-    is_single = isinstance(trained, list) and len(trained) == 1
+    is_single = isinstance(trained, list) and len(trained) == 1 and not settings.get("finetune_from_model")
     for row in published_rows():
         same_model = model == row.model or model.startswith(f"{row.model}_")  # with a size's name
         wanted = (row.single_task, row.sizes, row.subset)

@@ -191,7 +191,7 @@ def _published(row: PublishedRow | None, tasks: Sequence[str]) -> list[str]:
 
 def notes(published: PublishedRow | None) -> list[str]:
     """What stands below the table."""
-    return [NOTE, *([f"Paper: {published.source}; its averages over the tasks shown."] if published else [])]
+    return [NOTE, *([published.note] if published else [])]
 
 
 def to_markdown(

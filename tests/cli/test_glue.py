@@ -45,17 +45,6 @@ def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, m
 
 
 @pytest.mark.slow
-def test_other_scores_are_not_replaced(benchmark_data, mixture, tmp_path):
-    options = ("--results-path", tmp_path, "--glue-tasks", "cola")
-    validate(benchmark_data, mixture / "checkpoint_best.pt", *options)
-    before = (tmp_path / "scores.json").read_text()
-    output = validate(benchmark_data, mixture / "checkpoint_last.pt", *options, check=False)
-    assert output.returncode == 1
-    assert "`--results-path` must be a folder without other scores" in output.stderr
-    assert "CoLA" not in output.stdout and (tmp_path / "scores.json").read_text() == before
-
-
-@pytest.mark.slow
 def test_the_run_log_has_every_task(mixture):
     events = [json.loads(line) for line in (mixture / "mtmoe.jsonl").read_text().splitlines()]
     last = [event for event in events if event["event"] == "valid"][-1]

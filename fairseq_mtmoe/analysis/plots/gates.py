@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from fairseq_mtmoe.analysis.gates import Matrix, TaskGates, mean_similarity
 from fairseq_mtmoe.analysis.plots.sheet import GREY, STYLE, Sheet, text_width
 
-COLUMNS = 3
+COLUMNS = 4
+LEAST = 0.25  # of the scale: chance, some hundredths, stays pale
 MOST_NUMBERS = 12  # tasks, up to which cells have room for numbers
 # Orange and purple can be told apart with any colour vision; in grey the numbers say the sign.
 COLORS = "PuOr"
@@ -28,7 +29,7 @@ def gates_figure(runs: Mapping[str, TaskGates]) -> Figure:
     tasks = max((gates.tasks for gates in runs.values()), key=len)
     apart = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for _, matrix in panels.values()])
     known = apart[np.isfinite(apart)]
-    limit = max(float(np.abs(known).max()), 1e-3) if len(known) else 1.0
+    limit = max([LEAST, *np.abs(known)])
     names = text_width([name for gates in runs.values() for name in gates.tasks])
     alike = len({tuple(gates.tasks) for gates in runs.values()}) == 1  # names stand at the sheet's edges alone
     gap_x, gap_y = (0.25, 0.35) if alike else (names, names + 0.3)
@@ -75,7 +76,12 @@ def _draw(axes: Axes, tasks: Sequence[str], matrix: Matrix, limit: float) -> Non
     for row, column in zip(*np.nonzero(np.isfinite(shown)), strict=True):
         value = float(shown[row, column])
         color = "white" if abs(value) > 0.7 * limit else "black"
-        text = f"{value:.2f}".replace("0.", ".").replace("-", "−")
-        axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=color)
+        axes.text(column, row, _short(value), ha="center", va="center", fontsize=6.5, color=color)
     for index in np.flatnonzero(np.isnan(matrix).all(axis=1)):
         axes.text(index, index, "none", ha="center", va="center", fontsize=6, color=GREY)
+
+
+def _short(value: float) -> str:
+    """Such as `.12`, `−.05` and `0`."""
+    hundredths = round(100 * value)
+    return f"{hundredths / 100:.2f}".replace("0.", ".").replace("-", "−") if hundredths else "0"

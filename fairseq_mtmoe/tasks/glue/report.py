@@ -136,6 +136,7 @@ def _about(path: str) -> dict[str, Any]:
         "model": cfg["model"]["_name"],
         "encoder": {"layers": encoder["num_hidden_layers"], "width": encoder["hidden_size"]},
         "trained_tasks": list(json.loads(cfg["model"]["heads"])),
+        "finetune_from_model": cfg["checkpoint"]["finetune_from_model"],
         "seed": cfg["common"]["seed"],
         "updates": last.get("num_updates"),
     }

@@ -289,15 +289,23 @@ def test_gates_of_one_run_have_a_panel_per_layer_and_their_mean():
     draw = np.random.default_rng(3)
     gates = TaskGates(["cola", "rte", "sst2"], {f"encoder.layers.{n}": draw.normal(size=(3, 4, 8)) for n in range(4)})
     figure = plots.gates_figure({"run": gates})
+    limit = max(abs(cosines[~np.eye(3, dtype=bool)]).max() for cosines in gates.similarities().values())
     assert [axes.get_title() for axes in figure.axes] == ["all layers", *gates.weights]
     mean = np.mean(list(gates.similarities().values()), axis=0)
     drawn = figure.axes[0].get_images()[0].get_array()
     np.testing.assert_allclose(drawn[~np.eye(3, dtype=bool)], mean[~np.eye(3, dtype=bool)])
     assert f"{mean[0, 1]:.2f}".replace("0.", ".").replace("-", "−") in [t.get_text() for t in figure.axes[0].texts]
+    assert figure.axes[0].get_images()[0].get_clim() == pytest.approx((-limit, limit))
     figure.canvas.draw()
     for text in figure.texts:
         assert text.get_window_extent().x0 >= 0 and text.get_window_extent().y0 >= 0
     assert figure.axes[-1].get_tightbbox().y0 >= figure.texts[1].get_window_extent().y1
+
+
+def test_gates_that_differ_by_chance_stay_pale():
+    weights = np.stack([np.eye(8), np.roll(np.eye(8), 1, axis=1)])
+    figure = plots.gates_figure({"run": TaskGates(["a", "b"], {"layer": weights})})
+    assert figure.axes[0].get_images()[0].get_clim() == (-0.25, 0.25)
 
 
 def test_gates_of_several_runs_have_a_panel_each():

@@ -134,6 +134,8 @@ def test_published_figures_have_the_averages_that_the_paper_prints(row):
         ({"model": "mt_dense_minilm", "trained_tasks": ["rte"]}, "Single-Task"),
         ({"model": "mt_tagged"}, None),
         ({"trained_tasks": ["rte"]}, None),
+        ({"trained_tasks": ["rte"], "finetune_from_model": "mixture.pt"}, "MT-TaG"),
+        ({"model": "mt_dense", "trained_tasks": ["rte"], "finetune_from_model": "mixture.pt"}, "MT-Dense"),
         ({"encoder": {"layers": 2, "width": 384}}, None),
         ({"subset": "test"}, None),
     ],

@@ -16,12 +16,15 @@ ROWS = {name: row for name, row in load_tables().items() if name in ("copa", "rt
 LABELS = np.array([0.0, 1, 1, 0])
 
 
-def save_checkpoint(path, **common):
+def save_checkpoint(path):
     """What a report reads of a checkpoint."""
     heads = {name: {"num_outputs": 2} for name in ROWS}
     model = {"_name": "mt_tag_minilm", "encoder": json.dumps({"num_hidden_layers": 6, "hidden_size": 384}),
              "heads": json.dumps(heads)}  # fmt: skip
-    state = {"cfg": {"model": model, "common": {"seed": 3, **common}}, "optimizer_history": [{"num_updates": 70}]}
+    state = {
+        "cfg": {"model": model, "common": {"seed": 3}, "checkpoint": {"finetune_from_model": None}},
+        "optimizer_history": [{"num_updates": 70}],
+    }
     torch.save(state, path)
     return path
 
@@ -62,9 +65,11 @@ def test_further_subsets_have_folders_of_their_own(report, tmp_path):
     assert digests[0] != digests[1]
 
 
-def test_the_same_checkpoint_again_replaces_its_scores(report):
+def test_the_same_checkpoint_again_replaces_its_scores(report, tmp_path):
     validate(report(), "valid")
+    (tmp_path / "scores" / "scores.md").write_text("of before")
     validate(report(), "valid")
+    assert "RTE" in (tmp_path / "scores" / "scores.md").read_text()
 
 
 @pytest.mark.parametrize(("name", "subset"), [("b.pt", "valid"), ("a.pt", "train")])
