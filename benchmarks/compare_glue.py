@@ -170,7 +170,7 @@ def finished_runs() -> dict[str, Any]:
 @click.option("--runs", type=click.Path(path_type=Path), required=True, help="Folder of the runs.")
 @click.option("--updates", default=400, help="Updates of each mixture; Single-Task's share them.")
 @click.option("--few-updates", default=60, help="Updates of each run on a new task.")
-@click.option("--lr", default=2e-4, help="Highest learning rate of all runs.")
+@click.option("--lr", default=5e-5, help="Highest learning rate of all runs.")
 @click.option("--seeds", default="1,2,3", metavar="N,…", help="Seeds of every system.")
 @click.option("--stage", type=click.Choice(["1", "2"]), default="1", help="1: mixtures; 2: new tasks from them.")
 def main(
