@@ -12,19 +12,8 @@ from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.known_warnings import filter_known
 
 COMMANDS = (
-    *(
-        "prepare",
-        "import-hf",
-        "export-hf",
-        "upcycle",
-        "reshard",
-        "average",
-        "calibrate",
-        "evaluate",
-        "compare",
-        "predict",
-    ),
-    *("plot", "options", "doctor"),
+    *("prepare", "import-hf", "export-hf", "upcycle", "reshard", "average", "calibrate"),
+    *("evaluate", "predict", "compare", "plot", "options", "doctor"),
 )
 
 
