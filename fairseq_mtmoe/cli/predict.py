@@ -50,11 +50,14 @@ def command(
 ) -> None:
     """Write the model's predictions for every task of GLUE_DIR that it has a head for, in one file each.
 
-    Files are those that gluebenchmark.com and super.gluebenchmark.com take: zip them and submit. Each has the examples
-    of its set in their order, by the benchmark's own index, and the benchmark's own labels; STS-B's numbers are within
-    its bounds. Diagnostic sets are predicted by the task that the benchmark names (AX by MNLI, AX-b and AX-g by RTE).
-    What no server takes is a table of the same form as GLUE's. Labels are not looked at, and predictions equal those
-    that fairseq-validate scores. Nothing is written until everything is predicted.
+    Files are those that gluebenchmark.com (CoLA.tsv, …) and super.gluebenchmark.com (BoolQ.jsonl, …) take: zip those of
+    a benchmark and submit. Each has the examples of its set in their order, by the benchmark's own index, with the
+    benchmark's own labels; STS-B's numbers are within its bounds. Diagnostic sets are predicted by the task that the
+    benchmark names: AX by MNLI, AX-b and AX-g by RTE. SuperGLUE's ReCoRD is no task of the table. What no server takes
+    is a table of the same form as GLUE's.
+
+    Labels are not looked at, and predictions equal those that fairseq-validate scores. Nothing is written until
+    everything is predicted.
     """
     from fairseq_mtmoe import register
 
@@ -76,9 +79,10 @@ def predict_sets(predictor: Predictor, sets: Sequence[PredictedSet], folder: Pat
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("examples"),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    read = predictor.read(sets)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=sum(map(len, read)))
+        bar = progress.add_task("reading", total=None)
+        read = predictor.read(sets)
+        progress.update(bar, total=sum(map(len, read)))
         for chosen, examples in zip(sets, read, strict=True):
             progress.update(bar, description=chosen.key)
             content = predictor.predict(chosen, examples, lambda count: progress.advance(bar, count))

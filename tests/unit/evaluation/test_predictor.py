@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from click.testing import CliRunner
+from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.cli.main import commands
@@ -157,6 +158,28 @@ def test_nothing_to_predict(data):
         UserError, match=r"must have the valid data of a task of the model \(mnli, rte, multirc, stsb\)"
     ):
         predictor.choose("valid")
+
+
+def test_validation_scores_what_is_written(data, tmp_path):
+    """A regression's values within its bounds: some of the model's are beyond one, some beyond the other."""
+    state = torch.load(data / "checkpoint.pt")
+    state["model"]["heads.stsb.weight"] *= 100
+    torch.save(state, tmp_path / "wide.pt")
+    write(
+        tmp_path / "STS-B/dev.tsv",
+        ["index\tsentence1\tsentence2\tscore", *(f"{n}\t{a}\t{b}\t1" for n, (a, b) in enumerate(PAIRS))],
+    )
+    predictor = Predictor(str(tmp_path), str(tmp_path / "wide.pt"), ON_CPU)
+    sets = predictor.choose("valid").sets
+    values = [float(label) for label in labels(predictor.predict(sets[0], *predictor.read(sets)))]
+    overrides = {"data": str(tmp_path), "glue_tasks": "stsb"}
+    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "wide.pt")], overrides)
+    task.load_dataset("valid")
+    criterion = task.build_criterion(cfg.criterion).eval()
+    sample = task.dataset("valid").collater([task.dataset("valid")[n] for n in range(len(PAIRS))])
+    _, _, logged = task.valid_step(sample, model.eval(), criterion)
+    assert logged["_stsb_predictions"].tolist() == pytest.approx(values, abs=1e-4)
+    assert min(values) == 0 and max(values) == 5
 
 
 TABLE = """
