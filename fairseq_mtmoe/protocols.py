@@ -131,11 +131,14 @@ class GivesEncoder(Protocol):
 
     Attributes:
         pretrained: the encoder that a new model begins with; None where a checkpoint's weights follow.
+        begins_with_checkpoint: a new model gets a checkpoint's weights, too, before it is trained.
     """
 
     pretrained: Any
+    begins_with_checkpoint: bool
 
 
+@runtime_checkable
 class HasRegressions(Protocol):
     """A task of several tasks, some of which ask for a number: the names of these."""
 

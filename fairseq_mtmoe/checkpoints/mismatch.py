@@ -163,7 +163,8 @@ def _blocks(names: Iterable[str]) -> set[int]:
 def _about_experts(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     if _expert_options(own) or not _expert_options(theirs):
         return None
-    return f"`--arch` must be one with experts, such as base_moe, to load {origin.name}, but is a dense one instead."
+    rule = "one with experts, such as base_moe or mt_tag"
+    return f"`--arch` must be {rule}, to load {origin.name}, but is a dense one instead."
 
 
 def _about_options(theirs: Mapping[str, Any], own: Mapping[str, Any], origin: Origin) -> str | None:

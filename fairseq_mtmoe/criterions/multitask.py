@@ -18,15 +18,22 @@ from fairseq.logging import metrics
 from torch import Tensor
 from torch.nn import functional as F
 
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.protocols import HasRegressions
 
 
 @register_criterion("multitask", dataclass=FairseqDataclass)
 class MultitaskCriterion(FairseqCriterion):
-    """The sum over examples; the trainer divides by their number. Each task's own share is logged by its name."""
+    """The sum over examples; the trainer divides by their number. Each task's own share is logged by its name.
 
-    def __init__(self, task: HasRegressions) -> None:
+    Raises:
+        UserError: the task is not one of several tasks with heads.
+    """
+
+    def __init__(self, task: Any) -> None:
         super().__init__(task)
+        if not isinstance(task, HasRegressions):
+            raise UserError("`--criterion multitask` is for `--task glue` and its like, but this is another task.")
         self.regressions = frozenset(task.regressions)
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:

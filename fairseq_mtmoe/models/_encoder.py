@@ -71,10 +71,6 @@ class EncoderModel(BaseFairseqModel):
         outputs: dict[str, Tensor] = self.heads(hidden, rows, spans)
         return outputs
 
-    def max_positions(self) -> int:
-        """The most tokens of a sequence."""
-        return self.encoder.config.max_positions
-
 
 def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) -> None:
     """Note in a new model's configuration what it is built with, and its checkpoints are built with again.
@@ -83,7 +79,12 @@ def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) 
         cfg: with `EncoderOptions`; fairseq gives models a copy of it, so that the task does this.
         encoder: the pretrained encoder's sizes.
         heads: each task's, in the order of the task ids.
+
+    Raises:
+        UserError: it is another model's.
     """
+    if not isinstance(getattr(cfg, "heads", None), str):
+        must_be("--arch", "a model with a head for each task, such as mt_tag_minilm", getattr(cfg, "_name", None))
     for name, text in (("encoder", json.dumps(asdict(encoder))), ("heads", heads_to_text(heads))):
         setattr(cfg, name, text)
 

@@ -6,6 +6,7 @@ The dense checkpoint may come from this plugin's twins or from stock fairseq's `
 from __future__ import annotations
 
 import dataclasses
+import json
 from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +55,7 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
         raise UserError("The checkpoint to upcycle must be a dense model's, but has experts already.")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = building.build_within(MODEL_REGISTRY[model_name].build_model, cfg, _dictionaries(weights))
+        model = building.build_within(MODEL_REGISTRY[model_name].build_model, cfg, _task_of(weights))
         model.load_state_dict(dict(weights))
         state = _named_optimizer_state(checkpoint.get("last_optimizer_state"), model)
         sparse_state = sparsify_with_state(model, state or {})
@@ -97,14 +98,22 @@ def _configuration(kind: type, options: dict[str, Any]) -> Any:
 
 
 def _task_names(checkpoint: dict[str, Any]) -> str | None:
-    """The languages, or with `--task-ids pair` the pairs, that a run of `translation_heated` remembers."""
+    """The tasks of an encoder's heads; or the languages that a run of `translation_heated` remembers, or its pairs."""
+    heads = _model_options(checkpoint).get("heads")
+    if heads:
+        return ",".join(json.loads(heads))
     state = checkpoint.get("task_state") or {}
     names = state.get("lang_pairs" if state.get("task_ids") == "pair" else "langs")
     return ",".join(names) if names else None
 
 
-def _dictionaries(weights: dict[str, Tensor]) -> SimpleNamespace:
-    """What `build_model` wants of a task: dictionaries of the right sizes, one object where they are shared."""
+def _task_of(weights: dict[str, Tensor]) -> SimpleNamespace:
+    """What `build_model` wants of a task: dictionaries of the right sizes, one object where they are shared.
+
+    An encoder with heads has its sizes among its options.
+    """
+    if "decoder.embed_tokens.weight" not in weights:
+        return SimpleNamespace(pretrained=None)
 
     def sized(count: int) -> Dictionary:
         dictionary = Dictionary()

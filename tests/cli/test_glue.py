@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from tests.helpers.benchmark import TASKS, train_tasks, validate, validated
+from tests.helpers.benchmark import TASKS, logged, make_related_task, train_tasks, validate, validated
 
 pytestmark = pytest.mark.xdist_group("glue")  # they share the run that learns
 
@@ -42,6 +42,14 @@ def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, m
         assert settings["encoder"] == {"layers": 2, "width": 16} and 0 < settings["updates"] <= 300
         cell = f"{written['averages']['all']['score']:.2f} ±"
         assert cell in output.stdout and cell in (tmp_path / "scores" / "scores.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_log_has_the_loss_of_every_task(mixture):
+    """In an epoch each has a quarter of the examples, so that their mean is the loss that is trained on."""
+    figures = logged((mixture / "log.txt").read_text(), "train_wall")
+    losses = [figures[f"{task}_loss"] for task in TASKS.split(",")]
+    assert sum(losses) / 4 == pytest.approx(figures["loss"], abs=2e-3) and len(set(losses)) == 4
 
 
 @pytest.mark.slow
@@ -88,3 +96,21 @@ def test_a_new_task_begins_with_a_related_ones_gate(benchmark_data, mixture, tmp
         assert torch.equal(new[key], old[key][TASKS.split(",").index("wic")].unsqueeze(0))
     assert {key for key in new if key.startswith("heads.")} == {"heads.rte.weight", "heads.rte.bias"}
     assert torch.equal(new["encoder.layers.0.moe.experts.fc1_weight"], old["encoder.layers.0.moe.experts.fc1_weight"])
+
+
+@pytest.mark.slow
+def test_two_stages_learn_from_few_examples_what_single_task_cannot(benchmark_data, mixture, tmp_path):
+    """Sixteen examples that begin with some of the letters; what the others say is known from the mixture."""
+    table = make_related_task(benchmark_data, train=16, dev=60)
+    options = ("--task-table", table, "--glue-tasks", "mine", "--max-update", 60, "--lr", 0.001)
+    begins = {
+        "single": ("--arch", "mt_dense", "--init-encoder", benchmark_data / "encoder.pt", "--max-update", 300),
+        "two stages": ("--finetune-from-model", mixture / "checkpoint_best.pt", "--reuse-gate", "cola"),
+    }
+    found, losses = {}, {}
+    for name, begin in begins.items():
+        output = train_tasks(benchmark_data, tmp_path / name, *options, *begin)
+        losses[name] = logged(output, "train_wall")["loss"]
+        found[name] = logged(output, "mine_accuracy")["mine_accuracy"]
+    assert losses["single"] < 0.05, "it learns its examples"
+    assert found["two stages"] >= 95 and found["single"] <= 75, found

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import distributed as dist
 
+from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
+from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
 
 UPDATES = 3
@@ -37,7 +39,7 @@ TOLERANCES = {"common.fp16": 5e-3, "common.bf16": 1e-2}  # their numbers have 11
 BACKENDS = ("pytorch_ddp", "legacy_ddp")
 
 
-def run_options(data, save_dir, *more):
+def configuration(arguments):
     """fairseq's configuration of a run with these options, as plain containers."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -46,7 +48,13 @@ def run_options(data, save_dir, *more):
     from fairseq_mtmoe import register
 
     register()
-    arguments = [
+    cfg = options.parse_args_and_arch(options.get_training_parser(), list(map(str, arguments)))
+    return OmegaConf.to_container(convert_namespace_to_omegaconf(cfg))
+
+
+def of_languages(data, save_dir, *more):
+    """The options of a run in which each block has another gate."""
+    return [
         data, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc", "--encoder-langtok", "tgt",
         "--decoder-langtok", "--save-dir", save_dir, "--cpu", "--seed", 1, "--arch", "base_moe_tiny",
         "--encoder-layers", 3, "--decoder-layers", 3, "--encoder-embed-dim", 16, "--decoder-embed-dim", 16,
@@ -57,8 +65,12 @@ def run_options(data, save_dir, *more):
         "--adam-eps", 0.01, "--lr", 0.01, "--lr-scheduler", "fixed", "--dropout", 0.0, "--max-tokens", 80,
         "--sampling-method", "temperature", "--sampling-temperature", 1.5, "--num-workers", 0, *more,
     ]  # fmt: skip
-    cfg = options.parse_args_and_arch(options.get_training_parser(), list(map(str, arguments)))
-    return OmegaConf.to_container(convert_namespace_to_omegaconf(cfg))
+
+
+def of_tasks(data, save_dir):
+    """Those of a mixture of classification, regression, ranking and words."""
+    options = ("--init-encoder", data / "encoder.pt", "--no-token-shuffle", "--adam-eps", 0.01, "--lr", 0.01)
+    return task_arguments(data, save_dir, *options, "--batch-size", 8)
 
 
 def trainer_of(run, changes):
@@ -121,12 +133,15 @@ def train_each(rank, run, backend):
     return {name: train(run, combination | changes) for name, combination in COMBINATIONS.items()}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    from tests.helpers.digits import make_digit_corpus
-
+@pytest.fixture(scope="module", params=["translation", "benchmark"])
+def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("combinations")
-    return run_options(make_digit_corpus(folder / "digits", train=300, valid=4, test=4), folder / "checkpoints")
+    if request.param == "benchmark":
+        make_benchmark(folder, {"train": 40, "dev": 4})
+        make_encoder(folder / "encoder.pt")
+        return configuration(of_tasks(folder, folder / "checkpoints"))
+    corpus = make_digit_corpus(folder / "digits", train=300, valid=4, test=4)
+    return configuration(of_languages(corpus, folder / "checkpoints"))
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +185,7 @@ def test_bfloat16_needs_no_tpu(tmp_path):
     from fairseq.distributed import utils
     from omegaconf import OmegaConf
 
-    cfg = OmegaConf.create(run_options(tmp_path, tmp_path, "--bf16"))
+    cfg = OmegaConf.create(configuration(of_languages(tmp_path, tmp_path, "--bf16")))
     assert cfg.common.tpu, "fairseq was corrected: fairseq_patches/bfloat16.py can go"
     utils.call_main(cfg, lambda cfg: None)
     assert cfg.common.bf16 and not [name for name, options in cfg.items() if options and options.get("tpu")]

@@ -1,23 +1,29 @@
 """Training in several processes is training in one: losses, norms, validations, parameters, and checkpoints."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import assemble
+from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, task_arguments
+from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
-from tests.helpers.training import train_here
+from tests.helpers.training import run_here, train_here
 
 UPDATES = 10
 PROCESSES = (1, 2, 4)
-GATES = ("base", "task", "switch")
+# Translation with each gate; and a benchmark with MT-TaG's, with classification, regression, ranking and words in it.
+RUNS = ("base", "task", "switch", "benchmark")
 # Adam makes steps of full size of gradients that are nothing but rounding, such as those of the keys' biases, and hides
 # the size of all others; with this epsilon it does neither.
 ADAM = ("--adam-eps", 1e-3)
 # Only in this way are groups of tokens that are assigned together the same for any number of processes.
-OPTIONS = (*ADAM, "--no-token-shuffle", "--num-experts", 4, "--max-update", UPDATES, "--max-tokens", 250,
-           "--log-interval", 1, "--validate-interval-updates", 5, "--no-save", "--clip-norm", 0.5)  # fmt: skip
+COMMON = (*ADAM, "--no-token-shuffle", "--num-experts", 4, "--max-update", UPDATES,
+          "--log-interval", 1, "--validate-interval-updates", 5, "--no-save", "--clip-norm", 0.5)  # fmt: skip
+OPTIONS = (*COMMON, "--max-tokens", 250)
 
 
 @pytest.fixture(scope="module")
@@ -25,24 +31,49 @@ def corpus(tmp_path_factory):
     return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=600)
 
 
-def train_with(rank, data, folder, gate, backend, world_size):
-    freq = max(PROCESSES) // world_size
-    options = ("--expert-gates", gate, "--update-freq", freq, "--ddp-backend", backend)
-    return train_here(data, folder, *OPTIONS, *options)
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory):
+    """Of five tasks, each with 25 examples to validate with."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    make_benchmark(folder, {"train": 60, "dev": 25})
+    make_encoder(folder / "encoder.pt")
+    return folder
 
 
-@pytest.fixture(scope="module", params=GATES)
-def alone(request, corpus, tmp_path_factory):
-    """The gate, and what one process computes with it."""
-    arguments = (corpus, tmp_path_factory.mktemp("alone"), request.param, "legacy_ddp", 1)
-    return request.param, run_processes(train_with, 1, *arguments)[0]
+def of_tasks(data, folder, *options):
+    """Arguments of a run on all of them. Of their ten batches in a validation the last process of four has two."""
+    tasks = ("--glue-tasks", f"{TASKS},rte", "--init-encoder", data / "encoder.pt")
+    return task_arguments(data, folder, *tasks, "--batch-size", 8, "--batch-size-valid", 16, *options)
+
+
+def train_with(rank, arguments, backend, world_size):
+    return run_here((*arguments, "--update-freq", max(PROCESSES) // world_size, "--ddp-backend", backend))
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def arguments_of(request):
+    """A run: its name, and the arguments for a folder."""
+    if request.param == "benchmark":
+        data = request.getfixturevalue("benchmark")
+        return request.param, lambda folder: of_tasks(data, folder, *COMMON)
+    data = request.getfixturevalue("corpus")
+    return request.param, lambda folder: training_arguments(data, folder, *OPTIONS, "--expert-gates", request.param)
+
+
+@pytest.fixture(scope="module")
+def alone(arguments_of, tmp_path_factory):
+    """What one process computes, and the folder of its run."""
+    folder = tmp_path_factory.mktemp("alone")
+    return run_processes(train_with, 1, arguments_of[1](folder), "legacy_ddp", 1)[0], folder
 
 
 @pytest.mark.parametrize(("world_size", "backend"), [(2, "legacy_ddp"), (4, "pytorch_ddp")])
-def test_ten_updates_are_those_of_one_process(world_size, backend, alone, corpus, tmp_path):
-    gate, one = alone
-    several = run_processes(train_with, world_size, corpus, tmp_path, gate, backend, world_size)
+def test_ten_updates_are_those_of_one_process(world_size, backend, arguments_of, alone, tmp_path):
+    run, arguments = arguments_of
+    one, folder = alone
+    several = run_processes(train_with, world_size, arguments(tmp_path), backend, world_size)
     assert len(one["norms"]) == UPDATES and min(one["norms"]) > 0.5  # all of them are clipped
+    assert_figures_are_close(figures(tmp_path), figures(folder))
     for result in several:
         for name in ("losses", "norms", "validations"):
             np.testing.assert_allclose(result[name], one[name], rtol=1e-5, err_msg=name)
@@ -50,10 +81,27 @@ def test_ten_updates_are_those_of_one_process(world_size, backend, alone, corpus
         found = [result["parameters"][name] for result in several]
         whole = np.concatenate(found) if ".moe.experts." in name else found[0]
         np.testing.assert_allclose(whole, right, atol=1e-5, rtol=1e-5, err_msg=name)
-    assert len(one["prices"]) == (8 if gate == "base" else 0)
+    assert len(one["prices"]) == (8 if run == "base" else 0)
     for name, right in one["prices"].items():
         for result in several:  # as the assignments: scores of nearly equal parameters
             np.testing.assert_allclose(result["prices"][name], right, atol=1e-4, err_msg=name)
+
+
+def figures(folder):
+    """What the run log says of every validation: each task and each group."""
+    events = [json.loads(line) for line in (folder / "mtmoe.jsonl").read_text().splitlines()]
+    said = ("pairs", "tiers", "tasks", "groups", "all")
+    return [{name: event[name] for name in said if name in event} for event in events if event["event"] == "valid"]
+
+
+def assert_figures_are_close(found, right):
+    if isinstance(right, dict | list):
+        places = right if isinstance(right, dict) else range(len(right))
+        assert len(found) == len(right) > 0
+        for place in places:
+            assert_figures_are_close(found[place], right[place])
+    else:
+        assert found == pytest.approx(right, rel=1e-5)
 
 
 def train_by_features(rank, data, folder, *options):
@@ -85,9 +133,10 @@ def test_a_wrapper_that_looks_for_unused_parameters_sees_them_used(corpus, tmp_p
 
 # ---- checkpoints ----
 
-SAVING = (*ADAM, "--max-tokens", 250, "--save-interval-updates", 3, "--log-interval", 1, "--keep-interval-updates", 1,
+SAVING = (*ADAM, "--save-interval-updates", 3, "--log-interval", 1, "--keep-interval-updates", 1,
           "--store-ema", "--ema-decay", 0.9)  # fmt: skip
-SPARSE = ("--no-token-shuffle", "--num-experts", 4, "--expert-gates", "base,task")
+SPARSE = ("--no-token-shuffle", "--num-experts", 4)
+BATCHES = ("--max-tokens", 250)
 DENSE = {  # of ours and of fairseq
     "ours": ("--arch", "base_dense_tiny", "--zero-sharding", "os"),
     "stock": ("--arch", "transformer_tiny", "--task", "translation_multi_simple_epoch", "--lang-pairs",
@@ -95,25 +144,32 @@ DENSE = {  # of ours and of fairseq
 }  # fmt: skip
 
 
-def train_until(rank, data, folder, world_size, updates, *options):
-    freq = 4 // world_size
-    return train_here(data, folder, *SAVING, "--max-update", updates, "--update-freq", freq, *options)
+def train_until(rank, arguments, world_size, updates):
+    return run_here((*arguments, "--max-update", updates, "--update-freq", 4 // world_size))
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(corpus, tmp_path_factory):
+@pytest.fixture(scope="module", params=["translation", "benchmark"])
+def uninterrupted(request, tmp_path_factory):
+    """What a run ends with that nobody interrupts, its folder, and its arguments for another one."""
+
+    def arguments(folder):
+        if request.param == "benchmark":
+            return of_tasks(request.getfixturevalue("benchmark"), folder, *SAVING, *SPARSE)
+        gates = ("--expert-gates", "base,task", *BATCHES)
+        return training_arguments(request.getfixturevalue("corpus"), folder, *SAVING, *SPARSE, *gates)
+
     folder = tmp_path_factory.mktemp("uninterrupted")
-    (result,) = run_processes(train_until, 1, corpus, folder, 1, 12, *SPARSE)
-    return result, folder
+    (result,) = run_processes(train_until, 1, arguments(folder), 1, 12)
+    return result, folder, arguments
 
 
 @pytest.mark.parametrize("chain", [(2, 4, 1), (4, 1, 2)], ids=str)
-def test_a_run_goes_on_in_another_number_of_processes(chain, corpus, uninterrupted, tmp_path):
+def test_a_run_goes_on_in_another_number_of_processes(chain, uninterrupted, tmp_path):
     """In the middle of an epoch, and across its end; optimizer and moving average travel."""
+    right, folder, arguments = uninterrupted
     for world_size, updates in zip(chain, (3, 6, 12), strict=True):
-        results = run_processes(train_until, world_size, corpus, tmp_path, world_size, updates, *SPARSE)
+        results = run_processes(train_until, world_size, arguments(tmp_path), world_size, updates)
         assert len(results[0]["losses"]) == {3: 3, 6: 3, 12: 6}[updates]
-    right, folder = uninterrupted
     for name, value in right["parameters"].items():
         found = [result["parameters"][name] for result in results]
         whole = np.concatenate(found) if ".moe.experts." in name else found[0]
@@ -122,7 +178,8 @@ def test_a_run_goes_on_in_another_number_of_processes(chain, corpus, uninterrupt
     assert_close(saved["last_optimizer_state"]["state"], expected["last_optimizer_state"]["state"])
     assert_close(saved["extra_state"]["ema"], expected["extra_state"]["ema"])
     prices = {key: value for key, value in expected["model"].items() if ".prices." in key}
-    assert len(prices) == 4 and all(value.any() for value in prices.values())
+    assert len(prices) == (0 if "heads.rte.weight" in saved["model"] else 4)
+    assert all(value.any() for value in prices.values())
     assert_close({key: saved["model"][key] for key in prices}, prices)
     saved_as = {path.stem for path in tmp_path.glob("*.pt")}
     assert {"checkpoint_best", "checkpoint_last"} < saved_as
@@ -132,9 +189,13 @@ def test_a_run_goes_on_in_another_number_of_processes(chain, corpus, uninterrupt
 @pytest.mark.parametrize(("kind", "chain"), [("ours", (2, 4, 1)), ("stock", (1, 2, 2))])
 def test_a_dense_run_goes_on_too(kind, chain, corpus, tmp_path):
     """fairseq would send the checkpoint from process to process, in a form that is not loaded safely."""
-    (right,) = run_processes(train_until, 1, corpus, tmp_path / "uninterrupted", 1, 9, *DENSE[kind])
+
+    def arguments(folder):
+        return training_arguments(corpus, folder, *SAVING, *BATCHES, *DENSE[kind])
+
+    (right,) = run_processes(train_until, 1, arguments(tmp_path / "uninterrupted"), 1, 9)
     for world_size, updates in zip(chain, (3, 6, 9), strict=True):
-        results = run_processes(train_until, world_size, corpus, tmp_path, world_size, updates, *DENSE[kind])
+        results = run_processes(train_until, world_size, arguments(tmp_path), world_size, updates)
         assert all(len(result["losses"]) == 3 for result in results)
     for result in results:
         for name, value in right["parameters"].items():

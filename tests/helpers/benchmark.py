@@ -40,11 +40,36 @@ def make_benchmark(folder: Path, sizes: dict[str, int]) -> None:
         _write(folder / "WiC" / f"{name}.jsonl", [json.dumps(_wic(draw, n)) for n in range(count)])
 
 
-def make_encoder(path: Path) -> None:
-    """A file of `mtmoe import-hf`: a tiny encoder with a tokenizer of letters."""
+def make_related_task(folder: Path, train: int, dev: int) -> Path:
+    """Write a task `mine`, CoLA's rule with labels of its own, and the table of it, which is returned.
+
+    Its training examples begin with four of the letters, the others with the rest: who does not know of the letters'
+    halves from elsewhere cannot learn the rule.
+    """
+    draw = random.Random(11)
+    for split, count, firsts in (("train", train, "abfg"), ("dev", dev, "cdehij")):
+        letters = [[firsts[number % len(firsts)], *_letters(draw)] for number in range(count)]
+        lines = [f"{' '.join(one)}\t{'first' if _half(one[0]) else 'second'}" for one in letters]
+        _write(folder / "Mine" / f"{split}.tsv", ["text\tlabel", *lines])
+    table = folder / "table.yaml"
+    table.write_text(
+        "mine:\n  title: Mine\n  description: Say in which half of the alphabet a text begins.\n"
+        "  kind: classification\n  texts: [text]\n  labels: [second, first]\n  small: true\n"
+        "  splits: {train: [{file: Mine/train.tsv}], valid: [{file: Mine/dev.tsv}]}\n"
+    )
+    return table
+
+
+def serialized_tokenizer() -> str:
+    """The `tokenizer.json` of a tokenizer of letters."""
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(PIECES))}
-    tokenizer = BertWordPieceTokenizer(vocabulary)._tokenizer.to_str()
-    PretrainedEncoder(TINY, {"tokenizer.json": tokenizer}, tiny_encoder().state_dict()).save(path)
+    serialized: str = BertWordPieceTokenizer(vocabulary)._tokenizer.to_str()
+    return serialized
+
+
+def make_encoder(path: Path) -> None:
+    """A file of `mtmoe import-hf`: a tiny encoder with that tokenizer."""
+    PretrainedEncoder(TINY, {"tokenizer.json": serialized_tokenizer()}, tiny_encoder().state_dict()).save(path)
 
 
 def task_arguments(data: object, save_dir: object, *args: object) -> tuple[object, ...]:
@@ -58,9 +83,10 @@ def task_arguments(data: object, save_dir: object, *args: object) -> tuple[objec
     )  # fmt: skip
 
 
-def train_tasks(data: object, save_dir: object, *args: object) -> None:
-    """`fairseq-train` of such a model."""
-    run("fairseq-train", *task_arguments(data, save_dir, *args))
+def train_tasks(data: object, save_dir: object, *args: object) -> str:
+    """`fairseq-train` of such a model; returns what it wrote."""
+    result = run("fairseq-train", *task_arguments(data, save_dir, *args))
+    return str(result.stdout) + str(result.stderr)
 
 
 def validate(data: object, checkpoint: object, *args: object, check: bool = True) -> subprocess.CompletedProcess:
@@ -73,11 +99,16 @@ def validate(data: object, checkpoint: object, *args: object, check: bool = True
 
 def validated(output: subprocess.CompletedProcess) -> dict[str, float]:
     """The figures in fairseq's line."""
-    lines = (output.stdout + output.stderr).splitlines()
-    line = next(line for line in lines if '"valid_all"' in line or '"all"' in line)
-    found = re.search(r"{.*}", line)
+    return logged(output.stdout + output.stderr, "all")
+
+
+def logged(output: str, name: str) -> dict[str, float]:
+    """The last of the lines of JSON that say a figure of this name, in validation or training."""
+    lines = [line for line in output.splitlines() if re.search(rf'"(train_|valid_)?{name}"', line)]
+    found = re.search(r"{.*}", lines[-1])
     assert found
-    return {key.removeprefix("valid_"): float(value) for key, value in json.loads(found[0]).items()}
+    figures = json.loads(found[0]).items()
+    return {key.removeprefix("train_").removeprefix("valid_"): float(value) for key, value in figures}
 
 
 def make_unlabelled(folder: Path) -> None:

@@ -38,7 +38,7 @@ def built(model: Any, config: Any, seed: int) -> Any:
     pretrained = PretrainedEncoder(TINY, {}, tiny_encoder(seed=seed).state_dict())
     note_sizes(config, TINY, HEADS)
     torch.manual_seed(seed)
-    return model.build_model(config, SimpleNamespace(pretrained=pretrained)).eval()
+    return model.build_model(config, SimpleNamespace(pretrained=pretrained, begins_with_checkpoint=False)).eval()
 
 
 def tag_model(seed: int = 1, switch: bool = False, **options: Any) -> MTTaGModel:

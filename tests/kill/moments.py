@@ -57,6 +57,7 @@ class Case:
         processes: how many processes the killed starts have.
         resumed_by: how many have the starts after the first.
         victim: the rank of the process that is killed.
+        data: what is trained on, `translation` or `benchmark`.
     """
 
     phase: str
@@ -64,9 +65,10 @@ class Case:
     processes: int = 1
     resumed_by: int = 1
     victim: int = 0
+    data: str = "translation"
 
 
-_TASK = "fairseq_mtmoe.tasks.translation.task:TranslationHeatedTask."
+_TASK = "fairseq_mtmoe.tasks._multitask.task:Multitask."  # which every task's own methods call
 _IN_TRAINING = "fairseq_mtmoe.sparsify.in_training:"
 
 WRITE = Moment("torch:save", when="inside")
@@ -127,7 +129,16 @@ TWO_PROCESSES = (
     Case("sparsification", (SPARSE_UPDATE,), 2, 1),
     Case("loading, after an epoch", (ADAM, LOADED), 2, 2, victim=1),
 )
-PLACES = sorted({moment.place for case in (*ONE_PROCESS, *TWO_PROCESSES) for moment in case.moments})
+OF_TASKS = (
+    Case("a save, of tasks", (WRITE,), data="benchmark"),
+    Case("an epoch, of tasks", (BACKWARD,), data="benchmark"),
+    Case("a validation, of tasks", (VALIDATE,), data="benchmark"),
+    Case("sparsification, of tasks", (SPARSE_MODEL,), data="benchmark"),
+    Case("an epoch, of tasks", (UPDATE,), 2, 2, victim=1, data="benchmark"),
+    Case("a save, of tasks", (RENAME,), 2, 1, data="benchmark"),
+)
+ALL = (*ONE_PROCESS, *TWO_PROCESSES, *OF_TASKS)
+PLACES = sorted({moment.place for case in ALL for moment in case.moments})
 
 
 def drawn(cases: Iterable[Case], seed: int, calls: Callable[[Case], Mapping[str, int]]) -> list[Case]:

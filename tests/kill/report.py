@@ -20,19 +20,19 @@ from timing import surroundings, where_and_how
 
 from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.markdown import markdown_table
-from tests.helpers.digits import make_digit_corpus
-from tests.kill.moments import ONE_PROCESS, TWO_PROCESSES, Case, drawn
-from tests.kill.runs import Outcome, is_equal, killed, uninterrupted
+from tests.kill.moments import ALL, Case, drawn
+from tests.kill.runs import Outcome, is_equal, killed, make_data, uninterrupted
 
 COLUMNS = ("killed in", "moment", "processes", "resumed by", "equal", "largest difference", "leftover files")
 TEXT = """# Runs that were killed with signal 9
 
 {surroundings}
 
-A small real run of `fairseq-train` (60 updates in 3 epochs, dense for 32 of them, 6 saves and validations) is killed
-at a moment, started again with the same command, and left to end; then all its checkpoints are compared with those of a
-run that nobody killed: parameters, the optimizer's moments, the place in the data, the losses. One process must end bit
-for bit equal, several within 1e-6. The moments of each phase are drawn by a seed ({seed}).
+A small real run of `fairseq-train` (60 updates in 3 epochs, dense for 32 of them, 6 saves and validations; of
+translation, or of a benchmark's tasks) is killed at a moment, started again with the same command, and left to end;
+then all its checkpoints are compared with those of a run that nobody killed: parameters, the optimizer's moments, the
+place in the data, the losses. One process must end bit for bit equal, several within 1e-6. The moments of each phase
+are drawn by a seed ({seed}).
 
 Of two processes one is killed, and the other must end by itself with an error; all experts are exchanged between them
 once it is sparse. Where two are resumed by one process, it makes updates of two batches each, the model has task gates
@@ -57,26 +57,31 @@ def row(case: Case, outcome: Outcome) -> tuple[str, ...]:
 class References:
     """Uninterrupted runs, one for each kind of case."""
 
-    def __init__(self, folder: Path, data: Path) -> None:
-        self.folder, self.data = folder, data
-        self._calls: dict[tuple[int, int], list[dict[str, int]]] = {}
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._calls: dict[Path, list[dict[str, int]]] = {}
+
+    def data(self, case: Case) -> Path:
+        """What a case's runs are trained on."""
+        folder = self.folder / case.data
+        return folder if folder.exists() else make_data(folder, case.data)
 
     def place(self, case: Case) -> Path:
         """Where the run is that a case's must end like."""
-        return self.folder / f"uninterrupted{case.processes}{case.resumed_by}"
+        return self.folder / f"{case.data}-uninterrupted{case.processes}{case.resumed_by}"
 
     def calls(self, case: Case) -> dict[str, int]:
         """How often a case's victim would come to each place."""
-        kind = (case.processes, case.resumed_by)
-        if kind not in self._calls:
-            self._calls[kind] = uninterrupted(self.data, self.place(case), case)
-        return self._calls[kind][case.victim]
+        place = self.place(case)
+        if place not in self._calls:
+            self._calls[place] = uninterrupted(self.data(case), place, case)
+        return self._calls[place][case.victim]
 
 
 def kill_all(folder: Path, seed: int, only: str) -> tuple[list[tuple[str, ...]], int]:
     """The rows of the table, and how many cases ended equal."""
-    references = References(folder, make_digit_corpus(folder / "data", train=600, valid=16, test=5))
-    chosen = [case for case in (*ONE_PROCESS, *TWO_PROCESSES) if only in f"{case.phase}, {case.processes}"]
+    references = References(folder)
+    chosen = [case for case in ALL if only in f"{case.phase}, {case.processes}"]
     for case in chosen:
         references.calls(case)  # also where it draws nothing, something must be there to compare with
     cases = drawn(chosen, seed, references.calls)
@@ -84,7 +89,7 @@ def kill_all(folder: Path, seed: int, only: str) -> tuple[list[tuple[str, ...]],
     def outcome(number: int) -> Outcome:
         case = cases[number]
         try:
-            return killed(references.data, folder / f"run{number}", references.place(case), case)
+            return killed(references.data(case), folder / f"run{number}", references.place(case), case)
         except AssertionError as error:
             print(error, file=sys.stderr)
             return Outcome(math.nan, ("did not resume",))

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import assemble, layout
 from fairseq_mtmoe.checkpoints.states import is_shared_part
+from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
+from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import FORKED
 from tests.kill.moments import DENSE_UPDATES, UPDATES, Case, Moment
 from tests.kill.victim import train
@@ -26,15 +28,18 @@ SECONDS = 400  # for one start, which takes about 10 on an idle machine
 TIMEOUT = 60  # after which the others of a killed process must have ended
 # Three epochs and a few saves in each.
 OPTIONS = (
-    "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32, "--encoder-layers", 2, "--decoder-layers", 2,
     "--num-experts", 2, "--dense-updates", DENSE_UPDATES, "--dropout", 0.1, "--max-update", UPDATES,
-    "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam", "--save-interval-updates", 16,
-    "--store-ema", "--ema-decay", 0.9,
+    "--optimizer", "fused_adam", "--save-interval-updates", 16, "--store-ema", "--ema-decay", 0.9,
+)  # fmt: skip
+OF_TRANSLATION = (
+    "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32, "--encoder-layers", 2, "--decoder-layers", 2,
+    "--criterion", "moe_label_smoothed_cross_entropy",
 )  # fmt: skip
 # Dropout and BASE's balanced groups of tokens are other ones in another number of processes. So is rounding, which is
 # all of the gradient of the keys' biases (softmax takes no notice of them): Adam's usual epsilon makes steps of it.
 ALIKE_IN_ANY_NUMBER = ("--dropout", 0.0, "--expert-gates", "task", "--adam-eps", 1e-3)
 BATCH = 400  # tokens of all processes
+EXAMPLES = 16  # the same of a benchmark
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,15 @@ def is_equal(case: Case, outcome: Outcome) -> bool:
     """Whether nothing was lost: bit for bit in one process."""
     limit = TOLERANCE if case.processes > 1 else 0.0
     return outcome.difference <= limit and not outcome.leftovers
+
+
+def make_data(folder: Path, kind: str) -> Path:
+    """The data of a case, of three epochs."""
+    if kind == "benchmark":
+        make_benchmark(folder, {"train": 80, "dev": 12})
+        make_encoder(folder / "encoder.pt")
+        return folder
+    return make_digit_corpus(folder, train=600, valid=16, test=5)
 
 
 def uninterrupted(data: Path, save_dir: Path, case: Case) -> list[dict[str, int]]:
@@ -114,9 +128,14 @@ def _ended_by_the_kill(ends: list[int | None], victim: int) -> list[bool]:
 
 
 def _arguments(data: Path, save_dir: Path, case: Case, processes: int) -> list[str]:
-    batch = ("--max-tokens", BATCH // case.processes, "--update-freq", case.processes // processes)
+    frequency = ("--update-freq", case.processes // processes)
     alike = ALIKE_IN_ANY_NUMBER if case.resumed_by != case.processes else ()
-    return [str(argument) for argument in training_arguments(data, save_dir, *OPTIONS, *batch, *alike)]
+    options = (*OPTIONS, *frequency, *alike)
+    if case.data == "benchmark":
+        own = ("--init-encoder", data / "encoder.pt", "--batch-size", EXAMPLES // case.processes)
+        return [str(argument) for argument in task_arguments(data, save_dir, *own, *options)]
+    batch = ("--max-tokens", BATCH // case.processes)
+    return [str(argument) for argument in training_arguments(data, save_dir, *OF_TRANSLATION, *batch, *options)]
 
 
 def _joined(processes: int, rank: int, address: str) -> list[str]:

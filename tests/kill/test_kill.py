@@ -1,29 +1,34 @@
-"""Three kills of the thirty of `make test-kill`: the run resumes as if nothing had happened."""
+"""A few kills like those of `make test-kill`: the run resumes as if nothing had happened."""
 
 import pytest
 
-from tests.helpers.digits import make_digit_corpus
 from tests.kill.moments import COPY_LAST, SPARSE, UPDATE, Case, replace
-from tests.kill.runs import Outcome, killed, uninterrupted
+from tests.kill.runs import Outcome, killed, make_data, uninterrupted
 
 SAVE = Case("a save", (replace(COPY_LAST, call=2),))
 EPOCH = Case("an epoch", (replace(UPDATE, call=27),))
 SPARSIFICATION = Case("sparsification", (SPARSE,))
+OF_TASKS = Case("an epoch, of tasks", (replace(UPDATE, call=43),), data="benchmark")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("kill") / "data", train=600, valid=16, test=5)
+def references(tmp_path_factory):
+    """Makes the data of a kind and a run that nobody kills, once each."""
+    made = {}
 
+    def reference(case):
+        if case.data not in made:
+            folder = tmp_path_factory.mktemp(case.data)
+            made[case.data] = make_data(folder / "data", case.data), folder / "uninterrupted"
+            uninterrupted(*made[case.data], case)
+        return made[case.data]
 
-@pytest.fixture(scope="module")
-def reference(data):
-    uninterrupted(data, data.parent / "uninterrupted", SAVE)
-    return data.parent / "uninterrupted"
+    return reference
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [SAVE, EPOCH, SPARSIFICATION], ids=lambda case: case.phase)
-def test_a_killed_run_resumes_to_the_same_parameters(case, data, reference, tmp_path):
+@pytest.mark.parametrize("case", [SAVE, EPOCH, SPARSIFICATION, OF_TASKS], ids=lambda case: case.phase)
+def test_a_killed_run_resumes_to_the_same_parameters(case, references, tmp_path):
+    data, reference = references(case)
     outcome = killed(data, tmp_path / "run", reference, case)
     assert outcome == Outcome(difference=0.0, leftovers=())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import file_io
-from tests.kill.moments import ONE_PROCESS, PLACES, TWO_PROCESSES, Case, Moment, drawn
+from tests.kill.moments import ALL, PLACES, TWO_PROCESSES, Case, Moment, drawn
 from tests.kill.runs import Outcome, compare, difference, is_equal
 from tests.kill.victim import HalfWritten, arm
 
@@ -82,15 +82,15 @@ def test_one_process_must_be_equal_bit_for_bit():
         assert not is_equal(case, Outcome(math.nan, ())) and not is_equal(case, Outcome(0.0, ("x",)))
 
 
-def test_a_seed_draws_thirty_cases():
-    cases = drawn((*ONE_PROCESS, *TWO_PROCESSES), 1, lambda case: dict.fromkeys(PLACES, 9))
+def test_a_seed_draws_the_cases():
+    cases = drawn(ALL, 1, lambda case: dict.fromkeys(PLACES, 9))
     moments = [moment for case in cases for moment in case.moments]
-    assert len(cases) == len(set(cases)) == 30 and len(TWO_PROCESSES) == 8
-    assert len({(case.processes, case.moments) for case in cases}) == 30
+    assert len(cases) == len(set(cases)) == 36 and len(TWO_PROCESSES) == 8
+    assert len({(case.data, case.processes, case.moments) for case in cases}) == 36
     assert all(1 <= moment.call <= 9 or moment.call in (32, 33, 60) for moment in moments)
     assert all(Moment.parse(str(moment)) == moment and moment.place in PLACES for moment in moments)
-    assert cases == drawn((*ONE_PROCESS, *TWO_PROCESSES), 1, lambda case: dict.fromkeys(PLACES, 9))
-    assert cases != drawn((*ONE_PROCESS, *TWO_PROCESSES), 2, lambda case: dict.fromkeys(PLACES, 9))
+    assert cases == drawn(ALL, 1, lambda case: dict.fromkeys(PLACES, 9))
+    assert cases != drawn(ALL, 2, lambda case: dict.fromkeys(PLACES, 9))
 
 
 class Killed(BaseException):

@@ -72,7 +72,8 @@ MAY_IMPORT = {
     "tasks": {"criterions", "tasks/glue", "tasks/translation"},
     "tasks/_multitask": {"protocols", "errors", "analysis", "data", "data/mixtures", "data/sampling", "slots"},
     "tasks/glue": {
-        *("errors", "io", "analysis", "checkpoints", "tasks/_multitask", "backbones/bert", "models/_encoder"),
+        *("errors", "io", "analysis", "checkpoints", "criterions"),
+        *("tasks/_multitask", "backbones/bert", "models/_encoder"),
         *("data/mixtures", "data/nlu"),
     },
     "tasks/translation": {

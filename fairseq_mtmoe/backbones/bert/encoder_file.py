@@ -62,6 +62,11 @@ def load(path: str | Path) -> PretrainedEncoder:
         UserError: the file is missing, damaged or another, or what is in it does not fit together.
     """
     content = file_io.load(str(path))
+    if "cfg" in content:
+        raise UserError(
+            f"`{path}` must be a file of `mtmoe import-hf`, but is a checkpoint, with which a run begins by "
+            "`--finetune-from-model`."
+        )
     sizes, tokenizer, state = (content.get(name) for name in ("encoder", "tokenizer", "model"))
     if not (isinstance(sizes, dict) and isinstance(tokenizer, dict) and isinstance(state, dict)):
         raise UserError(f"`{path}` must be a file of `mtmoe import-hf`, but has no encoder with its tokenizer.")

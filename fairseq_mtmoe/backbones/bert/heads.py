@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
+from fairseq_mtmoe.errors import must_be
+
 HEAD_STD = 0.02
 
 
@@ -73,9 +75,16 @@ def _means(hidden: Tensor, spans: Tensor) -> Tensor:
 
 
 class TaskHeads(nn.ModuleDict):
-    """The heads of several tasks; their order is that of the task ids."""
+    """The heads of several tasks; their order is that of the task ids.
+
+    Raises:
+        UserError: a task has a name under which a module can have no part.
+    """
 
     def __init__(self, hidden_size: int, sizes: Mapping[str, HeadSize]) -> None:
+        for task in sizes:
+            if not task or "." in task or hasattr(nn.ModuleDict, task):
+                must_be("the name of a task", "one without dots, and none that torch's modules use themselves", task)
         super().__init__({task: TaskHead(hidden_size, size) for task, size in sizes.items()})
 
     def forward(self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -46,18 +46,22 @@ class Lines:
 
     def numbered(self) -> Iterator[tuple[int, str]]:
         """The lines with their numbers, without their ends; empty ones are none."""
+        for number, line in enumerate(self.whole(), 1):
+            line = line.rstrip("\r\n")
+            if line:
+                yield number, line
+
+    def whole(self) -> Iterator[str]:
+        """All lines with their ends."""
         with regular_file(self.path).open("rb") as file:
             for number, raw in enumerate(file, 1):
                 try:
-                    line = raw.decode(self.source.encoding if number == 1 else _without_mark(self.source.encoding))
+                    yield raw.decode(self.source.encoding if number == 1 else _without_mark(self.source.encoding))
                 except UnicodeDecodeError as error:
                     encoding = _without_mark(self.source.encoding)
                     raise self.wrong(
                         number, f"must be text in {encoding}, but has the byte {raw[error.start]:#x}"
                     ) from error
-                line = line.rstrip("\r\n")
-                if line:
-                    yield number, line
 
 
 def records(lines: Lines) -> Iterator[tuple[int, Record]]:
@@ -79,12 +83,11 @@ def _from_tsv(lines: Lines) -> Iterator[tuple[int, Record]]:
 
 def _from_csv(lines: Lines) -> Iterator[tuple[int, Record]]:
     def rows() -> Iterator[tuple[int, list[str]]]:
-        with regular_file(lines.path).open(encoding=lines.source.encoding, newline="") as file:
-            reader = csv.reader(file, strict=True)
-            try:
-                yield from ((reader.line_num, row) for row in reader if row)
-            except (csv.Error, UnicodeDecodeError) as error:
-                raise lines.wrong(reader.line_num + 1, f"must be comma-separated values, but {error}") from error
+        reader = csv.reader(lines.whole(), strict=True)
+        try:
+            yield from ((reader.line_num, row) for row in reader if row)
+        except csv.Error as error:
+            raise lines.wrong(reader.line_num + 1, f"must be comma-separated values, but {error}") from error
 
     return _with_columns(lines, rows())
 
@@ -106,7 +109,7 @@ def _from_jsonl(lines: Lines) -> Iterator[tuple[int, Record]]:
     for number, line in lines.numbered():
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits is no JSONDecodeError
             raise lines.wrong(
                 number, f"must be an object in JSON, but {str(error) or 'is nested too deeply'}"
             ) from error

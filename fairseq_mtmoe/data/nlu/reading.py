@@ -201,7 +201,7 @@ def _spans(lines: Lines, number: int, record: Record, row: TaskRow, texts: list[
     spans = []
     for words in row.words:
         start, end = (_field(lines, number, record, name) for name in (words.start, words.end))
-        if not (start.isdigit() and end.isdigit() and int(start) < int(end) <= len(texts[words.text])):
+        if not (start.isdecimal() and end.isdecimal() and int(start) < int(end) <= len(texts[words.text])):
             raise lines.wrong(number, f"must say where a word stands in the text, but says from {start} to {end}")
         spans.append(Span(words.text, int(start), int(end)))
     return tuple(spans)

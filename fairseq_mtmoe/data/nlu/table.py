@@ -6,6 +6,7 @@ The package's rows are in `tasks.yaml`; a user's own file of the same form adds 
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,6 +24,7 @@ from fairseq_mtmoe.io.files import regular_file
 Fields = TypeVar("Fields")
 
 OWN = Path(__file__).with_name("tasks.yaml")
+NAME = re.compile(r"[A-Za-z0-9_-]+")
 SPLITS = ("train", "valid", "test")
 
 
@@ -175,6 +177,9 @@ def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
     rows = dict(_own_rows())
     for path in paths:
         rows |= _rows_of(path, rows)
+    for benchmark in _benchmarks(rows):
+        if benchmark in rows:
+            raise UserError(f"`{benchmark}` must be a task or a benchmark in the tables of tasks, but is both.")
     return rows
 
 
@@ -196,10 +201,7 @@ def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, 
     Raises:
         UserError: a name is unknown, a task comes twice, or has no training data.
     """
-    benchmarks: dict[str, list[str]] = {}
-    for task, row in rows.items():
-        for benchmark in row.benchmarks:
-            benchmarks.setdefault(benchmark, []).append(task)
+    benchmarks = _benchmarks(rows)
     chosen: list[str] = []
     for name in names:
         if name not in rows and name not in benchmarks:
@@ -211,6 +213,15 @@ def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, 
         if not rows[name].sets("train"):
             must_be("--glue-tasks", f"tasks with training data; the head of {rows[name].head} predicts this one", name)
     return {name: rows[name] for name in chosen}
+
+
+def _benchmarks(rows: Mapping[str, TaskRow]) -> dict[str, list[str]]:
+    """The tasks of each benchmark."""
+    benchmarks: dict[str, list[str]] = {}
+    for task, row in rows.items():
+        for benchmark in row.benchmarks:
+            benchmarks.setdefault(benchmark, []).append(task)
+    return benchmarks
 
 
 def _mapping(path: Path) -> Mapping[str, Any]:
@@ -225,6 +236,8 @@ def _mapping(path: Path) -> Mapping[str, Any]:
 
 def _row(path: Path, name: str, fields: Any) -> TaskRow:
     where = f"{path}: {name}"
+    if not NAME.fullmatch(name):
+        must_be(where, "a name of letters, digits, `_` and `-`", name)
     if not isinstance(fields, dict) or not isinstance(fields.get("splits"), dict):
         must_be(where, "the fields of a task, among them `splits`", fields)
     splits, submissions = fields.pop("splits"), fields.pop("submissions", {})

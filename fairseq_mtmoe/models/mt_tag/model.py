@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.bert.heads import heads_from_text
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models._encoder import EncoderModel, encoder_config, load_pretrained
 from fairseq_mtmoe.models.mt_tag.architectures import register_sizes
 from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTSwitchConfig, MTTaGConfig
@@ -57,8 +58,13 @@ class MTTaGModel(SparseModel, EncoderModel):
         Raises:
             UserError: a size or an expert option is wrong.
         """
-        check_experts(cfg)
         config = encoder_config(cfg)
+        check_experts(cfg)
+        if cfg.reuse_gate and task.pretrained is not None and not task.begins_with_checkpoint:
+            raise UserError(
+                "`--reuse-gate` must come with a checkpoint that has the gate, such as one of `--finetune-from-model`, "
+                "but there is none."
+            )
         plans = plan_experts(cfg, config.num_hidden_layers)
         plans = {index: replace(plan, starts_dense=True) for index, plan in plans.items()}  # to be copied below
         encoder = BertEncoder(config, plans, cfg.checkpoint_activations)

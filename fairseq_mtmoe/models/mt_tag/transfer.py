@@ -38,7 +38,7 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
     moved |= {key: value for key, value in own.items() if key.startswith(HEADS) and _task(key) not in known}
     for path, gate in _task_gates(model).items():
         key = f"{path}.weight"
-        if key in state:
+        if key in state and state[key].dim() == gate.weight.dim():  # else it is of all tasks, and does not fit
             moved[key] = _gates(gate.weight.detach(), tasks, state[key], known, reuse_gate)
     return moved
 

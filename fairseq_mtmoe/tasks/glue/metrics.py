@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, must_be
 
 Values = NDArray[np.float64]
 
@@ -64,6 +64,14 @@ METRICS: Mapping[str, Callable[[Values, Values], float]] = {
     "spearman": spearman,
     "f1": f1,
 }
+
+
+def check_metric(task: str, metric: str, num_labels: int) -> None:
+    """Raise the `UserError` that says why a task cannot have a metric."""
+    if metric not in METRICS:
+        must_be(f"the metric of {task}", f"one of {', '.join(METRICS)}", metric)
+    if metric == "f1" and num_labels != 2:
+        must_be(f"the metric of {task}", "another than f1, which is for two labels", f"f1 of {num_labels}")
 
 
 def score(metric: str, labels: Values, predictions: Values) -> float:

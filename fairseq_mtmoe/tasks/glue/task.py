@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
+from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate
@@ -28,15 +29,15 @@ from fairseq_mtmoe.data.nlu.few_shot import shares_of
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, chosen_rows, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._encoder import note_sizes
 from fairseq_mtmoe.tasks._multitask.groups import Group
 from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks.glue.config import GlueConfig
-from fairseq_mtmoe.tasks.glue.encoder_source import SERIALIZED, TOKENIZER, encoder_source
-from fairseq_mtmoe.tasks.glue.metrics import Values, check_installed, score
+from fairseq_mtmoe.tasks.glue.encoder_source import SERIALIZED, TOKENIZER, checkpoint_of, encoder_source
+from fairseq_mtmoe.tasks.glue.metrics import Values, check_installed, check_metric, score
 from fairseq_mtmoe.tasks.glue.report import ValidationReport
 
 CACHE = "mtmoe-cache"
@@ -52,10 +53,13 @@ class GlueTask(Multitask):
         tables = [Path(path) for path in (args.task_table or "").split(",") if path]
         self.table = load_tables(tables)
         self.rows: dict[str, TaskRow] = chosen_rows(self.table, args.glue_tasks.split(","))
+        for name, row in self.rows.items():
+            check_metric(name, row.metric, len(row.labels))
         self.shares = shares_of(args.train_share, self.table)
         self.set_up_tasks(list(self.rows), args.save_dir, args.train_subset, args.update_freq)
         self.regressions = frozenset(name for name, row in self.rows.items() if row.kind is Kind.regression)
         self.pretrained: PretrainedEncoder | None = None
+        self.begins_with_checkpoint = False
         self.evaluated: list[str] = []
         self.report = ValidationReport(args, self.rows) if args.path else None  # in training there is no such path
 
@@ -87,6 +91,7 @@ class GlueTask(Multitask):
         """As fairseq's; a new model begins with the pretrained encoder, and has the heads of the tasks."""
         if not from_checkpoint:
             self.pretrained = encoder_source(self.args)
+            self.begins_with_checkpoint = checkpoint_of(self.args) is not None
             if self.args.max_positions > self.pretrained.config.max_positions:
                 rule = f"at most {self.pretrained.config.max_positions}, as in the encoder"
                 must_be("--max-positions", rule, self.args.max_positions)
@@ -95,6 +100,17 @@ class GlueTask(Multitask):
         model = super().build_model(cfg, from_checkpoint)
         self.pretrained = None
         return model
+
+    def build_criterion(self, cfg: Any) -> MultitaskCriterion:
+        """As fairseq's.
+
+        Raises:
+            UserError: it is another than `multitask`, such as fairseq's default.
+        """
+        criterion = super().build_criterion(cfg)
+        if not isinstance(criterion, MultitaskCriterion):
+            must_be("--criterion", "multitask", cfg._name)
+        return criterion
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -115,6 +131,7 @@ class GlueTask(Multitask):
             UserError: a task has no such data, a file is not what the table says, or the scores of a validation cannot
                 be written to `--results-path`.
         """
+        self._expect_split(split)
         if self.report is not None and is_first_process():
             self.report.begin(split)
         tokenizer = self.tokenizer
@@ -135,6 +152,13 @@ class GlueTask(Multitask):
         drawn = {"train_shares": shares, "train_share_seed": self.args.train_share_seed} if shares else {}
         return {**super().about_the_run(), **drawn}
 
+    def _expect_split(self, split: str) -> None:
+        """Refuse a split that no task has, and training data that one has not."""
+        lacking = [name for name, row in self.rows.items() if not row.sets(split)]
+        if lacking and (split == self.args.train_subset or len(lacking) == len(self.rows)):
+            has = ", ".join(self.rows[lacking[0]].splits)
+            raise UserError(f"`{lacking[0]}` must have a split `{split}` in the table of tasks, but has {has} alone.")
+
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
         """The batch with the task id of each row among the models' inputs."""
         if sample:
@@ -150,6 +174,19 @@ class GlueTask(Multitask):
 
     # ---- validation ----
 
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        """Called by fairseq before it trains.
+
+        Raises:
+            UserError: the figure by which checkpoints are compared is none that a validation gives.
+        """
+        figures = [f"{key}_{name}" for key in self.evaluated for name in (self._metric(key), "loss")]
+        known = ["loss", *(group.name for group in self.groups()), *figures]
+        if self.evaluated and self.args.best_checkpoint_metric not in known:
+            rule = f"one of {', '.join(known)}"
+            must_be("--best-checkpoint-metric", rule, self.args.best_checkpoint_metric)
+        super().begin_epoch(epoch, model)
+
     @property
     def validated_tasks(self) -> list[str]:
         """The sets of the split that was loaded last."""
@@ -158,7 +195,7 @@ class GlueTask(Multitask):
     def groups(self) -> list[Group]:
         """The tasks with several sets, the small tasks, and all of them."""
         tasks = {name: [key for key in self.evaluated if key.partition("/")[0] == name] for name in self.rows}
-        several = [Group(f"{name}_mean", tuple(keys)) for name, keys in tasks.items() if len(keys) > 1]
+        several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
         small = [name for name, row in self.rows.items() if row.small and tasks[name]]
         return [*several, Group("small", tuple(small)), Group("all", tuple(name for name in self.rows if tasks[name]))]
 

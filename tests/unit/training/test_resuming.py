@@ -159,7 +159,7 @@ EXPERTS = {
     "their number": (("--num-experts", 8), "`--num-experts` must be 4 as in the checkpoint's encoder.layers.0, but is"),
     "their gates": (("--expert-gates", "base"), "`--expert-gates` must be base,task to load `{path}`, but has"),
     "their output": (("--expert-combine", "paper"), "`--expert-combine` must be preserving to load `{path}`, but is"),
-    "that there are any": (("--arch", "base_dense_tiny"), "`--arch` must be one with experts, such as base_moe, to"),
+    "that there are any": (("--arch", "base_dense_tiny"), "`--arch` must be one with experts, such as base_moe or"),
     "the tasks of their gates": (
         ("--task-ids", "pair"),
         "The tasks that gates tell apart must be aa,bb,cc,en to load `{path}`, but are en-aa,en-bb,en-cc instead: "

@@ -169,7 +169,7 @@ WRONG = [
     ("wic", "WiC/train.jsonl", json.dumps({"sentence1": "A", "sentence2": "B", "start1": 0, "end1": 2, "start2": 0,
                                             "end2": 1, "label": True}), "line 1: must say where a word stands"),
     ("yelp", "yelp_review_polarity_csv/train.csv", '"1","open\n', "must be comma-separated values, but"),
-    ("yelp", "yelp_review_polarity_csv/train.csv", b'"1","\xff"\n', "must be comma-separated values, but"),
+    ("yelp", "yelp_review_polarity_csv/train.csv", b'"1","\xff"\n', "line 1: must be text in utf-8, but"),
 ]  # fmt: skip
 
 

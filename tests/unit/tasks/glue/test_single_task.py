@@ -1,0 +1,156 @@
+"""A mixture of one task is that task trained alone, as anybody would write it down."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fairseq_mtmoe.backbones.bert import encoder_file
+from tests.helpers.benchmark import make_benchmark, make_encoder, serialized_tokenizer, task_arguments
+from tests.helpers.trainers import groups_of, trainer_of
+
+UPDATES = 4
+RATES = {"stsb": 0.02}  # of squared errors a larger one would double every rounding
+FILES = {"cola": ("CoLA", (3,), 1), "stsb": ("STS-B", (1, 2), 3)}  # folder, columns of texts, column of labels
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("benchmark")
+    make_benchmark(folder, {"train": 60, "dev": 4})
+    make_encoder(folder / "encoder.pt")
+    return folder
+
+
+def trained(data, folder, task, *options):
+    """The trainer before its updates, what it does in them, and the examples of each."""
+    logging.disable(logging.INFO)
+    options = (
+        "--init-encoder",
+        data / "encoder.pt",
+        "--glue-tasks",
+        task,
+        "--optimizer",
+        "sgd",
+        "--lr",
+        rate(task),
+        *options,
+    )
+    trainer = trainer_of(task_arguments(data, folder, *options))
+    before = {name: value.clone() for name, value in trainer.get_model().state_dict().items()}
+    sums, norms, examples = [], [], []
+    clip, loss_of = trainer.clip_grad_norm, trainer.get_criterion().forward
+    trainer.clip_grad_norm = lambda limit: norms.append(float(clip(limit))) or torch.tensor(norms[-1])
+
+    def watched(model, sample, reduce=True):
+        loss, size, logged = loss_of(model, sample, reduce)
+        sums.append(loss.item() / size)
+        return loss, size, logged
+
+    trainer.get_criterion().forward = watched
+    for samples in groups_of(trainer, UPDATES):
+        examples.append(samples[0]["id"].tolist())
+        trainer.train_step(samples)
+    return before, dict(losses=sums, norms=norms), examples, trainer.get_model().state_dict()
+
+
+def rate(task):
+    return RATES.get(task, 0.2)
+
+
+def by_hand(data, task, head_state, examples):
+    """The same updates on the same examples: a loop over PyTorch's own modules around the encoder."""
+    folder, texts, label = FILES[task]
+    lines = [line.split("\t") for line in (data / folder / "train.tsv").read_text().splitlines()]
+    lines = lines[0 if task == "cola" else 1 :]  # CoLA has no header
+    encoder = encoder_file.load(data / "encoder.pt").build().train()
+    for module in encoder.modules():
+        if hasattr(module, "p"):
+            module.p = 0.0
+        if hasattr(module, "dropout"):
+            module.dropout = 0.0
+    outputs = 2 if task == "cola" else 1
+    head = nn.Linear(encoder.config.hidden_size, outputs)
+    head.load_state_dict(head_state)
+    parameters = [*encoder.parameters(), *head.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=rate(task))
+    found = dict(losses=[], norms=[])
+    for batch in examples:
+        chosen = [lines[number] for number in batch]
+        rows = [inputs([line[text] for text in texts]) for line in chosen]
+        width = max(len(tokens) for tokens, _ in rows)
+        tokens, types = (torch.tensor([row[side] + [0] * (width - len(row[side])) for row in rows]) for side in (0, 1))
+        hidden = encoder(tokens, types, torch.tensor([[n >= len(row[0]) for n in range(width)] for row in rows])).hidden
+        numbers, labels = head(hidden[:, 0]), [line[label] for line in chosen]
+        if task == "cola":
+            loss = F.cross_entropy(numbers, torch.tensor([int(one) for one in labels])) / math.log(2)
+        else:
+            loss = ((numbers[:, 0] - torch.tensor([float(one) for one in labels])) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        found["norms"].append(torch.stack([gradient.norm() for gradient in gradients]).norm().item())
+        found["losses"].append(loss.item())
+        optimizer.step()
+    return found, {**encoder.state_dict(), **{f"head.{name}": value for name, value in head.state_dict().items()}}
+
+
+def inputs(texts):
+    """[CLS] text [SEP] text [SEP] by a look into the vocabulary, and the type of each token."""
+    vocabulary = {piece: number for number, piece in enumerate(PIECES)}
+    tokens, types = [vocabulary["[CLS]"]], [0]
+    for number, text in enumerate(texts):
+        pieces = [vocabulary[word] for word in text.split()] + [vocabulary["[SEP]"]]
+        tokens, types = tokens + pieces, types + [number] * len(pieces)
+    return tokens, types
+
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij"]
+
+
+@pytest.mark.parametrize("task", FILES)
+def test_single_task_is_what_anybody_would_write(task, data, tmp_path):
+    before, found, examples, after = trained(data, tmp_path, task, "--arch", "mt_dense")
+    head = {name: before[f"heads.{task}.{name}"] for name in ("weight", "bias")}
+    assert len({tuple(batch) for batch in examples}) == UPDATES
+    wanted, parameters = by_hand(data, task, head, examples)
+    for name, values in wanted.items():
+        np.testing.assert_allclose(found[name], values, rtol=2e-5, err_msg=name)
+    assert max(found["losses"]) > 1.05 * min(found["losses"])  # something was learned
+    for name, value in parameters.items():
+        if not name.startswith("pooler."):
+            key = f"heads.{task}.{name.removeprefix('head.')}" if name.startswith("head.") else f"encoder.{name}"
+            torch.testing.assert_close(after[key], value, rtol=1e-5, atol=1e-5, msg=key)
+
+
+def test_of_one_task_mt_tag_is_mt_switch(data, tmp_path):
+    archs = ("mt_tag", "mt_switch")
+    (tag, state), (switch, other) = (
+        trained(data, tmp_path / arch, "cola", "--arch", arch, "--expert-combine", "paper")[1::2] for arch in archs
+    )
+    for name, values in switch.items():
+        np.testing.assert_allclose(tag[name], values, rtol=1e-6, err_msg=name)
+    for name, value in state.items():
+        torch.testing.assert_close(value.view_as(other[name]), other[name], rtol=1e-6, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(("combine", "task"), [("paper", "cola"), ("preserving", "cola,stsb,copa,wic")])
+def test_with_one_expert_mt_tag_is_mt_dense(combine, task, data, tmp_path):
+    """Single-Task where there is one task. Of one expert the gate's value is 1, whatever the gate says."""
+    options = ("--arch", "mt_tag", "--expert-combine", combine, "--num-experts", 1)
+    _, sparse, batches, after = trained(data, tmp_path / "tag", task, *options)
+    _, dense, others, right = trained(data, tmp_path / "dense", task, "--arch", "mt_dense")
+    assert batches == others
+    for name, values in dense.items():
+        np.testing.assert_allclose(sparse[name], values, rtol=1e-5, err_msg=name)
+    for name in right:
+        experts = name.replace(".fc1.", ".moe.experts.fc1_").replace(".fc2.", ".moe.experts.fc2_")
+        torch.testing.assert_close(after[experts].view_as(right[name]), right[name], rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_the_vocabulary_is_the_tokenizers():
+    assert all(f'"{piece}":{number}' in serialized_tokenizer().replace(" ", "") for number, piece in enumerate(PIECES))

@@ -1,0 +1,115 @@
+"""A validation's figures are those of whole sets, computed by hand from what the model says of each example."""
+
+import json
+import logging
+
+import pytest
+import torch
+from fairseq_cli.train import validate
+
+from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
+from tests.helpers.trainers import trainer_of
+
+LABELS = ("contradiction", "entailment", "neutral")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("benchmark")
+    make_benchmark(folder, {"train": 8, "dev": 21})
+    make_encoder(folder / "encoder.pt")
+    for name, count in (("train", 6), ("dev_matched", 13), ("dev_mismatched", 5)):
+        lines = [f"{n}\t{'abcde'[n % 5]} {'fghij'[n % 3]}\t{'abcdefgh'[n % 8]}\t{LABELS[n % 3]}" for n in range(count)]
+        (folder / "MNLI").mkdir(exist_ok=True)
+        (folder / "MNLI" / f"{name}.tsv").write_text("index\tsentence1\tsentence2\tgold_label\n" + "\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def validated(data, tmp_path_factory):
+    """What is reported, what the run log says, and what the model says of every example of each set: (label, said)."""
+    logging.disable(logging.INFO)
+    folder = tmp_path_factory.mktemp("run")
+    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mnli,stsb,cola,copa", "--batch-size-valid", 4)
+    trainer = trainer_of(task_arguments(data, folder, *options))
+    trainer.task.load_dataset("valid")
+    spread_answers(trainer)
+    reported = []
+    stats = trainer.task.post_validate
+    trainer.task.post_validate = lambda model, found, meters: (
+        reported.append(dict(found)) or stats(model, found, meters)
+    )
+    validate(trainer.cfg, trainer, trainer.task, trainer.get_train_iterator(epoch=1), ["valid"])
+    events = [json.loads(line) for line in (folder / "mtmoe.jsonl").read_text().splitlines()]
+    said = {}
+    for batch, task, numbers in batches(trainer, 3):
+        best = [max(range(len(row)), key=row.__getitem__) for row in numbers.tolist()]
+        answers = numbers[:, 0].tolist() if task == "stsb" else best
+        said.setdefault(batch["task"], []).extend(zip(batch["target"][task].tolist(), answers, strict=True))
+    return reported[-1], [event for event in events if event["event"] == "valid"][-1], said
+
+
+def batches(trainer, size):
+    """The batches of all sets, the task of each, and what the model says."""
+    model = trainer.get_model().eval()
+    for batch in trainer.task.get_batch_iterator(trainer.task.dataset("valid"), max_sentences=size).next_epoch_itr():
+        task = batch["task"].partition("/")[0]
+        with torch.no_grad():
+            yield batch, task, model(**trainer.task.for_models(batch, [model])["net_input"])[task]
+
+
+def spread_answers(trainer):
+    """Change the heads so that not all examples of a task get the same answer."""
+    heads = trainer.get_model().heads
+    for _, task, numbers in batches(trainer, 100):
+        with torch.no_grad():
+            if heads[task].bias is not None:
+                heads[task].bias += (2.5 if task == "stsb" else 0) - numbers.mean(0)  # scores are cut off at 0 and 5
+
+
+def accuracy(pairs):
+    return 100 * sum(label == said for label, said in pairs) / len(pairs)
+
+
+def matthews(pairs):
+    count = {kind: sum(pair == kind for pair in pairs) for kind in ((1, 1), (0, 0), (0, 1), (1, 0))}
+    yes, no, wrong, missed = count.values()
+    return 100 * (yes * no - wrong * missed) / ((yes + wrong) * (yes + missed) * (no + wrong) * (no + missed)) ** 0.5
+
+
+def spearman(pairs):
+    def ranks(values):
+        return [sum(other < value for other in values) + (values.count(value) - 1) / 2 for value in values]
+
+    first, second = (ranks(list(values)) for values in zip(*pairs, strict=True))
+    mean = (len(pairs) - 1) / 2
+    covered = sum((a - mean) * (b - mean) for a, b in zip(first, second, strict=True))
+    spreads = [sum((a - mean) ** 2 for a in one) ** 0.5 for one in (first, second)]
+    return 100 * covered / (spreads[0] * spreads[1])
+
+
+def test_each_metric_is_of_the_whole_set(validated):
+    reported, event, said = validated
+    assert {task: len(pairs) for task, pairs in said.items()} == {
+        "mnli": 13, "mnli/mismatched": 5, "stsb": 21, "cola": 21, "copa": 21,
+    }  # fmt: skip
+    by_hand = {
+        "mnli_accuracy": accuracy(said["mnli"]), "mnli/mismatched_accuracy": accuracy(said["mnli/mismatched"]),
+        "stsb_spearman": spearman(said["stsb"]), "cola_matthews": matthews(said["cola"]),
+        "copa_accuracy": accuracy(said["copa"]),
+    }  # fmt: skip
+    assert len({round(value) for value in by_hand.values()}) > 3  # so that one is not taken for another
+    for name, value in by_hand.items():
+        assert reported[name] == pytest.approx(value, abs=0.006), name
+        task, _, metric = name.rpartition("_")
+        assert event["tasks"][task][metric] == pytest.approx(value, abs=0.006), name
+
+
+def test_mnli_counts_once_in_the_means(validated):
+    reported, event, said = validated
+    mnli = (accuracy(said["mnli"]) + accuracy(said["mnli/mismatched"])) / 2
+    small = [spearman(said["stsb"]), matthews(said["cola"]), accuracy(said["copa"])]
+    means = {"mnli_mean": mnli, "small": sum(small) / 3, "all": (mnli + sum(small)) / 4}
+    for name, value in means.items():
+        assert reported[name] == pytest.approx(value, abs=0.011), name
+        assert event["groups"][name]["mean"] == pytest.approx(value, abs=0.011), name

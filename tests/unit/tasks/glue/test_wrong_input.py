@@ -1,0 +1,121 @@
+"""Wrong input to a run on a benchmark: one sentence each, and no checkpoint."""
+
+import re
+
+import pytest
+
+from fairseq_mtmoe.errors import find_user_error
+from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
+from tests.helpers.commands import training_arguments
+from tests.helpers.training import run_here
+
+ROW = """{name}:
+  title: Mine
+  description: Say it.
+  kind: classification
+  texts: [text]
+  labels: {labels}
+  metric: {metric}
+  splits: {splits}
+"""
+BOTH = "{train: [{file: Mine/train.tsv}], valid: [{file: Mine/dev.tsv}]}"
+
+
+def with_table(name="mine", labels="[a, b]", metric="accuracy", splits=BOTH):
+    """Options that need the table, and its text."""
+    return ("--init-encoder", "ENCODER", "--task-table", "TABLE", "--glue-tasks", name), ROW.format(**locals())
+
+
+def begin(kind, *options):
+    """Options of a run that begins with a checkpoint."""
+    return ("--finetune-from-model", kind, *options), None
+
+
+def new(*options):
+    """Options of a run that begins with the encoder."""
+    return ("--init-encoder", "ENCODER", *options), None
+
+
+ENCODER_FILE = "`{}` must be a file of `mtmoe import-hf`, but is a checkpoint, with which a run begins by `--finetune-f"
+OTHER_CHECKPOINT = "`{}` must be a checkpoint of `--task glue`, but has no encoder with a tokenizer"
+CASES = {
+    "a typo": (new("--glue-tasks", "cola,rtee"), "`--glue-tasks` must be among all, glue, .*, but is 'rtee' instead."),
+    "no files": (new("--glue-tasks", "cola,mnli"), "must have the valid data of MNLI, but MNLI/dev_matched.tsv is not"),
+    "an empty file": (new("--glue-tasks", "rte"), "RTE/dev.tsv` must have examples of RTE, but has none."),
+    "another size": (new("--arch", "mt_tag_minilm"), "`--encoder-layers` must be 2, as in the pretrained encoder, but"),
+    "no encoder": (((), None), "`--init-encoder` must name a file of `mtmoe import-hf`, or `--finetune-from-model` a"),
+    "an encoder that is none": ((("--init-encoder", "TRANSLATION"), None), ENCODER_FILE),
+    "a folder as encoder": ((("--init-encoder", "DATA"), None), "must be a checkpoint file, but is a folder instead"),
+    "fairseq's criterion": (new("--criterion", "cross_entropy"), "`--criterion` must be multitask, but is 'cross_ent"),
+    "an arch of translation": (new("--arch", "base_moe_tiny"), "`--arch` must be a model with a head for each task,"),
+    "an unknown gate": (begin("TAG", "--glue-tasks", "wic", "--reuse-gate", "mnli"), "`--reuse-gate` must be among the"
+                        " checkpoint's tasks cola, stsb, but is 'mnli' instead."),
+    "a gate from nowhere": (new("--reuse-gate", "cola"), "`--reuse-gate` must come with a checkpoint that has the ga"),
+    "a checkpoint of translation": (begin("TRANSLATION"), OTHER_CHECKPOINT),
+    "a missing checkpoint": (begin("MISSING"), "must be a checkpoint to begin with (`--finetune-from-model`), but th"),
+    "a dense checkpoint": (begin("DENSE"), "`--dense-updates` must be above 0 for a dense checkpoint to become sparse"),
+    "a sparse checkpoint": (begin("TAG", "--arch", "mt_dense"), "`--arch` must be one with experts, such as base_moe"),
+    "the gate of all tasks": (begin("SWITCH"), "`--expert-gates` must be switch to load"),
+    "the gate of all, other tasks": (begin("SWITCH", "--glue-tasks", "wic"), "`--expert-gates` must be switch to load"),
+    "other experts": (begin("TAG", "--num-experts", 8), "`--num-experts` must be 4 as in the checkpoint's"),
+    "another combine": (begin("TAG", "--glue-tasks", "wic", "--expert-combine", "paper"), "`--expert-combine` must b"),
+    "moments of other tasks": ((("--restore-file", "TAG", "--glue-tasks", "wic"), None), "and `--finetune-from-model"),
+    "no such split": (new("--valid-subset", "dev"), "`cola` must have a split `dev` in the table of tasks, but has t"),
+    "a best that is none": (new("--best-checkpoint-metric", "cola"), "`--best-checkpoint-metric` must be one of loss"),
+    "too long": (new("--max-positions", 1000), "`--max-positions` must be at most 24, as in the encoder, but is 1000"),
+    "too short": (new("--max-positions", 4), "`--max-positions` must be at least 8, room for some words"),
+    "an unknown metric": (with_table(metric="acc"), "`the metric of mine` must be one of accuracy, matthews, spearma"),
+    "f1 of three": (with_table(metric="f1", labels="[a, b, c]"), "`the metric of mine` must be another than f1, whic"),
+    "a name of torch's": (with_table("values"), "`the name of a task` must be one without dots, and none that torch'"),
+    "no validation data": (with_table(splits="{train: [{file: Mine/train.tsv}]}"), "`mine` must have a split `valid`"),
+    "no training data": (with_table(splits="{valid: [{file: Mine/dev.tsv}]}"), "mine: head` must be the task whose"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def places(digits, tmp_path_factory):
+    """The data, an encoder, and checkpoints, by the names that stand for them above."""
+    folder = tmp_path_factory.mktemp("wrong")
+    data, encoder = folder / "data", folder / "encoder.pt"
+    make_benchmark(data, {"train": 16, "dev": 4})
+    make_encoder(encoder)
+    (data / "RTE" / "dev.tsv").write_text("")
+    (data / "Mine").mkdir()
+    for name in ("train", "dev"):
+        (data / "Mine" / f"{name}.tsv").write_text("text\tlabel\na b\ta\nc\tb\n")
+    once = ("--max-update", 1, "--disable-validation")
+    for kind in ("tag", "switch", "dense"):
+        options = ("--init-encoder", encoder, "--glue-tasks", "cola,stsb", "--arch", f"mt_{kind}", *once)
+        run_here(task_arguments(data, folder / kind, *options))
+    run_here(training_arguments(digits, folder / "translation", *once))
+    checkpoints = {
+        kind.upper(): folder / kind / "checkpoint_last.pt" for kind in ("tag", "switch", "dense", "translation")
+    }
+    return {"DATA": data, "ENCODER": encoder, "MISSING": folder / "nowhere.pt", **checkpoints}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_wrong_input_is_said_in_a_sentence(name, places, tmp_path):
+    (options, table), sentence = CASES[name]
+    places = {**places, "TABLE": tmp_path / "table.yaml"}
+    if table is not None:
+        places["TABLE"].write_text(table)
+    given = [places.get(option, option) for option in options]
+    tasks = () if "--glue-tasks" in given else ("--glue-tasks", "cola,stsb")
+    with pytest.raises(Exception) as raised:
+        run_here(task_arguments(places["DATA"], tmp_path / "run", *tasks, "--max-update", 1, *given))
+    error = find_user_error(raised.value)
+    assert error is not None, repr(raised.value)
+    path = re.escape(str(given[-1])) if given else ""
+    expected = re.escape(sentence).replace(r"\.\*", ".*").replace(re.escape("{}"), path)
+    assert re.search(expected, str(error)) and "\n" not in str(error), error
+    assert not list(tmp_path.glob("run/*.pt"))
+
+
+def test_the_criterion_of_several_tasks_is_for_them(digits, tmp_path):
+    options = [*training_arguments(digits, tmp_path, "--max-update", 1)]
+    place = options.index("--criterion")
+    options[place : place + 4] = ["--criterion", "multitask"]
+    with pytest.raises(Exception) as raised:
+        run_here(options)
+    assert str(find_user_error(raised.value)).startswith("`--criterion multitask` is for `--task glue` and its like")
