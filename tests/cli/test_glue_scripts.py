@@ -57,5 +57,7 @@ def test_few_examples_of_a_new_task(tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     tuned = tmp_path / "runs" / "tiny" / "mt_tag_0.1-1" / "rte"
     begun = json.loads((tuned / "mtmoe.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    assert begun["sizes"] == {"rte": 30} and json.loads((tuned / "scores.json").read_text(encoding="utf-8"))
+    settings = json.loads((tuned / "scores.json").read_text(encoding="utf-8"))["settings"]
+    assert begun["sizes"] == {"rte": 30}
+    assert settings["finetune_from_model"].endswith("mt_tag-1/mixture/checkpoint_last.pt")
     assert all(name in done.stdout for name in ("single_task_0.1", "mt_tag_0.1"))
