@@ -37,6 +37,7 @@ train new_task_reused_gate "${FEW[@]}" --finetune-from-model "$RUN/mt_tag/checkp
 validate new_task_reused_gate
 train new_task_alone "${FEW[@]}" --arch mt_dense_minilm --init-encoder "$RUN/encoder.pt"
 validate new_task_alone
+mtmoe compare "alone=$RUN/new_task_alone" "reused gate=$RUN/new_task_reused_gate"
 
 echo "== Pictures."
 mtmoe plot "$RUN/mt_tag"
