@@ -176,4 +176,7 @@ def test_its_commands_run_one_after_the_other(data, tmp_path):
         own = tiny if command == "fairseq-train" else ()
         run(command, *(argument.removesuffix("_minilm") for argument in arguments), *own)
     scores = json.loads((runs / "glue" / "mt_tag" / "scores" / "scores.json").read_text())
-    assert set(scores["tasks"]) == {"word_order", "same_text", "nearness", "next_sentence"}
+    mixture = {"word_order", "same_text", "nearness", "next_sentence"}
+    assert set(scores["tasks"]) == mixture
+    assert {path.stem for path in (runs / "glue" / "predictions").iterdir()} >= mixture
+    assert (runs / "glue" / "mt_tag" / "plots" / "experts.png").exists()

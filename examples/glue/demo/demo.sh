@@ -2,6 +2,8 @@
 # From a pretrained encoder and the docstrings of installed packages to tables, on the CPU.
 # Interrupted and started again, each step continues.
 set -euo pipefail
+# What fairscale and fairseq say while they are imported, and what fairseq says of each step.
+export PYTHONWARNINGS=ignore::FutureWarning:fairscale.experimental.nn.offload LOGLEVEL=${LOGLEVEL:-WARNING}
 HERE=$(dirname "$0")
 RUN=${RUNS:-runs}/glue
 DATA=$RUN/data
@@ -32,12 +34,16 @@ train mt_tag --init-encoder "$RUN/encoder.pt"
 validate mt_tag
 
 echo "== A new task with few examples: from that model, with the gate of a related task, and from the encoder alone."
-FEW=(--glue-tasks function_name --warmup-updates 4 --total-num-update 40 --max-update 40 --virtual-epoch-size 640)
+FEW=(--glue-tasks function_name --lr 5e-5 --warmup-updates 4 --total-num-update 28 --max-update 28 --virtual-epoch-size 200
+    --validate-interval 2 --save-interval 2)
 train new_task_reused_gate "${FEW[@]}" --finetune-from-model "$RUN/mt_tag/checkpoint_best.pt" --reuse-gate same_text
 validate new_task_reused_gate
 train new_task_alone "${FEW[@]}" --arch mt_dense_minilm --init-encoder "$RUN/encoder.pt"
 validate new_task_alone
 mtmoe compare "alone=$RUN/new_task_alone" "reused gate=$RUN/new_task_reused_gate"
+
+echo "== Predictions for the test examples, which have no labels."
+mtmoe predict "$DATA" --path "$RUN/mt_tag/checkpoint_best.pt" --out "$RUN/predictions" --cpu --overwrite
 
 echo "== Pictures."
 mtmoe plot "$RUN/mt_tag"
