@@ -109,6 +109,20 @@ def test_the_words_of_a_name(maker, name, words):
     assert " ".join(maker.words_of(name)) == words
 
 
+def test_subpackages_are_dealt_out_whole(maker):
+    description = sys.modules["docstrings"].Description
+    known = [
+        description(library, f"{library}.{part}", "", "", (f"{library} {part} {n}",))
+        for library in "ab" for part in range(20) for n in range(300 if part == 7 else 10)
+    ]  # fmt: skip
+    splits = maker.split_descriptions(known, random.Random(1))
+    parts = {split: {d.part for d in descriptions} for split, descriptions in splits.items()}
+    assert sum(map(len, parts.values())) == len(set.union(*parts.values())) == 40
+    assert sorted(d.sentences for d in known) == sorted(d.sentences for dealt in splits.values() for d in dealt)
+    assert {"a.7", "b.7"} <= parts["train"]  # larger than what is held out
+    assert {split: len(dealt) for split, dealt in splits.items()} == {"train": 720, "valid": 180, "test": 80}
+
+
 def test_files_are_what_the_table_says(data, rows):
     for name, row in rows.items():
         read = {split: read_split(data, row, split, labelled=split != "test") for split in ("train", "valid", "test")}
