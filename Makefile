@@ -60,7 +60,7 @@ demo: $(INSTALLED)  ## train, sparsify and evaluate a sparse multilingual transl
 demo-distributed: $(INSTALLED)  ## train in 2 CPU processes, kill one, go on in 1, evaluate: under 5 minutes
 	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/translation/distributed/demo.sh
 
-demo-glue: $(INSTALLED)  ## train MT-TaG on four tasks of real text, and a new task with a reused gate: 8 minutes
+demo-glue: $(INSTALLED)  ## train MT-TaG on four tasks of real text, and a new task with a reused gate: 6 minutes of a core
 	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/glue/demo/demo.sh
 
 lint: $(INSTALLED)  ## style and types
