@@ -172,7 +172,7 @@ def pretended_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[GpuRules]:
                 stack.enter_context(patch.object(owner, name, _factory(rules, name, getattr(owner, name))))
         for name, value in _machine(rules, capability).items():
             stack.enter_context(patch.object(torch.cuda, name, value))
-        for name, value in (("is_available", lambda: True), ("current_accelerator", lambda: CUDA)):
+        for name, value in (("is_available", lambda: True), ("current_accelerator", lambda check_available=False: CUDA)):
             stack.enter_context(patch.object(torch.accelerator, name, value))
         # A kernel would look for a GPU's memory.
         stack.enter_context(patch("fairseq_mtmoe.moe.grouped_matmul.ways.has_triton", lambda tensor: False))
