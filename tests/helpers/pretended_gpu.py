@@ -172,7 +172,10 @@ def pretended_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[GpuRules]:
                 stack.enter_context(patch.object(owner, name, _factory(rules, name, getattr(owner, name))))
         for name, value in _machine(rules, capability).items():
             stack.enter_context(patch.object(torch.cuda, name, value))
-        for name, value in (("is_available", lambda: True), ("current_accelerator", lambda check_available=False: CUDA)):
+        for name, value in (
+            ("is_available", lambda: True),
+            ("current_accelerator", lambda check_available=False: CUDA),
+        ):
             stack.enter_context(patch.object(torch.accelerator, name, value))
         # A kernel would look for a GPU's memory.
         stack.enter_context(patch("fairseq_mtmoe.moe.grouped_matmul.ways.has_triton", lambda tensor: False))
@@ -191,6 +194,7 @@ def _attributes(rules: GpuRules) -> dict[str, property]:
 
 def _methods(rules: GpuRules) -> dict[str, Callable[..., Any]]:
     real_to, real_list, real_numpy, real_new = Tensor.to, Tensor.tolist, Tensor.numpy, Tensor.new
+    real_deepcopy = Tensor.__deepcopy__
 
     def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         rest = [arg for arg in args if arg is not None]
@@ -223,7 +227,11 @@ def _methods(rules: GpuRules) -> dict[str, Callable[..., Any]]:
     def new(tensor: Tensor, *args: Any) -> Tensor:
         return rules.place(real_new(tensor, *args), rules.has(tensor))
 
+    def deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+        return rules.place(real_deepcopy(tensor, memo), rules.has(tensor))
+
     return {
+        "__deepcopy__": deepcopy,
         "new": new,
         "to": to,
         "cuda": lambda tensor, device=None, non_blocking=False: to(tensor, CUDA, non_blocking=non_blocking),

@@ -113,7 +113,7 @@ def test_a_state_with_half_of_it_is_refused(name):
 def test_damaged_prices_count_as_none(odd):
     gate = BaseGate(N, H)
     updated(gate.prices, (torch.randn(N).tolist(), 1))
-    state = gate.state_dict()
+    state = {key: value.cpu() for key, value in gate.state_dict().items()}  # as a file's
     for name, value in odd.items():
         state[f"prices.{name}"] = torch.full_like(state[f"prices.{name}"], value)
     gate.load_state_dict(state)
