@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import find_user_error
+from fairseq_mtmoe.sparsify.upcycle import upcycle
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.training import run_here
@@ -119,3 +121,13 @@ def test_the_criterion_of_several_tasks_is_for_them(digits, tmp_path):
     with pytest.raises(Exception) as raised:
         run_here(options)
     assert str(find_user_error(raised.value)).startswith("`--criterion multitask` is for `--task glue` and its like")
+
+
+def test_a_dense_checkpoint_is_upcycled_as_its_sentence_says_and_goes_on(places, tmp_path):
+    sparse = upcycle("mt_tag", file_io.load(str(places["DENSE"])), {"num_experts": 3, "expert_combine": "paper"})
+    file_io.save(sparse, str(tmp_path / "sparse.pt"))
+    options = ("--glue-tasks", "cola,stsb", "--continue-once", tmp_path / "sparse.pt", "--disable-validation")
+    options += ("--num-experts", 3, "--expert-combine", "paper", "--max-update", 2)
+    found = run_here(task_arguments(places["DATA"], tmp_path / "run", *options))
+    assert len(found["losses"]) == 1  # the second update
+    assert found["parameters"]["encoder.layers.0.moe.gate.weight"].shape == (2, 3, 16)
