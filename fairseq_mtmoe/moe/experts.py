@@ -17,9 +17,10 @@ from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.form import is_on_cpu
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 from fairseq_mtmoe.moe.grouped_matmul.operators import (
+    ACTIVATIONS,
     ends_at_hand,
     grouped_linear,
-    grouped_relu_network,
+    grouped_network,
     takes_host_ends,
 )
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
@@ -118,9 +119,9 @@ class ExpertBank(nn.Module):
         if host_ends_N is not None and takes_host_ends(rows_TH, self.fc1_weight, most):
             ends_N = host_ends_N
         drops = self.training and self.dropout > 0
-        if self.activation is F.relu and not drops:
+        if self.activation in ACTIVATIONS and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
-            return grouped_relu_network(rows_TH, ends_N, *weights, self.gradient_buffers, most)
+            return grouped_network(self.activation, rows_TH, ends_N, *weights, self.gradient_buffers, most)
         ends_N = ends_at_hand(ends_N, rows_TH, self.fc1_weight, most)  # once for both products
         inner = self.activation(grouped_linear(rows_TH, ends_N, self.fc1_weight, self.fc1_bias, most))
         inner = F.dropout(inner, self.dropout, self.training)

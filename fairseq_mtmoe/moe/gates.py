@@ -30,6 +30,7 @@ from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, 
 from fairseq_mtmoe.moe.stats import tasks_of_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
+MOST_AT_ONCE = 64  # task gates' numbers of a token that are computed together, though it needs one task's
 MOST_COPIED = 2**26  # numbers of task gates that are copied for sentences on a GPU, 256 MiB
 TRAININGS = ("balanced", "prices")
 EVALUATIONS = ("prices", "greedy")
@@ -224,8 +225,15 @@ class TaskGate(Gate):
         return Routing(expert_T, gate_T, neutral=1 / self.num_experts)
 
     def _logits(self, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
-        """The gates are a bank of linear maps: tokens are dispatched to their task's, absent tasks cost nothing."""
+        """Those of all tasks, of which each token takes its own, or, if they are many, those of its own alone.
+
+        Then the gates are a bank of linear maps: tokens are dispatched to their task's, absent tasks cost nothing.
+        """
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
+        if self.num_tasks * self.num_experts <= MOST_AT_ONCE:
+            logits_TKN = F.linear(hidden_TH, self.weight.float().flatten(0, 1)).view(-1, *self.weight.shape[:2])
+            own_T1N = task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1).expand(-1, 1, self.num_experts)
+            return logits_TKN.gather(1, own_T1N).squeeze(1)
         task_T = task_T if padding_T is None else task_T.masked_fill(padding_T, self.num_tasks)
         rows_TH, plan = dispatch(hidden_TH, task_T, self.num_tasks)
         return combine(grouped_linear(rows_TH, plan.ends_N, self.weight.float()), plan)

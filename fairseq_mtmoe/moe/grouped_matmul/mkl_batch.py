@@ -46,16 +46,24 @@ def has_batched_products(*operands: Tensor) -> bool:
 
 
 def batched_products(
-    left: Operand, right: Operand, out: Operand, rows: Tensor, columns: Tensor, inner: Tensor, scale: float = 1.0
+    left: Operand,
+    right: Operand,
+    out: Operand,
+    rows: Tensor,
+    columns: Tensor,
+    inner: Tensor,
+    scale: float = 1.0,
+    adds: bool = False,
 ) -> None:
     """Write the P products `scale · left[p] @ right[p]` into `out[p]`.
 
     Args:
         rows, columns, inner: the sizes of each product, (P,): (rows, inner) times (inner, columns). No size may be 0.
+        adds: add them to what is in `out`.
     """
     routine = _routine()
     assert routine is not None
-    _call(routine, left, right, out, rows, columns, inner, scale)
+    _call(routine, left, right, out, rows, columns, inner, scale, adds)
 
 
 def _call(
@@ -67,6 +75,7 @@ def _call(
     columns: Tensor,
     inner: Tensor,
     scale: float = 1.0,
+    adds: bool = False,
 ) -> None:
     count = len(rows)
     if count == 0:
@@ -77,7 +86,7 @@ def _call(
         _filled(count, _letter(first), torch.uint8), _filled(count, _letter(second), torch.uint8),
         columns.int(), rows.int(), inner.int(), _filled(count, scale, torch.float32),
         first.addresses(), _strides(first, count), second.addresses(), _strides(second, count),
-        _filled(count, 0, torch.float32), out.addresses(), _strides(out, count),
+        _filled(count, float(adds), torch.float32), out.addresses(), _strides(out, count),
         # A build with 64-bit sizes would read the number of groups with what comes after: a negative number.
         torch.tensor([count, -1], dtype=torch.int32, device="cpu"), _filled(count, 1),
     )  # fmt: skip

@@ -7,15 +7,19 @@ them. They are registered with torch as operators, so that `torch.compile` passe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.form import form_for
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 from fairseq_mtmoe.moe.grouped_matmul.ways import BY_TRITON, ONE_BY_ONE, Way, sum_in_one, sum_one_by_one, way_for
+
+ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, F.gelu)
 
 
 def grouped_linear(
@@ -41,7 +45,8 @@ def grouped_linear(
     return product
 
 
-def grouped_relu_network(
+def grouped_network(
+    activation: Callable[[Tensor], Tensor],
     rows_TH: Tensor,
     ends_N: Tensor,
     fc1_weight: Tensor,
@@ -51,13 +56,13 @@ def grouped_relu_network(
     buffers: GradientBufferPool | None = None,
     most: int | None = None,
 ) -> Tensor:
-    """`grouped_linear`, relu, `grouped_linear`; the same numbers, with less memory written and kept in between.
+    """`grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`; the same numbers, with less memory written.
 
     `buffers`, if given, are where the gradients of the weights are written.
     """
     operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
     ends_N = ends_at_hand(ends_N, operands[0], operands[1], most)
-    output: Tensor = _ReluNetwork.apply(buffers, most, ends_N, *operands)  # type: ignore[no-untyped-call]
+    output: Tensor = _Network.apply(activation is F.gelu, buffers, most, ends_N, *operands)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -92,12 +97,13 @@ def _way(first: Tensor, second: Tensor, ends: Tensor, most: int | None) -> Way:
     return way_for(first, second, groups=len(ends), most=most)
 
 
-class _ReluNetwork(torch.autograd.Function):
+class _Network(torch.autograd.Function):
     """Inner values and their gradients are overwritten in place, which autograd cannot do by itself."""
 
     @staticmethod
     def forward(
         ctx: Any,
+        is_gelu: bool,
         buffers: GradientBufferPool | None,
         most: int | None,
         ends: Tensor,
@@ -107,26 +113,30 @@ class _ReluNetwork(torch.autograd.Function):
         weight2: Tensor,
         bias2: Tensor,
     ) -> Tensor:
-        inner = _linear(rows, ends, weight1, bias1, most).relu_()
-        ctx.save_for_backward(ends, rows, weight1, weight2, inner)
-        ctx.buffers, ctx.most = buffers, most
-        output: Tensor = _linear(inner, ends, weight2, bias2, most)
+        inner = _linear(rows, ends, weight1, bias1, most)
+        active = F.gelu(inner) if is_gelu else inner.relu_()
+        ctx.save_for_backward(ends, rows, weight1, weight2, inner, active)
+        ctx.is_gelu, ctx.buffers, ctx.most = is_gelu, buffers, most
+        output: Tensor = _linear(active, ends, weight2, bias2, most)
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        ends, rows, weight1, weight2, inner = ctx.saved_tensors
-        _, _, _, wants_rows, *wants = ctx.needs_input_grad
+        ends, rows, weight1, weight2, inner, active = ctx.saved_tensors
+        _, _, _, _, wants_rows, *wants = ctx.needs_input_grad
         grad, most = grad.contiguous(), ctx.most
-        grad_weight2 = _weight_gradient(grad, inner, ends, most, ctx.buffers) if wants[2] else None
+        grad_weight2 = _weight_gradient(grad, active, ends, most, ctx.buffers) if wants[2] else None
         grad_bias2 = _sum(grad, ends) if wants[3] else None
         grad_inner = _linear(grad, ends, weight2.transpose(1, 2), None, most)
-        torch.ops.aten.threshold_backward.grad_input(grad_inner, inner, 0, grad_input=grad_inner)
+        if ctx.is_gelu:
+            torch.ops.aten.gelu_backward.grad_input(grad_inner, inner, grad_input=grad_inner)
+        else:
+            torch.ops.aten.threshold_backward.grad_input(grad_inner, inner, 0, grad_input=grad_inner)
         grad_weight1 = _weight_gradient(grad_inner, rows, ends, most, ctx.buffers) if wants[0] else None
         grad_bias1 = _sum(grad_inner, ends) if wants[1] else None
         grad_rows = _linear(grad_inner, ends, weight1.transpose(1, 2), None, most) if wants_rows else None
-        return None, None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
+        return None, None, None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
 
 
 def _weight_gradient(

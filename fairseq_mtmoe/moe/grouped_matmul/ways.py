@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 GROUPED_MM_ALIGNMENT = 16  # bytes, of a row of any operand
 GROUPED_MM_GROUPS = 1023  # more than these it refuses
 FEW_ROWS = 1024  # their products cost less than to wait for the ends, even without tensor cores
-PIECE = 256  # rows of a large group that one core computes at a time
-SLICES = 4  # of a weight's gradient where few groups have most of the rows, half as many elsewhere
+PIECE = 256  # rows of a large group that one of several cores computes at a time
+SLICES = 4  # of a weight's gradient, for several cores, where few groups have most of the rows, else half as many
 NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 
 
@@ -77,21 +77,24 @@ def _linear_batched(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | N
     out = rows.new_empty(len(rows), num_outputs)
     counts = ends.diff(prepend=ends.new_zeros(1))
     out[int(ends[-1]) :].zero_()
-    pieces = (counts + PIECE - 1) // PIECE
+    if bias is not None:
+        for bias_O, part in zip(bias, out.tensor_split(ends), strict=False):  # the last part belongs to no group
+            part.copy_(bias_O)
+    # Each piece costs a look at the whole matrix: one core takes every group in one.
+    piece = PIECE if torch.get_num_threads() > 1 else max(len(rows), 1)
+    pieces = (counts + piece - 1) // piece
     group = torch.repeat_interleave(pieces)
     place = torch.arange(len(group), device=group.device) - (pieces.cumsum(0) - pieces)[group]
-    start = (ends - counts)[group] + place * PIECE
+    start = (ends - counts)[group] + place * piece
     batched_products(
         Operand(rows, start * num_inputs, num_inputs),
         Operand(weight, group * weight.stride(0), weight.stride(2 if by_inputs else 1), transposed=not by_inputs),
         Operand(out, start * num_outputs, num_outputs),
-        rows=(ends[group] - start).clamp(max=PIECE),
+        rows=(ends[group] - start).clamp(max=piece),
         columns=torch.full_like(group, num_outputs),
         inner=torch.full_like(group, num_inputs),
+        adds=bias is not None,
     )
-    if bias is not None:
-        for bias_O, part in zip(bias, out.tensor_split(ends), strict=False):  # the last part belongs to no group
-            part += bias_O
     return out
 
 
@@ -104,7 +107,7 @@ def _outer_batched(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> T
         out[idle].zero_()
     uneven = int(counts.max()) * 2 * torch.get_num_threads() > len(rows)
     slices = SLICES if uneven else SLICES // 2
-    slices = slices if num_outputs % slices == 0 else 1
+    slices = slices if num_outputs % slices == 0 and torch.get_num_threads() > 1 else 1
     height = num_outputs // slices
     group = counts.nonzero().squeeze(1).repeat_interleave(slices)
     top = torch.arange(slices, device=group.device).repeat(len(group) // slices) * height

@@ -81,6 +81,21 @@ def test_task_gates_are_mt_tags_equations():
     assert routing.neutral == 1 / N
 
 
+def test_many_task_gates_are_computed_by_task_as_few_are_together(monkeypatch):
+    torch.manual_seed(1)
+    gate, hidden_TH, tasks_T = build_gate("task", N, H, 3), torch.randn(20, H), torch.arange(20) % 3
+    results = []
+    for most in (64, 0):
+        monkeypatch.setattr("fairseq_mtmoe.moe.gates.MOST_AT_ONCE", most)
+        leaf_TH = hidden_TH.clone().requires_grad_()
+        routing = gate(leaf_TH, tasks_T)
+        (routing.gate_T * torch.linspace(-1, 1, 20)).sum().backward()
+        results.append([routing.expert_T, routing.gate_T.detach(), leaf_TH.grad, gate.weight.grad])
+        gate.weight.grad = None
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("tasks", [[1] * 20, [0] * 15 + [2] * 5])
 def test_absent_tasks_get_no_gradient_and_the_others_do(tasks):
     gate, x = TaskGate(N, H, K), hidden()

@@ -1,5 +1,6 @@
 """Grouped products: all ways to compute them agree with plain ones, in values and in every gradient."""
 
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -9,7 +10,7 @@ from torch.nn import functional as F
 from fairseq_mtmoe.moe.form import Form, form_everywhere
 from fairseq_mtmoe.moe.grouped_matmul import operators as grouped
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
-from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear, grouped_relu_network, reads_ends
+from fairseq_mtmoe.moe.grouped_matmul.operators import ACTIVATIONS, grouped_linear, grouped_network, reads_ends
 from fairseq_mtmoe.moe.grouped_matmul.ways import (
     BATCHED,
     BY_TRITON,
@@ -79,18 +80,19 @@ def test_every_way_gives_the_plain_products_and_gradients(name, bias, way, monke
         torch.testing.assert_close(value, expected.float(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("name", GROUPS)
-def test_the_network_with_relu_is_its_three_parts(name):
+def test_the_network_is_its_three_parts(name, activation):
     rows, ends, weight, bias = example(name)
     generator = torch.Generator().manual_seed(2)
     weight2 = torch.randn(weight.mT.shape, generator=generator).double()
     bias2 = torch.randn(len(ends), INPUTS, generator=generator).double()
 
     def in_parts(rows, ends, weight, bias, weight2, bias2):
-        return grouped_linear(grouped_linear(rows, ends, weight, bias).relu(), ends, weight2, bias2)
+        return grouped_linear(activation(grouped_linear(rows, ends, weight, bias)), ends, weight2, bias2)
 
     results = []
-    for function in (grouped_relu_network, in_parts):
+    for function in (partial(grouped_network, activation), in_parts):
         inputs = [tensor.clone().requires_grad_() for tensor in (rows, weight, bias, weight2, bias2)]
         output = function(inputs[0], ends, *inputs[1:])
         output.square().sum().backward()
@@ -103,7 +105,7 @@ def test_frozen_weights_of_the_network_get_no_gradient(monkeypatch):
     rows, ends, weight, bias = example("uneven")
     monkeypatch.setattr(grouped, "_outer", lambda *_: pytest.fail("the weights want no gradient"))
     rows.requires_grad_()
-    grouped_relu_network(rows, ends, weight, bias, weight.mT, bias.new_zeros(len(ends), INPUTS)).sum().backward()
+    grouped_network(F.relu, rows, ends, weight, bias, weight.mT, bias.new_zeros(len(ends), INPUTS)).sum().backward()
     assert rows.grad.any()
 
 
