@@ -84,7 +84,8 @@ setup(
             "scikit-learn>=1.4",  # the benchmarks' metrics; it brings scipy, which has the others
         ],
         "bench": [
-            "transformers>=5",  # Switch and NLLB-MoE layers, peers in the benchmarks
+            "transformers>=5",  # Switch and NLLB-MoE layers and BERT, peers in the benchmarks
+            "tokenizers>=0.21",  # reads the texts of bench_glue.py
             "fairscale>=0.4.13",  # another peer
             "scipy>=1.11",  # the exact assignment that ours is compared with
         ],

@@ -1,0 +1,165 @@
+"""Multi-task understanding: a training step of `mt_tag_minilm` and `mt_dense_minilm`, and what loading GLUE takes.
+
+    python benchmarks/bench_glue.py --write
+
+A step is the forward and backward pass and the update, with our criterion and optimizer, on batches of 32 examples of
+like lengths, drawn uniformly from 8 tasks. Beside it: Hugging Face's `BertModel` in PyTorch with the same weights,
+heads, loss, optimizer and batches. The data is made, as long and as much as GLUE's (`glue_texts.py`), and is read from
+files in the official form.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+from glue_systems import DENSE, PEER, SPARSE, System, batches, check_equal, drawn, full, made_encoder, padding, systems
+from glue_texts import lengths, serialized_tokenizer, write_benchmark
+from measure import Report, interleaved, report_name
+from timing import Floor, Ratio
+
+from fairseq_mtmoe.backbones.bert.config import MINILM, EncoderConfig
+
+WARMUPS = 2
+SECONDS, CACHED_SECONDS, PADDING = 60, 1, 0.1
+OWN, LONGEST = "GLUE's lengths", "128 tokens"
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is trained on what.
+
+    Attributes:
+        share: of as many training examples as GLUE has.
+        batch: examples in a batch of like lengths.
+        tasks: it has so many of the 8 at least: of one length there are hardly ever examples of all.
+        length: of the longest batches, which have `longest` examples.
+    """
+
+    share: float
+    encoder: EncoderConfig = MINILM
+    arch: str = "_minilm"
+    batch: int = 32
+    tasks: int = 6
+    length: int = 128
+    longest: int = 16  # examples in a batch without padding
+
+
+FULL = Size(share=1.0)
+SMALL = Size(share=0.2, longest=8)
+
+
+def load(report: Report, task: Any, total: int, examples: int) -> None:
+    """Load the training data twice: from the files, and from the cache. Fewer examples count as many times as short."""
+    rows, figures = [], []
+    for what, limit in (("read and tokenized", SECONDS), ("from the cache", CACHED_SECONDS)):
+        wall, processor = clocked(lambda: task.load_dataset("train"))
+        rows.append([what, wall, processor, 1e6 * processor / examples])
+        figures.append((f"seconds for GLUE's {total:,} training examples, {what}", wall * total / examples, limit))
+    columns = ["loading", "s", "s of processors", "µs of them per example"]
+    report.table(f"Loading {examples:,} training examples", columns, rows)
+    for name, seconds, limit in figures:
+        report.figure(name, seconds, Floor(limit))
+
+
+def clocked(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of the clock on the wall, and of all processors."""
+    wall, processor = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall, time.process_time() - processor
+
+
+def steps(report: Report, found: dict[str, System], size: Size, repetitions: int) -> None:
+    """Time training steps of both kinds of batches."""
+    mixture = found[DENSE].task.datasets["train"]
+    samples = list(islice(batches(mixture, size.batch, size.tasks), WARMUPS + repetitions))
+    check_equal(found, samples[0])
+    few = islice(batches(mixture, size.longest), WARMUPS + repetitions)
+    longest = [full(sample, size.length, size.encoder.vocab_size) for sample in few]
+    for kind, chosen in ((OWN, samples), (LONGEST, longest)):
+        times = interleaved({name: Turns(system, chosen) for name, system in found.items()}, repetitions, WARMUPS)
+        report.raw(f"seconds, {kind}", times)
+        tokens = [sample["ntokens"] for sample in chosen[WARMUPS:]]
+        show_steps(report, kind, times, tokens, described(chosen))
+        for own, other, limit in ((SPARSE, DENSE, 1.10), (DENSE, PEER, 0.95)):
+            ratio = Ratio.of(times[own], times[other])
+            report.figure(f"step, {kind}: {own} / {other}", ratio.median, Floor(limit), (ratio.low, ratio.high))
+
+
+class Turns:
+    """A system that takes the next of the batches with each call."""
+
+    def __init__(self, system: System, samples: list[dict[str, Any]]) -> None:
+        self.system = system
+        self.samples = iter(samples)
+
+    def __call__(self) -> None:
+        """A training step."""
+        self.system.sample = next(self.samples)
+        self.system()
+
+
+def show_steps(report: Report, kind: str, times: dict[str, list[float]], tokens: list[int], note: str) -> None:
+    """Seconds and tokens per second of each system, and the ratio to the peer's."""
+    rows = [
+        [name, statistics.median(seconds), sum(tokens) / sum(seconds), str(Ratio.of(seconds, times[PEER]))]
+        for name, seconds in times.items()
+    ]
+    report.table(f"A training step, {kind}", ["system", "s", "tokens/s", "time / the peer's (quartiles)"], rows, note)
+
+
+def described(samples: list[dict[str, Any]]) -> str:
+    """What the batches are."""
+    shapes = [sample["net_input"]["src_tokens"].shape for sample in samples]
+    mean = statistics.fmean(width for _, width in shapes)
+    padded = 1 - sum(sample["ntokens"] for sample in samples) / sum(rows * width for rows, width in shapes)
+    tasks = statistics.fmean(len(sample["target"]) for sample in samples)
+    return (
+        f"Batches of {shapes[0][0]} examples of {tasks:.1f} tasks, {mean:.0f} tokens long, on average; {padded:.1%} "
+        "of it is padding."
+    )
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--repetitions", type=click.IntRange(5), default=9)
+@click.option("--small", is_flag=True, help="A part of the data, and shorter batches.")
+@click.option("--check", is_flag=True, help="With --small; exit with 1 where a floor is missed by more than 20%.")
+@click.option("--write", is_flag=True, help="Write benchmarks/results/glue.md and .json.")
+def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
+    """Time training steps of multi-task encoders, and loading their data."""
+    logging.disable(logging.WARNING)
+    size = SMALL if small or check else FULL
+    with tempfile.TemporaryDirectory() as folder:
+        report = Report(report_name("glue", size is SMALL), "Multi-task understanding")
+        run(size, repetitions, Path(folder), report)
+        report.finish(write, check)
+
+
+def run(size: Size, repetitions: int, folder: Path, report: Report) -> None:
+    """Everything, in a folder for the data."""
+    data, encoder = folder / "data", folder / "encoder.pt"
+    examples, total = write_benchmark(data, size.share), sum(about["count"] for about in lengths().values())
+    made_encoder(encoder, size.encoder, serialized_tokenizer())
+    found = systems(data, encoder, ("--sampling-method", "uniform"), size.arch)
+    report.text(
+        f"{size.encoder.num_hidden_layers} blocks of {size.encoder.hidden_size}; {SPARSE} has 4 experts with task "
+        f"gates in each of them. {len(lengths())} tasks."
+    )
+    task = found[DENSE].task
+    load(report, task, total, examples)
+    for method in ("concat", "uniform"):
+        share = padding(drawn(task, method), size.batch)
+        report.figure(f"padding in batches of {size.batch}, --sampling-method {method}", share, Floor(PADDING))
+    steps(report, found, size, repetitions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""What `bench_glue.py` trains: `mt_dense_minilm`, `mt_tag_minilm` and Hugging Face's `BertModel`, with the same heads.
+
+All begin with the same weights and have the same loss and optimizer. The batches are the training data's own, of
+examples of like lengths and most of the tasks; or as long as they may be.
+"""
+
+from __future__ import annotations
+
+import copy
+from argparse import Namespace
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import BaseFairseqModel
+from fairseq.optim import FairseqOptimizer, build_optimizer
+from fairseq.tasks import setup_task
+from torch import Tensor, nn
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.backbones.bert.config import EncoderConfig
+from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
+from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
+from fairseq_mtmoe.data.mixtures.training import TrainingMixture
+from fairseq_mtmoe.tasks._multitask.sampling import plan_of
+
+register()
+
+Sample = dict[str, Any]
+PEER, DENSE, SPARSE = "Hugging Face's BertModel", "mt_dense_minilm", "mt_tag_minilm"
+
+
+def made_encoder(path: Path, config: EncoderConfig, tokenizer: str) -> None:
+    """Write a file as of `mtmoe import-hf`: an untrained encoder of these sizes."""
+    torch.manual_seed(1)
+    PretrainedEncoder(config, {"tokenizer.json": tokenizer}, BertEncoder(config).state_dict()).save(path)
+
+
+def configuration(data: Path, encoder: Path, arch: str, *arguments: str) -> Any:
+    """What `fairseq-train DATA --task glue --arch …` runs on."""
+    given = [
+        str(data), "--task", "glue", "--arch", arch, "--init-encoder", str(encoder), "--criterion", "multitask",
+        "--optimizer", "fused_adam", "--lr", "5e-5", "--cpu", "--num-workers", "0", "--max-epoch", "1", *arguments,
+    ]  # fmt: skip
+    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), given))
+    for group in config.values():  # fairseq takes a machine with `--bf16` for a TPU
+        if isinstance(group, MutableMapping) and "tpu" in group:
+            group["tpu"] = False
+    return config
+
+
+class PeerModel(BaseFairseqModel):
+    """`BertModel` in PyTorch, called as our models are.
+
+    Args:
+        ours: a dense model, of which it gets weights and heads.
+    """
+
+    def __init__(self, ours: Any) -> None:
+        from transformers import AutoConfig, BertModel
+
+        super().__init__()
+        config = ours.encoder.config
+        values = config.for_hugging_face()
+        del values["architectures"]
+        self.encoder = BertModel(AutoConfig.for_model(values.pop("model_type"), **values), add_pooling_layer=False)
+        self.encoder.load_state_dict({hugging_face_key(key): value for key, value in ours.encoder.state_dict().items()})
+        self.heads = copy.deepcopy(ours.heads)
+        self.padding = config.pad_token_id
+
+    def forward(
+        self, src_tokens: Tensor, segments: Tensor, rows: dict[str, Tensor], spans: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Each task's numbers; see `EncoderModel`."""
+        real = src_tokens.ne(self.padding).long()
+        hidden = self.encoder(input_ids=src_tokens, attention_mask=real, token_type_ids=segments).last_hidden_state
+        outputs: dict[str, Tensor] = self.heads(hidden, rows, spans)
+        return outputs
+
+
+@dataclass
+class System:
+    """A model with its task, criterion and optimizer; a call is a training step on `sample`."""
+
+    task: Any
+    model: nn.Module
+    criterion: Any
+    optimizer: FairseqOptimizer
+    sample: Sample | None = None
+
+    def __call__(self) -> None:
+        """Forward and backward pass, and the update."""
+        self.task.train_step(self.sample, self.model, self.criterion, self.optimizer, update_num=1)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @torch.no_grad()
+    def loss(self, sample: Sample) -> Tensor:
+        """Without dropout."""
+        self.model.eval()
+        loss, _, _ = self.criterion(self.model, self.task.for_models(sample, [self.model]))
+        self.model.train()
+        return torch.as_tensor(loss)
+
+
+def systems(data: Path, encoder: Path, arguments: tuple[str, ...] = (), size: str = "_minilm") -> dict[str, System]:
+    """The three, with equal losses as long as they are not trained; `size` is that of the architectures' names."""
+    found = {}
+    for name, arch in ((SPARSE, f"mt_tag{size}"), (DENSE, f"mt_dense{size}")):
+        config = configuration(data, encoder, arch, *arguments)
+        task = setup_task(config.task)
+        torch.manual_seed(1)
+        found[name] = _system(task, task.build_model(config.model), config)
+    dense, sparse = found[DENSE].model, found[SPARSE].model
+    sparse.heads.load_state_dict(dense.heads.state_dict())  # type: ignore[union-attr,operator]
+    return {PEER: _system(task, PeerModel(dense), config), DENSE: found[DENSE], SPARSE: found[SPARSE]}
+
+
+def _system(task: Any, model: nn.Module, config: Any) -> System:
+    optimizer = build_optimizer(config.optimizer, [*model.parameters()])
+    return System(task, model.train(), task.build_criterion(config.criterion), optimizer)
+
+
+def check_equal(found: dict[str, System], sample: Sample) -> None:
+    """All have the same loss before any training."""
+    losses = {name: system.loss(sample) for name, system in found.items()}
+    for name, loss in losses.items():
+        torch.testing.assert_close(loss, losses[PEER], rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
+
+
+def drawn(task: Any, method: str) -> TrainingMixture:
+    """The training data of a task drawn by another sampling method."""
+    mixture = task.datasets["train"]
+    plan = plan_of(Namespace(**{**vars(task.args), "sampling_method": method}), mixture.loader)
+    return TrainingMixture(mixture.loader, plan, mixture.task_ids, mixture.collate)
+
+
+def batches(mixture: TrainingMixture, size: int, tasks: int = 1, seed: int = 1) -> Iterator[Sample]:
+    """Batches of so many of the epoch's examples, of so many tasks at least, in a random order."""
+    groups = mixture.batches(mixture.order(), None, size, 8)
+    for group in np.random.default_rng(seed).permutation(len(groups)):
+        sample = mixture.collater([mixture[int(index)] for index in groups[group]])
+        if sample["nsentences"] == size and len(sample["target"]) >= tasks:
+            yield sample
+
+
+def full(sample: Sample, length: int, vocabulary: int) -> Sample:
+    """The same examples with as many tokens as may be, and so without padding."""
+    shape = (len(sample["net_input"]["src_tokens"]), length)
+    tokens = torch.randint(vocabulary // 2, vocabulary, shape, generator=torch.Generator().manual_seed(1))
+    segments = (torch.arange(length) >= length // 2).long().expand(shape).contiguous()
+    net_input = {**sample["net_input"], "src_tokens": tokens, "segments": segments}
+    return {**sample, "net_input": net_input, "ntokens": tokens.numel()}
+
+
+def padding(mixture: TrainingMixture, size: int) -> float:
+    """The share of padding in an epoch's batches of so many examples."""
+    order = mixture.order()
+    tokens = np.repeat(order.runs.lengths[0], order.runs.count)  # of each example, in order
+    ends = np.cumsum([len(group) for group in mixture.batches(order, None, size, 8)])
+    groups = np.split(tokens, ends[:-1])
+    return 1 - int(tokens.sum()) / sum(int(group.max()) * len(group) for group in groups)
