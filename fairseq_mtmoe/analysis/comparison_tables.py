@@ -38,7 +38,7 @@ def difference_table(systems: Sequence[System]) -> Table | None:
 
 def published(systems: Sequence[System]) -> list[PublishedRow]:
     """The papers' rows of these systems."""
-    rows = [published_row(system.runs[0].settings) for system in systems]
+    rows = [published_row(system.runs[0].settings, system.runs[0].scores) for system in systems]
     return list({row.title: row for row in rows if row is not None}.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -69,18 +69,21 @@ def published_rows() -> tuple[PublishedRow, ...]:
     )  # fmt: skip
 
 
-def published_row(settings: Mapping[str, object]) -> PublishedRow | None:
-    """The row of the same system with an encoder of the same sizes on the same split; None if there is none.
+def published_row(settings: Mapping[str, object], tasks: Iterable[str]) -> PublishedRow | None:
+    """The row of the same system with an encoder of the same sizes on the same split; None if there is none, or if it
+    has no figure for any of the tasks.
 
     Args:
         settings: with which scores were made: `model`, `encoder`, `trained_tasks`, `subset`, and `finetune_from_model`,
             the checkpoint of other tasks that the training began with, if it did.
+        tasks: that were scored.
     """
     model, trained = str(settings.get("model")), settings.get("trained_tasks")
     is_single = isinstance(trained, list) and len(trained) == 1 and not settings.get("finetune_from_model")
+    kind = (is_single, settings.get("encoder"), settings.get("subset"))
     for row in published_rows():
         same_model = model == row.model or model.startswith(f"{row.model}_")  # with a size's name
-        wanted = (row.single_task, row.sizes, row.subset)
-        if same_model and wanted == (is_single, settings.get("encoder"), settings.get("subset")):
+        same_kind = (row.single_task, row.sizes, row.subset) == kind
+        if same_model and same_kind and not row.figures.keys().isdisjoint(tasks):
             return row
     return None

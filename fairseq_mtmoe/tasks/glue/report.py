@@ -72,7 +72,7 @@ class ValidationReport:
         """Print the scores of the subset, and write them."""
         scores = self._scores(found)
         settings = self._settings()
-        published = published_row(settings)
+        published = published_row(settings, [score.task for score in scores])
         console = Console()
         console.print(score_table(scores, published).on_screen())
         for note in notes(published):

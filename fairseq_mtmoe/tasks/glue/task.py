@@ -193,11 +193,12 @@ class GlueTask(Multitask):
         return self.evaluated
 
     def groups(self) -> list[Group]:
-        """The tasks with several sets, the small tasks, and all of them."""
+        """The tasks with several sets, the small tasks if there are some, and all of them."""
         tasks = {name: [key for key in self.evaluated if key.partition("/")[0] == name] for name in self.rows}
         several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
         small = [name for name, row in self.rows.items() if row.small and tasks[name]]
-        return [*several, Group("small", tuple(small)), Group("all", tuple(name for name in self.rows if tasks[name]))]
+        of_small = [Group("small", tuple(small))] if small else []
+        return [*several, *of_small, Group("all", tuple(name for name in self.rows if tasks[name]))]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """As fairseq's, with the predictions and labels of the batch's set in the logging output.

@@ -57,6 +57,14 @@ def test_scores_stand_beside_the_papers_with_what_they_are_of(report, tmp_path, 
     assert "81.1" in shown and "75.00 ±21.65" in shown and "table 1" in shown
 
 
+def test_no_paper_stands_beside_tasks_that_it_has_not(report, tmp_path, capsys):
+    only_copa = report()
+    only_copa.begin("valid")
+    only_copa.end({"copa": (LABELS, LABELS)})
+    for said in (capsys.readouterr().out, (tmp_path / "scores" / "scores.md").read_text()):
+        assert "COPA" in said and "(paper)" not in said and "Paper:" not in said
+
+
 def test_further_subsets_have_folders_of_their_own(report, tmp_path):
     validate(report(), "valid", "train")
     first, second = (json.loads((tmp_path / "scores" / place / "scores.json").read_text()) for place in (".", "train"))

@@ -49,6 +49,13 @@ def validated(data, tmp_path_factory):
     return reported[-1], [event for event in events if event["event"] == "valid"][-1], said
 
 
+def test_without_small_tasks_there_is_no_mean_of_them(data, tmp_path):
+    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mnli")
+    task = trainer_of(task_arguments(data, tmp_path, *options)).task
+    task.load_dataset("valid")
+    assert [group.name for group in task.groups()] == ["mnli_mean", "all"]
+
+
 def batches(trainer, size):
     """The batches of all sets, the task of each, and what the model says."""
     model = trainer.get_model().eval()
