@@ -190,6 +190,7 @@ def label_ends(axes: Axes, lines: Sequence[Line2D], texts: Sequence[str]) -> Non
     ends = [(end, line, text) for line, text in zip(lines, texts, strict=True) if (end := last_point(line))]
     if not ends:
         return
+    axes.autoscale_view()  # else the limits are those of empty axes until the picture is drawn
     to_axes = axes.transData + axes.transAxes.inverted()
     height = axes.get_position().height * axes.figure.get_figheight()  # type: ignore[union-attr]
     wanted = [float(to_axes.transform(end)[1]) for end, _, _ in ends]

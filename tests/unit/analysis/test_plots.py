@@ -266,6 +266,19 @@ def test_metrics_of_one_run_are_lines_with_their_last_values():
     assert labels == {"cola, accuracy 59.0", "rte, accuracy 60.0", "sst2, accuracy 61.0", "Small 59.0", "All 60.0"}
 
 
+def test_a_label_stands_beside_its_line_where_there_is_room():
+    run = benchmark_run()
+    for place, name in enumerate(run.metrics.sets):
+        run.metrics.sets[name][:] = [20.0 + 30 * place] * 4
+    run.metrics.averages.clear()
+    figure = plots.metrics_figure([run])
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    for line, text in zip(axes.get_lines(), axes.texts, strict=True):
+        _, y = axes.transAxes.inverted().transform(axes.transData.transform(sheet.last_point(line)))
+        assert text.xyann[1] == pytest.approx(y, abs=0.05), text.get_text()
+
+
 def test_metrics_of_several_runs_have_a_panel_per_task():
     runs = [benchmark_run("tag"), benchmark_run("dense", epochs=3)]
     figure = plots.metrics_figure(runs, over="minutes")
