@@ -140,7 +140,8 @@ def run_one(plan: Plan, run: Run) -> dict[str, Any]:
         folder.mkdir(parents=True)
         say(f"{run.name}: {run.updates} updates")
         seconds = execute(command, folder / "train.log")
-        write_json(folder / TRAINED, {**surroundings(), "command": command, **asdict(run), "seconds": round(seconds)})
+        found = {**surroundings(), "command": portable(plan, command), **asdict(run), "seconds": round(seconds)}
+        write_json(folder / TRAINED, found)
     if not (folder / SCORES).exists():
         execute(validation_of(plan, run), folder / "valid.log")
     scores = json.loads((folder / SCORES).read_text(encoding="utf-8"))
@@ -159,6 +160,17 @@ def validation_of(plan: Plan, run: Run) -> list[str]:
     return [str(word) for word in words]
 
 
+def portable(plan: Plan, command: list[str]) -> list[str]:
+    """A command with names in the place of this machine's folders."""
+    places = {str(plan.data): "GLUE_DIR", str(plan.encoder): "encoder.pt", str(plan.runs): "runs"}
+    words = []
+    for word in command:
+        for path, name in places.items():
+            word = word.replace(path, name)
+        words.append(word)
+    return words
+
+
 def finished_runs() -> dict[str, Any]:
     """What was found before, here or elsewhere, by the runs' names."""
     return {} if not RESULT.exists() else json.loads(RESULT.read_text(encoding="utf-8"))["runs"]
@@ -168,8 +180,8 @@ def finished_runs() -> dict[str, Any]:
 @click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("encoder", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--runs", type=click.Path(path_type=Path), required=True, help="Folder of the runs.")
-@click.option("--updates", default=400, help="Updates of each mixture; Single-Task's share them.")
-@click.option("--few-updates", default=60, help="Updates of each run on a new task.")
+@click.option("--updates", default=1000, help="Updates of each mixture; Single-Task's share them.")
+@click.option("--few-updates", default=100, help="Updates of each run on a new task.")
 @click.option("--lr", default=5e-5, help="Highest learning rate of all runs.")
 @click.option("--seeds", default="1,2,3", metavar="N,…", help="Seeds of every system.")
 @click.option("--stage", type=click.Choice(["1", "2"]), default="1", help="1: mixtures; 2: new tasks from them.")
