@@ -15,7 +15,9 @@ from typing import Any
 from fairseq_mtmoe.errors import UserError, find_user_error, show
 from fairseq_mtmoe.training import rank_failures
 
-_IN_SPAWNED = re.compile(r"^fairseq_mtmoe\.errors\.UserError: (.*)$", re.MULTILINE)
+_IN_SPAWNED = re.compile(
+    r"^fairseq_mtmoe\.(?:errors\.UserError|training\.rank_failures\.LostProcess): (.*)$", re.MULTILINE
+)
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 

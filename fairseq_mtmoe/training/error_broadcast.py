@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from multiprocessing.queues import SimpleQueue
 from typing import Any
 
 from torch import distributed as dist
@@ -34,10 +35,11 @@ class ErrorBroadcast:
     Args:
         store: of which keys it uses one.
         line: a connection to where the store is, by which to see that it still is there; None to take it for granted.
+        parent: where a process that another one started says what ends it; None to print it.
     """
 
-    def __init__(self, store: Any, line: socket.socket | None = None) -> None:
-        self._store, self._line = store, line
+    def __init__(self, store: Any, line: socket.socket | None = None, parent: SimpleQueue[str] | None = None) -> None:
+        self._store, self._line, self._parent = store, line, parent
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._heard: UserError | None = None  # for when the store has gone
@@ -107,12 +109,15 @@ class ErrorBroadcast:
         while not self._stopped.wait(_PAUSE):
             sentence = self.heard()
             if sentence is not None and not self._stopped.wait(_GRACE):
-                print(f"error: {sentence}", file=sys.stderr, flush=True)
+                if self._parent is None:
+                    print(f"error: {sentence}", file=sys.stderr, flush=True)
+                else:
+                    self._parent.put(str(sentence))
                 sys.stdout.flush()
                 os._exit(1)
 
 
-def start(store: Any) -> None:
+def start(store: Any, parent: SimpleQueue[str] | None = None) -> None:
     """Listen at a store, by a connection of its own where torch can make one: others may wait in theirs."""
     global _broadcast
     line = None
@@ -121,7 +126,8 @@ def start(store: Any) -> None:
         line.setblocking(False)  # with a timeout, also a look that should not wait does
     with suppress(AttributeError, RuntimeError, NotImplementedError):
         store = store.clone()
-    _broadcast = ErrorBroadcast(dist.PrefixStore("fairseq_mtmoe errors", store), line)  # type: ignore[attr-defined]
+    store = dist.PrefixStore("fairseq_mtmoe errors", store)  # type: ignore[attr-defined]
+    _broadcast = ErrorBroadcast(store, line, parent)
     _broadcast.listen()
 
 

@@ -12,6 +12,7 @@ import logging
 import socket
 import time
 from datetime import timedelta
+from multiprocessing.queues import SimpleQueue
 from typing import Any
 
 import torch
@@ -34,7 +35,8 @@ _PAUSE = 0.05  # seconds
 def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
     """As fairseq's, also in a process that torch started, which has loaded no plugin yet.
 
-    What ends one process is told to all others, which it ends, too.
+    What ends one process is told to all others, which it ends, too, and to the one that started them, by the queue
+    `parent` among `kwargs`.
 
     Raises:
         UserError: another process does not come, cannot be reached, or has other options.
@@ -42,6 +44,7 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
     from fairseq_mtmoe import register
 
     register()
+    parent = kwargs.pop("parent", None)
 
     def telling(cfg: Any, **kwargs: Any) -> None:
         try:
@@ -63,12 +66,15 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
         if _place(cfg) != CPU:
             torch.cuda.set_device(i)
         if not dist.is_initialized():
-            join(cfg)
+            join(cfg, parent)
         distributed_utils.distributed_main(i, telling, cfg, kwargs)
 
 
-def join(cfg: Any) -> None:
-    """Join this process with the others of the run, of which `--distributed-backend` can be told by then."""
+def join(cfg: Any, parent: SimpleQueue[str] | None = None) -> None:
+    """Join this process with the others of the run, of which `--distributed-backend` can be told by then.
+
+    What then ends this process because another one failed, it says to its `parent`, or prints it without one.
+    """
     options = cfg.distributed_training
     rank, world_size, method = options.distributed_rank, options.distributed_world_size, options.distributed_init_method
     if not 0 <= rank < world_size:
@@ -93,7 +99,7 @@ def join(cfg: Any) -> None:
             dist.all_reduce(torch.zeros(1).cuda())  # as fairseq does, for NCCL to connect
     except RuntimeError as error:
         raise meeting.lost("another process", error) from error
-    error_broadcast.start(store)
+    error_broadcast.start(store, parent)
     logger.info(f"initialized host {socket.gethostname()} as rank {rank}")
 
 

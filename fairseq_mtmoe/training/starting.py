@@ -7,6 +7,7 @@ and overlooks torchrun where one GPU, or none, makes it expect one process.
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -16,10 +17,10 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import ProcessExitedException, spawn
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.training import joining, signals
 from fairseq_mtmoe.training.unsupported import refuse_full_sharding
 
@@ -128,9 +129,19 @@ def _refuse_before_building(cfg: Any) -> None:
 
 
 def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_processes: int) -> None:
-    """Start processes on this machine, and wait for them; each finds its own rank, from `start_rank` on."""
+    """Start processes on this machine, and wait for them; each finds its own rank, from `start_rank` on.
+
+    Raises:
+        UserError: one of them ended because another one failed, and said why, before that one did.
+    """
     cfg.distributed_training.distributed_rank = None
-    spawn(joining.distributed_main, (main, cfg, kwargs), num_processes)
+    said = multiprocessing.get_context("spawn").SimpleQueue()
+    try:
+        spawn(joining.distributed_main, (main, cfg, {**kwargs, "parent": said}), num_processes)
+    except ProcessExitedException as error:
+        if said.empty():
+            raise
+        raise UserError(said.get()) from error
 
 
 def _local_address(options: Any) -> str:

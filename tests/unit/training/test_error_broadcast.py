@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 
 import pytest
 from torch import distributed as dist
@@ -112,6 +113,7 @@ def test_a_process_that_told_ends_when_the_others_have_heard_or_had_the_time(com
 
 SCRIPT = """
 import time
+from argparse import Namespace
 from torch import distributed as dist
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import error_broadcast
@@ -136,3 +138,22 @@ def test_a_process_ends_wherever_it_is_unless_it_stopped_listening(fails):
         assert time.monotonic() - begin < 90
     else:
         assert (result.returncode, result.stdout) == (0, "ended\n")
+
+
+def fail(rank, main, cfg, kwargs):
+    """In place of a training: the second process fails, and is slower to end than those that hear of it."""
+    store = dist.FileStore(f"{cfg.folder}/meeting", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    error_broadcast.start(store, kwargs["parent"])
+    if rank == 1:
+        error_broadcast.tell(UserError("`x` is bad."))
+    time.sleep(100)
+
+
+def test_of_processes_that_this_one_started_it_says_alone_what_they_heard(tmp_path, monkeypatch, capfd):
+    from fairseq_mtmoe.training import starting  # fairseq, which the processes do without
+
+    monkeypatch.setattr("fairseq_mtmoe.training.joining.distributed_main", fail)
+    with pytest.raises(UserError, match=r"^`x` is bad\.$"):
+        starting._spawn(Namespace(folder=tmp_path, distributed_training=Namespace()), None, {}, 2)
+    assert "`x` is bad" not in capfd.readouterr().err

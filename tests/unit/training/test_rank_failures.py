@@ -89,6 +89,7 @@ def test_an_uncaught_error_is_printed_and_ends_the_process(error, said):
 
 def test_a_sentence_from_a_process_that_torch_started_is_shown_alone():
     kind = type("ProcessRaisedException", (Exception,), {})
-    text = "\n-- Process 0 terminated:\nTraceback …\nfairseq_mtmoe.errors.UserError: `x` is bad.\n"
-    assert str(raised_in_spawned(kind(text))) == "`x` is bad."
+    for name in (UserError, rank_failures.LostProcess):
+        text = f"\n-- Process 0 terminated:\nTraceback …\n{name.__module__}.{name.__name__}: `x` is bad.\n"
+        assert str(raised_in_spawned(kind(text))) == "`x` is bad."
     assert raised_in_spawned(ValueError(text)) is None
