@@ -44,7 +44,18 @@ def published(systems: Sequence[System]) -> list[PublishedRow]:
 
 def notes(systems: Sequence[System]) -> list[str]:
     """What stands below the tables."""
-    return [NOTE, *([PAIRED] if len(systems) > 1 else []), *dict.fromkeys(row.note for row in published(systems))]
+    papers = dict.fromkeys(row.note for row in published(systems))
+    return [NOTE, *([PAIRED] if len(systems) > 1 else []), *map(_uneven, filter(_uneven, systems)), *papers]
+
+
+def _uneven(system: System) -> str:
+    """A sentence where a system's runs are of different lengths; empty where they are not, or nobody knows."""
+    known = [run.settings.get("updates") for run in system.runs if len(run.folders) == 1]
+    updates = sorted({int(number) for number in known if number is not None})
+    if len(updates) < 2:
+        return ""
+    numbers = ", ".join(map(str, updates))
+    return f"The runs of {system.name} were trained for different numbers of updates: {numbers}."
 
 
 def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str:

@@ -229,13 +229,13 @@ def new_folder(path: str | Path, replaceable: Collection[str] | None = None) -> 
 
 def _check_replaceable(folder: Path, names: Collection[str] | None) -> None:
     if names is None or not folder.is_dir():
-        must_be("the folder to write", "one that does not exist yet", str(folder))
+        must_be("the output folder", "one that does not exist yet", str(folder))
     others = [file.name for file in folder.iterdir() if file.is_dir() or file.name not in names]
     if others:
         rule = (
             f"one that has nothing else to lose, such as {others[0]}" if names else "empty, or given with --overwrite"
         )
-        must_be("the folder to write", rule, str(folder))
+        must_be("the output folder", rule, str(folder))
 
 
 def _put_in_place(partial: Path, target: Path) -> None:

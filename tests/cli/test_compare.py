@@ -24,10 +24,10 @@ def task_score(task, score, digest="d"):
     return TaskScore(task, title, metric, task in ("cola", "rte"), (SetScore(task, 100, score, 1.0, digest),))
 
 
-def write_run(folder, seed, scores, model="mt_tag_minilm", subset="valid", digest="d", place="scores"):
+def write_run(folder, seed, scores, model="mt_tag_minilm", subset="valid", digest="d", place="scores", **more):
     """The folder of a run with scores below it."""
     settings = {"checkpoint": f"{folder}/checkpoint_best.pt", "subset": subset, "model": model, "encoder": MINILM,
-                "trained_tasks": list(scores), "seed": seed}  # fmt: skip
+                "trained_tasks": list(scores), "seed": seed, **more}  # fmt: skip
     rows = [task_score(task, score, digest) for task, score in scores.items()]
     write_scores(folder / place, to_json(rows, settings), to_markdown(rows, settings))
     return folder
@@ -91,6 +91,17 @@ def test_differences_without_common_seeds_are_of_means(runs):
     line = line_of(compare(f"mt_tag={runs}/tag-*", f"other={runs}/other-*"), "other − mt_tag")
     deviation = math.hypot(stdev([40, 42, 47]), stdev([30, 34]))
     assert "not paired" in line and f"-11.00 ±{deviation:.2f}" in line
+
+
+def test_seeds_that_trained_for_other_numbers_of_updates_are_named(runs):
+    for seed, updates in ((5, 100), (6, 100), (7, 60)):
+        write_run(runs / f"tag-{seed}", seed, {"cola": 40.0, "rte": 80.0, "sst2": 90.0}, updates=updates)
+    assert "different numbers" not in compare(f"even={runs}/tag-5,{runs}/tag-6")
+    shown = compare(f"even={runs}/tag-5,{runs}/tag-6", f"uneven={runs}/tag-6,{runs}/tag-7")
+    assert (
+        line_of(shown, "different numbers")
+        == "The runs of uneven were trained for different numbers of updates: 60, 100."
+    )
 
 
 def test_one_run_has_no_spread(runs):

@@ -5,6 +5,7 @@ MT-TaG, §5.2: a task that the mixture did not have takes the gate of a related 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +15,8 @@ from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.gates import TaskGate
 
 HEADS = "heads."
+
+logger = logging.getLogger(__name__)
 
 
 def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | None = None) -> dict[str, Tensor]:
@@ -36,7 +39,10 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
     own = model.state_dict()
     moved = {key: value for key, value in state.items() if not key.startswith(HEADS) or _task(key) in tasks}
     moved |= {key: value for key, value in own.items() if key.startswith(HEADS) and _task(key) not in known}
-    for path, gate in _task_gates(model).items():
+    gates = _task_gates(model)
+    if gates and reuse_gate:
+        logger.info(f"the gates of {', '.join(tasks)} begin as the checkpoint's {reuse_gate} (--reuse-gate)")
+    for path, gate in gates.items():
         key = f"{path}.weight"
         if key in state and state[key].dim() == gate.weight.dim():  # else it is of all tasks, and does not fit
             moved[key] = _gates(gate.weight.detach(), tasks, state[key], known, reuse_gate)

@@ -139,7 +139,7 @@ def test_a_folder_with_something_in_it(data, tmp_path, names):
     rule = (
         "one that has nothing else to lose, such as notes.txt" if len(names) > 1 else "empty, or given with --overwrite"
     )
-    assert str(result.exception) == f"`the folder to write` must be {rule}, but is '{tmp_path}' instead."
+    assert str(result.exception) == f"`the output folder` must be {rule}, but is '{tmp_path}' instead."
     assert sorted(path.name for path in tmp_path.iterdir()) == names and (tmp_path / "RTE.tsv").read_text() == "old"
 
 
