@@ -68,10 +68,10 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/mypy
 
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
-test: lint  ## every test (about 16 minutes on 2 cores)
+test: lint  ## every test (about 13 minutes on 2 cores)
 	$(PYTEST)
 
-check: lint  ## style, types and the quick tests, for while you change something (about 2 minutes on 2 cores)
+check: lint  ## style, types and the quick tests, for while you change something (under 2 minutes on 2 cores)
 	$(PYTEST) -m 'not slow' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
 
 test-kill: $(INSTALLED)  ## kill small runs at 36 moments and resume them: a table in benchmarks/results/kills.md

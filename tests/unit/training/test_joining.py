@@ -207,7 +207,7 @@ def test_the_line_of_progress_ends_with_the_process(monkeypatch):
 
     own = screen.Screen(Console(file=io.StringIO(), force_terminal=True))
     monkeypatch.setattr(screen, "_screen", own)
-    monkeypatch.setattr(joining, "join", lambda cfg: None)
+    monkeypatch.setattr(joining, "join", lambda cfg, parent: None)
     monkeypatch.setattr(distributed_utils, "distributed_main", lambda i, main, cfg, kwargs: main(cfg, **kwargs))
     cfg = OmegaConf.create({"common": {"cpu": True}, "distributed_training": {"distributed_rank": 0}})
     with pytest.raises(ValueError, match="the end"):

@@ -103,8 +103,9 @@ def begun(monkeypatch, gpus=0, tpu=False, bf16=False, **options):
     fairseqs = lambda cfg, main, **kwargs: calls.append(("fairseq's", None, kwargs))  # noqa: E731
     call_main = correcting_tpu(deciding(fairseqs))
     call_main(cfg, lambda cfg, **kwargs: calls.append(("alone", None, kwargs)), more=1)
-    (call,) = calls
-    return call, cfg.distributed_training
+    ((name, place, given),) = calls
+    assert (given.pop("parent", None) is None) == (name != "spawned")  # a process that is started says what ends it
+    return (name, place, given), cfg.distributed_training
 
 
 def test_each_process_begins_where_it_should(monkeypatch):

@@ -128,7 +128,8 @@ def test_any_scores_and_any_start(data):
         assert found.price_N.isfinite().all()
         finite = scores[scores.isfinite()].double()
         most = (finite.max() - finite.min()).item() if len(finite) else 0.0
-        assert found.price_N.double().abs().max().item() <= min(1.1 * most, 3.5e38)
+        # Where all scores are equal, a start that is not may leave what float32 rounds.
+        assert found.price_N.double().abs().max().item() <= min(1.1 * most + 1e-12, 3.5e38)
         if tokens and scores.isfinite().all() and scores.abs().max() < 1e30:
             assert gap(scores, found.expert_T) <= (EXACT_GAP if exact else FAST_GAP)
 
