@@ -5,8 +5,8 @@ updates; rows differ in the model alone. The results are written after each.
 
     python benchmarks/compare_glue.py GLUE_DIR encoder.pt --runs runs/glue
 
-A run that stands in `results/glue.json` is left out. Runs on new tasks (`--stage 2`) begin with the checkpoints of the
-mixtures, which must be in the same folder.
+A run that stands in `results/training_glue.json` is left out. Runs on new tasks (`--stage 2`) begin with the
+checkpoints of the mixtures, which must be in the same folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from measure import RESULTS
 TRAINED = "trained.json"
 CHECKPOINT = "checkpoint_last.pt"
 SCORES = Path("scores") / "scores.json"
-RESULT = RESULTS / "glue.json"
+RESULT = RESULTS / "training_glue.json"
 # Training examples of each task of the mixture. Shares are those of temperature 2: by the square roots.
 SIZES = {
     "rte": 2490, "mrpc": 3668, "cola": 8551, "stsb": 5749, "cb": 250, "copa": 400, "wic": 5428, "boolq": 2500,
