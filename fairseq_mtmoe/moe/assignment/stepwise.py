@@ -57,7 +57,7 @@ def _start(start_N: Tensor, size: Tensor) -> Tensor:
 def _scaled(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
     """Finite scores with a token's highest at 0 and, on average, its lowest at -1, and what 1 is in their own units.
 
-    Constant scores become 0.
+    Constant scores become 0, and so does what 1 is: whatever they begin with, they have no prices.
     """
     low_T, high_T = scores_TN.amin(1), scores_TN.amax(1)
     size = torch.maximum(low_T.abs().amax(), high_T.abs().amax())
@@ -68,8 +68,9 @@ def _scaled(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
         low_T, high_T = scores_TN.amin(1), scores_TN.amax(1)
     spread = (high_T - low_T).mean()
     smallest = torch.finfo(spread.dtype).tiny  # less has no finite reciprocal
-    spread = torch.where(spread > smallest, spread, 1)
-    return (scores_TN - high_T.unsqueeze(1)).mul_(1 / spread), spread.double() * size
+    is_constant = spread <= smallest
+    scaled_TN = (scores_TN - high_T.unsqueeze(1)).mul_(1 / torch.where(is_constant, 1, spread))
+    return scaled_TN, torch.where(is_constant, 0, spread.double() * size)
 
 
 def _tamed(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
