@@ -1,4 +1,4 @@
-"""A run that several files' tests look at, by `xdist_group("glue")` in one process."""
+"""A run that several files' tests look at: each worker of the tests trains it once."""
 
 import pytest
 

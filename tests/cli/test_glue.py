@@ -7,8 +7,6 @@ import torch
 
 from tests.helpers.benchmark import TASKS, logged, make_related_task, train_tasks, validate, validated
 
-pytestmark = pytest.mark.xdist_group("glue")  # they share the run that learns
-
 
 @pytest.mark.slow
 def test_it_learns_a_mixture_of_all_kinds(figures):

@@ -9,7 +9,7 @@ from fairseq_mtmoe.tasks.glue.metrics import score
 from tests.helpers.benchmark import validate
 from tests.helpers.commands import run
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("glue")]  # they share the run that learns
+pytestmark = pytest.mark.slow
 
 FILES = {"cola": "CoLA.tsv", "stsb": "STS-B.tsv", "copa": "COPA.jsonl", "wic": "WiC.jsonl"}
 METRICS = {"cola": "matthews", "stsb": "spearman", "copa": "accuracy", "wic": "accuracy"}
