@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "sparsify": {"errors", "checkpoints", "slots", "optim"},
     "models": set(),
     "models/_encoder": {"protocols", "errors", "backbones/bert"},
+    "models/_transfer": {"errors", "moe"},
     "criterions": {"protocols", "errors", "moe", "slots"},
     "optim": {"errors"},
     "training": {
@@ -84,7 +85,7 @@ MAY_IMPORT = {
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {
     *("errors", "moe", "checkpoints", "slots", "options"),
-    *("backbones/blocks", "backbones/translation", "backbones/bert", "models/_encoder"),
+    *("backbones/blocks", "backbones/translation", "backbones/bert", "models/_encoder", "models/_transfer"),
 }
 NO_FAIRSEQ = (
     *("errors", "protocols", "io", "moe", "slots", "backbones/blocks", "backbones/bert", "data/sampling", "analysis"),

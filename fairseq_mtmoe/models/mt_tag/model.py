@@ -16,9 +16,9 @@ from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.bert.heads import heads_from_text
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models._encoder import EncoderModel, encoder_config, load_pretrained
+from fairseq_mtmoe.models._transfer import transferred
 from fairseq_mtmoe.models.mt_tag.architectures import register_sizes
 from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTSwitchConfig, MTTaGConfig
-from fairseq_mtmoe.models.mt_tag.transfer import transferred
 from fairseq_mtmoe.slots.plan import check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
 

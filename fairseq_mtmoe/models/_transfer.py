@@ -1,4 +1,4 @@
-"""From a checkpoint of some tasks to a model of others: heads and gates that both know, and where the rest begins.
+"""From a checkpoint of some tasks to a model of others: heads and what else is a task's own, and where the rest begins.
 
 MT-TaG, §5.2: a task that the mixture did not have takes the gate of a related one.
 """
@@ -42,27 +42,27 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
     gates = _task_gates(model)
     if gates and reuse_gate:
         logger.info(f"the gates of {', '.join(tasks)} begin as the checkpoint's {reuse_gate} (--reuse-gate)")
-    for path, gate in gates.items():
-        key = f"{path}.weight"
-        if key in state and state[key].dim() == gate.weight.dim():  # else it is of all tasks, and does not fit
-            moved[key] = _gates(gate.weight.detach(), tasks, state[key], known, reuse_gate)
+    for key in gates:
+        if key in state and state[key].dim() == own[key].dim():  # else it is of all tasks, and does not fit
+            moved[key] = _rows(own[key], tasks, state[key], known, reuse_gate)
     return moved
 
 
-def _gates(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None) -> Tensor:
-    """The gates of a layer, (T, N, H)."""
+def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None) -> Tensor:
+    """What has a row for each task, such as a layer's gates (T, N, H): those that the checkpoint has are its own."""
     if reuse:
         names = reuse.split(",")
         for name in names:
             if name not in known:
                 must_be("--reuse-gate", f"among the checkpoint's tasks {', '.join(known)}", name)
         return saved[[known.index(name) for name in names]].mean(0).expand_as(own).clone()
-    rows = [saved[known.index(task)] if task in known else gate for task, gate in zip(tasks, own, strict=True)]
+    rows = [saved[known.index(task)] if task in known else row for task, row in zip(tasks, own, strict=True)]
     return torch.stack([row.to(own) for row in rows])
 
 
-def _task_gates(model: nn.Module) -> dict[str, TaskGate]:
-    return {path: module for path, module in model.named_modules() if isinstance(module, TaskGate)}
+def _task_gates(model: nn.Module) -> list[str]:
+    """Their keys in the model's state."""
+    return [f"{path}.weight" for path, module in model.named_modules() if isinstance(module, TaskGate)]
 
 
 def _task(key: str) -> str:

@@ -4,7 +4,7 @@ from torch import nn
 
 from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.mt_tag.transfer import transferred
+from fairseq_mtmoe.models._transfer import transferred
 from fairseq_mtmoe.moe.gates import SwitchGate, TaskGate
 
 
