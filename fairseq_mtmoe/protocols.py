@@ -6,7 +6,7 @@ Whoever calls a hook asks `isinstance` first, because fairseq's own tasks, model
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -136,10 +136,3 @@ class GivesEncoder(Protocol):
 
     pretrained: Any
     begins_with_checkpoint: bool
-
-
-@runtime_checkable
-class HasRegressions(Protocol):
-    """A task of several tasks, some of which ask for a number: the names of these."""
-
-    regressions: Collection[str]

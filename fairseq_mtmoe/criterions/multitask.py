@@ -1,14 +1,12 @@
 """`--criterion multitask`: the loss of a batch of several tasks' examples.
 
-MT-TaG, §3.3: cross-entropy divided by the logarithm of the number of classes, so that tasks of more classes do not
-weigh more; the squared error of a regression as it is.
+MT-TaG, §3.3; what a task's own loss is, its kind of answer says (`answers/`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from fairseq import utils
@@ -16,10 +14,16 @@ from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
-from torch.nn import functional as F
 
+from fairseq_mtmoe.answers import Answer
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.protocols import HasRegressions
+
+
+@runtime_checkable
+class HasAnswers(Protocol):
+    """A task of several tasks: what each of them, by its name, wants to know."""
+
+    answers: Mapping[str, Answer]
 
 
 @register_criterion("multitask", dataclass=FairseqDataclass)
@@ -32,16 +36,16 @@ class MultitaskCriterion(FairseqCriterion):
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
-        if not isinstance(task, HasRegressions):
+        if not isinstance(task, HasAnswers):
             raise UserError("`--criterion multitask` is for `--task glue` and its like, but this is another task.")
-        self.regressions = frozenset(task.regressions)
+        self.answers = dict(task.answers)
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """The loss, the number of examples, and what is logged.
 
         Args:
-            model: gives each task's numbers, (E_t, outputs), by its name.
-            sample: with each task's labels, (E_t,), as `target`.
+            model: gives each task's numbers, (E_t, …), by its name.
+            sample: with each task's labels, (E_t, …), as `target`.
             reduce: fairseq's; the loss is always a sum.
         """
         outputs = model(**sample["net_input"])
@@ -62,28 +66,19 @@ class MultitaskCriterion(FairseqCriterion):
             logged[f"{task}_sample_size"] = len(target[task]) if task in target else 0
         if not self.training:  # one task, whose metric is of all batches together
             (task,) = target
-            logged["predictions"] = self.predictions(task, outputs[task])
+            logged["predictions"] = self.answers[task].predictions(outputs[task])
             logged["labels"] = target[task]
         return loss, sample["nsentences"], logged
-
-    def predictions(self, task: str, numbers: Tensor) -> Tensor:
-        """The class, choice or value that a task's head predicts, (E,), of its numbers (E, outputs)."""
-        return numbers.squeeze(1).float() if task in self.regressions else numbers.argmax(1).float()
 
     def task_loss(self, task: str, numbers: Tensor, labels: Tensor) -> Tensor:
         """The sum of the losses of a task's examples: 0 of none, with a graph.
 
         Args:
             task: its name.
-            numbers: of its head, (E, outputs).
-            labels: (E,), a class or a value.
+            numbers: of its head, (E, …).
+            labels: (E, …).
         """
-        if not len(labels):
-            return numbers.float().sum()
-        if task in self.regressions:
-            return F.mse_loss(numbers.squeeze(1).float(), labels.float(), reduction="sum")
-        loss = F.cross_entropy(numbers.float(), labels.long(), reduction="sum")
-        return loss / math.log(numbers.shape[1])
+        return self.answers[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
 
     @staticmethod
     def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:

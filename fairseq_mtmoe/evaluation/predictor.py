@@ -15,7 +15,7 @@ import torch
 from fairseq import tasks, utils
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.checkpoints import building
+from fairseq_mtmoe.answers import answer_of
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
@@ -148,8 +148,6 @@ class Predictor:
         self._task: Any = tasks.setup_task(settings)
         self._task.load_state_dict(state["task_state"])
         self._model = self._prepared(stored.build_model(self._task, state, checkpoint))
-        building.check_name(checkpoint, state, "criterion")
-        self._criterion: Any = self._task.build_criterion(state["cfg"].criterion)
 
     @property
     def table(self) -> Mapping[str, TaskRow]:
@@ -187,12 +185,13 @@ class Predictor:
         Raises:
             UserError: the model gives no finite numbers.
         """
+        answer = answer_of(chosen.row)
         predictions_E: NDArray[np.float64] = np.empty(len(examples))
         for sample in self._batches(chosen, examples):
             numbers = self._model(**sample["net_input"])[chosen.head]
             if not numbers.isfinite().all():
                 raise UserError(f"`{self._checkpoint}` must give finite numbers for {chosen.key}, but does not.")
-            predictions = self._criterion.predictions(chosen.head, numbers)
+            predictions = answer.predictions(numbers)
             predictions_E[sample["id"].cpu().numpy()] = predictions.cpu().numpy()
             advance(len(predictions))
         return written(chosen.row, chosen.submission, examples.keys_E.tolist(), predictions_E)

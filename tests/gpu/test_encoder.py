@@ -13,7 +13,7 @@ from fairseq_mtmoe.moe.form import Form, form_everywhere
 from tests.helpers import waits
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.bert import perturb
-from tests.helpers.encoders import REGRESSIONS, TARGET, dense_encoder, tag_model, task_batch
+from tests.helpers.encoders import ANSWERS, TARGET, dense_encoder, tag_model, task_batch
 from tests.helpers.pretended_gpu import pretended_gpu
 from tests.helpers.trainers import groups_of, trainer_of
 
@@ -29,7 +29,7 @@ def model_of(gates, dtype):
 
 
 def loss_and_gradients(model, sample):
-    criterion = MultitaskCriterion(SimpleNamespace(regressions=REGRESSIONS))
+    criterion = MultitaskCriterion(SimpleNamespace(answers=ANSWERS))
     loss, _, _ = criterion(model, sample)
     loss.backward()
     return [loss.detach(), *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe import register
+from fairseq_mtmoe.answers import Classification, Ranking, Regression, WordPair
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
-from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.models._encoder import note_sizes
 
 register()
@@ -17,19 +17,14 @@ from fairseq_mtmoe.models.mt_tag import MTDenseModel, MTSwitchModel, MTTaGModel 
 from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTSwitchConfig, MTTaGConfig  # noqa: E402
 from tests.helpers.bert import TINY, tiny_encoder  # noqa: E402
 
-HEADS = {
-    "three": HeadSize(3),
-    "value": HeadSize(1),
-    "choice": HeadSize(1, has_bias=False),
-    "words": HeadSize(2, num_words=2),
-}
+ANSWERS = {"three": Classification(3), "value": Regression(), "choice": Ranking(), "words": WordPair(2)}
+HEADS = {task: answer.head for task, answer in ANSWERS.items()}
 TARGET = {
     "three": torch.tensor([2.0, 0.0]),
     "value": torch.tensor([3.5]),
     "choice": torch.tensor([1.0]),
     "words": torch.tensor([1.0]),
 }
-REGRESSIONS = ("value",)
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,10 +66,10 @@ METRICS: Mapping[str, Callable[[Values, Values], float]] = {
 }
 
 
-def check_metric(task: str, metric: str, num_labels: int) -> None:
-    """Raise the `UserError` that says why a task cannot have a metric."""
-    if metric not in METRICS:
-        must_be(f"the metric of {task}", f"one of {', '.join(METRICS)}", metric)
+def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) -> None:
+    """Raise the `UserError` that says why a task, whose kind of answer has `known` ones, cannot have a metric."""
+    if metric not in known:
+        must_be(f"the metric of {task}", f"one of {', '.join(known)}", metric)
     if metric == "f1" and num_labels != 2:
         must_be(f"the metric of {task}", "another than f1, which is for two labels", f"f1 of {num_labels}")
 

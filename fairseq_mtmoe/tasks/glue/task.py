@@ -19,15 +19,15 @@ from fairseq.tasks import register_task
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from fairseq_mtmoe.answers import Answer, answer_of
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
-from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate
 from fairseq_mtmoe.data.nlu.few_shot import shares_of
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
-from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, chosen_rows, load_tables
+from fairseq_mtmoe.data.nlu.table import TaskRow, chosen_rows, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._encoder import note_sizes
@@ -53,11 +53,11 @@ class GlueTask(Multitask):
         tables = [Path(path) for path in (args.task_table or "").split(",") if path]
         self.table = load_tables(tables)
         self.rows: dict[str, TaskRow] = chosen_rows(self.table, args.glue_tasks.split(","))
+        self.answers: dict[str, Answer] = {name: answer_of(row) for name, row in self.rows.items()}
         for name, row in self.rows.items():
-            check_metric(name, row.metric, len(row.labels))
+            check_metric(name, row.metric, self.answers[name].metrics, len(row.labels))
         self.shares = shares_of(args.train_share, self.table)
         self.set_up_tasks(list(self.rows), args.save_dir, args.train_subset, args.update_freq)
-        self.regressions = frozenset(name for name, row in self.rows.items() if row.kind is Kind.regression)
         self.pretrained: PretrainedEncoder | None = None
         self.begins_with_checkpoint = False
         self.evaluated: list[str] = []
@@ -96,7 +96,7 @@ class GlueTask(Multitask):
                 rule = f"at most {self.pretrained.config.max_positions}, as in the encoder"
                 must_be("--max-positions", rule, self.args.max_positions)
             self.state.merge_state_dict({TOKENIZER: self.pretrained.tokenizer[SERIALIZED]})
-            note_sizes(cfg, self.pretrained.config, {name: _head_of(row) for name, row in self.rows.items()})
+            note_sizes(cfg, self.pretrained.config, {name: answer.head for name, answer in self.answers.items()})
         model = super().build_model(cfg, from_checkpoint)
         self.pretrained = None
         return model
@@ -201,15 +201,9 @@ class GlueTask(Multitask):
         return [*several, *of_small, Group("all", tuple(name for name in self.rows if tasks[name]))]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
-        """As fairseq's, with the predictions and labels of the batch's set in the logging output.
-
-        A regression's predictions are scored as they are submitted, within its bounds.
-        """
+        """As fairseq's, with the predictions and labels of the batch's set in the logging output."""
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if sample:
-            bounds = self.rows[sample["task"].partition("/")[0]].bounds
-            if bounds:
-                logging_output["predictions"] = logging_output["predictions"].clamp(*bounds)
             for name in ("predictions", "labels"):
                 logging_output[f"_{sample['task']}_{name}"] = logging_output.pop(name)
         return loss, sample_size, logging_output
@@ -259,10 +253,6 @@ class GlueTask(Multitask):
         if name in self.evaluated:
             return {"loss": float(meters[f"{name}_loss"].avg), self._metric(name): self._set_score(meters, name)}
         return {"mean": self._group_score(meters, next(group for group in self.groups() if group.name == name))}
-
-
-def _head_of(row: TaskRow) -> HeadSize:
-    return HeadSize(row.num_outputs, len(row.words), has_bias=row.kind is not Kind.ranking)
 
 
 def _labels_and_predictions(logging_outputs: Sequence[Mapping[str, Any]], key: str) -> tuple[Values, Values]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
-from tests.helpers.encoders import REGRESSIONS, TARGET, all_numbers, dense_encoder, tag_model, task_batch
+from tests.helpers.encoders import ANSWERS, TARGET, all_numbers, dense_encoder, tag_model, task_batch
 from tests.helpers.models import perturb
 from tests.systems.system import Batch, System
 from tests.systems.training import with_experts_of
@@ -28,7 +28,7 @@ def output(model: nn.Module, net_input: Batch) -> Tensor:
 
 def task_losses(model: nn.Module, net_input: Batch) -> Tensor:
     """The criterion's, of labels that the batch can be learned by heart with."""
-    criterion = MultitaskCriterion(SimpleNamespace(regressions=REGRESSIONS))
+    criterion = MultitaskCriterion(SimpleNamespace(answers=ANSWERS))
     losses = [criterion.task_loss(task, numbers, TARGET[task]) for task, numbers in model(**net_input).items()]
     return torch.stack(losses).sum()
 

@@ -6,6 +6,7 @@ import torch
 from fairseq.logging import metrics
 from torch import nn
 
+from fairseq_mtmoe.answers import Classification, Regression
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 
 NUMBERS = {
@@ -13,6 +14,7 @@ NUMBERS = {
     "value": torch.tensor([[2.0], [4.5]]),
     "absent": torch.empty(0, 2),
 }
+ANSWERS = {"three": Classification(3), "value": Regression(), "absent": Classification(2)}
 TARGET = {"three": torch.tensor([1.0, 0.0]), "value": torch.tensor([2.5, 4.0])}
 
 
@@ -28,7 +30,7 @@ class Said(nn.Module):
 
 
 def criterion():
-    return MultitaskCriterion(SimpleNamespace(regressions={"value"}))
+    return MultitaskCriterion(SimpleNamespace(answers=ANSWERS))
 
 
 def sample(target=TARGET):
