@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fairseq_mtmoe.conditioning import apply_norm
 from fairseq_mtmoe.slots import BatchContext, SlotBlock, SlotPlan
 
 SlotPlans = Mapping[int, SlotPlan]  # a block's index in its stack to what stands in its slot
@@ -22,9 +23,13 @@ class Block(SlotBlock):
 
     def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
         """The block's second half: the residual stream `h` (L, B, H) plus the branch of the slot."""
-        branch_input = self.final_layer_norm(h) if self.normalize_before else h
+        branch_input = self.normalize(self.final_layer_norm, h, context) if self.normalize_before else h
         h = self.join(self.slot(self, h, branch_input, context), h)
-        return h if self.normalize_before else self.final_layer_norm(h)
+        return h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
+
+    def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
+        """`x` (L, B, H) after one of the block's norms, which may be a `ConditionalLayerNorm`."""
+        return apply_norm(norm, x, context.tasks, context.task_ids)
 
     def dense_branch(self, branch_input: Tensor) -> Tensor:
         """The feed-forward layer that the block was built with."""

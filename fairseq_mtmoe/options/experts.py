@@ -1,13 +1,13 @@
 """Options of models with experts."""
 
 from dataclasses import dataclass, field
-from typing import Any, List, Optional
 
 from fairseq_mtmoe.moe.assignment.running_prices import MEMORY
+from fairseq_mtmoe.options.tasks import TaskOptions
 
 
 @dataclass
-class ExpertOptions:
+class ExpertOptions(TaskOptions):
     """Mixed into the configuration of every model with experts; `slots/` reads it."""
 
     num_experts: int = field(
@@ -50,12 +50,3 @@ class ExpertOptions:
         default=MEMORY,
         metadata={"help": "how much of the running mean of prices is left after an update, from 0 to below 1"},
     )
-    task_names: Optional[str] = field(
-        default=None,
-        metadata={"help": "comma-separated names of the tasks that gates tell apart; a multilingual task fills it in"},
-    )
-
-
-def names_of_tasks(cfg: Any) -> List[str]:
-    """Those that gates tell apart; none where the task gives no ids."""
-    return cfg.task_names.split(",") if cfg.task_names else []

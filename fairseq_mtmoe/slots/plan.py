@@ -11,8 +11,9 @@ from fairseq_mtmoe.moe import BaseRouting
 from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS, Gate
 from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.options import value_of
-from fairseq_mtmoe.options.experts import ExpertOptions, names_of_tasks
+from fairseq_mtmoe.options.experts import ExpertOptions
 from fairseq_mtmoe.options.run import RunOptions
+from fairseq_mtmoe.options.tasks import names_of_tasks
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan
 
 

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "protocols": set(),
     "io": {"errors"},
     "moe": {"errors"},
+    "conditioning": {"errors"},
     "data/sampling": {"errors"},
     "data/translation/file_names": set(),
     "data/translation/tiers": {"errors", "io"},
@@ -27,11 +28,11 @@ MAY_IMPORT = {
     "analysis": {"io", "errors", "data/translation/tiers"},
     "checkpoints": {"protocols", "errors", "io", "moe", "optim"},
     "options": {"errors", "moe"},
-    "slots": {"errors", "moe", "checkpoints", "options"},
+    "slots": {"errors", "moe", "conditioning", "checkpoints", "options"},
     "backbones": set(),
-    "backbones/blocks": {"moe", "slots"},
-    "backbones/translation": {"errors", "moe", "checkpoints", "slots", "options", "backbones/blocks"},
-    "backbones/bert": {"errors", "io", "moe", "checkpoints", "slots", "backbones/blocks"},
+    "backbones/blocks": {"moe", "conditioning", "slots"},
+    "backbones/translation": {"errors", "moe", "conditioning", "checkpoints", "slots", "options", "backbones/blocks"},
+    "backbones/bert": {"errors", "io", "moe", "conditioning", "checkpoints", "slots", "backbones/blocks"},
     "answers": {"errors", "backbones/bert", "data/nlu"},
     "sparsify": {"errors", "checkpoints", "slots", "optim"},
     "models": set(),
@@ -86,11 +87,12 @@ MAY_IMPORT = {
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {
-    *("errors", "moe", "checkpoints", "slots", "options"),
+    *("errors", "moe", "conditioning", "checkpoints", "slots", "options"),
     *("backbones/blocks", "backbones/translation", "backbones/bert", "models/_encoder", "models/_transfer"),
 }
 NO_FAIRSEQ = (
-    *("errors", "protocols", "io", "moe", "slots", "backbones/blocks", "backbones/bert", "data/sampling", "analysis"),
+    *("errors", "protocols", "io", "moe", "conditioning", "slots"),
+    *("backbones/blocks", "backbones/bert", "data/sampling", "analysis"),
 )
 
 

@@ -47,5 +47,5 @@ class BertBlock(Block):
 
     def attend(self, x: Tensor, context: BatchContext, rows: Rows, bias: Tensor | None = None) -> Tensor:
         """The block's first half: self-attention, to whose scores `bias` is added, (L, L) or (B, 1, L, L)."""
-        normed: Tensor = self.self_attn_layer_norm(self.join(self.self_attn(x, rows, bias), rows.output_of(x)))
-        return normed
+        joined = self.join(self.self_attn(x, rows, bias), rows.output_of(x))
+        return self.normalize(self.self_attn_layer_norm, joined, rows.output_context(context))

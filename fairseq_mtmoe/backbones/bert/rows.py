@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import LongTensor, Tensor
 
+from fairseq_mtmoe.conditioning import Tasks
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.slots import BatchContext
 
@@ -57,14 +58,14 @@ class Rows:
             *self.shape, *values.shape[1:]
         )
 
-    def context(self, task_ids: LongTensor | None) -> BatchContext:
-        """What slots may know of the stream; `task_ids` (B,) are the sentences'."""
+    def context(self, task_ids: LongTensor | None, tasks: Tasks | None = None) -> BatchContext:
+        """What blocks may know of the stream; `task_ids` (B,) are the sentences', `tasks` the embeddings of all."""
         counts = TokenCounts()  # here, since torch.compile cannot call the field's factory
         if not self.packed:
-            return BatchContext(task_ids, self.padding_mask, counts)
+            return BatchContext(task_ids, self.padding_mask, counts, tasks)
         if task_ids is not None:
             task_ids = self.take(task_ids.unsqueeze(1).expand(self.shape)).squeeze(0)  # type: ignore[assignment]
-        return BatchContext(task_ids, None, counts)
+        return BatchContext(task_ids, None, counts, tasks)
 
     def attention_mask(self, dtype: torch.dtype) -> Tensor | None:
         """What is added to the scores of keys, (B, 1, 1, L); None where nothing is hidden."""
@@ -100,13 +101,13 @@ class Rows:
         return x.index_select(1, self.token_P[:: self.shape[1]])
 
     def output_context(self, context: BatchContext) -> BatchContext:
-        """What slots may know of these tokens."""
+        """What blocks may know of these tokens."""
         if not self.firsts_only:
             return context
         task_ids = context.task_ids
         if self.packed and task_ids is not None:
             task_ids = self.output_of(task_ids.view(1, -1, 1)).flatten()  # type: ignore[assignment]
-        return BatchContext(task_ids, None, TokenCounts())
+        return BatchContext(task_ids, None, TokenCounts(), context.tasks)
 
 
 def rows_of(padding_mask: Tensor) -> Rows:

@@ -1,0 +1,37 @@
+"""The conditional bottleneck: a narrow pair of linear maps that reads what a task modulates.
+
+CA-MTL, §2.1.4: FiLM, then H to H/3 to H, with no non-linearity between them (the authors' code).
+"""
+
+from __future__ import annotations
+
+from torch import LongTensor, Tensor, nn
+
+from fairseq_mtmoe.conditioning.film import FiLM, initialized
+from fairseq_mtmoe.conditioning.task_embeddings import Tasks
+
+NARROWING = 3
+
+
+class ConditionalBottleneck(nn.Module):
+    """`B(x) = up(down(FiLM(x; z)))`.
+
+    Args:
+        dim: D, the size of a task's embedding.
+        size: H.
+        begins_at_zero: whether `B(x)` is 0 until it is trained, for what is added to a stream.
+    """
+
+    def __init__(self, dim: int, size: int, begins_at_zero: bool) -> None:
+        super().__init__()
+        narrow = max(1, size // NARROWING)
+        self.film = FiLM(dim, size)
+        self.down = initialized(nn.Linear(size, narrow))
+        self.up = initialized(nn.Linear(narrow, size))
+        if begins_at_zero:
+            nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
+        """For `x` (…, B, H), and the tasks `task_ids` (B,) of its sentences, or of its tokens; shaped as `x`."""
+        output: Tensor = self.up(self.down(self.film(x, tasks.shared_KD, task_ids)))
+        return output

@@ -1,0 +1,47 @@
+"""FiLM, feature-wise linear modulation: `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z.
+
+There are few tasks and many tokens. So γ and β are worked out for all tasks once, (K, F), and every sentence or token
+takes the row of its task: no product per token. They are worked out anew in each pass, since they train.
+"""
+
+from __future__ import annotations
+
+from torch import LongTensor, Tensor, nn
+
+STD = 0.02  # of initial weights, as in the authors' code
+
+
+class FiLM(nn.Module):
+    """The map from tasks' embeddings to their γ and β.
+
+    Args:
+        dim: D, the size of a task's embedding.
+        features: F, the numbers that are modulated.
+    """
+
+    def __init__(self, dim: int, features: int) -> None:
+        super().__init__()
+        self.linear = initialized(nn.Linear(dim, 2 * features))
+
+    def parameters_of(self, z_KD: Tensor) -> tuple[Tensor, Tensor]:
+        """γ and β of each task, (K, F) both; 0 for an embedding of zeros, until the map's bias is trained."""
+        gamma_KF, beta_KF = self.linear(z_KD).chunk(2, -1)
+        return gamma_KF, beta_KF
+
+    def forward(self, x: Tensor, z_KD: Tensor, task_ids: LongTensor) -> Tensor:
+        """`x` (…, B, F) modulated by the tasks `task_ids` (B,) of its sentences, or of its tokens."""
+        gamma_KF, beta_KF = self.parameters_of(z_KD)
+        return modulated(x, 1 + gamma_KF, beta_KF, task_ids)
+
+
+def modulated(x: Tensor, scale_KF: Tensor, shift_KF: Tensor, task_ids: LongTensor) -> Tensor:
+    """`scale·x + shift` with the rows of each sentence's task; `x` is (…, B, F)."""
+    return x * scale_KF.index_select(0, task_ids) + shift_KF.index_select(0, task_ids)
+
+
+def initialized(linear: nn.Linear) -> nn.Linear:
+    """With weights from N(0, 0.02²) and biases of 0."""
+    nn.init.normal_(linear.weight, std=STD)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+    return linear

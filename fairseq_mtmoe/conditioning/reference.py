@@ -1,0 +1,79 @@
+"""The modules said slowly: sentence by sentence, with each task's own matrices, by the fast forms' parameters.
+
+Tests compare outputs and every gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import LongTensor, Tensor
+
+from fairseq_mtmoe.conditioning.alignment import ConditionalAlignment
+from fairseq_mtmoe.conditioning.attention import ConditionalAttentionBias
+from fairseq_mtmoe.conditioning.bottleneck import ConditionalBottleneck
+from fairseq_mtmoe.conditioning.film import FiLM
+from fairseq_mtmoe.conditioning.layer_norm import ConditionalLayerNorm
+from fairseq_mtmoe.conditioning.task_embeddings import Tasks
+
+
+def film(module: FiLM, x: Tensor, z_D: Tensor) -> Tensor:
+    """FiLM of whatever has F columns, by one task's embedding."""
+    weight, bias = module.linear.weight, module.linear.bias
+    features = len(weight) // 2
+    gamma_F = weight[:features] @ z_D + bias[:features]
+    beta_F = weight[features:] @ z_D + bias[features:]
+    return (1 + gamma_F) * x + beta_F
+
+
+def layer_norm(module: ConditionalLayerNorm, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
+    """Equation 3 of a batch (B, L, H)."""
+    normed = []
+    for sentence_LH, task in zip(x, task_ids, strict=True):
+        mean = sentence_LH.mean(-1, keepdim=True)
+        variance = (sentence_LH - mean).square().mean(-1, keepdim=True)
+        unit_LH = (sentence_LH - mean) / (variance + module.eps).sqrt()
+        size = len(module.weight)
+        maps, biases = module.film.linear.weight, module.film.linear.bias
+        gamma_H = maps[:size] @ tasks.shared_KD[task] + biases[:size]
+        beta_H = maps[size:] @ tasks.shared_KD[task] + biases[size:]
+        normed.append(unit_LH * (module.weight * (1 + gamma_H)) + module.bias + beta_H)
+    return torch.stack(normed)
+
+
+def alignment(module: ConditionalAlignment, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
+    """Equation 2 of a batch (B, L, H), with the matrix of each sentence's task."""
+    aligned = [
+        sentence_LH @ film(module.film, module.weight, tasks.raw_KD[task])
+        for sentence_LH, task in zip(x, task_ids, strict=True)
+    ]
+    return torch.stack(aligned)
+
+
+def bottleneck(module: ConditionalBottleneck, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
+    """§2.1.4 of a batch (B, L, H)."""
+    outputs = []
+    for sentence_LH, task in zip(x, task_ids, strict=True):
+        narrow = film(module.film, sentence_LH, tasks.shared_KD[task]) @ module.down.weight.t() + module.down.bias
+        outputs.append(narrow @ module.up.weight.t() + module.up.bias)
+    return torch.stack(outputs)
+
+
+def attention_bias(module: ConditionalAttentionBias, tasks: Tasks, task: int, length: int) -> Tensor:
+    """§2.1.1: the direct sum of blocks of one task, (L, L), begun anew where a sentence is longer."""
+    bias_LL = torch.zeros(length, length)
+    positions, width = module.weight.shape
+    for begin in range(0, length, positions):
+        for first in range(0, positions, width):
+            rows = film(module.film, module.weight[first : first + width], tasks.shared_KD[task])
+            block_WW = rows[:, : len(rows)]
+            place = slice(begin + first, min(begin + first + len(rows), length))
+            size = max(0, place.stop - place.start)
+            bias_LL[place, place] = block_WW[:size, :size]
+    return bias_LL
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, bias_LL: Tensor, num_tokens: int) -> Tensor:
+    """What each of one sentence's tokens reads of those before `num_tokens`, where padding begins: (heads, L, D)."""
+    scores = query @ key[:, :num_tokens].transpose(1, 2) / float(query.shape[-1] ** 0.5) + bias_LL[:, :num_tokens]
+    read: Tensor = scores.softmax(-1) @ value[:, :num_tokens]
+    return read

@@ -1,0 +1,44 @@
+"""The table of task embeddings: all that conditional modules know of a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.conditioning.film import initialized
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What a pass gives conditional modules: they have gradients, and are made anew for each pass.
+
+    Attributes:
+        raw_KD: the table itself, (K, D); alignment reads it.
+        shared_KD: through the map that all other modules share, (K, D).
+    """
+
+    raw_KD: Tensor
+    shared_KD: Tensor
+
+
+class TaskEmbeddings(nn.Module):
+    """One table for the whole model, and the linear map that its blocks share.
+
+    All embeddings begin at 0, where every FiLM is the identity: a model with new conditional modules computes what it
+    would without them. Tasks part with their first gradients, since FiLM's weights are random.
+
+    Args:
+        num_tasks: K.
+        dim: D, the size of an embedding.
+    """
+
+    def __init__(self, num_tasks: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_tasks, dim))
+        self.transform = initialized(nn.Linear(dim, dim))
+
+    def forward(self) -> Tasks:
+        """For one pass of the model."""
+        return Tasks(self.weight, self.transform(self.weight))

@@ -1,0 +1,51 @@
+"""Options of models that adapt to each sentence's task."""
+
+from dataclasses import dataclass, field
+from typing import Any, FrozenSet
+
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.options import value_of
+from fairseq_mtmoe.options.tasks import TaskOptions, names_of_tasks
+
+NONE = "none"
+ATTENTION, NORM, ALIGNMENT, BOTTLENECK = PARTS = ("attention", "norm", "alignment", "bottleneck")
+
+
+@dataclass
+class ConditionalOptions(TaskOptions):
+    """Mixed into the configuration of every model that can have conditional parts; the backbones read it."""
+
+    conditional: str = field(
+        default=NONE,
+        metadata={
+            "help": "what adapts to each sentence's task as in CA-MTL: comma-separated parts of attention, norm, "
+            "alignment and bottleneck, or none"
+        },
+    )
+    conditional_positions: int = field(
+        default=128,
+        metadata={
+            "help": "positions whose bias conditional attention learns, in as many blocks as the width is times that; "
+            "beyond, they begin anew"
+        },
+    )
+
+
+def conditional_parts(cfg: Any) -> FrozenSet[str]:
+    """The parts that `--conditional` names; none in the options of a model from before it.
+
+    Raises:
+        UserError: there is no such part, or no task ids for it, or the positions are none.
+    """
+    given = value_of(cfg, ConditionalOptions, "conditional")
+    parts = frozenset() if given in ("", NONE) else frozenset(given.split(","))
+    if not parts <= set(PARTS):
+        must_be("--conditional", f"a comma-separated list of {', '.join(PARTS)}, or {NONE}", given)
+    if value_of(cfg, ConditionalOptions, "conditional_positions") < 1:
+        must_be("--conditional-positions", "at least 1", cfg.conditional_positions)
+    if parts and not names_of_tasks(cfg):
+        raise UserError(
+            f"`--conditional {given}` needs a task that gives each sentence a task id, such as `--task glue` or "
+            "`--task translation_heated`, but this one gives none."
+        )
+    return parts

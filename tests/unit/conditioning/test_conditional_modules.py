@@ -1,0 +1,170 @@
+"""Each conditional module against its slow reference, gradients included."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fairseq_mtmoe.conditioning import (
+    ConditionalAlignment,
+    ConditionalAttentionBias,
+    ConditionalBottleneck,
+    ConditionalLayerNorm,
+    FiLM,
+    TaskEmbeddings,
+    apply_norm,
+    block_width,
+    reference,
+)
+from tests.helpers.models import perturb
+
+K, D, H = 3, 5, 6
+TASK_IDS = torch.tensor([2, 0, 2, 1])
+MODULES = {
+    "alignment": (lambda: ConditionalAlignment(D, H), reference.alignment),
+    "layer norm": (lambda: ConditionalLayerNorm(H, D), reference.layer_norm),
+    "bottleneck": (lambda: ConditionalBottleneck(D, H, begins_at_zero=False), reference.bottleneck),
+}
+
+
+def trained_table(seed: int = 1) -> TaskEmbeddings:
+    """Embeddings that differ, and are small, as after some training."""
+    torch.manual_seed(seed)
+    table = TaskEmbeddings(K, D)
+    perturb(table, 0.5)
+    return table
+
+
+def weighted(output: torch.Tensor) -> torch.Tensor:
+    """A sum in which no number counts as another."""
+    return (output * torch.linspace(-1, 2, output.numel()).view(output.shape)).sum()
+
+
+def assert_same(fast, slow, *modules, inputs=()):
+    """The outputs of two ways, and the gradients of a sum by parameters and inputs."""
+    torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
+    parameters = [parameter for module in modules for parameter in module.parameters()] + list(inputs)
+    for ours, right in zip(
+        torch.autograd.grad(weighted(fast), parameters, allow_unused=True, retain_graph=True),
+        torch.autograd.grad(weighted(slow), parameters, allow_unused=True, retain_graph=True),
+        strict=True,
+    ):
+        assert (ours is None) == (right is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_its_reference_for_sentences_and_for_tokens(name):
+    make, slow = MODULES[name]
+    table, module = trained_table(), make()
+    perturb(module, 0.3)
+    x_BLH = torch.randn(4, 7, H, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    tasks = table()
+    right = slow(module, x_BLH, tasks, TASK_IDS)
+    assert_same(module(x_BLH.transpose(0, 1), tasks, TASK_IDS).transpose(0, 1), right, module, table, inputs=[x_BLH])
+    by_token = module(x_BLH.reshape(1, 28, H), tasks, TASK_IDS.repeat_interleave(7)).view(4, 7, H)
+    assert_same(by_token, right, module, table, inputs=[x_BLH])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_sentence_is_changed_by_its_own_task_alone(name):
+    table, module = trained_table(), MODULES[name][0]()
+    perturb(module, 0.3)
+    gradient_KD = torch.autograd.grad(module(torch.randn(7, 1, H), table(), TASK_IDS[:1]).sum(), table.weight)[0]
+    assert gradient_KD[2].any() and not gradient_KD[:2].any()
+
+
+def test_film_modulates_by_one_plus_gamma_and_beta():
+    table, film = trained_table(), FiLM(D, H)
+    perturb(film)
+    x = torch.randn(7, 4, H)
+    z_KD = table().raw_KD
+    slow = torch.stack([reference.film(film, x[:, i], z_KD[task]) for i, task in enumerate(TASK_IDS)], 1)
+    assert_same(film(x, z_KD, TASK_IDS), slow, film, inputs=[table.weight])
+
+
+def test_films_weights_begin_as_the_papers():
+    film = FiLM(300, 400)
+    assert film.linear.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert not film.linear.bias.any()
+
+
+def test_a_new_table_makes_every_module_the_identity():
+    torch.manual_seed(1)
+    tasks, x = TaskEmbeddings(K, D)(), torch.randn(7, 4, H)
+    plain = torch.nn.LayerNorm(H, 1e-3)
+    perturb(plain)
+    norm = ConditionalLayerNorm.from_norm(plain, D)
+    torch.testing.assert_close(norm(x, tasks, TASK_IDS), plain(x))
+    torch.testing.assert_close(apply_norm(norm, x, tasks, TASK_IDS), apply_norm(plain, x, None, None))
+    torch.testing.assert_close(ConditionalAlignment(D, H)(x, tasks, TASK_IDS), x)
+    assert not ConditionalBottleneck(D, H, begins_at_zero=True)(x, tasks, TASK_IDS).any()
+    assert not ConditionalAttentionBias(D, 9, 4)(tasks, TASK_IDS, 11).any()
+
+
+def test_a_new_table_parts_the_tasks_with_its_first_gradient():
+    torch.manual_seed(1)
+    table, norm = TaskEmbeddings(K, D), ConditionalLayerNorm(H, D)
+    gradient = torch.autograd.grad(weighted(norm(torch.randn(7, 4, H), table(), TASK_IDS)), table.weight)[0]
+    assert len({tuple(row) for row in gradient.tolist()}) == K
+
+
+def test_a_conditional_norm_keeps_the_parameters_of_the_norm_that_it_replaces():
+    plain = torch.nn.LayerNorm(H, 1e-3).double()
+    norm = ConditionalLayerNorm.from_norm(plain, D)
+    assert norm.weight is plain.weight and norm.bias is plain.bias and norm.eps == 1e-3
+    assert norm.film.linear.weight.dtype == torch.double
+
+
+# ---- attention ----
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 9, 10, 13, 22])
+def test_the_bias_is_the_direct_sum_of_blocks_at_any_length(length):
+    """Positions 9 in blocks of 4, 4 and 1, which begin anew beyond."""
+    table, module = trained_table(), ConditionalAttentionBias(D, 9, 4)
+    perturb(module)
+    tasks = table()
+    slow = torch.stack([reference.attention_bias(module, tasks, int(task), length) for task in TASK_IDS]).unsqueeze(1)
+    assert_same(module(tasks, TASK_IDS, length), slow, module, table)
+
+
+def test_a_short_batch_has_the_corner_of_a_long_ones_bias():
+    module = ConditionalAttentionBias(D, 9, 4)
+    perturb(module)
+    tasks = trained_table()()
+    assert torch.equal(module.of_tasks(tasks, 6), module.of_tasks(tasks, 17)[:, :6, :6])
+
+
+def test_tokens_of_other_blocks_are_not_biased():
+    module = ConditionalAttentionBias(D, 9, 4)
+    perturb(module)
+    bias_LL = module.of_tasks(trained_table()(), 9)[0]
+    blocks = torch.block_diag(torch.ones(4, 4), torch.ones(4, 4), torch.ones(1, 1)).bool()
+    assert torch.equal(bias_LL != 0, blocks)
+
+
+@pytest.mark.parametrize(
+    ("positions", "size", "width"), [(128, 768, 22), (128, 1024, 16), (256, 1024, 64), (128, 16, 128)]
+)
+def test_a_block_is_as_wide_as_in_the_paper(positions, size, width):
+    assert block_width(positions, size) == width
+
+
+@pytest.mark.parametrize("num_tokens", range(1, 12))
+def test_padding_is_never_attended_to_whatever_the_bias_says(num_tokens):
+    """With padding from each position on, against a sentence without padding, gradients included."""
+    table, module = trained_table(), ConditionalAttentionBias(D, 9, 4)
+    perturb(module, 2.0)
+    length, heads = 11, 2
+    query, key, value = (
+        torch.randn(1, heads, length, 4, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+        for seed in range(3)
+    )
+    tasks, task_ids = table(), torch.tensor([1])
+    hidden = (torch.arange(length) >= num_tokens) * -1e4
+    fast = F.scaled_dot_product_attention(query, key, value, module(tasks, task_ids, length) + hidden)
+    bias_LL = reference.attention_bias(module, tasks, 1, length)
+    slow = reference.attention(query[0], key[0], value[0], bias_LL, num_tokens)
+    real = slice(0, num_tokens)
+    assert_same(fast[0, :, real], slow[:, real], module, table, inputs=[query, key, value])
