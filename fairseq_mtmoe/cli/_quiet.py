@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_fairseq() -> Iterator[None]:
-    """It and torch repeat the same remarks for every pair and epoch; of what we log, warnings are left."""
-    levels = {"fairseq": logging.ERROR, "fairseq_mtmoe": logging.WARNING}
+    """It and torch repeat the same remarks for every pair and epoch, and it lets others say what they debug; of what we
+    log, warnings are left."""
+    levels = {"fairseq": logging.ERROR, "fairseq_mtmoe": logging.WARNING, "matplotlib": logging.WARNING}
     before = {name: logging.getLogger(name).level for name in levels}
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)

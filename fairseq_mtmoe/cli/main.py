@@ -13,7 +13,7 @@ from fairseq_mtmoe.known_warnings import filter_known
 
 COMMANDS = (
     *("prepare", "import-hf", "export-hf", "upcycle", "reshard", "average", "calibrate"),
-    *("evaluate", "predict", "compare", "plot", "options", "doctor"),
+    *("evaluate", "predict", "compare", "similarity", "plot", "options", "doctor"),
 )
 
 

@@ -13,12 +13,11 @@ import click
 
 from fairseq_mtmoe.analysis.gates import TaskGates
 from fairseq_mtmoe.analysis.series import Run, read_run, run_names
+from fairseq_mtmoe.cli._runs import checkpoint_of
 from fairseq_mtmoe.errors import UserError, must_be
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
 
 
 def names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -93,7 +92,7 @@ def read_runs(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[Run]:
 
 def task_gates(run: Path) -> TaskGates | None:
     """The gates in a run's best checkpoint, or its last; None without a checkpoint, or without a gate for each task."""
-    path = next((run / name for name in CHECKPOINTS if (run / name).is_file()), None)
+    path = checkpoint_of(run)
     if path is None:
         return None
     from fairseq_mtmoe.checkpoints.key_maps import MOE
@@ -108,6 +107,18 @@ def task_gates(run: Path) -> TaskGates | None:
     return TaskGates(state["cfg"]["model"]["task_names"].split(","), of_tasks)
 
 
+def check_drawing() -> None:
+    """See that pictures can be drawn.
+
+    Raises:
+        UserError: there is no matplotlib.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UserError(f"Pictures need {error.name}: `pip install matplotlib` brings it.") from error
+
+
 def _pictures(
     runs: list[Run],
     gates: Mapping[str, TaskGates],
@@ -117,10 +128,8 @@ def _pictures(
     updates: Sequence[int],
 ) -> dict[str, Callable[[], Figure | str]]:
     """By name, what draws each picture, or says why there is none; without those that the runs are not of."""
-    try:
-        from fairseq_mtmoe.analysis import plots
-    except ModuleNotFoundError as error:
-        raise UserError(f"Pictures need {error.name}: `pip install matplotlib` brings it.") from error
+    check_drawing()
+    from fairseq_mtmoe.analysis import plots
 
     def sampling() -> Figure | str:
         chosen = [run for run in runs if run.sampling.epochs]

@@ -126,6 +126,10 @@ def choose_sets(root: Path, rows: Mapping[str, TaskRow], outputs: Mapping[str, i
 class Predictor:
     """A model, and the task that it was trained with, on some data.
 
+    Attributes:
+        model: in the place and precision of `inference`.
+        checkpoint: its file.
+
     Args:
         data: the data directory.
         checkpoint: its file.
@@ -139,7 +143,7 @@ class Predictor:
     def __init__(self, data: str, checkpoint: str, inference: Inference, task_table: str | None = None) -> None:
         self.inference = inference
         self.use_cuda = torch.cuda.is_available() and not inference.cpu
-        self._checkpoint, self._root = checkpoint, Path(data)
+        self.checkpoint, self._root = checkpoint, Path(data)
         state = stored.read(checkpoint)
         settings = stored.task_settings(state, checkpoint, TASKS, "language understanding")
         stored.change(settings, data=data)
@@ -147,7 +151,7 @@ class Predictor:
             stored.change(settings, task_table=task_table)
         self._task: Any = tasks.setup_task(settings)
         self._task.load_state_dict(state["task_state"])
-        self._model = self._prepared(stored.build_model(self._task, state, checkpoint))
+        self.model = self._prepared(stored.build_model(self._task, state, checkpoint))
 
     @property
     def table(self) -> Mapping[str, TaskRow]:
@@ -157,7 +161,7 @@ class Predictor:
 
     def choose(self, subset: str) -> Choice:
         """What the model predicts of a subset; see `choose_sets`."""
-        outputs = {task: head.out_features for task, head in self._model.heads.items()}
+        outputs = {task: head.out_features for task, head in self.model.heads.items()}
         return choose_sets(self._root, self.table, outputs, subset)
 
     def read(self, sets: Sequence[PredictedSet]) -> list[TokenizedSplit]:
@@ -187,16 +191,17 @@ class Predictor:
         """
         answer = answer_of(chosen.row)
         predictions_E: NDArray[np.float64] = np.empty(len(examples))
-        for sample in self._batches(chosen, examples):
-            numbers = self._model(**sample["net_input"])[chosen.head]
+        for sample in self.batches(chosen, examples):
+            numbers = self.model(**sample["net_input"])[chosen.head]
             if not numbers.isfinite().all():
-                raise UserError(f"`{self._checkpoint}` must give finite numbers for {chosen.key}, but does not.")
+                raise UserError(f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not.")
             predictions = answer.predictions(numbers)
             predictions_E[sample["id"].cpu().numpy()] = predictions.cpu().numpy()
             advance(len(predictions))
         return written(chosen.row, chosen.submission, examples.keys_E.tolist(), predictions_E)
 
-    def _batches(self, chosen: PredictedSet, examples: TokenizedSplit) -> Iterator[dict[str, Any]]:
+    def batches(self, chosen: PredictedSet, examples: TokenizedSplit) -> Iterator[dict[str, Any]]:
+        """The batches of a set, as the model takes them."""
         task_id = self._task.id_of(chosen.head, "a task of the model")
         collate = TaskCollate(self._task.tokenizer.padding, [chosen.head])
         dataset = EvaluationMixture([chosen.key], [TaskDataset(examples)], [task_id], collate)
@@ -208,7 +213,7 @@ class Predictor:
         )
         for sample in batches.next_epoch_itr(shuffle=False):
             sample = utils.move_to_cuda(sample) if self.use_cuda else sample
-            yield self._task.for_models(sample, [self._model])
+            yield self._task.for_models(sample, [self.model])
 
     def _prepared(self, model: Any) -> Any:
         model.eval()

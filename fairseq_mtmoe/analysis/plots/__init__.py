@@ -1,6 +1,6 @@
 """The pictures of a run, and the only place that draws: sampling over epochs, expert distribution per language over
 training (figures 1, 3, 4 of "Tricks for Training Sparse Translation Models"), validation perplexity (figure 2); a
-benchmark's metrics, and how alike its tasks' gates are.
+benchmark's metrics, how alike its tasks' gates are, and its tasks' data to a model (figure 6 of CA-MTL).
 
 Colours are Okabe and Ito's, or viridis where there are many lines: both can be told apart with any colour vision, and
 in grey by their luminance. Line styles, markers and labels beside the lines say the same a second time.
@@ -12,5 +12,15 @@ from fairseq_mtmoe.analysis.plots.metrics import metrics_figure
 from fairseq_mtmoe.analysis.plots.perplexity import perplexity_figure
 from fairseq_mtmoe.analysis.plots.sampling import sampling_figure
 from fairseq_mtmoe.analysis.plots.sheet import save
+from fairseq_mtmoe.analysis.plots.similarity import improvement_figure, similarity_figure
 
-__all__ = ["experts_figure", "gates_figure", "metrics_figure", "perplexity_figure", "sampling_figure", "save"]
+__all__ = [
+    "experts_figure",
+    "gates_figure",
+    "improvement_figure",
+    "metrics_figure",
+    "perplexity_figure",
+    "sampling_figure",
+    "save",
+    "similarity_figure",
+]

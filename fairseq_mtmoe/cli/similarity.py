@@ -1,0 +1,255 @@
+"""`mtmoe similarity`: how alike tasks look to models of `--task glue`, by covariances of their first inputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from fairseq_mtmoe.analysis.provenance import provenance
+from fairseq_mtmoe.analysis.score_files import JSON_FILE as SCORE_FILE
+from fairseq_mtmoe.analysis.score_reading import SCORES, read_scores
+from fairseq_mtmoe.analysis.series import run_names
+from fairseq_mtmoe.analysis.similarity import ModelSimilarities, TaskInputs
+from fairseq_mtmoe.analysis.similarity_report import notes, tables, to_json, to_markdown
+from fairseq_mtmoe.cli._quiet import quiet_fairseq
+from fairseq_mtmoe.cli._runs import CHECKPOINTS, checkpoint_of
+from fairseq_mtmoe.cli.plot import check_drawing, names
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.io.files import check_writable, write_text
+
+NAME = "similarity"
+SINGLE = "single-task"
+WIDE = 200  # columns, where nobody says how many there are
+
+
+@dataclass(frozen=True)
+class LookedAt:
+    """What a run's checkpoint says of itself.
+
+    Attributes:
+        run: its folder, or its checkpoint.
+        checkpoint: the file.
+        tasks: that it has heads for.
+        width: of its encoder.
+        data: the data directory of its training.
+    """
+
+    run: Path
+    checkpoint: Path
+    tasks: tuple[str, ...]
+    width: int
+    data: str
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Of its tasks, where `fairseq-validate --results-path RUN/scores` left some."""
+        folder = self.checkpoint.parent
+        if not (folder / SCORES).is_dir() and not (folder / SCORE_FILE).is_file():
+            return {}
+        return dict(read_scores(folder).scores)
+
+
+@click.command("similarity")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN [SINGLE_TASK_RUN…]")
+@click.option("--data", metavar="GLUE_DIR", help="The data directory; by default that of RUN's training.")
+@click.option("--subset", type=click.Choice(["train", "valid", "test"]), default="valid", show_default=True,
+              help="Which examples to look at; of all of them.")  # fmt: skip
+@click.option("--tasks", "chosen", callback=names, metavar="A,B,…", help="By default all that every model has.")
+@click.option("--out", type=click.Path(path_type=Path), help=f"Folder for the results; by default RUN/{NAME}.")
+@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Examples in a batch.")
+@click.option("--cpu", is_flag=True, help="Do not use a GPU.")
+@quiet_fairseq()
+def command(
+    runs: tuple[Path, ...],
+    data: str | None,
+    subset: str,
+    chosen: tuple[str, ...],
+    out: Path | None,
+    batch_size: int,
+    cpu: bool,
+) -> None:
+    """Compare the covariances of tasks in a model, and in models that were trained for one task each.
+
+    \b
+    mtmoe similarity runs/ca_mtl
+    mtmoe similarity runs/mtl runs/ca_mtl runs/single-*
+
+    RUN is the folder of a run of --task glue, whose best checkpoint is looked at, or else its last; or a checkpoint.
+    Runs of several tasks are models to compare; one of one task is its single-task model. All figures are of the same
+    tasks: those that every model has, and that have a single-task model if there are some. Prints tables of covariance
+    similarities (CA-MTL, equation 7) and writes similarity.json, similarity.md and similarity.png; beside single-task
+    runs, where runs have scores (fairseq-validate --results-path RUN/scores), also gains.png, the paper's figure 6.
+    """
+    together, alone = sorted_out([look_at(run) for run in runs])
+    tasks = common_tasks(together, alone, chosen)
+    folder = out if out is not None else together[0].checkpoint.parent / NAME
+    check_writable(folder)
+    check_drawing()
+    from fairseq_mtmoe import register
+
+    register()
+    measure = Measure(data if data is not None else together[0].data, subset, batch_size, cpu)
+    labels = run_names([one.run for one in together])
+    with measure.progress():
+        models = [
+            ModelSimilarities(name, [str(one.checkpoint)], measure(one, tasks), one.scores)
+            for name, one in zip(labels, together, strict=True)
+        ]
+        single = _single(alone, tasks, measure) if alone else None
+    settings = {"data": measure.data, "subset": subset, **provenance()}
+    _show(models, single)
+    write_text(folder / f"{NAME}.md", to_markdown(models, single, settings))
+    write_text(folder / f"{NAME}.json", to_json(models, single, settings))
+    written = [f"{NAME}.json", f"{NAME}.md", *_draw(models, single, folder)]
+    for name in written:
+        click.echo(folder / name)
+
+
+def look_at(run: Path) -> LookedAt:
+    """What the checkpoint of a run says of itself.
+
+    Raises:
+        UserError: there is none, or it is of another task.
+    """
+    from fairseq_mtmoe.checkpoints.reader import peek
+
+    checkpoint = run if run.is_file() else checkpoint_of(run)
+    if checkpoint is None:
+        raise UserError(
+            f"`{run}` must be a run's folder with {' or '.join(CHECKPOINTS)}, or a checkpoint, but is none."
+        )
+    cfg = (peek(checkpoint) or {}).get("cfg") or {}
+    try:
+        tasks, encoder = json.loads(cfg["model"]["heads"]), json.loads(cfg["model"]["encoder"])
+        return LookedAt(run, checkpoint, tuple(tasks), int(encoder["hidden_size"]), str(cfg["task"]["data"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"`{checkpoint}` must be a checkpoint of a run of --task glue, but is none.") from error
+
+
+def sorted_out(known: Sequence[LookedAt]) -> tuple[list[LookedAt], dict[str, LookedAt]]:
+    """The models of several tasks, and by their tasks those of one.
+
+    Raises:
+        UserError: there is no model of several tasks, a task has two of its own, or encoders are of different widths.
+    """
+    together = [one for one in known if len(one.tasks) > 1]
+    if not together:
+        must_be("RUN", "a run of several tasks", str(known[0].run))
+    alone: dict[str, LookedAt] = {}
+    for one in known:
+        if one.width != known[0].width:
+            must_be(str(one.run), f"a run with an encoder of width {known[0].width}, as {known[0].run}", one.width)
+        if len(one.tasks) == 1:
+            other = alone.setdefault(one.tasks[0], one)
+            if other is not one:
+                raise UserError(
+                    f"A task must have one single-task run, but {other.run} and {one.run} are both of {one.tasks[0]}."
+                )
+    return together, alone
+
+
+def common_tasks(together: Sequence[LookedAt], alone: Mapping[str, LookedAt], chosen: Sequence[str]) -> list[str]:
+    """The tasks to compare, in the order of the first model; of the others a line says that they are left out.
+
+    Raises:
+        UserError: one that was chosen is none of these, or there is only one.
+    """
+    common = [task for task in together[0].tasks if all(task in one.tasks for one in together)]
+    common = [task for task in common if task in alone or not alone]
+    for task in chosen:
+        if task not in common:
+            must_be("--tasks", f"some of those that every model has ({', '.join(common)})", task)
+    tasks = [task for task in common if task in chosen or not chosen]
+    if len(tasks) < 2:
+        raise UserError(f"Models must have two tasks or more in common, but have {', '.join(tasks) or 'none'}.")
+    every = dict.fromkeys(task for one in (*together, *alone.values()) for task in one.tasks)
+    left_out = [task for task in every if task not in common]
+    if left_out:
+        click.echo(f"Left out, since not every model has them: {', '.join(left_out)}.", err=True)
+    return tasks
+
+
+class Measure:
+    """Lets a task's data pass through a model up to its first block.
+
+    Args:
+        data: the data directory.
+        subset: of the data.
+        batch_size: of examples.
+        cpu: whether a GPU is not to be used.
+    """
+
+    def __init__(self, data: str, subset: str, batch_size: int, cpu: bool) -> None:
+        from fairseq_mtmoe.evaluation.predictor import Inference
+
+        self.data, self._subset = data, subset
+        self._inference = Inference(batch_size, cpu=cpu)
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), TextColumn("{task.completed} examples"), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        """Inside, a terminal shows how far it is."""
+        with self._progress:
+            yield
+
+    def __call__(self, one: LookedAt, tasks: Sequence[str]) -> dict[str, TaskInputs]:
+        """Some tasks' inputs in a model.
+
+        Raises:
+            UserError: the data directory has not the data of one.
+        """
+        from fairseq_mtmoe.evaluation.first_inputs import covariance_sums
+        from fairseq_mtmoe.evaluation.predictor import Predictor
+
+        predictor = Predictor(self.data, str(one.checkpoint), self._inference)
+        sets = predictor.choose(self._subset).sets
+        found: dict[str, TaskInputs] = {}
+        for task in tasks:
+            own = [chosen for chosen in sets if chosen.name == chosen.head == task]
+            if not own:
+                raise UserError(
+                    f"`{self.data}` must have {self._subset} data of {task}, but has none; leave it out by `--tasks`."
+                )
+            bar = self._progress.add_task(f"{one.run.name}: {task}", total=None)
+            sums = covariance_sums(predictor, own, partial(self._progress.advance, bar))
+            self._progress.remove_task(bar)
+            found[task] = TaskInputs.of(sums.sums_HH, sums.tokens)
+        return found
+
+
+def _single(alone: Mapping[str, LookedAt], tasks: Sequence[str], measure: Measure) -> ModelSimilarities:
+    inputs = {task: measure(alone[task], [task])[task] for task in tasks}
+    scores = {task: alone[task].scores[task] for task in tasks if task in alone[task].scores}
+    return ModelSimilarities(SINGLE, [str(alone[task].checkpoint) for task in tasks], inputs, scores)
+
+
+def _show(models: Sequence[ModelSimilarities], single: ModelSimilarities | None) -> None:
+    console = Console()
+    wide = console if console.is_terminal else Console(width=WIDE)
+    for title, table in tables(models, single).items():
+        wide.print(title, style="bold", highlight=False, markup=False)
+        wide.print(table.on_screen())
+    for note in notes(single):
+        console.print(note, soft_wrap=True, highlight=False, markup=False)
+
+
+def _draw(models: Sequence[ModelSimilarities], single: ModelSimilarities | None, folder: Path) -> list[str]:
+    """The names of the pictures."""
+    from fairseq_mtmoe.analysis import plots
+
+    figures = {f"{NAME}.png": plots.similarity_figure([*models, *([single] if single else [])])}
+    if single is not None and any(model.improvements(single) for model in models):
+        figures["gains.png"] = plots.improvement_figure(models, single)
+    for name, figure in figures.items():
+        plots.save(figure, folder / name)
+    return list(figures)

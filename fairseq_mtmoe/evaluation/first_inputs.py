@@ -1,0 +1,91 @@
+"""What a model's first block is given of each task's data, summed up as covariances: Σ x xᵀ over all tokens.
+
+The data passes through batch by batch, and of each only what stands before the first block is computed: embeddings, and
+a conditional alignment where the model has one. What is kept of it is one matrix (H, H) in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.predictor import PredictedSet, Predictor
+
+
+class _Reached(Exception):
+    """A pass came to its first block, and need not go on."""
+
+
+def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
+    """The rows of the first block's input that are no padding, (N, H).
+
+    Args:
+        model: an encoder with heads, see `models._encoder.EncoderModel`.
+        net_input: of a batch.
+    """
+    found: list[Tensor] = []
+
+    def reached(block: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        x, _, rows = arguments
+        found.append(rows.spread(x))
+        raise _Reached
+
+    hook = model.encoder.layers[0].register_forward_pre_hook(reached)
+    try:
+        model(**net_input)
+    except _Reached:
+        pass
+    finally:
+        hook.remove()
+    (x_BLH,) = found
+    real_NH: Tensor = x_BLH[net_input["src_tokens"].ne(model.encoder.config.pad_token_id)]
+    return real_NH
+
+
+class CovarianceSums:
+    """Σ x xᵀ of one task's inputs of one model's first block, and how many they were.
+
+    Args:
+        width: H.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.sums_HH: NDArray[np.float64] = np.zeros((width, width))
+        self.tokens = 0
+
+    def add(self, x_NH: Tensor) -> None:
+        """Add a batch's."""
+        x_NH = x_NH.double()
+        self.sums_HH += (x_NH.T @ x_NH).cpu().numpy()
+        self.tokens += len(x_NH)
+
+
+@torch.no_grad()
+def covariance_sums(
+    predictor: Predictor, sets: Iterable[PredictedSet], advance: Callable[[int], None] = lambda count: None
+) -> CovarianceSums:
+    """The sums over the sets of one task.
+
+    Args:
+        predictor: the model and the data.
+        sets: those of the task, of which one after the other is read.
+        advance: is told the number of examples of every finished batch.
+
+    Raises:
+        UserError: a file is not what the table says, or the model gives no finite numbers.
+    """
+    sums = CovarianceSums(predictor.model.encoder.config.hidden_size)
+    for chosen in sets:
+        (examples,) = predictor.read([chosen])
+        for sample in predictor.batches(chosen, examples):
+            sums.add(first_inputs(predictor.model, sample["net_input"]))
+            advance(len(sample["id"]))
+        if not np.isfinite(sums.sums_HH).all():
+            raise UserError(f"`{predictor.checkpoint}` must give finite numbers for {chosen.key}, but does not.")
+    return sums

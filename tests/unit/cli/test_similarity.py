@@ -1,0 +1,174 @@
+"""`mtmoe similarity`: covariances of what a model's first block reads, over whole sets, in tables and pictures."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.analysis.similarity import TaskInputs, similarity
+from fairseq_mtmoe.cli.similarity import command
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.first_inputs import covariance_sums, first_inputs
+from fairseq_mtmoe.evaluation.predictor import Inference, Predictor
+from tests.helpers.benchmark import make_benchmark, make_encoder, save_untrained
+
+TASKS = ("cola", "stsb", "copa")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A benchmark, a run of three tasks, and one of each task: encoders differ."""
+    register()
+    folder = tmp_path_factory.mktemp("similarity")
+    make_benchmark(folder, {"dev": 21})
+    make_encoder(folder / "encoder.pt")
+    for name, tasks in (("together", ",".join(TASKS)), *((task, task) for task in TASKS)):
+        (folder / name).mkdir()
+        save_untrained(folder, folder / name / "checkpoint_last.pt", "--glue-tasks", tasks, "--arch", "mt_dense")
+    for number, task in enumerate(TASKS):
+        state = torch.load(folder / task / "checkpoint_last.pt")
+        state["model"]["encoder.embed_tokens.weight"] *= 1 + number
+        torch.save(state, folder / task / "checkpoint_last.pt")
+    return folder
+
+
+def predictor_of(runs, name, batch_size=4):
+    return Predictor(str(runs), str(runs / name / "checkpoint_last.pt"), Inference(batch_size, cpu=True))
+
+
+def sets_of(predictor, task):
+    return [one for one in predictor.choose("valid").sets if one.name == task]
+
+
+def full_inputs(predictor, task):
+    """X_i: the embeddings of every sequence by itself, so that nothing is padded, one below the other."""
+    model, rows = predictor.model, []
+    for one in sets_of(predictor, task):
+        (examples,) = predictor.read([one])
+        for start, end, second in zip(examples.starts_S[:-1], examples.starts_S[1:], examples.seconds_S, strict=True):
+            tokens = torch.from_numpy(examples.tokens_T[start:end]).long()
+            places = torch.arange(len(tokens))
+            with torch.no_grad():
+                encoder = model.encoder
+                x = encoder.embed_tokens(tokens) + encoder.embed_positions(places)
+                rows.append(encoder.layernorm_embedding(x + encoder.embed_segments((places >= int(second)).long())))
+    return torch.cat(rows).double().numpy()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_sums_are_those_of_all_tokens_at_once(runs, task):
+    predictor = predictor_of(runs, "together")
+    counts = []
+    sums = covariance_sums(predictor, sets_of(predictor, task), counts.append)
+    x_NH = full_inputs(predictor, task)
+    assert sum(counts) == 21 and len(counts) > 2
+    assert sums.tokens == len(x_NH)
+    np.testing.assert_allclose(sums.sums_HH, x_NH.T @ x_NH, rtol=1e-5, atol=1e-4)
+
+
+def test_a_pass_goes_no_further_than_the_first_block(runs):
+    predictor = predictor_of(runs, "together")
+    (one,) = sets_of(predictor, "cola")
+    batch = next(iter(predictor.batches(one, *predictor.read([one]))))
+    reached = []
+    predictor.model.encoder.layers[1].register_forward_pre_hook(lambda *arguments: reached.append(arguments))
+    with torch.no_grad():
+        found = first_inputs(predictor.model, batch["net_input"])
+        assert found.shape == (batch["ntokens"], 16) and not reached
+        predictor.model(**batch["net_input"])
+    assert reached, "the hook of the first block was left in place"
+
+
+def compare(*arguments):
+    result = CliRunner().invoke(command, [*map(str, arguments), "--cpu"], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result
+
+
+def test_tables_and_files_have_equation_7(runs, tmp_path):
+    compare(runs / "together", *(runs / task for task in TASKS), "--out", tmp_path)
+    written = json.loads((tmp_path / "similarity.json").read_text())
+    inputs = {}
+    for name in ("together", "alone"):
+        x = {task: full_inputs(predictor_of(runs, "together" if name == "together" else task), task) for task in TASKS}
+        inputs[name] = {task: TaskInputs.of(x_NH.T @ x_NH, len(x_NH)) for task, x_NH in x.items()}
+    together, alone = written["models"]["together"]["tasks"], written["single_task"]["tasks"]
+
+    def expected(one, other, task):
+        others = [name for name in TASKS if name != task]
+        return np.mean([similarity(inputs[one][task].factor_HR, inputs[other][name].factor_HR) for name in others])
+
+    for task in TASKS:
+        assert together[task]["mean"] == pytest.approx(expected("together", "together", task), rel=1e-4)
+        assert alone[task]["mean"] == pytest.approx(expected("alone", "alone", task), rel=1e-4)
+        assert together[task]["mean_with_single_task"] == pytest.approx(expected("together", "alone", task), rel=1e-4)
+        assert together[task]["mean"] != pytest.approx(alone[task]["mean"], rel=1e-3)
+    cells = f"{together['cola']['similarities']['copa']:.4f}"
+    assert cells in (tmp_path / "similarity.md").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"similarity.json", "similarity.md", "similarity.png"}
+
+
+def write_scores(run, scores):
+    sets = {"examples": 21, "standard_error": 1.0, "data_sha256": "d"}
+    tasks = {
+        task: {"title": task, "metric": "accuracy", "small": True, "sets": {task: {"score": score, **sets}}}
+        for task, score in scores.items()
+    }
+    settings = {"checkpoint": "checkpoint_last.pt", "seed": 1, "subset": "valid"}
+    (run / "scores").mkdir()
+    (run / "scores" / "scores.json").write_text(json.dumps({"settings": settings, "tasks": tasks}))
+
+
+def test_scores_make_figure_6(runs, tmp_path):
+    for name in ("together", *TASKS):
+        shutil.copytree(runs / name, tmp_path / name)
+    write_scores(tmp_path / "together", {"cola": 55.0, "stsb": 60.0, "copa": 70.0})
+    for task, score in (("cola", 50.0), ("stsb", 80.0), ("copa", 0.0)):
+        write_scores(tmp_path / task, {task: score})
+    folders = [tmp_path / task for task in TASKS]
+    result = compare(tmp_path / "together", *folders, "--tasks", "copa,cola,stsb", "--data", runs)
+    written = json.loads((tmp_path / "together" / "similarity" / "similarity.json").read_text())
+    tasks = written["models"]["together"]["tasks"]
+    assert [tasks[task].get("score_improvement") for task in TASKS] == [pytest.approx(10), pytest.approx(-25), None]
+    assert "+10.0" in result.output and "-25.0" in result.output
+    assert (tmp_path / "together" / "similarity" / "gains.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_models_and_a_choice_of_tasks(runs, tmp_path):
+    shutil.copytree(runs / "together", tmp_path / "other")
+    result = compare(runs / "together", tmp_path / "other", "--tasks", "cola,copa", "--out", tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "similarity.json").read_text())["models"]
+    assert written["together"]["tasks"] == written["other"]["tasks"] and set(written["other"]["tasks"]) == {
+        "cola",
+        "copa",
+    }
+    assert "Left out" not in result.output
+
+
+def test_tasks_without_a_model_of_their_own_are_left_out(runs, tmp_path):
+    result = compare(runs / "together", runs / "cola", runs / "copa", "--out", tmp_path / "out")
+    assert "Left out, since not every model has them: stsb." in result.output
+    written = json.loads((tmp_path / "out" / "similarity.json").read_text())
+    assert list(written["models"]["together"]["tasks"]) == ["cola", "copa"]
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "sentence"),
+    [
+        (["cola"], [], "`RUN` must be a run of several tasks"),
+        (["together", "cola", "cola"], [], "A task must have one single-task run, but .*cola.* both of cola"),
+        (["together", "cola"], [], "Models must have two tasks or more in common, but have cola"),
+        (["together"], ["--tasks", "cola,rte"], "`--tasks` must be some of those that every model has"),
+        (["nowhere"], [], "must be a run's folder with checkpoint_best.pt or checkpoint_last.pt, or a checkpoint"),
+        (["encoder.pt"], [], "must be a checkpoint of a run of --task glue"),
+        (["together"], ["--subset", "test"], "must have the test data of a task of the model"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_a_sentence(runs, tmp_path, names, options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        compare(*(runs / name for name in names), *options, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
