@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from argparse import Namespace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_mtmoe.checkpoints import building
+from fairseq_mtmoe.checkpoints.described import configuration, model_options, stand_in_task
 from fairseq_mtmoe.checkpoints.key_maps import MOE
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
@@ -49,13 +47,13 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
     _check_options(model_name, options)
     dense_options = _model_options(checkpoint)
     options = {**options, "task_names": options.get("task_names") or _task_names(checkpoint), "dense_updates": 1}
-    cfg = _configuration(MODEL_DATACLASS_REGISTRY[model_name], {**dense_options, **options})
+    cfg = configuration(MODEL_DATACLASS_REGISTRY[model_name], {**dense_options, **options})
     weights = checkpoint["model"]
     if any(MOE in key for key in weights):
         raise UserError("The checkpoint to upcycle must be a dense model's, but has experts already.")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = building.build_within(MODEL_REGISTRY[model_name].build_model, cfg, _task_of(weights))
+        model = building.build_within(MODEL_REGISTRY[model_name].build_model, cfg, stand_in_task(weights))
         model.load_state_dict(dict(weights))
         state = _named_optimizer_state(checkpoint.get("last_optimizer_state"), model)
         sparse_state = sparsify_with_state(model, state or {})
@@ -83,18 +81,10 @@ def _check_options(model_name: str, options: dict[str, Any]) -> None:
 
 
 def _model_options(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    options = (checkpoint.get("cfg") or {}).get("model")
-    if isinstance(options, Namespace):
-        options = vars(options)
-    if not isinstance(options, dict) or "encoder.embed_tokens.weight" not in checkpoint.get("model", {}):
+    options = model_options(checkpoint)
+    if options is None or "encoder.embed_tokens.weight" not in checkpoint.get("model", {}):
         raise UserError("The checkpoint to upcycle must hold a transformer of fairseq 0.12 or later, but does not.")
     return options
-
-
-def _configuration(kind: type, options: dict[str, Any]) -> Any:
-    """The dataclass with those of the options that it knows."""
-    names = {field.name for field in dataclasses.fields(kind)} - {"_name"}
-    return kind(**{name: value for name, value in options.items() if name in names})
 
 
 def _task_names(checkpoint: dict[str, Any]) -> str | None:
@@ -105,28 +95,6 @@ def _task_names(checkpoint: dict[str, Any]) -> str | None:
     state = checkpoint.get("task_state") or {}
     names = state.get("lang_pairs" if state.get("task_ids") == "pair" else "langs")
     return ",".join(names) if names else None
-
-
-def _task_of(weights: dict[str, Tensor]) -> SimpleNamespace:
-    """What `build_model` wants of a task: dictionaries of the right sizes, one object where they are shared.
-
-    An encoder with heads has its sizes among its options.
-    """
-    if "decoder.embed_tokens.weight" not in weights:
-        return SimpleNamespace(pretrained=None)
-
-    def sized(count: int) -> Dictionary:
-        dictionary = Dictionary()
-        for index in range(len(dictionary), count):
-            dictionary.add_symbol(f"symbol{index}")
-        return dictionary
-
-    source, target = (len(weights[f"{side}.embed_tokens.weight"]) for side in ("encoder", "decoder"))
-    source_dictionary = sized(source)
-    return SimpleNamespace(
-        source_dictionary=source_dictionary,
-        target_dictionary=source_dictionary if source == target else sized(target),
-    )
 
 
 def _named_optimizer_state(saved: dict[str, Any] | None, model: nn.Module) -> NamedState | None:

@@ -1,0 +1,181 @@
+"""A checkpoint with one more task: a row more of all that has one for each task, and a head where tasks have heads.
+
+CA-MTL, §4.4 and table 8: the table of task embeddings grows by a row, which begins as another task's, as the mean of
+all, or is drawn. What has a row for each task, such as embeddings and task gates, is not listed here: it is what grows
+when the model's options name a task more.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.checkpoints.key_maps import GATE
+from fairseq_mtmoe.checkpoints.states import AVERAGES, State, is_shared_part
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
+from fairseq_mtmoe.optim.optimizer_state import trained_parameters
+from fairseq_mtmoe.optim.saved_state import (
+    NamedState,
+    Parameters,
+    by_name,
+    has_shape,
+    is_flat,
+    map_tensors,
+    saved_state,
+)
+
+RANDOM, XAVIER, MEAN = "random", "xavier", "mean"
+RANDOM_STD = 0.02  # BERT's, of embeddings
+_VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # which can be one tensor
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a model has, in its order.
+
+    Attributes:
+        shapes: of parameters and buffers, by their names in its state.
+        parameters: those that are trained.
+    """
+
+    shapes: Mapping[str, torch.Size]
+    parameters: Parameters
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Described:
+        """Of a model, which may have no memory."""
+        shapes = {name: value.shape for name, value in model.state_dict().items()}
+        return cls(shapes, [(name, parameter.shape) for name, parameter in trained_parameters(model)])
+
+
+@dataclass(frozen=True)
+class NewTask:
+    """What is added.
+
+    Attributes:
+        tasks: those that the checkpoint has, in the order of their ids; the last rows of what has more are theirs, such
+            as of a vocabulary that ends in the tokens of languages.
+        begins_as: names of some of them, between commas, whose mean the new one's rows begin as; or `mean`, of all;
+            `random`, from N(0, 0.02²); `xavier`, Xavier's uniform distribution for the table. Gates are then drawn as
+            those of a new model.
+        head: parameters that only the new task has, by name.
+        seed: of what is drawn.
+    """
+
+    tasks: Sequence[str]
+    begins_as: str
+    head: Mapping[str, Tensor]
+    seed: int
+
+
+def with_task(state: State, new: NewTask, before: Described, after: Described) -> State:
+    """A checkpoint, whole or a shared part, for the model with the new task; `state` itself is left as it is.
+
+    Its options are left, too. Moments of new rows are 0, and what is new has none; where the optimizer's state has not
+    the parameters' shapes, it is left out.
+
+    Args:
+        state: the checkpoint's.
+        new: the task.
+        before, after: the model without and with it.
+
+    Raises:
+        UserError: no task has the name that the new one is to begin as; the weights are not those that the options say;
+            nothing has a row for each task.
+    """
+    rows = _NewRows(new, before, after)
+    for name in rows.grown:
+        if name not in state["model"] or state["model"][name].shape != before.shapes[name]:
+            raise UserError(f"The checkpoint's `{name}` must be as its options say, {tuple(before.shapes[name])}.")
+    result: State = {**state, "model": rows.added_to(state["model"])}
+    result["extra_state"] = extra = dict(state.get("extra_state") or {})
+    extra |= {name: rows.added_to(extra[name]) for name in AVERAGES if extra.get(name)}
+    if isinstance(state.get("last_optimizer_state"), Mapping):
+        result["last_optimizer_state"] = _moments(state, rows.grown, before.parameters, after.parameters)
+        if result["last_optimizer_state"] is None:
+            del result["last_optimizer_state"]
+    if is_shared_part(state):
+        known = {*state["experts"]["keys"], *new.head}
+        names = {index: name for index, (name, _) in enumerate(after.parameters)}
+        keys = [name for name in after.shapes if name in known]
+        result["experts"] = {**state["experts"], "keys": keys, "optimizer_names": names}
+    return result
+
+
+class _NewRows:
+    """The rows of a new task, for the model and for averages of it, which begin alike.
+
+    Attributes:
+        grown: the names of what has a row for each task.
+    """
+
+    def __init__(self, new: NewTask, before: Described, after: Described) -> None:
+        self._new, self._order = new, list(after.shapes)
+        self.grown = [name for name in before.shapes if before.shapes[name] != after.shapes.get(name)]
+        if not self.grown:
+            raise UserError(
+                "The checkpoint must be of a model that has something for each task, task embeddings or gates, but has "
+                "neither: `--finetune-from-model` needs nothing more of it."
+            )
+        self._sources = list(new.tasks) if new.begins_as == MEAN else new.begins_as.split(",")
+        self._is_drawn = new.begins_as in (RANDOM, XAVIER)
+        for name in () if self._is_drawn else self._sources:
+            if name not in new.tasks:
+                rule = f"{RANDOM}, {XAVIER}, {MEAN}, or among the checkpoint's tasks {', '.join(new.tasks)}"
+                must_be("--embedding-from", rule, name)
+        self._drawn: dict[str, Tensor] = {}
+        self._generator = torch.Generator().manual_seed(new.seed)
+
+    def added_to(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A model's state with the rows and the head, in the new model's order."""
+        like = next(value for value in named.values() if value.is_floating_point())
+        values = {name: self._with_row(name, named[name]) for name in self.grown if name in named}
+        values |= {name: value.to(like.dtype) for name, value in self._new.head.items()}
+        values = {**named, **values}
+        result = copy.copy(named)  # with the attributes of a model's state
+        result.clear()
+        result.update((name, values[name]) for name in dict.fromkeys([*self._order, *named]) if name in values)
+        return result
+
+    def _with_row(self, name: str, table: Tensor) -> Tensor:
+        if self._is_drawn:
+            key = "vocabulary" if name.endswith(_VOCABULARY) else name
+            if key not in self._drawn:
+                self._drawn[key] = self._draw(name, table)
+            row = self._drawn[key]
+        else:
+            first = len(table) - len(self._new.tasks)
+            row = table[[first + self._new.tasks.index(source) for source in self._sources]].float().mean(0)
+        return torch.cat([table, row.to(table).unsqueeze(0)])
+
+    def _draw(self, name: str, table: Tensor) -> Tensor:
+        row = torch.empty(table.shape[1:])
+        if name.endswith(GATE):
+            return row.normal_(std=SOFTMAX_GATE_STD, generator=self._generator)
+        if self._new.begins_as == RANDOM:
+            return row.normal_(std=RANDOM_STD, generator=self._generator)
+        bound = (6 / (len(table) + 1 + table.shape[1])) ** 0.5
+        return row.uniform_(-bound, bound, generator=self._generator)
+
+
+def _moments(state: State, grown: Sequence[str], before: Parameters, after: Parameters) -> dict[str, Any] | None:
+    """The optimizer's state for the new parameters; None where it is of others, or of other shapes than theirs."""
+    saved = state["last_optimizer_state"]
+    try:
+        named, shapes = by_name(saved, before), dict(before)
+    except UserError:
+        return None
+    if not all(has_shape(named.get(name, {}), shapes[name]) for name in grown if name in shapes):
+        return None
+    larger: NamedState = {
+        name: map_tensors(named[name], shapes[name], lambda value: torch.cat([value, torch.zeros_like(value[:1])]))
+        for name in grown
+        if name in named
+    }
+    return saved_state({**named, **larger}, saved, after, flat=is_flat(saved, before))

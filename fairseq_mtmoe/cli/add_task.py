@@ -1,0 +1,141 @@
+"""`mtmoe add-task`: a checkpoint with one more task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from torch import Tensor
+
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.io.files import output_file
+
+
+@click.command("add-task")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--task", "name", required=True, metavar="NAME",
+              help="The new task: one of the table of tasks; of a translation model a language pair with --task-ids "
+              "pair, else a language.")  # fmt: skip
+@click.option("--embedding-from", "begins_as", default="mean", show_default=True, metavar="TASK[,TASK…]",
+              help="What its embedding and its gates begin as: a task's of CHECKPOINT, the mean of several, the `mean` "
+              "of all, or drawn: `random` (N(0, 0.02²)) or `xavier`.")  # fmt: skip
+@click.option("--task-table", metavar="FILE[,FILE…]", help="Tables with further tasks, among them the new one.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the new head, and of what is drawn.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+def command(
+    checkpoint: Path, out: Path, name: str, begins_as: str, task_table: str | None, seed: int, overwrite: bool
+) -> None:
+    """Write to OUT the CHECKPOINT with one more task, for a run that goes on from it.
+
+    Whatever has a row for each task gets another one: the table of task embeddings, gates of --expert-gates task. A
+    new task of a benchmark also gets a head, and a new language the token that --langs gives it, behind all others. All
+    else stays as it is: other tasks' predictions, the optimizer's state, and where the experts are.
+
+    Train on with --finetune-from-model OUT (and --glue-tasks NAME for the new task alone), or with --restore-file OUT
+    on all tasks, of which the new one is the last.
+    """
+    from fairseq_mtmoe import register
+
+    output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
+    register()
+    from fairseq_mtmoe.checkpoints import building
+    from fairseq_mtmoe.checkpoints.assemble import load_mapped
+    from fairseq_mtmoe.checkpoints.copying import save_with_experts
+    from fairseq_mtmoe.checkpoints.described import model_options, without_memory
+    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
+    from fairseq_mtmoe.checkpoints.states import is_shared_part
+
+    state = load_mapped(checkpoint)
+    with building.choosing("model", holds_all=not is_shared_part(state)):
+        building.admit(checkpoint, state)
+        options = model_options(state) or {}
+        if options.get("heads"):
+            change = _task_of_benchmark(options, name, task_table, seed)
+        elif options.get("task_names"):
+            change = _task_of_translation(state, options, name)
+        else:
+            raise UserError(f"`{checkpoint}` must be of a model that tells tasks apart, but is not.")
+        before = Described.of(without_memory(state, options))
+        after = Described.of(without_memory(state, {**options, **change.options}, change.symbols))
+    result = with_task(state, NewTask(change.tasks, begins_as, change.head, seed), before, after)
+    result["cfg"] = {**state["cfg"], "model": {**options, **change.options}}
+    result["task_state"] = {**(state.get("task_state") or {}), **change.task_state}
+    save_with_experts(result, checkpoint, out)
+    moments = "with" if "last_optimizer_state" in result else "without"
+    click.echo(f"{out}: tasks {', '.join(change.tasks)} and {name}, {moments} the optimizer's moments")
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a new task makes of a checkpoint.
+
+    Attributes:
+        tasks: those that it has.
+        options: of its model that change.
+        head: the new parameters.
+        symbols: by which its vocabulary grows.
+        task_state: settings of its task that change.
+    """
+
+    tasks: Sequence[str]
+    options: Mapping[str, Any]
+    head: Mapping[str, Tensor] = field(default_factory=dict)
+    symbols: int = 0
+    task_state: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | None, seed: int) -> _Change:
+    import json
+
+    import torch
+
+    from fairseq_mtmoe.answers import answer_of
+    from fairseq_mtmoe.backbones.bert.heads import TaskHeads, heads_from_text, heads_to_text
+    from fairseq_mtmoe.data.nlu.table import load_tables
+
+    heads = heads_from_text(options["heads"])
+    rows = load_tables([Path(path) for path in (task_table or "").split(",") if path])
+    trained = [task for task, row in rows.items() if row.sets("train")]
+    if name not in trained:
+        must_be("--task", f"a task with training data in the tables of tasks, {', '.join(trained)}", name)
+    _expect_new(name, list(heads))
+    size = answer_of(rows[name]).head
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        head = TaskHeads(json.loads(options["encoder"])["hidden_size"], {name: size}).state_dict(prefix="heads.")
+    changed = {"heads": heads_to_text({**heads, name: size}), **_with_name(options, name)}
+    return _Change(list(heads), changed, head)
+
+
+def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], name: str) -> _Change:
+    tasks, settings = options["task_names"].split(","), state.get("task_state") or {}
+    _expect_new(name, tasks)
+    langs = settings.get("langs") or []
+    if settings.get("task_ids") == "pair":
+        if not (re.fullmatch("[^-]+-[^-]+", name) and set(name.split("-")) <= set(langs)):
+            must_be("--task", f"a pair such as {tasks[0]} of the checkpoint's languages {', '.join(langs)}", name)
+        return _Change(tasks, _with_name(options, name), task_state={"lang_pairs": [*settings["lang_pairs"], name]})
+    if not re.fullmatch(r"[^-,\s]+", name):
+        must_be("--task", f"a language such as {tasks[0]}", name)
+    has_tokens = settings.get("lang_tok_style") == "multilingual" and len(settings["langtoks_specs"]) == 1
+    if not has_tokens or list(langs) != tasks:
+        raise UserError(
+            "The checkpoint's vocabulary must end in one token for each of its languages, for another language to get "
+            "one, but does not: train it with the new language in `--langs`."
+        )
+    return _Change(tasks, _with_name(options, name), symbols=1, task_state={"langs": [*langs, name]})
+
+
+def _with_name(options: Mapping[str, Any], name: str) -> dict[str, str]:
+    names = options.get("task_names")
+    return {"task_names": f"{names},{name}"} if names else {}
+
+
+def _expect_new(name: str, tasks: Sequence[str]) -> None:
+    if name in tasks:
+        must_be("--task", f"none of the checkpoint's tasks {', '.join(tasks)}", name)
