@@ -11,6 +11,7 @@ from typing import Any
 import click
 from torch import Tensor
 
+from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import output_file
 
@@ -27,6 +28,7 @@ from fairseq_mtmoe.io.files import output_file
 @click.option("--task-table", metavar="FILE[,FILE…]", help="Tables with further tasks, among them the new one.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the new head, and of what is drawn.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@quiet_fairseq()
 def command(
     checkpoint: Path, out: Path, name: str, begins_as: str, task_table: str | None, seed: int, overwrite: bool
 ) -> None:
@@ -68,6 +70,8 @@ def command(
     save_with_experts(result, checkpoint, out)
     moments = "with" if "last_optimizer_state" in result else "without"
     click.echo(f"{out}: tasks {', '.join(change.tasks)} and {name}, {moments} the optimizer's moments")
+    if change.symbols:
+        click.echo(f"Its languages are in the order --langs {','.join(change.task_state['langs'])}.")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,147 @@
+"""A task more in a checkpoint's state: its rows, its head, and all else as it was."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
+from fairseq_mtmoe.checkpoints.copying import save_with_experts
+from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
+from fairseq_mtmoe.optim.saved_state import by_name
+from tests.helpers.models import TASKS, moe_model
+from tests.helpers.states import assert_same, trained, write_in_parts
+
+GATED = {"expert_gates": "task"}
+BEFORE = Described.of(moe_model(**GATED))
+AFTER = Described.of(moe_model(**GATED, task_names=",".join([*TASKS, "dd"])))
+GATE = "decoder.layers.1.moe.gate.weight"
+
+
+def new_task(begins_as, **head):
+    return NewTask(TASKS, begins_as, head, seed=1)
+
+
+def extended(state, begins_as="bb"):
+    return with_task(state, new_task(begins_as), BEFORE, AFTER)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_row_begins_as_another_tasks_and_all_else_stays(flat):
+    state, parameters = trained(flat=flat, **GATED)
+    before = copy.deepcopy(state)
+    result = extended(state)
+    assert_same(state, before)
+    for part in ("model", "ema", "ema_fp32_params"):
+        old, new = (found["model"] if part == "model" else found["extra_state"][part] for found in (state, result))
+        assert list(new) == list(old)
+        for name, value in new.items():
+            grown = name.endswith("gate.weight")
+            right = torch.cat([old[name], old[name][1:2]]) if grown else old[name]
+            assert value.dtype == old[name].dtype and torch.equal(value, right), (part, name)
+    moments, larger = by_name(state["last_optimizer_state"], parameters), result["last_optimizer_state"]
+    assert moments[GATE]["exp_avg"].any()
+    for name, entry in by_name(larger, AFTER.parameters).items():
+        for key, value in entry.items():
+            right = moments[name][key]
+            if name.endswith("gate.weight") and torch.is_tensor(right) and right.dim():
+                right = torch.cat([right, torch.zeros_like(right[:1])])
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(right)), (name, key)
+    assert larger.get("loss_scale") == state["last_optimizer_state"].get("loss_scale")
+
+
+def test_the_new_model_loads_it_and_computes_for_other_tasks_what_it_did():
+    state, _ = trained(**GATED)
+    model = moe_model(9, **GATED, task_names=",".join([*TASKS, "dd"]))
+    model.load_state_dict(extended(state)["model"])
+    assert list(model.state_dict()) == list(AFTER.shapes)
+
+
+@pytest.mark.parametrize(
+    ("begins_as", "right"),
+    [("mean", lambda rows: rows.mean(0)), ("aa,cc", lambda rows: (rows[0] + rows[2]) / 2)],
+)
+def test_several_are_their_mean(begins_as, right):
+    state, _ = trained(**GATED)
+    torch.testing.assert_close(extended(state, begins_as)["model"][GATE][3], right(state["model"][GATE]))
+
+
+@pytest.mark.parametrize("begins_as", ["random", "xavier"])
+def test_what_is_drawn_has_its_distribution_and_is_the_same_in_averages(begins_as):
+    """Of a table of 3 + 1 rows of 600 numbers, and of gates."""
+    embeddings, gate = "task_embeddings.weight", "layers.1.moe.gate.weight"
+    tables = {embeddings: torch.ones(3, 600), gate: torch.ones(3, 10, 60)}
+    larger = {name: torch.Size([4, *table.shape[1:]]) for name, table in tables.items()}
+    before = Described({name: table.shape for name, table in tables.items()}, [])
+    state = {"model": tables, "extra_state": {"ema": dict(tables)}}
+    result = with_task(state, new_task(begins_as), before, Described(larger, []))
+    row = result["model"][embeddings][3]
+    assert torch.equal(result["extra_state"]["ema"][embeddings][3], row)
+    bound = (6 / 604) ** 0.5
+    deviation = {"random": 0.02, "xavier": bound / 3**0.5}[begins_as]
+    assert row.std() == pytest.approx(deviation, rel=0.1)
+    assert (row.abs().max() <= bound) if begins_as == "xavier" else (row.abs().max() > 2.5 * deviation)
+    assert result["model"][gate][3].std() == pytest.approx(SOFTMAX_GATE_STD, rel=0.1)
+
+
+def test_a_head_gets_its_place_and_no_moments():
+    """Behind the parameters that were there, and before what the model knows nothing of."""
+    names = ["table", "heads.a.weight"]
+    state = {
+        "model": {"table": torch.ones(3, 2), "heads.a.weight": torch.ones(2), "other": torch.ones(1)},
+        "last_optimizer_state": {
+            "state": {i: {"exp_avg": torch.ones(3, 2) if i == 0 else torch.ones(2)} for i in (0, 1)},
+            "param_groups": [{"lr": 0.5, "params": [0, 1]}],
+        },
+    }
+    before = Described({"table": torch.Size([3, 2]), "heads.a.weight": torch.Size([2])}, [])
+    shapes = {"table": torch.Size([4, 2]), "heads.a.weight": torch.Size([2]), "heads.b.weight": torch.Size([5])}
+    before, after = (Described(found, [(name, found[name]) for name in found]) for found in (before.shapes, shapes))
+    head = {"heads.b.weight": torch.arange(5.0)}
+    result = with_task(state, NewTask(TASKS, "aa", head, 1), before, after)
+    assert list(result["model"]) == [*names, "heads.b.weight", "other"]
+    assert torch.equal(result["model"]["heads.b.weight"], head["heads.b.weight"])
+    saved = result["last_optimizer_state"]
+    assert saved["param_groups"] == [{"lr": 0.5, "params": [0, 1, 2]}] and set(saved["state"]) == {0, 1}
+
+
+def test_a_checkpoint_in_parts_becomes_what_the_whole_one_becomes(tmp_path: Path):
+    state, parameters = trained(**GATED)
+    write_in_parts(tmp_path / "parts.pt", state, parameters, 2)
+    result = extended(load_shared_part(tmp_path / "parts.pt"))
+    save_with_experts(result, tmp_path / "parts.pt", tmp_path / "out.pt")
+    assert_same(whole(tmp_path / "out.pt", load_shared_part(tmp_path / "out.pt")), extended(state))
+
+
+def test_moments_of_other_shapes_are_left_out():
+    state, _ = trained(**GATED)
+    state["last_optimizer_state"]["state"][1]["exp_avg"] = torch.zeros(3)
+    for entry in state["last_optimizer_state"]["state"].values():
+        entry["exp_avg_sq_row"] = torch.zeros(2)  # as Adafactor's
+    assert "last_optimizer_state" not in extended(state)
+    state["last_optimizer_state"]["param_groups"][0]["params"].pop()
+    assert "last_optimizer_state" not in extended(state)
+
+
+@pytest.mark.parametrize("name", ["xx", "aa,xx", "mean,aa", ""])
+def test_an_unknown_task_is_named(name):
+    state, _ = trained(**GATED)
+    with pytest.raises(UserError, match=r"`--embedding-from` must be random, xavier, mean, or among .* aa, bb, cc"):
+        extended(state, name)
+
+
+def test_a_model_that_has_nothing_for_each_task_is_refused():
+    state, _ = trained()
+    same = Described.of(moe_model())
+    with pytest.raises(UserError, match="must be of a model that has something for each task"):
+        with_task(state, new_task("aa"), same, same)
+
+
+def test_weights_that_are_not_as_the_options_say_are_refused():
+    state, _ = trained(**GATED)
+    state["model"][GATE] = state["model"][GATE][:2]
+    with pytest.raises(UserError, match=rf"`{GATE}` must be as its options say, \(3, 4, 16\)"):
+        extended(state)

@@ -1,0 +1,128 @@
+"""`mtmoe add-task` writes a checkpoint with one more task, or one sentence and nothing."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, make_related_task, save_untrained
+from tests.helpers.untrained import SPARSE, make_data, save_model
+
+
+def add_task(*arguments):
+    result = CliRunner().invoke(commands, ["add-task", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Checkpoints of task-gated models: of a benchmark, of languages and of pairs; and a table with a task `mine`."""
+    register()
+    folder = tmp_path_factory.mktemp("checkpoints")
+    make_benchmark(folder, {"train": 2, "dev": 2})
+    make_encoder(folder / "encoder.pt")
+    make_related_task(folder, 2, 2)
+    save_untrained(folder, folder / "tasks.pt")
+    data = make_data(folder / "data")
+    save_model(data, folder / "languages.pt", *SPARSE)
+    save_model(data, folder / "pairs.pt", *SPARSE, "--task-ids", "pair")
+    return folder
+
+
+def test_a_task_of_a_benchmark_gets_a_gate_and_the_head_of_its_table(folder, tmp_path):
+    out = tmp_path / "out.pt"
+    more = ("--embedding-from", "wic", "--task-table", folder / "table.yaml")
+    said = add_task(folder / "tasks.pt", out, "--task", "mine", *more)
+    assert said == f"{out}: tasks cola, stsb, copa, wic and mine, without the optimizer's moments\n"
+    old, new = (file_io.load(str(path)) for path in (folder / "tasks.pt", out))
+    options = new["cfg"]["model"]
+    assert options["task_names"] == f"{TASKS},mine" and list(json.loads(options["heads"])) == [
+        *TASKS.split(","),
+        "mine",
+    ]
+    added = {key: tuple(value.shape) for key, value in new["model"].items() if key not in old["model"]}
+    assert added == {"heads.mine.weight": (2, 16), "heads.mine.bias": (2,)}
+    assert list(new["model"])[: len(old["model"])] == list(old["model"])
+    for key, value in old["model"].items():
+        assert torch.equal(new["model"][key][: len(value)] if value.dim() else new["model"][key], value)
+    gate = new["model"]["encoder.layers.1.moe.gate.weight"]
+    assert torch.equal(gate[4], gate[3])
+    assert new["task_state"] == old["task_state"]
+    again = tmp_path / "again.pt"
+    add_task(folder / "tasks.pt", again, "--task", "mine", *more)
+    assert torch.equal(file_io.load(str(again))["model"]["heads.mine.weight"], new["model"]["heads.mine.weight"])
+
+
+def test_a_language_gets_its_token_behind_the_others(folder, tmp_path):
+    said = add_task(folder / "languages.pt", tmp_path / "out.pt", "--task", "dd", "--embedding-from", "bb")
+    assert "Its languages are in the order --langs aa,bb,cc,en,dd." in said
+    old, new = (file_io.load(str(path)) for path in (folder / "languages.pt", tmp_path / "out.pt"))
+    assert new["task_state"]["langs"] == ["aa", "bb", "cc", "en", "dd"]
+    grown = {key for key, value in new["model"].items() if value.shape != old["model"][key].shape}
+    words = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight"}
+    assert grown == words | {f"{side}.layers.1.moe.gate.weight" for side in ("encoder", "decoder")}
+    for key in grown:
+        source = -3 if key in words else 1  # `bb` is the second of four languages
+        assert torch.equal(new["model"][key][-1], old["model"][key][source])
+
+
+def test_a_pair_of_known_languages_gets_a_gate(folder, tmp_path):
+    add_task(folder / "pairs.pt", tmp_path / "out.pt", "--task", "bb-en", "--embedding-from", "random")
+    old, new = (file_io.load(str(path)) for path in (folder / "pairs.pt", tmp_path / "out.pt"))
+    assert new["task_state"]["lang_pairs"] == ["en-aa", "en-bb", "en-cc", "bb-en"]
+    grown = {key for key, value in new["model"].items() if value.shape != old["model"][key].shape}
+    assert grown == {f"{side}.layers.1.moe.gate.weight" for side in ("encoder", "decoder")}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "name", "sentence"),
+    [
+        ("tasks.pt", "wic", r"`--task` must be none of the checkpoint's tasks cola, stsb, copa, wic, but is 'wic'"),
+        ("tasks.pt", "unknown", "`--task` must be a task with training data in the tables of tasks, cola, .*'unknown'"),
+        ("languages.pt", "en", "`--task` must be none of the checkpoint's tasks"),
+        ("languages.pt", "en-dd", "`--task` must be a language such as aa, but is 'en-dd'"),
+        ("pairs.pt", "en-dd", "`--task` must be a pair such as en-aa of the checkpoint's languages aa, bb, cc, en"),
+        ("pairs.pt", "dd", "`--task` must be a pair such as en-aa"),
+        ("none.pt", "rte", "none.pt` must be a checkpoint file, but there is none"),
+        (
+            "encoder.pt",
+            "rte",
+            "encoder.pt` must name the model that it is of|must be of a model that tells tasks apart",
+        ),
+    ],
+)
+def test_wrong_tasks_are_one_sentence_and_no_file(folder, tmp_path, checkpoint, name, sentence):
+    with pytest.raises(UserError, match=sentence):
+        add_task(folder / checkpoint, tmp_path / "out.pt", "--task", name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_is_overwritten_only_when_told(folder, tmp_path):
+    out = tmp_path / "out.pt"
+    out.write_text("mine")
+    arguments = (folder / "pairs.pt", out, "--task", "bb-en")
+    with pytest.raises(UserError, match="`OUT` must be a file that does not exist yet"):
+        add_task(*arguments)
+    assert out.read_text() == "mine"
+    add_task(*arguments, "--overwrite")
+    with pytest.raises(UserError, match="`OUT` must be another file than CHECKPOINT"):
+        add_task(out, out, "--task", "cc-en", "--overwrite")
+
+
+def test_a_file_is_not_trusted_with_other_models(folder, tmp_path):
+    state = torch.load(folder / "pairs.pt", weights_only=False)
+    state["cfg"]["model"]["_name"] = "wav2vec2"
+    torch.save(state, tmp_path / "evil.pt")
+    with pytest.raises(UserError, match="must be of a model that is known to execute nothing of a file"):
+        add_task(tmp_path / "evil.pt", tmp_path / "out.pt", "--task", "bb-en")
+    state["cfg"]["model"] |= {"_name": "base_moe", "encoder_layers": 10**6}
+    torch.save(state, tmp_path / "evil.pt")
+    with pytest.raises(UserError, match="must hold the weights of the model that it describes"):
+        add_task(tmp_path / "evil.pt", tmp_path / "out.pt", "--task", "bb-en")
+    assert [path.name for path in tmp_path.iterdir()] == ["evil.pt"]
