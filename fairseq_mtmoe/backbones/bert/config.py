@@ -10,12 +10,11 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from fairseq_mtmoe.backbones.sizes import MOST_BLOCKS, check_fields
 from fairseq_mtmoe.errors import UserError, must_be
 
 BERT, ROBERTA = "bert", "roberta"
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
-MOST = 1 << 24  # of any size: a file that asks for more is damaged
-MOST_BLOCKS = 1 << 10
 
 # What a folder may leave out, and what it is then.
 OPTIONAL = {
@@ -61,8 +60,7 @@ class EncoderConfig:
     has_pooler: bool = True
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            _CHECKS[field.type](field.name, getattr(self, field.name))  # type: ignore[index]
+        check_fields(self, may_be_zero=("pad_token_id",))
         for name, known in (("model_type", (BERT, ROBERTA)), ("hidden_act", tuple(ACTIVATIONS))):
             if getattr(self, name) not in known:
                 must_be(name, f"one of {', '.join(known)}", getattr(self, name))
@@ -117,29 +115,6 @@ def read_config(values: Any, has_pooler: bool) -> EncoderConfig:
         raise UserError(f"`config.json` must have `{missing[0]}`, but has none.")
     return EncoderConfig(**{name: given[name] for name in names}, has_pooler=has_pooler)
 
-
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        must_be(name, "text", value)
-
-
-def _check_size(name: str, value: object) -> None:
-    least = 0 if name == "pad_token_id" else 1
-    if type(value) is not int or not least <= value <= MOST:
-        must_be(name, f"a whole number from {least} to {MOST}", value)
-
-
-def _check_number(name: str, value: object) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-        must_be(name, "a number from 0 to 1", value)
-
-
-def _check_truth(name: str, value: object) -> None:
-    if type(value) is not bool:
-        must_be(name, "true or false", value)
-
-
-_CHECKS = {"str": _check_text, "int": _check_size, "float": _check_number, "bool": _check_truth}
 
 # The encoders of MT-TaG, §3.
 MINILM = EncoderConfig(hidden_size=384, num_hidden_layers=6, intermediate_size=1536)

@@ -1,0 +1,129 @@
+"""The sizes of a T5, under the names that they have in the `config.json` of Hugging Face's folders."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairseq_mtmoe.backbones.sizes import MOST, MOST_BLOCKS, check_fields
+from fairseq_mtmoe.errors import UserError, must_be
+
+T5 = "t5"
+RELU, GATED_GELU = "relu", "gated-gelu"  # of T5 as published, and of T5 1.1
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {RELU: F.relu, GATED_GELU: partial(F.gelu, approximate="tanh")}
+
+
+@dataclass(frozen=True)
+class T5Config:
+    """Sizes of a T5; the defaults are those of T5 base (1.0).
+
+    Attributes:
+        d_model: H.
+        d_kv: the width of a head; heads together need not be as wide as H.
+        d_ff: F.
+        num_layers, num_decoder_layers: blocks of encoder and decoder.
+        relative_attention_num_buckets: how many distances attention tells apart.
+        relative_attention_max_distance: all from here on are one.
+        feed_forward_proj: `relu`, or `gated-gelu` as in T5 1.1.
+        tie_word_embeddings: words are predicted by their embeddings, from states that are scaled by H^-0.5; T5 1.1 has
+            a matrix of its own.
+        decoder_start_token_id: what the decoder reads first.
+
+    Raises:
+        UserError: a value is none that a T5 can have.
+    """
+
+    vocab_size: int = 32128
+    d_model: int = 768
+    d_kv: int = 64
+    d_ff: int = 3072
+    num_layers: int = 12
+    num_decoder_layers: int = 12
+    num_heads: int = 12
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    dropout_rate: float = 0.1
+    layer_norm_epsilon: float = 1e-6
+    initializer_factor: float = 1.0
+    feed_forward_proj: str = RELU
+    tie_word_embeddings: bool = True
+    pad_token_id: int = 0
+    eos_token_id: int = 1
+    decoder_start_token_id: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, may_be_zero=("pad_token_id", "eos_token_id", "decoder_start_token_id"), may_be_large=("initializer_factor",))
+        if self.feed_forward_proj not in ACTIVATIONS:
+            must_be("feed_forward_proj", f"one of {', '.join(ACTIVATIONS)}", self.feed_forward_proj)
+        if self.dropout_rate >= 1:
+            must_be("dropout_rate", "from 0 to below 1", self.dropout_rate)
+        for name in ("num_layers", "num_decoder_layers"):
+            if getattr(self, name) > MOST_BLOCKS:
+                must_be(name, f"at most {MOST_BLOCKS}", getattr(self, name))
+        if self.num_heads * self.d_kv > MOST:
+            must_be("d_kv", f"such that all heads together have a width of at most {MOST}", self.d_kv)
+        buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        if buckets % 4 or distance <= buckets // 2:
+            must_be(
+                "relative_attention_num_buckets", "a multiple of 4, and less than twice the largest distance "
+                f"{distance}", buckets,
+            )  # fmt: skip
+        for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
+            if getattr(self, name) >= self.vocab_size:
+                must_be(name, f"below `vocab_size` {self.vocab_size}", getattr(self, name))
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether feed-forward layers multiply their inner values with a second map's."""
+        return self.feed_forward_proj == GATED_GELU
+
+    @property
+    def output_scale(self) -> float:
+        """What the decoder's states are multiplied with before words are predicted."""
+        return 1 / math.sqrt(self.d_model) if self.tie_word_embeddings else 1.0
+
+    def for_hugging_face(self) -> dict[str, Any]:
+        """The content of a `config.json`."""
+        return {
+            "architectures": ["T5ForConditionalGeneration"],
+            "model_type": T5,
+            "is_encoder_decoder": True,
+            **dataclasses.asdict(self),
+        }
+
+
+def read_config(values: Any) -> T5Config:
+    """The sizes in the value of a `config.json`; what it leaves out is as Hugging Face has it.
+
+    Raises:
+        UserError: it is of another kind of model, or misses a size, or has an impossible one.
+    """
+    if not isinstance(values, dict):
+        must_be("config.json", "a dictionary", values)
+    if values.get("model_type") != T5:
+        must_be("model_type", T5, values.get("model_type"))
+    fields = dataclasses.fields(T5Config)
+    optional = {field.name: field.default for field in fields[7:]}
+    blocks = values.get("num_layers")
+    given = {**optional, "num_decoder_layers": blocks, **{name: value for name, value in values.items() if value is not None}}
+    missing = [field.name for field in fields if field.name not in given]
+    if missing:
+        raise UserError(f"`config.json` must have `{missing[0]}`, but has none.")
+    return T5Config(**{field.name: given[field.name] for field in fields})
+
+
+# As published, and version 1.1.
+T5_SMALL = T5Config(d_model=512, d_ff=2048, num_layers=6, num_decoder_layers=6, num_heads=8)
+T5_BASE = T5Config()
+T5_LARGE = T5Config(d_model=1024, d_ff=4096, num_layers=24, num_decoder_layers=24, num_heads=16)
+_VERSION_1_1: dict[str, Any] = {"feed_forward_proj": GATED_GELU, "tie_word_embeddings": False}
+T5_1_1_SMALL = T5Config(d_model=512, d_ff=1024, num_layers=8, num_decoder_layers=8, num_heads=6, **_VERSION_1_1)
+T5_1_1_BASE = T5Config(d_ff=2048, **_VERSION_1_1)
+T5_1_1_LARGE = T5Config(d_model=1024, d_ff=2816, num_layers=24, num_decoder_layers=24, num_heads=16, **_VERSION_1_1)
