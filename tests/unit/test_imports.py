@@ -31,8 +31,17 @@ MAY_IMPORT = {
     "slots": {"errors", "moe", "conditioning", "checkpoints", "options"},
     "backbones": set(),
     "backbones/blocks": {"moe", "conditioning", "slots"},
+    "backbones/sizes": {"errors"},
+    "backbones/hugging_face": {"errors", "io", "checkpoints"},
     "backbones/translation": {"errors", "moe", "conditioning", "checkpoints", "slots", "options", "backbones/blocks"},
-    "backbones/bert": {"errors", "io", "moe", "conditioning", "checkpoints", "slots", "backbones/blocks"},
+    "backbones/bert": {
+        *("errors", "io", "moe", "conditioning", "checkpoints", "slots"),
+        *("backbones/blocks", "backbones/sizes", "backbones/hugging_face"),
+    },
+    "backbones/t5": {
+        *("errors", "io", "checkpoints", "slots"),
+        *("backbones/blocks", "backbones/sizes", "backbones/hugging_face", "backbones/translation"),
+    },
     "answers": {"errors", "backbones/bert", "data/nlu"},
     "sparsify": {"errors", "checkpoints", "slots", "optim"},
     "models": set(),

@@ -7,7 +7,7 @@ It is a file of `torch.save` with a checksum (`checkpoints/checksum.py`), of whi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.blocks import SlotPlans
+from fairseq_mtmoe.backbones.hugging_face import check_tensors
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 
@@ -61,7 +62,11 @@ def load(path: str | Path) -> PretrainedEncoder:
     Raises:
         UserError: the file is missing, damaged or another, or what is in it does not fit together.
     """
-    content = file_io.load(str(path))
+    return read(path, file_io.load(str(path)))
+
+
+def read(path: str | Path, content: Mapping[str, Any]) -> PretrainedEncoder:
+    """The same of a file's content; `path` is for sentences."""
     if "cfg" in content:
         raise UserError(
             f"`{path}` must be a file of `mtmoe import-hf`, but is a checkpoint, with which a run begins by "
@@ -76,26 +81,11 @@ def load(path: str | Path) -> PretrainedEncoder:
         raise UserError(f"`{path}` must be a file of `mtmoe import-hf`, but has other sizes: {error}.") from error
     if not all(name in TOKENIZER_FILES and isinstance(text, str) for name, text in tokenizer.items()):
         raise UserError(f"`{path}` must hold text of a tokenizer's files, but holds something else.")
-    check_tensors(path, config, state)
+    check_tensors(path, wanted_tensors(config), state)
     return PretrainedEncoder(config, tokenizer, state)
 
 
-def check_tensors(
-    path: str | Path, config: EncoderConfig, state: Mapping[str, Any], name_of: Callable[[str], str] = str
-) -> None:
-    """Raise the `UserError` that says which tensor `state` lacks, has in another shape, or has beyond an encoder's.
-
-    `name_of` a parameter is what the sentence calls it.
-    """
+def wanted_tensors(config: EncoderConfig) -> dict[str, Tensor]:
+    """The state of an encoder of these sizes, without values."""
     with torch.device("meta"):
-        wanted = {name: tuple(value.shape) for name, value in BertEncoder(config).state_dict().items()}
-    for name, shape in wanted.items():
-        if name not in state:
-            raise UserError(f"`{path}` must have a tensor `{name_of(name)}`, but has none.")
-        found = state[name]
-        if tuple(found.shape) != shape or found.dtype != torch.float32:
-            shown = f"{tuple(found.shape)}, {found.dtype}".replace("torch.", "")
-            raise UserError(f"`{name_of(name)}` in `{path}` must be {shape}, float32, but is {shown} instead.")
-    more = [name for name in state if name not in wanted]
-    if more:
-        raise UserError(f"`{path}` must have the tensors of its sizes alone, but has `{more[0]}`, too.")
+        return BertEncoder(config).state_dict()

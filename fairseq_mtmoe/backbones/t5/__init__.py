@@ -1,1 +1,1 @@
-"""T5: encoder and decoder with relative positions, blocks with the seams that all backbones have, Hugging Face's folders."""
+"""T5: encoder and decoder with relative positions, blocks with slots, Hugging Face's folders."""

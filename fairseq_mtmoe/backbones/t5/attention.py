@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamState, additive, split_heads
 from fairseq_mtmoe.backbones.t5.config import T5Config
+from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamState, additive, split_heads
 
 
 def buckets_of(distances: Tensor, num_buckets: int, max_distance: int, looks_ahead: bool) -> Tensor:

@@ -59,7 +59,11 @@ class T5Config:
     decoder_start_token_id: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, may_be_zero=("pad_token_id", "eos_token_id", "decoder_start_token_id"), may_be_large=("initializer_factor",))
+        check_fields(
+            self,
+            may_be_zero=("pad_token_id", "eos_token_id", "decoder_start_token_id"),
+            may_be_large=("initializer_factor",),
+        )
         if self.feed_forward_proj not in ACTIVATIONS:
             must_be("feed_forward_proj", f"one of {', '.join(ACTIVATIONS)}", self.feed_forward_proj)
         if self.dropout_rate >= 1:
@@ -112,7 +116,11 @@ def read_config(values: Any) -> T5Config:
     fields = dataclasses.fields(T5Config)
     optional = {field.name: field.default for field in fields[7:]}
     blocks = values.get("num_layers")
-    given = {**optional, "num_decoder_layers": blocks, **{name: value for name, value in values.items() if value is not None}}
+    given = {
+        **optional,
+        "num_decoder_layers": blocks,
+        **{name: value for name, value in values.items() if value is not None},
+    }
     missing = [field.name for field in fields if field.name not in given]
     if missing:
         raise UserError(f"`config.json` must have `{missing[0]}`, but has none.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.backbones.blocks import SlotPlans
 from fairseq_mtmoe.backbones.t5.config import T5Config
-from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
 
 
@@ -66,12 +64,3 @@ def shifted(answers: LongTensor, config: T5Config) -> Tensor:
     """What the decoder reads when it is to write `answers` (B, L): they begin with T5's first token."""
     first = torch.full_like(answers[:, :1], config.decoder_start_token_id)
     return torch.cat([first, answers[:, :-1]], dim=1)
-
-
-def whole_state(state: Mapping[str, Tensor], config: T5Config) -> dict[str, Tensor]:
-    """A model's state of one in which each tensor is there once."""
-    embeddings = state[OUR_EMBEDDINGS[0]]
-    whole = {**state, **dict.fromkeys(OUR_EMBEDDINGS, embeddings)}
-    if config.tie_word_embeddings or OUR_OUTPUT not in whole:
-        whole[OUR_OUTPUT] = embeddings
-    return whole

@@ -114,7 +114,7 @@ class T5Decoder(Stack, FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Scores of the next words, (B, L, V), or states (B, L, H); while a text grows, those of the last word."""
         x = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return (x if features_only else self.output_layer(x)), {}
+        return (x if features_only else self.output_layer(x)), {"attn": [None]}
 
     def extract_features(
         self,
@@ -124,6 +124,7 @@ class T5Decoder(Stack, FairseqIncrementalDecoder):
     ) -> Tensor:
         """The states from which words are predicted, (B, L, H)."""
         (beam,) = encoder_out.get("beam", [1])
+        words: Tensor = prev_output_tokens
         (source,), (source_padding,) = encoder_out["encoder_out"], encoder_out["encoder_padding_mask"]
         (task_ids,) = encoder_out["task_ids"] or [None]
         length = prev_output_tokens.shape[1]
@@ -133,12 +134,12 @@ class T5Decoder(Stack, FairseqIncrementalDecoder):
                 incremental_state[STATE] = BeamState(len(prev_output_tokens) // beam, beam)
             # The first word is T5's padding, and is read like any other.
             incremental_state[STATE].read_word(torch.ones_like(prev_output_tokens[:, -1], dtype=torch.bool))
-            prev_output_tokens, places = prev_output_tokens[:, -1:], places[-1:]
+            words, places = words[:, -1:], places[-1:]
         elif beam > 1:  # in an ensemble with a model that keeps no state
             source, source_padding = source.repeat_interleave(beam, 1), source_padding.repeat_interleave(beam, 0)
         task_ids = None if task_ids is None else task_ids.repeat_interleave(beam)
         context = BatchContext(task_ids, None)
-        x = self.dropout_module(self.embed_tokens(prev_output_tokens)).transpose(0, 1)
+        x = self.dropout_module(self.embed_tokens(words)).transpose(0, 1)
         bias = self.relative_positions(places, length).to(x.dtype)
         if incremental_state is None:
             ahead = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)

@@ -8,8 +8,10 @@ from click.testing import CliRunner
 
 from fairseq_mtmoe.backbones.bert import encoder_file
 from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
+from fairseq_mtmoe.backbones.t5 import hugging_face
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
+from tests.helpers import t5
 from tests.helpers.bert import TINY, TOKENIZER, pretrained
 
 
@@ -50,9 +52,21 @@ def test_a_folder_becomes_a_file_and_a_folder_again(folder, tmp_path):
     assert all(torch.equal(found.state[name], value) for name, value in wanted.state.items())
 
 
+def test_a_t5_becomes_a_file_and_a_folder_again(tmp_path):
+    pytest.importorskip("safetensors")
+    wanted, folder, file = t5.pretrained(), tmp_path / "folder", tmp_path / "t5.pt"
+    hugging_face.write_folder(wanted, folder)
+    said = mtmoe("import-hf", folder, file)
+    assert said == f"{file}: t5, 2 and 3 blocks of 16, 0.0 million parameters; 0 other tensors left out\n"
+    again = tmp_path / "again"
+    assert mtmoe("export-hf", file, again) == f"{again}: t5 for transformers, {len(wanted.state)} tensors\n"
+    for name in ("config.json", "model.safetensors", "spiece.model"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+
+
 def test_what_is_there_stays(folder, tmp_path):
     (tmp_path / "encoder.pt").write_text("mine")
-    with pytest.raises(UserError, match="`ENCODER` must be a file that does not exist yet, or be given with `--over"):
+    with pytest.raises(UserError, match="`OUT` must be a file that does not exist yet, or be given with `--over"):
         mtmoe("import-hf", folder, tmp_path / "encoder.pt")
     (folder / "config.json").write_text("{}")
     with pytest.raises(UserError, match="`model_type` must be bert or roberta"):
