@@ -95,6 +95,12 @@ FIELDS: dict[str, dict[str, Rule]] = {
         ),
     },
     "sparsified": {"update": _UPDATE},
+    "selection": {
+        "update": _UPDATE,
+        "trained": Rule(f"names with {_COUNT} each", _is_dictionary_of(is_count)),
+        "relative_entropy": Rule(f"names with {_AMOUNT} each", _is_dictionary_of(_is_amount)),
+        "share_of_data": Rule(_AMOUNT, _is_amount),
+    },
 }
 
 

@@ -1,7 +1,8 @@
 """The numbers behind the pictures: series over epochs or updates, read from a run log.
 
 Sampling probabilities and temperature (equations 1 and 2), who uses which expert (figures 1, 3, 4) and validation
-perplexity (figure 2) of "Tricks for Training Sparse Translation Models"; a benchmark's metrics. Nothing is drawn here.
+perplexity (figure 2) of "Tricks for Training Sparse Translation Models"; a benchmark's metrics; what uncertainty
+sampling chose. Nothing is drawn here.
 """
 
 from __future__ import annotations
@@ -62,6 +63,32 @@ class MetricSeries:
 
 
 @dataclass(frozen=True)
+class SelectionSeries:
+    """What uncertainty sampling trained on (CA-MTL, figures 5 and 8). All lists are as long as `updates`.
+
+    Attributes:
+        updates: at which a stretch of updates ends.
+        trained: of each task, the examples that the stretch was trained on.
+        entropies: of each task, the mean entropy of its candidates, in shares of the most that it can be.
+        share_of_data: that was trained on at least once since the run began.
+    """
+
+    updates: list[int] = field(default_factory=list)
+    trained: dict[str, list[int]] = field(default_factory=dict)
+    entropies: dict[str, list[float]] = field(default_factory=dict)
+    share_of_data: list[float] = field(default_factory=list)
+
+    @property
+    def shares(self) -> dict[str, list[float]]:
+        """Each task's share of what a stretch was trained on."""
+        totals = [max(1, sum(counts)) for counts in zip(*self.trained.values(), strict=True)]
+        return {
+            task: [count / total for count, total in zip(counts, totals, strict=True)]
+            for task, counts in self.trained.items()
+        }
+
+
+@dataclass(frozen=True)
 class Run:
     """What the pictures need to know of one training run. A series without a value means: nothing was logged."""
 
@@ -72,6 +99,7 @@ class Run:
     sparsified_at: int | None = None  # the update after which a dense model became sparse
     data: dict[str, float] = field(default_factory=dict)  # each task's share of the training sentences
     metrics: MetricSeries = field(default_factory=MetricSeries)
+    selection: SelectionSeries = field(default_factory=SelectionSeries)
 
     @property
     def unit(self) -> str:
@@ -95,6 +123,7 @@ def read_run(path: str | Path, name: str | None = None) -> Run:
         sparsified_at=sparsified[-1] if sparsified else None,
         data=data_shares(events),
         metrics=metric_series(events),
+        selection=selection_series(events),
     )
 
 
@@ -128,6 +157,18 @@ def sampling_series(events: Iterable[Event]) -> SamplingSeries:
             pair: [_number(probabilities.get(pair)) for probabilities in drawn]
             for pair in sorted(pairs, key=lambda pair: (-_number(pairs[pair]), pair))
         },
+    )
+
+
+def selection_series(events: Iterable[Event]) -> SelectionSeries:
+    """What was trained on by update; a task that some events do not know was trained on 0 examples there."""
+    chosen = _of_kind(events, "selection")
+    tasks = dict.fromkeys(task for event in chosen for task in event.get("trained", {}))
+    return SelectionSeries(
+        updates=[int(event["update"]) for event in chosen],
+        trained={task: [int(event.get("trained", {}).get(task, 0)) for event in chosen] for task in tasks},
+        entropies={task: [_number(event.get("relative_entropy", {}).get(task)) for event in chosen] for task in tasks},
+        share_of_data=[_number(event.get("share_of_data")) for event in chosen],
     )
 
 

@@ -1,5 +1,5 @@
-"""`mtmoe plot`: pictures of what training logged, the figures of "Tricks for Training Sparse Translation Models" and a
-benchmark's, and of the gates in a checkpoint.
+"""`mtmoe plot`: pictures of what training logged, the figures of "Tricks for Training Sparse Translation Models", a
+benchmark's and CA-MTL's, and of the gates and task embeddings in a checkpoint.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairseq_mtmoe.analysis.embeddings import TaskEmbeddingTable
 from fairseq_mtmoe.analysis.gates import TaskGates
 from fairseq_mtmoe.analysis.series import Run, read_run, run_names
 from fairseq_mtmoe.cli._runs import checkpoint_of
@@ -18,6 +19,8 @@ from fairseq_mtmoe.errors import UserError, must_be
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+EMBEDDINGS = "task_embeddings.weight"  # how the key of a model's table ends
 
 
 def names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -55,16 +58,17 @@ def command(
     RUN is the --save-dir of a run of the tasks translation_heated or glue. The pictures: sampling (probability of every
     language pair or task, and temperature, over epochs), experts (which share of a language's or a task's tokens goes
     to which expert, early and late), perplexity (of translation on the validation set, per tier), metrics (of a
-    benchmark's tasks and averages on the validation set), gates (of RUN's best or last checkpoint, if it has a gate for
-    each task: how alike these are, layer by layer).
+    benchmark's tasks and averages on the validation set), selection (of --sampling-method uncertainty: each task's
+    share of what was trained on, and its uncertainty); of RUN's best checkpoint, or else its last one, gates (if each
+    task has one: how alike these are, layer by layer) and embeddings (a map of the task embeddings).
     """
     known = read_runs(runs, labels)
     _check_choices(known, langs, layers)
     folder = out if out is not None else runs[0] / "plots" if runs[0].is_dir() else runs[0].parent / "plots"
     moments = [_whole_number(update) for update in updates]
     drawn = 0
-    gates = {run.name: found for run, path in zip(known, runs, strict=True) if (found := task_gates(path))}
-    for name, draw in _pictures(known, gates, over, langs, layers, moments).items():
+    states = checkpoints_of(known, runs)
+    for name, draw in _pictures(known, states, over, langs, layers, moments).items():
         picture = draw()
         if isinstance(picture, str):
             click.echo(f"{name}: not drawn, {picture}")
@@ -90,21 +94,36 @@ def read_runs(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[Run]:
     return [read_run(path, name) for path, name in zip(paths, labels or run_names(paths), strict=True)]
 
 
-def task_gates(run: Path) -> TaskGates | None:
-    """The gates in a run's best checkpoint, or its last; None without a checkpoint, or without a gate for each task."""
-    path = checkpoint_of(run)
-    if path is None:
-        return None
-    from fairseq_mtmoe.checkpoints.key_maps import MOE
+def checkpoints_of(runs: Sequence[Run], paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """By the runs' names, what their best checkpoints hold, or their last; without those that have none to read."""
     from fairseq_mtmoe.checkpoints.reader import peek
 
+    found = {run.name: checkpoint_of(path) for run, path in zip(runs, paths, strict=True)}
+    states = {name: peek(path) for name, path in found.items() if path is not None}
+    return {name: state for name, state in states.items() if state is not None}
+
+
+def task_gates(state: Mapping[str, Any]) -> TaskGates | None:
+    """The gates in a checkpoint; None where there is not one for each task."""
+    from fairseq_mtmoe.checkpoints.key_maps import MOE
+
     gate = f"{MOE}gate.weight"
-    state: dict[str, Any] = peek(path) or {"model": {}}
     weights = {key.removesuffix(gate): value for key, value in state["model"].items() if key.endswith(gate)}
     of_tasks = {layer: weight.float().numpy() for layer, weight in weights.items() if weight.ndim == 3}
     if not of_tasks:
         return None
-    return TaskGates(state["cfg"]["model"]["task_names"].split(","), of_tasks)
+    return TaskGates(_task_names(state), of_tasks)
+
+
+def task_embeddings(state: Mapping[str, Any]) -> TaskEmbeddingTable | None:
+    """The table of task embeddings in a checkpoint; None where there is none."""
+    key = next((key for key in state["model"] if key.endswith(EMBEDDINGS)), None)
+    return None if key is None else TaskEmbeddingTable(_task_names(state), state["model"][key].float().numpy())
+
+
+def _task_names(state: Mapping[str, Any]) -> list[str]:
+    names: list[str] = state["cfg"]["model"]["task_names"].split(",")
+    return names
 
 
 def check_drawing() -> None:
@@ -121,7 +140,7 @@ def check_drawing() -> None:
 
 def _pictures(
     runs: list[Run],
-    gates: Mapping[str, TaskGates],
+    states: Mapping[str, Mapping[str, Any]],
     over: str,
     langs: Sequence[str],
     layers: Sequence[str],
@@ -155,7 +174,16 @@ def _pictures(
     is_benchmark = any(run.metrics.sets for run in runs)
     pictures: dict[str, Callable[[], Figure | str]] = {"sampling": sampling, "experts": experts}
     pictures |= {"metrics": metrics} if is_benchmark else {"perplexity": perplexity}
-    return pictures | ({"gates": lambda: plots.gates_figure(gates)} if gates else {})
+    selecting = [run for run in runs if run.selection.updates]
+    if selecting:
+        pictures["selection"] = lambda: plots.selection_figure(selecting)
+    gates = {name: found for name, state in states.items() if (found := task_gates(state))}
+    if gates:
+        pictures["gates"] = lambda: plots.gates_figure(gates)
+    tables = {name: table for name, state in states.items() if (table := task_embeddings(state))}
+    if tables:
+        pictures["embeddings"] = lambda: plots.embeddings_figure(tables)
+    return pictures
 
 
 def _check_choices(runs: Sequence[Run], langs: Sequence[str], layers: Sequence[str]) -> None:

@@ -1,20 +1,24 @@
 """The pictures of a run, and the only place that draws: sampling over epochs, expert distribution per language over
 training (figures 1, 3, 4 of "Tricks for Training Sparse Translation Models"), validation perplexity (figure 2); a
-benchmark's metrics, how alike its tasks' gates are, and its tasks' data to a model (figure 6 of CA-MTL).
+benchmark's metrics, how alike its tasks' gates are; of CA-MTL how alike tasks look to a model (figure 6), what
+uncertainty sampling trains on (figures 5 and 8), a map of the task embeddings.
 
 Colours are Okabe and Ito's, or viridis where there are many lines: both can be told apart with any colour vision, and
 in grey by their luminance. Line styles, markers and labels beside the lines say the same a second time.
 """
 
+from fairseq_mtmoe.analysis.plots.embeddings import embeddings_figure
 from fairseq_mtmoe.analysis.plots.experts import experts_figure
 from fairseq_mtmoe.analysis.plots.gates import gates_figure
 from fairseq_mtmoe.analysis.plots.metrics import metrics_figure
 from fairseq_mtmoe.analysis.plots.perplexity import perplexity_figure
 from fairseq_mtmoe.analysis.plots.sampling import sampling_figure
+from fairseq_mtmoe.analysis.plots.selection import selection_figure
 from fairseq_mtmoe.analysis.plots.sheet import save
 from fairseq_mtmoe.analysis.plots.similarity import improvement_figure, similarity_figure
 
 __all__ = [
+    "embeddings_figure",
     "experts_figure",
     "gates_figure",
     "improvement_figure",
@@ -22,5 +26,6 @@ __all__ = [
     "perplexity_figure",
     "sampling_figure",
     "save",
+    "selection_figure",
     "similarity_figure",
 ]

@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from fairseq_mtmoe.analysis import plots
+from fairseq_mtmoe.analysis.embeddings import TaskEmbeddingTable
 from fairseq_mtmoe.analysis.gates import TaskGates
 from fairseq_mtmoe.analysis.plots import experts, perplexity, sheet
-from fairseq_mtmoe.analysis.series import ExpertSeries, MetricSeries, PerplexitySeries, Run, SamplingSeries
+from fairseq_mtmoe.analysis.series import (
+    ExpertSeries,
+    MetricSeries,
+    PerplexitySeries,
+    Run,
+    SamplingSeries,
+    SelectionSeries,
+)
 
 
 def make_run(name="run", pairs=3, epochs=4, num_experts=4, sparsified_at=None, layers=("encoder.layers.1",)):
@@ -328,3 +336,47 @@ def test_gates_of_several_runs_have_a_panel_each():
     figure = plots.gates_figure(runs)
     assert [axes.get_title() for axes in figure.axes] == ["one", "two"]
     assert [len(axes.get_xticklabels()) for axes in figure.axes] == [3, 4]
+
+
+def test_selection_shows_each_tasks_share_of_what_was_trained_on():
+    series = SelectionSeries([10, 20, 30], {"cola": [24, 16, 0], "rte": [8, 16, 0]},
+                             {"cola": [0.9, 0.5, 0.5], "rte": [0.4, 0.5, math.nan]}, [0.1, 0.2, 0.25])  # fmt: skip
+    figure = plots.selection_figure([dataclasses.replace(make_run(), selection=series)])
+    top, bottom = figure.axes
+    drawn = lines(top)
+    assert drawn["cola"] == ([10, 20, 30], [0.75, 0.5, 0.0]) and drawn["rte"] == ([10, 20, 30], [0.25, 0.5, 0.0])
+    assert lines(bottom)["cola"] == ([10, 20, 30], [0.9, 0.5, 0.5])
+    assert top.get_title("right") == "25% of the data"
+    assert [text.get_text() for text in bottom.texts] == ["cola 50%", "rte 50%"]
+
+
+def test_selections_of_several_runs_stand_side_by_side():
+    runs = [
+        dataclasses.replace(make_run(name), selection=SelectionSeries([1], {"a": [1]}, {"a": [1.0]}, [math.nan]))
+        for name in ("one", "two")
+    ]
+    figure = plots.selection_figure(runs)
+    assert [axes.get_title("left") for axes in figure.axes] == ["one", "", "two", ""]
+    assert figure.axes[0].get_title("right") == ""
+
+
+def test_the_map_is_of_the_first_two_principal_components():
+    """Beside scikit-learn's, whose axes may point the other way."""
+    from sklearn.decomposition import PCA
+
+    table_KD = np.random.default_rng(5).normal(size=(6, 9)).astype(np.float32)
+    places, shares = TaskEmbeddingTable(list("abcdef"), table_KD).plane()
+    expected = PCA(2).fit(table_KD.astype(np.float64))
+    np.testing.assert_allclose(np.abs(places), np.abs(expected.transform(table_KD)), atol=1e-6)
+    np.testing.assert_allclose(shares, expected.explained_variance_ratio_, atol=1e-6)
+    assert all(places[np.abs(places[:, axis]).argmax(), axis] > 0 for axis in range(2))
+
+
+@pytest.mark.parametrize("table_KD", [np.zeros((3, 4)), np.ones((1, 4)), np.eye(2, 4)])
+def test_few_or_equal_embeddings_have_a_map_too(table_KD):
+    table = TaskEmbeddingTable([f"t{number}" for number in range(len(table_KD))], table_KD)
+    places, shares = table.plane()
+    assert np.isfinite(places).all() and places.shape == (len(table_KD), 2) and sum(shares) <= 1 + 1e-9
+    figure = plots.embeddings_figure({"run": table})
+    figure.canvas.draw()
+    assert [text.get_text() for text in figure.axes[0].texts] == table.tasks

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import fairseq_mtmoe.analysis
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
-from fairseq_mtmoe.cli.plot import command, read_runs, task_gates
+from fairseq_mtmoe.cli.plot import checkpoints_of, command, read_runs, task_embeddings, task_gates
 from fairseq_mtmoe.errors import UserError
 
 
@@ -123,15 +123,34 @@ def test_a_benchmark_has_metrics_and_gates_in_the_place_of_perplexity(tmp_path):
         plot(run, "--tasks", "mnli")
 
 
+def states_of(run):
+    return checkpoints_of(read_runs([run]), [run])
+
+
 def test_gates_are_read_from_the_best_checkpoint_by_block(tmp_path):
     run = write_benchmark(tmp_path / "run")
-    gates = task_gates(run)
+    gates = task_gates(states_of(run)["run"])
     assert gates.tasks == ["cola", "rte"] and list(gates.weights) == ["encoder.layers.0", "encoder.layers.1"]
     best = {"cfg": {"model": {"task_names": ""}}, "model": {"encoder.layers.0.moe.gate.weight": torch.zeros(4, 8)}}
     torch.save(best, run / "checkpoint_best.pt")
-    assert task_gates(run) is None  # one gate for all
+    assert task_gates(states_of(run)["run"]) is None  # one gate for all
     (run / "checkpoint_best.pt").write_bytes(b"no checkpoint")
-    assert task_gates(run) is None
+    assert states_of(run) == {}
+
+
+def test_uncertainty_sampling_and_task_embeddings_have_pictures(tmp_path):
+    run = write_benchmark(tmp_path / "run", checkpoint=False)
+    for update in (10, 20):
+        counts = {"cola": update, "rte": 32 - update}
+        RunLog(run / FILE_NAME).write("selection", update=update, updates=10, candidates={"cola": 32, "rte": 32},
+                                      trained=counts, relative_entropy={"cola": 0.9, "rte": None}, share_of_data=0.3,
+                                      distinct=counts)  # fmt: skip
+    table = torch.randn(2, 8)
+    state = {"cfg": {"model": {"task_names": "cola,rte"}}, "model": {"encoder.task_embeddings.weight": table}}
+    torch.save(state, run / "checkpoint_last.pt")
+    assert task_embeddings(states_of(run)["run"]).tasks == ["cola", "rte"]
+    names = ("sampling", "experts", "metrics", "selection", "embeddings")
+    assert plot(run).output.splitlines() == [f"{name}: {run}/plots/{name}.png" for name in names]
 
 
 def test_without_a_checkpoint_there_are_no_gates(tmp_path):
