@@ -15,13 +15,13 @@ def study():
     import compare_glue
 
     yield compare_glue
-    for name in ("compare_glue", "compare_training"):
+    for name in ("compare_glue", "compare_training", "glue_runs"):
         sys.modules.pop(name)
 
 
 @pytest.fixture
 def plan(study):
-    return study.Plan(Path("/data/glue"), Path("/data/encoder.pt"), Path("/runs"), 1000, 100, 5e-5)
+    return study.plan_of(Path("/data/glue"), Path("/data/encoder.pt"), Path("/runs"), 1000, 100, 5e-5)
 
 
 def options_of(command):
@@ -72,7 +72,9 @@ def test_runs_have_names_of_their_own(study, plan):
 
 
 def test_commands_hold_no_folder_of_the_machine(study, plan):
+    import glue_runs
+
     for run in (*study.first_stage(plan, 1), *study.second_stage(plan, 1)):
-        words = study.portable(plan, study.command_of(plan, run))
+        words = glue_runs.portable(plan, study.command_of(plan, run))
         assert not [word for word in words if word.startswith("/")]
         assert words[1] == "GLUE_DIR"
