@@ -8,9 +8,23 @@ from fairseq_mtmoe.conditioning.attention import ConditionalAttentionBias, block
 from fairseq_mtmoe.conditioning.bottleneck import ConditionalBottleneck
 from fairseq_mtmoe.conditioning.film import FiLM
 from fairseq_mtmoe.conditioning.layer_norm import ConditionalLayerNorm, apply_norm
+from fairseq_mtmoe.conditioning.parts import (
+    ALIGNMENT,
+    ATTENTION,
+    BOTTLENECK,
+    NORM,
+    PARTS,
+    conditional_names,
+    with_new_conditions,
+)
 from fairseq_mtmoe.conditioning.task_embeddings import TaskEmbeddings, Tasks
 
 __all__ = [
+    "ALIGNMENT",
+    "ATTENTION",
+    "BOTTLENECK",
+    "NORM",
+    "PARTS",
     "ConditionalAlignment",
     "ConditionalAttentionBias",
     "ConditionalBottleneck",
@@ -20,4 +34,6 @@ __all__ = [
     "Tasks",
     "apply_norm",
     "block_width",
+    "conditional_names",
+    "with_new_conditions",
 ]

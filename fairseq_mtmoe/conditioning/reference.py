@@ -51,6 +51,8 @@ def alignment(module: ConditionalAlignment, x: Tensor, tasks: Tasks, task_ids: L
 
 def bottleneck(module: ConditionalBottleneck, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
     """§2.1.4 of a batch (B, L, H)."""
+    if isinstance(module.layer_norm, ConditionalLayerNorm):
+        x = layer_norm(module.layer_norm, x, tasks, task_ids)
     outputs = []
     for sentence_LH, task in zip(x, task_ids, strict=True):
         narrow = film(module.film, sentence_LH, tasks.shared_KD[task]) @ module.down.weight.t() + module.down.bias

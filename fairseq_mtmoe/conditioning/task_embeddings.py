@@ -32,13 +32,14 @@ class TaskEmbeddings(nn.Module):
     Args:
         num_tasks: K.
         dim: D, the size of an embedding.
+        transforms: whether anything reads the embeddings through the map; alignment alone does not.
     """
 
-    def __init__(self, num_tasks: int, dim: int) -> None:
+    def __init__(self, num_tasks: int, dim: int, transforms: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(num_tasks, dim))
-        self.transform = initialized(nn.Linear(dim, dim))
+        self.transform = initialized(nn.Linear(dim, dim)) if transforms else None
 
     def forward(self) -> Tasks:
         """For one pass of the model."""
-        return Tasks(self.weight, self.transform(self.weight))
+        return Tasks(self.weight, self.weight if self.transform is None else self.transform(self.weight))

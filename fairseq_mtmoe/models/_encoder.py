@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from fairseq.models import BaseFairseqModel
+from fairseq.models import BaseFairseqModel, register_model_architecture
 from torch import LongTensor, Tensor
 
+from fairseq_mtmoe.backbones.bert.conditional import ConditionalEncoder, Conditions
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.backbones.bert.freezing import freeze
 from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, heads_to_text
+from fairseq_mtmoe.backbones.blocks import SlotPlans
+from fairseq_mtmoe.conditioning import with_new_conditions
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.options import value_of
+from fairseq_mtmoe.options.conditional import conditional_parts, has_large_form
+from fairseq_mtmoe.options.encoder import EncoderOptions
+from fairseq_mtmoe.options.tasks import names_of_tasks
 from fairseq_mtmoe.protocols import GivesEncoder
 
 # fairseq's names of the options for an encoder's sizes.
@@ -24,6 +32,7 @@ SIZES = {
     "encoder_ffn_embed_dim": "intermediate_size",
     "encoder_attention_heads": "num_attention_heads",
 }
+HALF = "half"  # of the blocks
 
 
 class EncoderModel(BaseFairseqModel):
@@ -110,8 +119,69 @@ def encoder_config(cfg: Any) -> EncoderConfig:
     )
 
 
-def load_pretrained(encoder: BertEncoder, task: GivesEncoder) -> None:
-    """Give a new model's encoder the pretrained one's weights, if there are any."""
+def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = None) -> BertEncoder:
+    """A new model's encoder with the pretrained one's weights, if there are any.
+
+    Args:
+        cfg: with `EncoderOptions`, and perhaps `EncoderConditionalOptions`.
+        task: which has the pretrained encoder.
+        slot_plans: what stands in the slot of which block.
+
+    Raises:
+        UserError: a size is wrong, or nothing says which, or another of these options is.
+    """
+    config = encoder_config(cfg)
+    encoder = _empty_encoder(cfg, config, slot_plans)
     if task.pretrained is not None and task.pretrained.state:
         state = {name: value for name, value in task.pretrained.state.items() if not name.startswith("pooler.")}
-        encoder.load_state_dict(state)
+        encoder.load_state_dict(with_new_conditions(encoder, state))
+    freeze(encoder, frozen_blocks(cfg, config.num_hidden_layers))
+    return encoder
+
+
+def _empty_encoder(cfg: Any, config: EncoderConfig, slot_plans: SlotPlans | None) -> BertEncoder:
+    parts = conditional_parts(cfg) if hasattr(cfg, "conditional") else None
+    if not parts:
+        return BertEncoder(config, slot_plans, cfg.checkpoint_activations)
+    conditions = Conditions(parts, len(names_of_tasks(cfg)), cfg.conditional_positions, has_large_form(cfg))
+    return ConditionalEncoder(config, conditions, slot_plans, cfg.checkpoint_activations)
+
+
+def frozen_blocks(cfg: Any, num_blocks: int) -> int:
+    """How many blocks `--freeze-layers` names.
+
+    Raises:
+        UserError: the encoder has not so many.
+    """
+    given = str(value_of(cfg, EncoderOptions, "freeze_layers"))
+    if given == HALF:
+        return num_blocks // 2
+    if not given.isdecimal() or int(given) > num_blocks:
+        must_be("--freeze-layers", f"{HALF}, or a number of blocks up to the encoder's {num_blocks}", given)
+    return int(given)
+
+
+def register_sizes(model_name: str, sizes: Mapping[str, Callable[[Any], None]]) -> None:
+    """Register every `model_name_SIZE`; `model_name` itself has the sizes of the pretrained encoder."""
+    for suffix, size in sizes.items():
+        register_model_architecture(model_name, f"{model_name}_{suffix}")(size)
+
+
+def minilm(args: Any) -> None:
+    """MiniLM: 6 blocks of 384, 22M parameters."""
+    _default(args, 6, 384, 1536, 12)
+
+
+def base(args: Any) -> None:
+    """BERT's or RoBERTa's base: 12 blocks of 768; BERT's has 110M parameters."""
+    _default(args, 12, 768, 3072, 12)
+
+
+def large(args: Any) -> None:
+    """BERT's or RoBERTa's large: 24 blocks of 1024; BERT's has 345M parameters."""
+    _default(args, 24, 1024, 4096, 16)
+
+
+def _default(args: Any, layers: int, width: int, inner: int, heads: int) -> None:
+    for option, value in zip(SIZES, (layers, width, inner, heads), strict=True):
+        setattr(args, option, getattr(args, option, None) or value)

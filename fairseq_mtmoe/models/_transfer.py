@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fairseq_mtmoe.conditioning import TaskEmbeddings
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.gates import TaskGate
 
@@ -23,7 +24,7 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
     """A checkpoint's state for a model of other tasks; the state itself where they are the same.
 
     Heads of tasks that the model has not are left out; those that the checkpoint has not stay as they are, and so do
-    their gates, unless `reuse_gate` names the tasks of the checkpoint whose gates' mean all tasks begin with.
+    their embeddings and gates, unless `reuse_gate` names the tasks of the checkpoint whose gates' mean all begin with.
 
     Args:
         model: with `heads`, in the order of the task ids.
@@ -45,6 +46,8 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
     for key in gates:
         if key in state and state[key].dim() == own[key].dim():  # else it is of all tasks, and does not fit
             moved[key] = _rows(own[key], tasks, state[key], known, reuse_gate)
+    for key in _task_embeddings(model) & state.keys():
+        moved[key] = _rows(own[key], tasks, state[key], known, None)
     return moved
 
 
@@ -63,6 +66,11 @@ def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str]
 def _task_gates(model: nn.Module) -> list[str]:
     """Their keys in the model's state."""
     return [f"{path}.weight" for path, module in model.named_modules() if isinstance(module, TaskGate)]
+
+
+def _task_embeddings(model: nn.Module) -> set[str]:
+    """Their keys in the model's state."""
+    return {f"{path}.weight" for path, module in model.named_modules() if isinstance(module, TaskEmbeddings)}
 
 
 def _task(key: str) -> str:

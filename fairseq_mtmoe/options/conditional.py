@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any, FrozenSet
 
+from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.options import value_of
 from fairseq_mtmoe.options.tasks import TaskOptions, names_of_tasks
 
 NONE = "none"
-ATTENTION, NORM, ALIGNMENT, BOTTLENECK = PARTS = ("attention", "norm", "alignment", "bottleneck")
+FORMS = ("base", "large")
 
 
 @dataclass
@@ -31,6 +32,19 @@ class ConditionalOptions(TaskOptions):
     )
 
 
+@dataclass
+class EncoderConditionalOptions(ConditionalOptions):
+    """The same with what only an encoder has."""
+
+    conditional_form: str = field(
+        default="base",
+        metadata={
+            "help": "where an encoder's bottlenecks and conditional norms are: base, one bottleneck in the last block "
+            "and the upper blocks' last norms, or large, a chain of bottlenecks beside all blocks and all upper norms"
+        },
+    )
+
+
 def conditional_parts(cfg: Any) -> FrozenSet[str]:
     """The parts that `--conditional` names; none in the options of a model from before it.
 
@@ -49,3 +63,16 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
             "`--task translation_heated`, but this one gives none."
         )
     return parts
+
+
+def has_large_form(cfg: Any) -> bool:
+    """Whether `--conditional-form` is large.
+
+    Raises:
+        UserError: it is nothing known.
+    """
+    form = value_of(cfg, EncoderConditionalOptions, "conditional_form")
+    if form not in FORMS:
+        must_be("--conditional-form", " or ".join(FORMS), form)
+    large: bool = form == FORMS[1]
+    return large

@@ -20,5 +20,12 @@ class EncoderOptions:
     checkpoint_activations: bool = field(
         default=False, metadata={"help": "keep of each block only what goes in, and compute it again backward"}
     )
+    freeze_layers: str = field(
+        default="0",
+        metadata={
+            "help": "so many of the lowest blocks, or half of all, keep their pretrained weights, and with them the "
+            "embeddings; parts of --conditional train there as elsewhere"
+        },
+    )
     encoder: str = field(default="", metadata={"help": "all sizes of the encoder, in JSON; the task fills it in"})
     heads: str = field(default="", metadata={"help": "sizes of the tasks' heads; the task fills it in"})

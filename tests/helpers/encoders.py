@@ -13,6 +13,8 @@ from fairseq_mtmoe.models._encoder import note_sizes
 
 register()
 
+from fairseq_mtmoe.models.ca_mtl import CAMTLModel  # noqa: E402
+from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig  # noqa: E402
 from fairseq_mtmoe.models.mt_tag import MTDenseModel, MTSwitchModel, MTTaGModel  # noqa: E402
 from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTSwitchConfig, MTTaGConfig  # noqa: E402
 from tests.helpers.bert import TINY, tiny_encoder  # noqa: E402
@@ -45,6 +47,12 @@ def tag_model(seed: int = 1, switch: bool = False, **options: Any) -> MTTaGModel
 def dense_encoder(seed: int = 1, **options: Any) -> MTDenseModel:
     """The dense twin of `tag_model`."""
     return built(MTDenseModel, MTDenseConfig(**NO_DROPOUT, **options), seed)
+
+
+def conditional_encoder(seed: int = 1, large: bool = False, **options: Any) -> CAMTLModel:
+    """A 2-block encoder that adapts to tasks; no block is frozen unless `options` say so."""
+    given = {"conditional_form": "large" if large else "base", "freeze_layers": "0", **NO_DROPOUT, **options}
+    return built(CAMTLModel, CAMTLConfig(task_names=",".join(HEADS), **given), seed)
 
 
 def task_batch() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.dropout import dropout
 from fairseq_mtmoe.backbones.bert.packed_attention import Packing, can_pack, packed_attention
-from fairseq_mtmoe.backbones.bert.rows import Rows
+from fairseq_mtmoe.backbones.bert.rows import HIDDEN, Rows
 
 
 class SelfAttention(nn.Module):
@@ -34,23 +34,28 @@ class SelfAttention(nn.Module):
             bias: added to the scores, (L, L), (B, 1, L, L) or what broadcasts to (B, heads, L, L).
         """
         query, key, value = self.q_proj(rows.output_of(x)), self.k_proj(x), self.v_proj(x)
-        read = self._read_packed if bias is None and rows.packed and can_pack(query, key, value) else self._read
+        if bias is not None and rows.firsts_only:
+            bias = bias[..., :1, :]
+        packs = rows.packed and can_pack(query, key, value) and (bias is None or rows.pads_right)
+        read = self._read_packed if packs else self._read
         output: Tensor = self.out_proj(read(query, key, value, rows, bias))
         return output
 
     def _read_packed(self, query: Tensor, key: Tensor, value: Tensor, rows: Rows, bias: Tensor | None) -> Tensor:
-        assert bias is None
         lengths = rows.lengths()
         readers = lengths.new_ones(len(lengths)) if rows.firsts_only else lengths
         packing = Packing.of(readers, lengths, query.shape[-1], self.num_heads)
         p = self.dropout if self.training else 0.0
-        return packed_attention(query.squeeze(0), key.squeeze(0), value.squeeze(0), packing, p).unsqueeze(0)
+        if bias is not None:
+            while bias.dim() < 4:
+                bias = bias.unsqueeze(0)
+            bias = bias.expand(len(lengths), *bias.shape[1:])
+        return packed_attention(query.squeeze(0), key.squeeze(0), value.squeeze(0), packing, p, bias).unsqueeze(0)
 
     def _read(self, query: Tensor, key: Tensor, value: Tensor, rows: Rows, bias: Tensor | None) -> Tensor:
         mask = rows.attention_mask(query.dtype)
         if bias is not None:
-            bias = bias[..., :1, :] if rows.firsts_only else bias
-            mask = bias if mask is None else mask + bias
+            mask = bias if rows.padding_mask is None else bias.masked_fill(rows.padding_mask[:, None, None], HIDDEN)
         heads = self._heads(query, rows.output), self._heads(key, rows), self._heads(value, rows)
         read = attend(*heads, mask, self.dropout if self.training else 0.0)
         return rows.output.take(read.transpose(1, 2)).flatten(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import LongTensor, Tensor, nn
@@ -32,8 +32,8 @@ class Encoded(NamedTuple):
 class BertEncoder(Stack):
     """BERT's or RoBERTa's encoder with slots.
 
-    A system overrides `build_encoder_layer` to have blocks of its own, `embed` for what comes before the first, and
-    `run_blocks` for what is between them.
+    A subclass overrides `build_encoder_layer` to have blocks of its own, `context_of` for what they are told of the
+    batch, `embed` for what comes before the first, and `run_blocks` for what is between them (see `conditional.py`).
 
     Args:
         config: its sizes.
@@ -92,12 +92,16 @@ class BertEncoder(Stack):
             must_be("the length of a sentence", f"at most the encoder's {self.config.max_positions}", tokens.shape[1])
         mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask
         rows = rows_of(mask)
-        context = rows.context(task_ids)
+        context = self.context_of(rows, task_ids)
         last = rows.for_firsts() if firsts_only and computes_alone(self.layers[-1]) else rows
         x = self.run_blocks(self.embed(tokens, token_type_ids, context, rows), context, rows, last)
         hidden = last.output.spread(x)
         hidden = hidden.masked_fill(mask[:, : hidden.shape[1]].unsqueeze(-1), 0)
         return Encoded(hidden, None if self.pooler is None else torch.tanh(self.pooler(hidden[:, 0])))
+
+    def context_of(self, rows: Rows, task_ids: LongTensor | None) -> BatchContext:
+        """What the blocks may know of the batch."""
+        return rows.context(task_ids)
 
     def embed(self, tokens: LongTensor, token_type_ids: LongTensor | None, context: BatchContext, rows: Rows) -> Tensor:
         """The stream before the first block."""
@@ -111,12 +115,15 @@ class BertEncoder(Stack):
     def run_blocks(self, x: Tensor, context: BatchContext, rows: Rows, last: Rows) -> Tensor:
         """The stream after the last block, whose rows are `last`, (1, B, H) where these are `firsts_only`."""
         for block in self.layers:
-            rows = last if block is self.layers[-1] else rows
-            if self.checkpoint_activations and torch.is_grad_enabled():
-                x = checkpoint(block, x, context, rows, use_reentrant=False)
-            else:
-                x = block(x, context, rows)
+            x = self.run(block, x, context, last if block is self.layers[-1] else rows)
         return x
+
+    def run(self, part: nn.Module, *inputs: Any) -> Tensor:
+        """What a part gives, such as a block; computed again in the backward pass if the encoder is to do so."""
+        if self.checkpoint_activations and torch.is_grad_enabled():
+            return checkpoint(part, *inputs, use_reentrant=False)  # type: ignore[no-any-return]
+        output: Tensor = part(*inputs)
+        return output
 
     def _positions(self, tokens: LongTensor) -> Tensor:
         """(B, L): BERT counts places, RoBERTa tokens that are no padding."""

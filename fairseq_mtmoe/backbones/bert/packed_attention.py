@@ -33,6 +33,7 @@ class Packing:
         score_P: the element at which scores begin.
         queries_P, keys_P: how many there are.
         runs: of sentences with equally many keys: how many scores they have, and how many keys.
+        order: the sentences in the order of their scores.
     """
 
     width: int
@@ -43,6 +44,7 @@ class Packing:
     queries_P: Tensor
     keys_P: Tensor
     runs: list[tuple[int, int]]
+    order: Tensor
 
     @classmethod
     def of(cls, queries_S: Tensor, keys_S: Tensor, width: int, num_heads: int) -> Packing:
@@ -59,7 +61,7 @@ class Packing:
         lengths, first = torch.unique_consecutive(keys_P, return_inverse=True)
         sizes = torch.zeros_like(lengths).index_add(0, first, scores_P)
         runs = list(zip(sizes.tolist(), lengths.tolist(), strict=True))
-        return cls(width, head, query_P, key_P, scores_P.cumsum(0) - scores_P, queries_P, keys_P, runs)
+        return cls(width, head, query_P, key_P, scores_P.cumsum(0) - scores_P, queries_P, keys_P, runs, order)
 
     @property
     def num_scores(self) -> int:
@@ -72,6 +74,15 @@ class Packing:
         for size, keys in self.runs:
             yield scores[start : start + size].view(-1, keys)
             start += size
+
+    def sentences_of(self, scores: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Sentences with equally many queries and keys, (R,), and their scores (R, A, queries, keys)."""
+        first, num_heads = 0, self.width // self.head
+        for rows in self.rows_of(scores):
+            queries = int(self.queries_P[first * num_heads])
+            sentences = rows.view(-1, num_heads, queries, rows.shape[1])
+            yield self.order[first : first + len(sentences)], sentences
+            first += len(sentences)
 
     def queries(self, values: Tensor) -> Operand:
         """Matrices (queries, head)."""
@@ -97,7 +108,9 @@ def can_pack(*operands: Tensor) -> bool:
     )
 
 
-def packed_attention(query: Tensor, key: Tensor, value: Tensor, packing: Packing, dropout_p: float) -> Tensor:
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, packing: Packing, dropout_p: float, bias: Tensor | None = None
+) -> Tensor:
     """What each token reads, (M, H).
 
     Args:
@@ -105,20 +118,27 @@ def packed_attention(query: Tensor, key: Tensor, value: Tensor, packing: Packing
         key, value: of those that are read, (T, H).
         packing: of the batch.
         dropout_p: the probability with which a weight is dropped.
+        bias: added to the scores of the first queries and keys of each sentence, (S, 1, queries, keys) or with a
+            matrix for each head; then a sentence has as many queries as others with as many keys.
     """
-    read: Tensor = _PackedAttention.apply(query, key, value, packing, dropout_p)  # type: ignore[no-untyped-call]
+    read: Tensor = _PackedAttention.apply(query, key, value, bias, packing, dropout_p)  # type: ignore[no-untyped-call]
     return read
 
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, packing: Packing, dropout_p: float) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, packing: Packing, dropout_p: float
+    ) -> Tensor:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         weights, scale = query.new_empty(packing.num_scores), packing.head**-0.5
         sizes = (packing.queries_P, packing.keys_P, packing.heads_P())
         batched_products(
             packing.queries(query), packing.keys(key, transposed=True), packing.scores(weights), *sizes, scale
         )
+        if bias is not None:
+            for sentences, scores in packing.sentences_of(weights):
+                scores += _corner(bias, scores).index_select(0, sentences)
         for rows in packing.rows_of(weights):
             torch.softmax(rows, -1, out=rows)
         scales = dropout_scales(weights, dropout_p) if dropout_p else None
@@ -127,7 +147,7 @@ class _PackedAttention(torch.autograd.Function):
         sizes = (packing.queries_P, packing.heads_P(), packing.keys_P)
         batched_products(packing.scores(dropped), packing.keys(value), packing.queries(read), *sizes)
         ctx.save_for_backward(query, key, value, weights, scales)
-        ctx.packing = packing
+        ctx.packing, ctx.bias_shape = packing, None if bias is None else bias.shape
         return read
 
     @staticmethod
@@ -151,8 +171,19 @@ class _PackedAttention(torch.autograd.Function):
             grad_scores.mul_(scales)
         for grad_rows, rows in zip(packing.rows_of(grad_scores), packing.rows_of(weights), strict=True):
             torch.ops.aten._softmax_backward_data.out(grad_rows, rows, -1, rows.dtype, grad_input=grad_rows)
+        grad_bias = None
+        if ctx.needs_input_grad[3]:
+            grad_bias = grad_scores.new_zeros(ctx.bias_shape)
+            for sentences, grads in packing.sentences_of(grad_scores):
+                per_head = grads if len(grad_bias[0]) > 1 else grads.sum(1, keepdim=True)
+                _corner(grad_bias, grads)[sentences] = per_head
         batched_products(packing.scores(grad_scores), packing.keys(key), packing.queries(grad_query), *by_query, scale)
         batched_products(
             packing.scores(grad_scores, transposed=True), packing.queries(query), packing.keys(grad_key), *by_key, scale
         )
-        return grad_query, grad_key, grad_value, None, None
+        return grad_query, grad_key, grad_value, grad_bias, None, None
+
+
+def _corner(bias: Tensor, scores: Tensor) -> Tensor:
+    """What of each sentence's bias is added to scores (R, A, queries, keys)."""
+    return bias[:, :, : scores.shape[2], : scores.shape[3]]

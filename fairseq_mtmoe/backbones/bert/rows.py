@@ -11,6 +11,7 @@ need not be computed there: the last block's tokens are all read, but only the f
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import LongTensor, Tensor
@@ -78,6 +79,21 @@ class Rows:
         if self.padding_mask is None:
             return torch.full((self.shape[0],), self.shape[1])
         return (~self.padding_mask).sum(1)
+
+    @cached_property
+    def pads_right(self) -> bool:
+        """Whether no token comes after padding; on a CPU."""
+        mask = self.padding_mask
+        return mask is None or not bool((mask[:, :-1] & ~mask[:, 1:]).any())
+
+    def task_ids_of_sentences(self, context: BatchContext) -> LongTensor:
+        """The sentences' task ids again, (B,), of those that the stream has."""
+        assert context.task_ids is not None
+        if not self.packed:
+            return context.task_ids
+        starts = (lengths := self.lengths()).cumsum(0) - lengths
+        of_sentences: LongTensor = context.task_ids[starts.clamp_(max=len(context.task_ids) - 1)]  # type: ignore[assignment]
+        return of_sentences
 
     # ---- the last block ----
 

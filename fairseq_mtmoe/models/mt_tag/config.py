@@ -5,6 +5,7 @@ from typing import Optional
 
 from fairseq.dataclass import FairseqDataclass
 
+from fairseq_mtmoe.options.conditional import EncoderConditionalOptions
 from fairseq_mtmoe.options.encoder import EncoderOptions
 from fairseq_mtmoe.options.experts import ExpertOptions
 from fairseq_mtmoe.options.run import RunOptions
@@ -16,7 +17,7 @@ class MTDenseConfig(RunOptions, EncoderOptions, FairseqDataclass):
 
 
 @dataclass
-class MTTaGConfig(ExpertOptions, RunOptions, EncoderOptions, FairseqDataclass):
+class MTTaGConfig(EncoderConditionalOptions, ExpertOptions, RunOptions, EncoderOptions, FairseqDataclass):
     """MT-TaG's defaults: in every block four experts and a gate for each task."""
 
     num_experts: int = field(default=4, metadata={"help": "experts per block, copies of its feed-forward layer"})

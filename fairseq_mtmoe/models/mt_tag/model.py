@@ -12,12 +12,12 @@ from typing import Any
 from fairseq.models import register_model
 from torch import Tensor
 
-from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.bert.heads import heads_from_text
+from fairseq_mtmoe.conditioning import with_new_conditions
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._encoder import EncoderModel, encoder_config, load_pretrained
+from fairseq_mtmoe.models._encoder import EncoderModel, build_encoder, encoder_config, register_sizes
 from fairseq_mtmoe.models._transfer import transferred
-from fairseq_mtmoe.models.mt_tag.architectures import register_sizes
+from fairseq_mtmoe.models.mt_tag.architectures import SIZES
 from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTSwitchConfig, MTTaGConfig
 from fairseq_mtmoe.slots.plan import check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
@@ -34,9 +34,7 @@ class MTDenseModel(EncoderModel):
         Raises:
             UserError: a size is wrong, or nothing says which.
         """
-        encoder = BertEncoder(encoder_config(cfg), checkpoint_activations=cfg.checkpoint_activations)
-        load_pretrained(encoder, task)
-        return cls(encoder, heads_from_text(cfg.heads))
+        return cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
 
     def load_state_dict(  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
@@ -58,18 +56,16 @@ class MTTaGModel(SparseModel, EncoderModel):
         Raises:
             UserError: a size or an expert option is wrong.
         """
-        config = encoder_config(cfg)
+        num_blocks = encoder_config(cfg).num_hidden_layers
         check_experts(cfg)
         if cfg.reuse_gate and task.pretrained is not None and not task.begins_with_checkpoint:
             raise UserError(
                 "`--reuse-gate` must come with a checkpoint that has the gate, such as one of `--finetune-from-model`, "
                 "but there is none."
             )
-        plans = plan_experts(cfg, config.num_hidden_layers)
+        plans = plan_experts(cfg, num_blocks)
         plans = {index: replace(plan, starts_dense=True) for index, plan in plans.items()}  # to be copied below
-        encoder = BertEncoder(config, plans, cfg.checkpoint_activations)
-        load_pretrained(encoder, task)
-        model = cls(encoder, heads_from_text(cfg.heads))
+        model = cls(build_encoder(cfg, task, plans), heads_from_text(cfg.heads))
         model.remember_options(cfg)
         model.reuse_gate = cfg.reuse_gate
         if not cfg.dense_updates:
@@ -81,7 +77,8 @@ class MTTaGModel(SparseModel, EncoderModel):
     ) -> Any:
         """As fairseq's; see `transferred`."""
         self.adapt_to(state_dict)
-        return super().load_state_dict(transferred(self, state_dict, self.reuse_gate), strict)
+        state = transferred(self, with_new_conditions(self, state_dict), self.reuse_gate)
+        return super().load_state_dict(state, strict)
 
 
 @register_model("mt_switch", dataclass=MTSwitchConfig)
@@ -90,4 +87,4 @@ class MTSwitchModel(MTTaGModel):
 
 
 for name in ("mt_dense", "mt_tag", "mt_switch"):
-    register_sizes(name)
+    register_sizes(name, SIZES)

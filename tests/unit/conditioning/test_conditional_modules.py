@@ -23,6 +23,10 @@ MODULES = {
     "alignment": (lambda: ConditionalAlignment(D, H), reference.alignment),
     "layer norm": (lambda: ConditionalLayerNorm(H, D), reference.layer_norm),
     "bottleneck": (lambda: ConditionalBottleneck(D, H, begins_at_zero=False), reference.bottleneck),
+    "bottleneck with a norm": (
+        lambda: ConditionalBottleneck(D, H, begins_at_zero=False, norm=ConditionalLayerNorm(H, D)),
+        reference.bottleneck,
+    ),
 }
 
 

@@ -21,8 +21,8 @@ def inputs(*lengths, seed=1):
     return [torch.randn(sum(lengths), WIDTH, generator=generator).requires_grad_() for _ in range(3)]
 
 
-def slowly(query, key, value, readers, lengths, scales=None):
-    """One sentence and one head at a time; `scales` are those of the weights in the packed order."""
+def slowly(query, key, value, readers, lengths, scales=None, bias=None):
+    """One sentence and one head at a time; `scales` are of the packed weights, `bias` is (S, A or 1, L, L)."""
     read, tokens, readers_before, used = torch.zeros_like(query), 0, 0, 0
     order = sorted(range(len(lengths)), key=lambda sentence: lengths[sentence])
     starts = {}
@@ -33,7 +33,10 @@ def slowly(query, key, value, readers, lengths, scales=None):
         rows, reading = slice(tokens, tokens + length), slice(readers_before, readers_before + count)
         for head in range(HEADS) if length else ():
             part = slice(head * 4, head * 4 + 4)
-            weights = (query[reading, part] @ key[rows, part].T / 2).softmax(-1)
+            scores = query[reading, part] @ key[rows, part].T / 2
+            if bias is not None:
+                scores = scores + bias[sentence, head % bias.shape[1], :count, :length]
+            weights = scores.softmax(-1)
             if scales is not None:
                 start = starts[sentence] + head * count * length
                 weights = weights * scales[start : start + count * length].view(count, length)
@@ -76,29 +79,45 @@ def test_one_token_of_each_sentence_reads(lengths):
     assert_equal_with_gradients(packed_attention(query, key, value, packing, 0.0), wanted, (query, key, value))
 
 
+@pytest.mark.parametrize("lengths", [(5, 5, 5), (7, 1, 4, 7, 2), (3, 0, 6)])
+@pytest.mark.parametrize("of_heads", [1, HEADS])
+@pytest.mark.parametrize("readers", ["all", "first"])
+def test_a_bias_is_added_to_each_sentences_scores(lengths, of_heads, readers):
+    query, key, value = inputs(*lengths)
+    bias = torch.randn(len(lengths), of_heads, 8, 8, requires_grad=True)
+    counts = torch.tensor(lengths)
+    reading = counts if readers == "all" else torch.ones_like(counts)
+    query = query if readers == "all" else torch.randn(len(lengths), WIDTH).requires_grad_()
+    found = packed_attention(query, key, value, Packing.of(reading, counts, WIDTH, HEADS), 0.0, bias)
+    wanted = slowly(query, key, value, reading.tolist(), lengths, bias=bias)
+    assert_equal_with_gradients(found, wanted, (query, key, value, bias))
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (3, 1, 6, 6), (HEADS, 6, 6), None])
 @pytest.mark.parametrize("firsts_only", [False, True])
-@pytest.mark.parametrize("lengths", [(6, 6), (6, 2, 5)])
-def test_the_layer_is_the_same_in_both_forms(lengths, firsts_only, monkeypatch):
+@pytest.mark.parametrize("lengths", [(6, 6, 6), (6, 2, 5)])
+def test_the_layer_is_the_same_in_both_forms(lengths, firsts_only, shape, monkeypatch):
     torch.manual_seed(1)
     layer = SelfAttention(WIDTH, HEADS, dropout=0.0).train()
     mask = torch.arange(6) >= torch.tensor(lengths).unsqueeze(1)
+    bias = None if shape is None else torch.randn(shape, requires_grad=True)
     rows = rows_of(mask)
     rows = rows.for_firsts() if firsts_only else rows
     x = torch.randn(1, sum(lengths), WIDTH, requires_grad=True)
-    found = layer(x, rows)
+    found = layer(x, rows, bias)
     taken = []
     monkeypatch.setattr(module, "packed_attention", lambda *args: taken.append(1))
     monkeypatch.setattr(module, "can_pack", lambda *operands: False)
-    wanted = layer(x, rows)
+    wanted = layer(x, rows, bias)
     assert not taken and found.shape == ((1, len(lengths), WIDTH) if firsts_only else x.shape)
-    assert_equal_with_gradients(found, wanted, (x, *layer.parameters()))
+    assert_equal_with_gradients(found, wanted, (x, *layer.parameters(), *([] if bias is None else [bias])))
 
 
 def test_what_cannot_be_packed_is_not(monkeypatch):
     layer, x = SelfAttention(WIDTH, HEADS, 0.1), torch.randn(1, 7, WIDTH)
     rows, calls = rows_of(torch.zeros(1, 7, dtype=torch.bool)), []
     monkeypatch.setattr(module, "packed_attention", lambda *args: calls.append(1) or packed_attention(*args))
-    layer(x, rows, torch.zeros(7, 7))
+    layer(x[:, :5], rows_of(torch.tensor([[True, False, False, True, False, False, False]])), torch.zeros(7, 7))
     layer.double()(x.double(), rows)
     with torch.autocast("cpu", torch.bfloat16):
         layer.float()(x, rows)

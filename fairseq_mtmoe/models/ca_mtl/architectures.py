@@ -1,0 +1,14 @@
+"""The paper's sizes of CA-MTL, of BERT's or RoBERTa's encoders, and MiniLM's."""
+
+from typing import Any
+
+from fairseq_mtmoe.models._encoder import base, large, minilm
+
+
+def ca_mtl_large(args: Any) -> None:
+    """The large size in the large form."""
+    args.conditional_form = getattr(args, "conditional_form", None) or "large"
+    large(args)
+
+
+SIZES = {"minilm": minilm, "base": base, "large": ca_mtl_large}

@@ -1,0 +1,51 @@
+"""CA-MTL: one pretrained encoder for all tasks that adapts itself to each.
+
+Implements "Conditionally Adaptive Multi-Task Learning: Improving Transfer Learning in NLP Using Fewer Parameters & Less
+Data", §2.1; its sampling (§2.2) is `--sampling-method uncertainty`, for every model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq.models import register_model
+from torch import Tensor
+
+from fairseq_mtmoe.backbones.bert.heads import heads_from_text
+from fairseq_mtmoe.conditioning import with_new_conditions
+from fairseq_mtmoe.models._encoder import EncoderModel, build_encoder, register_sizes
+from fairseq_mtmoe.models._transfer import transferred
+from fairseq_mtmoe.models.ca_mtl.architectures import SIZES
+from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig
+from fairseq_mtmoe.options.tasks import names_of_tasks
+
+
+@register_model("ca_mtl", dataclass=CAMTLConfig)
+class CAMTLModel(EncoderModel):
+    """An encoder with conditional parts, and a head for each task.
+
+    Attributes:
+        task_names: the names behind the task ids.
+    """
+
+    task_names: list[str]
+
+    @classmethod
+    def build_model(cls, cfg: CAMTLConfig, task: Any) -> CAMTLModel:
+        """Called by fairseq.
+
+        Raises:
+            UserError: a size or an option of the conditional parts is wrong.
+        """
+        model = cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
+        model.task_names = names_of_tasks(cfg)
+        return model
+
+    def load_state_dict(  # fairseq's
+        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """As fairseq's; see `transferred`. A checkpoint without conditional parts begins with new ones."""
+        return super().load_state_dict(transferred(self, with_new_conditions(self, state_dict)), strict)
+
+
+register_sizes("ca_mtl", SIZES)
