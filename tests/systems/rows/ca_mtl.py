@@ -8,6 +8,7 @@ from torch import nn
 
 from tests.helpers.encoders import conditional_encoder, dense_encoder, tag_model, task_batch
 from tests.helpers.models import perturb
+from tests.systems.rows.mt_tag import of_dense as of_dense_with_experts
 from tests.systems.rows.mt_tag import output, task_losses
 from tests.systems.system import System
 
@@ -15,7 +16,6 @@ from tests.systems.system import System
 OPTIONS: dict[str, dict[str, Any]] = {
     "ca_mtl": dict(),
     "ca_mtl, large": dict(large=True),
-    "ca_mtl, recomputed": dict(checkpoint_activations=True),
     **{f"ca_mtl, {part} alone": dict(conditional=part) for part in ("attention", "norm", "alignment", "bottleneck")},
 }
 
@@ -47,11 +47,6 @@ def of_dense(options: dict[str, Any], dense: nn.Module) -> nn.Module:
     return model
 
 
-def beside_experts(seed: int) -> nn.Module:
-    """Conditional parts and task-gated experts in one model, which no paper tried."""
-    return tag_model(seed, conditional="attention,norm,alignment,bottleneck")
-
-
 def _narrow(model: nn.Module) -> tuple[int, int]:
     width = model.encoder.config.hidden_size
     return width, width // 3
@@ -63,16 +58,25 @@ def upper_half_and_conditions(name: str) -> bool:
     return not name.startswith(frozen) or ".attention_bias." in name
 
 
+COMMON = dict(batch=task_batch, output=output, loss=task_losses, trainable=upper_half_and_conditions)
+# What no paper tried: conditional parts and task-gated experts in one model.
+BESIDE_EXPERTS = dict(conditional="attention,norm,alignment,bottleneck")
 ROWS = [
     System(
-        name=name,
-        build=partial(conditional_encoder, **options),
-        dense_twin=partial(dense_twin, options.get("large", False)),
-        of_dense=partial(of_dense, options),
-        batch=task_batch,
-        output=output,
-        loss=task_losses,
-        trainable=upper_half_and_conditions,
-    )
-    for name, options in OPTIONS.items()
+        name="ca_mtl, beside experts",
+        build=partial(tag_model, **BESIDE_EXPERTS),
+        dense_twin=partial(dense_twin, large=False),
+        of_dense=partial(of_dense_with_experts, BESIDE_EXPERTS),
+        **COMMON,
+    ),
+    *(
+        System(
+            name=name,
+            build=partial(conditional_encoder, **options),
+            dense_twin=partial(dense_twin, options.get("large", False)),
+            of_dense=partial(of_dense, options),
+            **COMMON,
+        )
+        for name, options in OPTIONS.items()
+    ),
 ]
