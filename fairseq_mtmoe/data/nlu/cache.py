@@ -9,17 +9,21 @@ import os
 import zipfile
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fairseq_mtmoe.data.nlu.reading import read_split, source_files
+from fairseq_mtmoe.data.nlu.strings import Strings
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 from fairseq_mtmoe.io.files import replacing
 
 logger = logging.getLogger(__name__)
 
-FORM = 1  # of the files; a version that reads or tokenizes otherwise has another one
+FORM = 2  # of the files; a version that reads or tokenizes otherwise has another one
+ARRAYS = tuple(field.name for field in fields(TokenizedSplit) if field.name != "names")
+NAMES = ("names_bytes", "names_starts")
 
 
 def tokenized_split(
@@ -64,18 +68,20 @@ def _load(path: Path) -> TokenizedSplit | None:
     """What a file of the cache holds; None if there is none, or a damaged one."""
     try:
         with np.load(path, allow_pickle=False) as saved:
-            arrays = {field.name: saved[field.name] for field in fields(TokenizedSplit)}
+            arrays: dict[str, Any] = {name: saved[name] for name in ARRAYS}
+            names = Strings(*(saved[name] for name in NAMES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         logger.warning(f"{path} is damaged and made anew: {error}")
         return None
-    return TokenizedSplit(**{**arrays, "num_truncated": int(arrays["num_truncated"])})
+    return TokenizedSplit(**{**arrays, "names": names, "num_truncated": int(arrays["num_truncated"])})
 
 
 def _save(path: Path, made: TokenizedSplit) -> None:
     try:
         with replacing(path) as partial:
-            np.savez(partial, **{field.name: getattr(made, field.name) for field in fields(made)})
+            names = zip(NAMES, (made.names.bytes_B, made.names.starts_N), strict=True)
+            np.savez(partial, **{name: getattr(made, name) for name in ARRAYS}, **dict(names))
     except ValueError as error:  # a UserError: the next run tokenizes again
         logger.warning(str(error))

@@ -1,10 +1,12 @@
 """Tokenized examples as fairseq's datasets, and batches of several tasks' examples.
 
-A batch has a row for each sequence that the encoder reads: one for most examples, several for those of a ranking.
+A batch has a row for each sequence that the encoder reads: one for most examples, several for those of a ranking, whose
+examples may have different numbers of candidates.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,14 +38,18 @@ class TaskDataset(FairseqDataset):
         return len(self.split)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """`tokens` and `second` of each sequence, the example's `label` and `spans`."""
+        """`tokens` and `second` of each sequence, the example's `label` and `spans`.
+
+        The label is a number, or, of a ranking, which of its candidates are right, (C,).
+        """
         split = self.split
-        sequences = range(split.firsts_E[index], split.firsts_E[index + 1])
+        first, last = split.firsts_E[index], split.firsts_E[index + 1]
+        sequences = range(first, last)
         return {
             "id": index,
             "tokens": [split.tokens_T[split.starts_S[s] : split.starts_S[s + 1]] for s in sequences],
             "seconds": [int(split.seconds_S[s]) for s in sequences],
-            "label": float(split.labels_E[index]),
+            "label": split.rights_S[first:last] if len(split.rights_S) else split.labels_E[index],
             "spans": split.spans_EW[index],
         }
 
@@ -66,9 +72,10 @@ class TaskCollate:
         """A batch of E examples in R rows: the items in their order.
 
         `net_input` has `src_tokens` (R, L), `segments` (R, L), the type of each token, and, for each task by its name,
-        which has E_t of the examples: `rows` (E_t, C), those of its candidates, and `spans` (E_t, W, 2), the tokens of
-        the W words that they are about. `target` has each task's labels (E_t,), float64, and `candidates` (E,) says how
-        many rows each example has.
+        which has E_t of the examples: `rows` (E_t, C), those of its candidates, and -1 where an example has fewer than
+        others; and `spans` (E_t, W, 2), the tokens of the W words that they are about. `target` has each task's labels,
+        float64: (E_t,), or, of a ranking, (E_t, C): 1 for right candidates, 0 for others, NaN where there is none.
+        `candidates` (E,) says how many rows each example has.
         """
         examples = [example for _, example in items]
         tokens = [torch.from_numpy(sequence) for example in examples for sequence in example["tokens"]]
@@ -104,11 +111,21 @@ class TaskCollate:
             of_task.setdefault(self.tasks[number], []).append((start, example))
         rows, spans, target = {}, {}, {}
         for task, examples in of_task.items():
-            rows[task] = torch.tensor([[start + n for n in range(len(e["tokens"]))] for start, e in examples])
+            rows[task] = _filled_up([np.arange(start, start + len(e["tokens"])) for start, e in examples], -1).long()
             spans[task] = torch.from_numpy(np.stack([e["spans"] for _, e in examples])).long()
             # float64: what is float32 fairseq rounds to the type of `--bf16` or `--fp16`, a regression's values, too.
-            target[task] = torch.tensor([e["label"] for _, e in examples], dtype=torch.float64)
+            target[task] = _filled_up([e["label"] for _, e in examples], math.nan)
         return rows, spans, target
+
+
+def _filled_up(values: Sequence[NDArray[np.generic]], filling: float) -> Tensor:
+    """The values of each example, (E, …) float64, filled up to the longest where there are several of each."""
+    if all(np.ndim(value) == 0 for value in values):
+        return torch.from_numpy(np.array(values, dtype=np.float64))
+    filled = np.full((len(values), max(map(len, values))), filling)
+    for row, value in zip(filled, values, strict=True):
+        row[: len(value)] = value
+    return torch.from_numpy(filled)
 
 
 def _segments(lengths: list[int], seconds: list[int], width: int) -> Tensor:

@@ -20,12 +20,17 @@ class Example:
 
     Attributes:
         candidates: the texts that the encoder reads, one or two; of a ranking as many times as there are choices.
-        label: the class, counted from 0, or the choice that is right; the value of a regression; None in test data.
+        label: the class, counted from 0, or the first choice that is right; the value of a regression; None in test
+            data.
         key: by which a benchmark's submission names it.
         spans: the words that a question is about, in `candidates[0]`.
+        right: of a ranking, all choices that are right; of test data none.
+        names: of a ranking of any number of candidates, what a submission calls each of them.
     """
 
     candidates: tuple[tuple[str, ...], ...]
     label: int | float | None
     key: str
     spans: tuple[Span, ...] = ()
+    right: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()

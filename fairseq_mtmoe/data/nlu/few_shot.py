@@ -71,6 +71,8 @@ def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSpli
         seconds_S=split.seconds_S[kept_S],
         firsts_E=ends(candidates_E[kept_E]),
         labels_E=split.labels_E[kept_E],
+        rights_S=split.rights_S[kept_S] if len(split.rights_S) else split.rights_S,
+        names=split.names.chosen(np.flatnonzero(kept_S)) if len(split.names) else split.names,
         spans_EW=split.spans_EW[kept_E],
         keys_E=split.keys_E[kept_E],
     )

@@ -132,6 +132,36 @@ def _from_multirc(lines: Lines) -> Iterator[tuple[int, Record]]:
             raise lines.wrong(number, f"must be a passage with questions and answers, but lacks {error}") from error
 
 
+def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:
+    """A record for each query, in which a candidate takes the place of `@placeholder`.
+
+    Candidates are the passage's entities, each text once, where it first stands; their ends are included.
+    """
+    for number, record in _from_jsonl(lines):
+        try:
+            text = record["passage"]["text"]
+            places = sorted((entity["start"], entity["end"] + 1) for entity in record["passage"]["entities"])
+            entities = list(dict.fromkeys(text[start:end] for start, end in places))
+            for query in record["qas"]:
+                yield number, {
+                    "idx": query["idx"],
+                    "passage": text.replace("@highlight\n", "- "),
+                    "entities": entities,
+                    "queries": [query["query"].replace("@placeholder", entity) for entity in entities],
+                    **_right_entities(lines, number, query, entities),
+                }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise lines.wrong(number, f"must be a passage with entities and queries, but lacks {error}") from error
+
+
+def _right_entities(lines: Lines, number: int, query: Record, entities: list[str]) -> Record:
+    """The numbers of a query's answers among the entities, if it has answers."""
+    answers = list(dict.fromkeys(answer["text"] for answer in query.get("answers") or []))
+    if unknown := [answer for answer in answers if answer not in entities]:
+        raise lines.wrong(number, f"must have answers among the passage's entities, but has {unknown[0]!r:.80}")
+    return {"right": [entities.index(answer) for answer in answers]} if answers else {}
+
+
 def _from_wsc(lines: Lines) -> Iterator[tuple[int, Record]]:
     for number, record in _from_jsonl(lines):
         try:
@@ -173,6 +203,7 @@ _READERS: Mapping[Format, Callable[[Lines], Iterator[tuple[int, Record]]]] = {
     Format.csv: _from_csv,
     Format.jsonl: _from_jsonl,
     Format.multirc: _from_multirc,
+    Format.record: _from_record,
     Format.wsc: _from_wsc,
     Format.lines_by_label: _from_lines,
     Format.files_by_label: _from_whole_file,

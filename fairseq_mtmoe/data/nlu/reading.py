@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.formats import Lines, Record, records
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # below the data directory, in which benchmarks are unpacked
 FIELD = re.compile(r"\{(\w+)\}")
 LABEL_FIELD = "label"
+Item = TypeVar("Item")
 NO_LABEL = ("", "?", "-1")  # what some copies of a benchmark have in the place of labels that nobody knows
 
 
@@ -134,6 +136,8 @@ def _ids(path: Path, size: int) -> set[tuple[str, ...]]:
 
 def _example(lines: Lines, number: int, record: Record, row: TaskRow, labelled: bool) -> Example | None:
     """The example that a record describes; None if its label is to be ignored."""
+    if row.is_open:
+        return _open_ranking(lines, number, record, row, labelled)
     label = _label(lines, number, record, row) if labelled else None
     if labelled and label is None:
         lines.leave_out("the label says that there is none")
@@ -142,7 +146,36 @@ def _example(lines: Lines, number: int, record: Record, row: TaskRow, labelled: 
     choices = [_text(lines, number, record, row, f"{{{choice}}}") for choice in row.choices]
     candidates = tuple((*texts, choice) for choice in choices) or (tuple(texts),)
     spans = _spans(lines, number, record, row, texts)
-    return Example(candidates, label, str(record.get(row.key, "")), spans)
+    right = () if row.kind is not Kind.ranking or label is None else (int(label),)
+    return Example(candidates, label, str(record.get(row.key, "")), spans, right)
+
+
+def _open_ranking(lines: Lines, number: int, record: Record, row: TaskRow, labelled: bool) -> Example:
+    """The example of a ranking whose record lists its candidates."""
+    texts = [_text(lines, number, record, row, text) for text in row.texts]
+    choices = _list_of(lines, number, record, row.choices[0], str)
+    names = _list_of(lines, number, record, row.names, str) if row.names else choices
+    if not choices or len(names) != len(choices):
+        raise lines.wrong(number, f"must have candidates, and a name for each, but has {len(choices)} and {len(names)}")
+    right: list[int] = []
+    if labelled:
+        if record.get(row.label) is None:
+            raise _without_label(lines, number, row, f"has {', '.join(map(str, record))}")
+        right = sorted(set(_list_of(lines, number, record, row.label, int)))
+        if not right or not 0 <= right[0] <= right[-1] < len(choices):
+            raise lines.wrong(number, f"must say which of {len(choices)} candidates, from 0, are right, but says {right}")
+    candidates = tuple((*texts, choice) for choice in choices)
+    key = str(record.get(row.key, ""))
+    return Example(candidates, right[0] if right else None, key, right=tuple(right), names=tuple(names))
+
+
+def _list_of(lines: Lines, number: int, record: Record, name: str, kind: type[Item]) -> list[Item]:
+    """A field with several values of one type."""
+    found = record.get(name)
+    if not isinstance(found, list) or not all(type(item) is kind for item in found):
+        says = f"{found!r:.80}" if name in record else ", ".join(map(str, record))
+        raise lines.wrong(number, f"must have in the field {name} a list of {kind.__name__}, but has {says}")
+    return found
 
 
 def _field(lines: Lines, number: int, record: Record, name: str) -> str:

@@ -44,6 +44,7 @@ class Format(Enum):
     csv = "fields between commas, in quotes where they need them"
     jsonl = "an object in each line"
     multirc = "MultiRC's: a passage in each line, with questions, with answers"
+    record = "ReCoRD's: a passage in each line, with its entities and with queries, of which each is an example"
     wsc = "SuperGLUE's Winograd schemas: a text in each line, with two words by their number"
     lines_by_label = "a file for each label, a text in each line"
     files_by_label = "a folder for each label, a text in each file"
@@ -121,10 +122,14 @@ class TaskRow:
         description: what it asks, in a sentence.
         kind: what kind of answer it wants.
         texts: what the encoder reads, one or two: a field's name, or a text with fields in braces.
-        choices: of a ranking: fields that come after `texts`, one in each candidate.
+        choices: of a ranking: fields that come after `texts`, one in each candidate; or, where there are no labels, a
+            single field that lists any number of texts, one of each candidate.
+        names: of a ranking without labels: the field that lists what predictions call the candidates; by default the
+            texts of `choices`.
         words: of a word pair: where the two stand.
         say: for fields whose values are replaced by others: for each value the other.
-        label: the field with the label.
+        label: the field with the label; of a ranking without labels it lists the numbers of the right candidates, one
+            or more, from 0.
         labels: the labels as the files have them, in the order of the classes.
         ignore: labels of examples that are left out.
         bounds: of a regression: the least and the greatest value.
@@ -144,6 +149,7 @@ class TaskRow:
     kind: Kind = MISSING
     texts: list[str] = MISSING
     choices: list[str] = field(default_factory=list)
+    names: str = ""
     words: list[Words] = field(default_factory=list)
     say: dict[str, dict[str, str]] = field(default_factory=dict)
     label: str = "label"
@@ -162,6 +168,11 @@ class TaskRow:
     def num_outputs(self) -> int:
         """How many numbers the task's head gives for a text."""
         return 1 if self.kind in (Kind.regression, Kind.ranking) else len(self.labels)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is a ranking of any number of candidates, which have no labels in common."""
+        return self.kind is Kind.ranking and not self.labels
 
     def sets(self, split: str) -> list[str]:
         """The names of a split's sets: itself, and those that begin with its name."""
@@ -276,12 +287,16 @@ def _check(where: str, row: TaskRow) -> None:
     if row.kind is Kind.regression:
         if len(row.bounds) != 2 or row.bounds[0] >= row.bounds[1]:
             must_be(f"{where}: bounds", "the least and the greatest value of a regression", row.bounds)
-    elif len(set(row.labels)) < 2 or len(set(row.labels)) < len(row.labels):
+    elif not row.is_open and len(set(row.labels)) < 2 or len(set(row.labels)) < len(row.labels):
         must_be(f"{where}: labels", "two or more different ones", row.labels)
     if (row.kind is Kind.ranking) != bool(row.choices):
         must_be(f"{where}: choices", "fields in a ranking, and only there", row.choices)
-    if row.kind is Kind.ranking and len(row.choices) != len(row.labels):
+    if row.is_open and len(row.choices) != 1:
+        must_be(f"{where}: choices", "one field that lists the candidates, where a ranking has no labels", row.choices)
+    if row.kind is Kind.ranking and row.labels and len(row.choices) != len(row.labels):
         must_be(f"{where}: choices", f"as many as labels, {len(row.labels)}", row.choices)
+    if row.names and not row.is_open:
+        must_be(f"{where}: names", "a field of a ranking without labels, and of no other task", row.names)
     if len(row.words) != (2 if row.kind is Kind.word_pair else 0):
         must_be(f"{where}: words", "two in a word pair, and none elsewhere", len(row.words))
 

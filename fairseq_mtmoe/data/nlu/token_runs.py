@@ -56,15 +56,20 @@ class TokenRuns:
     def chosen(self, runs_P: NDArray[np.int64], lengths_P: NDArray[np.int64] | None = None) -> NDArray[np.int32]:
         """The tokens of the runs of these numbers one after the other, of each the first `lengths_P` or all."""
         lengths = self.lengths_N[runs_P] if lengths_P is None else lengths_P
-        places = np.repeat(self.starts_N[runs_P] - (np.cumsum(lengths) - lengths), lengths)
-        places += np.arange(len(places))
-        chosen_T: NDArray[np.int32] = self.tokens_T[places]
+        chosen_T: NDArray[np.int32] = self.tokens_T[places_of(self.starts_N[runs_P], lengths)]
         return chosen_T
 
 
 def ends(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each of the runs of these lengths begins, one after the other, and the last one ends, (N+1,)."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def places_of(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places of what runs of these lengths hold that begin at these places, one run after the other."""
+    places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    places += np.arange(len(places))
+    return places
 
 
 class Encode(Protocol):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.nlu.examples import Example, Span
+from fairseq_mtmoe.data.nlu.strings import Strings
 from fairseq_mtmoe.data.nlu.token_runs import TokenRuns, encoder_for, ends
 from fairseq_mtmoe.data.nlu.tokenizer_files import check_installed
 from fairseq_mtmoe.errors import UserError, first_line, must_be
@@ -37,6 +38,8 @@ class TokenizedSplit:
         seconds_S: in each sequence, the first token of type 1 (BERT's second text); its length where there is none.
         firsts_E: the first sequence of each example, and the end, (E+1,).
         labels_E: as in `Example`; NaN where there is none.
+        rights_S: of a ranking, which candidates are right, 1 or 0, and NaN where nobody knows; of others of length 0.
+        names: of a ranking of any number of candidates, what each is called, (S,); of others none.
         spans_EW: the tokens of the W words that an example is about: first, and the one after the last, (E, W, 2).
         keys_E: as in `Example`.
         num_truncated: sequences that were too long when the split was tokenized.
@@ -47,6 +50,8 @@ class TokenizedSplit:
     seconds_S: NDArray[np.int32]
     firsts_E: NDArray[np.int64]
     labels_E: NDArray[np.float64]
+    rights_S: NDArray[np.float32]
+    names: Strings
     spans_EW: NDArray[np.int32]
     keys_E: NDArray[np.str_]
     num_truncated: int
@@ -105,6 +110,8 @@ class TextTokenizer:
             seconds_S=np.concatenate([chunk.seconds_S for chunk in chunks]).astype(np.int32),
             firsts_E=ends(np.fromiter((len(e.candidates) for e in examples), dtype=np.int64)),
             labels_E=np.array(labels),
+            rights_S=_rights(examples),
+            names=Strings.of(list(chain.from_iterable(example.names for example in examples))),
             spans_EW=spans.reshape(len(examples), -1, 2),
             keys_E=np.array([example.key for example in examples]),
             num_truncated=sum(chunk.num_truncated for chunk in chunks),
@@ -162,6 +169,18 @@ class Sequences:
     seconds_S: NDArray[np.int64]
     spans: list[list[tuple[int, int]]]
     num_truncated: int
+
+
+def _rights(examples: Sequence[Example]) -> NDArray[np.float32]:
+    """See `TokenizedSplit`."""
+    if all(len(example.candidates) == 1 and not example.names for example in examples):
+        return np.empty(0, dtype=np.float32)
+    known = [0.0 if example.right else np.nan for example in examples for _ in example.candidates]
+    rights_S = np.array(known, dtype=np.float32)
+    firsts_E = ends(np.fromiter((len(example.candidates) for example in examples), dtype=np.int64))
+    for first, example in zip(firsts_E.tolist(), examples, strict=False):
+        rights_S[[first + number for number in example.right]] = 1
+    return rights_S
 
 
 def _tokens_of(span: Span, encoding: Encoding, firsts: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
