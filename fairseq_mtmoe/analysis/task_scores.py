@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -34,6 +34,7 @@ class SetScore:
         score: the task's metric over the set.
         standard_error: of it; NaN of a single example.
         data_sha256: of the files that the set is from.
+        also: the task's further metrics: score and standard error of each.
     """
 
     name: str
@@ -41,6 +42,7 @@ class SetScore:
     score: float
     standard_error: float
     data_sha256: str = ""
+    also: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,15 @@ class TaskScore:
     def standard_error(self) -> float:
         """Of this mean of independent sets."""
         return error_of_mean([one.standard_error for one in self.sets])
+
+    @property
+    def also(self) -> dict[str, tuple[float, float]]:
+        """The further metrics, likewise."""
+        sets = [one.also for one in self.sets]
+        return {
+            name: (fmean(also[name][0] for also in sets), error_of_mean([also[name][1] for also in sets]))
+            for name in sets[0]
+        }
 
     @property
     def examples(self) -> int:
@@ -127,6 +138,8 @@ def _task_fields(score: TaskScore) -> dict[str, Any]:
 def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -143,7 +156,14 @@ def from_content(content: Any) -> tuple[dict[str, Any], list[TaskScore]]:
 
 def _task_score(task: str, fields: Any) -> TaskScore:
     sets = tuple(
-        SetScore(name, int(one["examples"]), _number(one["score"]), _error(one["standard_error"]), one["data_sha256"])
+        SetScore(
+            name,
+            int(one["examples"]),
+            _number(one["score"]),
+            _error(one["standard_error"]),
+            one["data_sha256"],
+            {metric: (_number(figure), _error(error)) for metric, (figure, error) in one.get("also", {}).items()},
+        )
         for name, one in fields["sets"].items()
     )
     if not sets:
@@ -166,6 +186,8 @@ def score_table(scores: Sequence[TaskScore], published: PublishedRow | None = No
     rows = []
     for score in scores:
         rows.append([score.title, *_cells(score), *_published(published, [score.task])])
+        for name, (figure, error) in score.also.items():
+            rows.append(["", name, "", with_error(figure, error), *_published(published, [])])
         for one in score.sets if len(score.sets) > 1 else ():
             number = with_error(one.score, one.standard_error)
             rows.append([f"· {one.name}", "", f"{one.examples:,}", number, *_published(published, [])])

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from torch import Tensor
 
+from fairseq_mtmoe.answers.predicted import Predicted, Values
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.nlu.table import TaskRow
+from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
+
+Said = str | int | float
 
 
 class Answer(ABC):
@@ -41,4 +46,27 @@ class Answer(ABC):
 
     @abstractmethod
     def predictions(self, numbers: Tensor) -> Tensor:
-        """What the head predicts of each example, as it is scored and submitted, (E, …), float32."""
+        """What the head predicts of each example, as it is scored and submitted, (E, …), float32; NaN fills up."""
+
+    def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
+        """What `tasks.glue.metrics` makes a metric of, over the units that it is of: examples, or others.
+
+        A single column is what each unit reached, of which the metric is the mean; of two the first has labels and the
+        second predictions; here these.
+
+        Args:
+            metric: one of `metrics`.
+            split: the set.
+            predicted: of it.
+        """
+        return split.labels_E[predicted.examples_E], predicted.values_V
+
+    @abstractmethod
+    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
+        """Each example's answer as a file of predictions has it.
+
+        Args:
+            split: the set.
+            predicted: of it.
+            labels: what the file calls the task's classes.
+        """

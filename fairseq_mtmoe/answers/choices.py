@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.answers.answer import Answer
+from fairseq_mtmoe.answers.answer import Answer, Said
+from fairseq_mtmoe.answers.predicted import Predicted, Values
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
+from fairseq_mtmoe.data.nlu import answer_texts
 from fairseq_mtmoe.data.nlu.table import TaskRow
-
-
-class _OneOfSeveral(Answer):
-    """Labels (E,) count from 0; numbers (E, C) are one for each of them."""
-
-    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy divided by log C, so that tasks of more classes do not weigh more (MT-TaG, §3.3)."""
-        return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(numbers.shape[1])
-
-    def predictions(self, numbers: Tensor) -> Tensor:
-        """The best one's number, (E,)."""
-        return numbers.argmax(1).float()
+from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 
 
 @dataclass(frozen=True)
-class Classification(_OneOfSeveral):
-    """One of the labels; the head reads [CLS] (MT-TaG, equation 7)."""
+class Classification(Answer):
+    """One of the labels; the head reads [CLS] (MT-TaG, equation 7). Labels (E,) count from 0; numbers are (E, C).
+
+    `em` is MultiRC's exact match: the share of questions of which every answer is judged rightly.
+    """
+
+    metrics = (*Answer.metrics, "em")
 
     num_labels: int
 
@@ -42,6 +40,28 @@ class Classification(_OneOfSeveral):
         """A number for each label."""
         return HeadSize(self.num_labels)
 
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy divided by log C, so that tasks of more classes do not weigh more (MT-TaG, §3.3)."""
+        return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(numbers.shape[1])
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        """The best one's number, (E,)."""
+        return numbers.argmax(1).float()
+
+    def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
+        """See `Answer`. `em` is of questions: of examples whose keys differ in what follows the last / alone."""
+        labels_E, predictions_E = super().columns(metric, split, predicted)
+        if metric != "em":
+            return labels_E, predictions_E
+        questions_E = [key.rpartition("/")[0] or key for key in split.keys_E[predicted.examples_E].tolist()]
+        _, question_E = np.unique(questions_E, return_inverse=True)
+        wrong_Q = np.bincount(question_E, labels_E != predictions_E)
+        return ((wrong_Q == 0).astype(np.float64),)
+
+    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
+        """See `Answer`."""
+        return [labels[number] for number in predicted.values_V.astype(np.int64).tolist()]
+
 
 @dataclass(frozen=True)
 class WordPair(Classification):
@@ -54,8 +74,13 @@ class WordPair(Classification):
 
 
 @dataclass(frozen=True)
-class Ranking(_OneOfSeveral):
-    """One of the candidates, each of which is a sequence of its own."""
+class Ranking(Answer):
+    """One of the candidates, each of which is a sequence of its own.
+
+    Labels (E, C) are 1 for those that are right, 0 for others and NaN where an example has fewer; numbers are (E, C).
+    """
+
+    metrics = ("accuracy", "em", "f1")
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
@@ -66,3 +91,41 @@ class Ranking(_OneOfSeveral):
     def head(self) -> HeadSize:
         """One number for a candidate; a bias would be the same for all of them."""
         return HeadSize(1, has_bias=False)
+
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """The negative logarithm of the probability of all right candidates together, divided by log C of the example.
+
+        With one right candidate this is cross-entropy, as of labels. A candidate alone costs nothing.
+        """
+        is_none = labels.isnan()
+        logs = numbers.float().masked_fill(is_none, -math.inf).log_softmax(1)
+        right = logs.masked_fill(labels != 1, -math.inf).logsumexp(1)
+        candidates = (~is_none).sum(1).clamp(min=2)
+        return -(right / candidates.log()).sum()
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        """The best one's number, (E,)."""
+        return numbers.argmax(1).float()
+
+    def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
+        """See `Answer`: what the chosen candidates reach.
+
+        `em` and `f1` compare names, as ReCoRD's evaluation does: with the right one that is most alike.
+        """
+        chosen_E = split.firsts_E[predicted.examples_E] + predicted.values_V.astype(np.int64)
+        if metric == "accuracy" or not len(split.names):
+            return (split.rights_S[chosen_E].astype(np.float64),)
+        alike = {"em": answer_texts.exact_match, "f1": answer_texts.f1}[metric]
+        reached = []
+        for example, chosen in zip(predicted.examples_E.tolist(), chosen_E.tolist(), strict=True):
+            first, end = split.firsts_E[example : example + 2]
+            right = [split.names[first + number] for number in np.flatnonzero(split.rights_S[first:end] == 1).tolist()]
+            reached.append(answer_texts.best(alike, split.names[chosen], right))
+        return (np.array(reached),)
+
+    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
+        """See `Answer`: the candidate's name where they have some."""
+        chosen_E = predicted.values_V.astype(np.int64)
+        if not len(split.names):
+            return [labels[number] for number in chosen_E.tolist()]
+        return [split.names[number] for number in (split.firsts_E[predicted.examples_E] + chosen_E).tolist()]

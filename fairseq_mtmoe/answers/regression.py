@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.answers.answer import Answer
+from fairseq_mtmoe.answers.answer import Answer, Said
+from fairseq_mtmoe.answers.predicted import Predicted
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.nlu.table import TaskRow
+from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 
 
 @dataclass(frozen=True)
@@ -38,3 +42,7 @@ class Regression(Answer):
     def predictions(self, numbers: Tensor) -> Tensor:
         """The numbers within the bounds, (E,)."""
         return numbers.squeeze(1).float().clamp(self.low, self.high)
+
+    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
+        """See `Answer`: without digits beyond float32's."""
+        return [float(str(np.float32(value))) for value in predicted.values_V]

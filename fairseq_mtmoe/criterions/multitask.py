@@ -67,7 +67,6 @@ class MultitaskCriterion(FairseqCriterion):
         if not self.training:  # one task, whose metric is of all batches together
             (task,) = target
             logged["predictions"] = self.answers[task].predictions(outputs[task])
-            logged["labels"] = target[task]
         return loss, sample["nsentences"], logged
 
     def task_loss(self, task: str, numbers: Tensor, labels: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq import tasks, utils
-from numpy.typing import NDArray
+from torch import Tensor
 
-from fairseq_mtmoe.answers import answer_of
+from fairseq_mtmoe.answers import Predicted, answer_of, flattened
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
@@ -190,15 +190,17 @@ class Predictor:
             UserError: the model gives no finite numbers.
         """
         answer = answer_of(chosen.row)
-        predictions_E: NDArray[np.float64] = np.empty(len(examples))
+        parts: list[tuple[Tensor, Tensor]] = []
         for sample in self.batches(chosen, examples):
             numbers = self.model(**sample["net_input"])[chosen.head]
             if not numbers.isfinite().all():
                 raise UserError(f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not.")
-            predictions = answer.predictions(numbers)
-            predictions_E[sample["id"].cpu().numpy()] = predictions.cpu().numpy()
-            advance(len(predictions))
-        return written(chosen.row, chosen.submission, examples.keys_E.tolist(), predictions_E)
+            parts.append(flattened(sample["id"], answer.predictions(numbers)))
+            advance(len(numbers))
+        ids, values = (torch.cat(of_batches).cpu().numpy() for of_batches in zip(*parts, strict=True))
+        predicted = Predicted.gathered(ids, values.astype(np.float64))
+        said = answer.said(examples, predicted, chosen.submission.labels or chosen.row.labels)
+        return written(chosen.submission, examples.keys_E.tolist(), said)
 
     def batches(self, chosen: PredictedSet, examples: TokenizedSplit) -> Iterator[dict[str, Any]]:
         """The batches of a set, as the model takes them."""

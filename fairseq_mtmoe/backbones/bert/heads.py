@@ -56,14 +56,16 @@ class TaskHead(nn.Linear):
 
         Args:
             hidden: the encoder's states of R rows, (R, L, H).
-            rows: each candidate's, (E, C).
+            rows: each candidate's, (E, C); -1 where an example has fewer than others: the lowest number stands there,
+                which is finite.
             spans: of the words, from and to, (E, words, 2); with candidates there are none.
         """
-        features = [hidden[:, 0][rows.flatten()]]
+        features = [hidden[:, 0][rows.clamp(min=0).flatten()]]
         if self.num_words:
             features.append(_means(hidden[rows.squeeze(1)], spans).flatten(1))
         outputs: Tensor = super().forward(torch.cat(features, dim=1))
-        return outputs.view(len(rows), rows.shape[1] * self.out_features)
+        outputs = outputs.view(len(rows), rows.shape[1] * self.out_features)
+        return outputs if rows.shape[1] < 2 else outputs.masked_fill(rows < 0, torch.finfo(outputs.dtype).min)
 
 
 def _means(hidden: Tensor, spans: Tensor) -> Tensor:

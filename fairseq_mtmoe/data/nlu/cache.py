@@ -81,7 +81,8 @@ def _load(path: Path) -> TokenizedSplit | None:
 def _save(path: Path, made: TokenizedSplit) -> None:
     try:
         with replacing(path) as partial:
-            names = zip(NAMES, (made.names.bytes_B, made.names.starts_N), strict=True)
-            np.savez(partial, **{name: getattr(made, name) for name in ARRAYS}, **dict(names))
+            names = dict(zip(NAMES, (made.names.bytes_B, made.names.starts_N), strict=True))
+            arrays: dict[str, Any] = {name: getattr(made, name) for name in ARRAYS} | names
+            np.savez(partial, **arrays)
     except ValueError as error:  # a UserError: the next run tokenizes again
         logger.warning(str(error))

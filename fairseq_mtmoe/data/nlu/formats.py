@@ -143,13 +143,16 @@ def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:
             places = sorted((entity["start"], entity["end"] + 1) for entity in record["passage"]["entities"])
             entities = list(dict.fromkeys(text[start:end] for start, end in places))
             for query in record["qas"]:
-                yield number, {
-                    "idx": query["idx"],
-                    "passage": text.replace("@highlight\n", "- "),
-                    "entities": entities,
-                    "queries": [query["query"].replace("@placeholder", entity) for entity in entities],
-                    **_right_entities(lines, number, query, entities),
-                }
+                yield (
+                    number,
+                    {
+                        "idx": query["idx"],
+                        "passage": text.replace("@highlight\n", "- "),
+                        "entities": entities,
+                        "queries": [query["query"].replace("@placeholder", entity) for entity in entities],
+                        **_right_entities(lines, number, query, entities),
+                    },
+                )
         except (KeyError, TypeError, AttributeError) as error:
             raise lines.wrong(number, f"must be a passage with entities and queries, but lacks {error}") from error
 

@@ -163,7 +163,9 @@ def _open_ranking(lines: Lines, number: int, record: Record, row: TaskRow, label
             raise _without_label(lines, number, row, f"has {', '.join(map(str, record))}")
         right = sorted(set(_list_of(lines, number, record, row.label, int)))
         if not right or not 0 <= right[0] <= right[-1] < len(choices):
-            raise lines.wrong(number, f"must say which of {len(choices)} candidates, from 0, are right, but says {right}")
+            raise lines.wrong(
+                number, f"must say which of {len(choices)} candidates, from 0, are right, but says {right}"
+            )
     candidates = tuple((*texts, choice) for choice in choices)
     key = str(record.get(row.key, ""))
     return Example(candidates, right[0] if right else None, key, right=tuple(right), names=tuple(names))

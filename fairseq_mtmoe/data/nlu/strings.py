@@ -1,4 +1,4 @@
-"""Many short texts in two arrays, which a file of the cache holds as it does tokens; lists of them would be ten times the size."""
+"""Many short texts in two arrays, which the cache keeps as it does tokens; a list of them is ten times the size."""
 
 from __future__ import annotations
 

@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fairseq_mtmoe.data.nlu.table import Form, Kind, Submission, TaskRow
+from fairseq_mtmoe.data.nlu.table import Form, Submission, TaskRow
 
 Answer = tuple[str, str | int | float]  # an example's key, and its label as it is written
 
@@ -34,28 +31,15 @@ def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
     return {submission_of(name, row, split).file for name, row in rows.items() for split in row.splits}
 
 
-def written(row: TaskRow, submission: Submission, keys: Iterable[str], predictions_E: NDArray[np.float64]) -> str:
+def written(submission: Submission, keys: Iterable[str], said: Iterable[str | int | float]) -> str:
     """The content of a file of predictions.
 
     Args:
-        row: of the task.
         submission: how the file looks.
         keys: of the examples, in the order of their file.
-        predictions_E: of each a class, a choice or a value.
+        said: of each the answer, as `answers.Answer.said` has it.
     """
-    answers = _values(row, predictions_E) if row.kind is Kind.regression else _labels(row, submission, predictions_E)
-    return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, answers, strict=True))))
-
-
-def _values(row: TaskRow, predictions_E: NDArray[np.float64]) -> list[float]:
-    """Within the bounds of a regression, without digits beyond float32's."""
-    low, high = row.bounds
-    return [float(str(np.float32(value))) for value in np.clip(predictions_E, low, high)]
-
-
-def _labels(row: TaskRow, submission: Submission, predictions_E: NDArray[np.float64]) -> list[str | int]:
-    labels: list[str | int] = submission.labels or list(row.labels)
-    return [labels[int(number)] for number in predictions_E]
+    return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, said, strict=True))))
 
 
 def _tsv(answers: Sequence[Answer]) -> Iterable[str]:

@@ -134,7 +134,8 @@ class TaskRow:
         ignore: labels of examples that are left out.
         bounds: of a regression: the least and the greatest value.
         key: the field by which a submission names an example; by default its number.
-        metric: as in `fairseq_mtmoe.tasks.glue.metrics`.
+        metric: as in `fairseq_mtmoe.tasks.glue.metrics`; averages are of this one.
+        also: metrics that are reported beside it.
         small: it counts among the benchmark's small tasks (at most 10,000 training examples).
         skip_ragged: lines with another number of fields are left out and counted, because the authors' file has some.
         splits: for `train`, `valid`, `test`, and further sets such as `valid/mismatched`, the forms in which they are
@@ -158,6 +159,7 @@ class TaskRow:
     bounds: list[float] = field(default_factory=list)
     key: str = ""
     metric: str = "accuracy"
+    also: list[str] = field(default_factory=list)
     small: bool = False
     skip_ragged: bool = False
     splits: dict[str, Any] = field(default_factory=dict)  # lists of `Source`, which OmegaConf cannot nest so
@@ -287,7 +289,7 @@ def _check(where: str, row: TaskRow) -> None:
     if row.kind is Kind.regression:
         if len(row.bounds) != 2 or row.bounds[0] >= row.bounds[1]:
             must_be(f"{where}: bounds", "the least and the greatest value of a regression", row.bounds)
-    elif not row.is_open and len(set(row.labels)) < 2 or len(set(row.labels)) < len(row.labels):
+    elif (not row.is_open and len(set(row.labels)) < 2) or len(set(row.labels)) < len(row.labels):
         must_be(f"{where}: labels", "two or more different ones", row.labels)
     if (row.kind is Kind.ranking) != bool(row.choices):
         must_be(f"{where}: choices", "fields in a ranking, and only there", row.choices)

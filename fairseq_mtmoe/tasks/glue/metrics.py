@@ -74,32 +74,36 @@ def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) 
         must_be(f"the metric of {task}", "another than f1, which is for two labels", f"f1 of {num_labels}")
 
 
-def score(metric: str, labels: Values, predictions: Values) -> float:
+def score(metric: str, *columns: Values) -> float:
     """A metric in percent; NaN of nothing.
 
     Args:
-        metric: one of `METRICS`.
-        labels: (E,) classes, or values.
-        predictions: (E,) the same.
+        metric: one of `METRICS`, or any where there is one column.
+        columns: (U,) what each unit reached; or their labels and their predictions, classes or values.
     """
-    return 100 * float(METRICS[metric](labels, predictions)) if len(labels) else math.nan
+    return 100 * _measured(metric, columns) if len(columns[0]) else math.nan
 
 
-def standard_error(metric: str, labels: Values, predictions: Values) -> float:
-    """The standard error of `score`, in percent; NaN of fewer than two examples.
+def standard_error(metric: str, *columns: Values) -> float:
+    """The standard error of `score`, in percent; NaN of fewer than two units.
 
-    Of accuracy from the variance of a share; of other metrics the deviation over 300 sets that are drawn from the
-    examples with replacement (the bootstrap), the same ones each time.
+    Of accuracy, and of all means over units, from the variance of what these reached; of other metrics the deviation
+    over 300 sets that are drawn from the units with replacement (the bootstrap), the same ones each time.
     """
-    if len(labels) < 2:
+    if len(columns[0]) < 2:
         return math.nan
-    if metric == "accuracy":
-        share = METRICS[metric](labels, predictions)
-        return 100 * math.sqrt(share * (1 - share) / len(labels))
+    if metric == "accuracy" and len(columns) == 2:
+        columns = ((columns[0] == columns[1]).astype(np.float64),)
+    if len(columns) == 1:
+        return 100 * float(np.std(columns[0])) / math.sqrt(len(columns[0]))
     from scipy.stats import bootstrap
 
     resampled = bootstrap(
-        (labels, predictions), METRICS[metric], paired=True, vectorized=False, n_resamples=RESAMPLES,
+        columns, lambda *drawn: _measured(metric, drawn), paired=True, vectorized=False, n_resamples=RESAMPLES,
         method="percentile", random_state=np.random.default_rng(0),
     )  # fmt: skip
     return 100 * float(resampled.standard_error)
+
+
+def _measured(metric: str, columns: Sequence[Values]) -> float:
+    return float(np.mean(columns[0]) if len(columns) == 1 else METRICS[metric](*columns))

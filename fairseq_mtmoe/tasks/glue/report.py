@@ -7,6 +7,7 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,18 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, read_json
 from fairseq_mtmoe.tasks.glue.metrics import Values, score, standard_error
 
-Found = Mapping[str, tuple[Values, Values]]  # of each set its labels (E,) and predictions (E,)
+
+@dataclass(frozen=True)
+class FoundSet:
+    """What was predicted of a set.
+
+    Attributes:
+        examples: how many were predicted.
+        columns: of each of the set's metrics what it is made of; see `answers.Answer.columns`.
+    """
+
+    examples: int
+    columns: Mapping[str, tuple[Values, ...]]
 
 
 class ValidationReport:
@@ -68,7 +80,7 @@ class ValidationReport:
                 )
         check_writable(folder)
 
-    def end(self, found: Found) -> None:
+    def end(self, found: Mapping[str, FoundSet]) -> None:
         """Print the scores of the subset, and write them."""
         scores = self._scores(found)
         settings = self._settings()
@@ -97,20 +109,21 @@ class ValidationReport:
         place = {"checkpoint": args.path, "data": args.data, "subset": self._subsets[-1]}
         return {**place, **_about(args.path), "max_positions": args.max_positions}
 
-    def _scores(self, found: Found) -> list[TaskScore]:
+    def _scores(self, found: Mapping[str, FoundSet]) -> list[TaskScore]:
         """Of the tasks that have some, in the table's order."""
         scores = []
         for task, row in self._rows.items():
-            sets = [self._set_score(task, key, *values) for key, values in found.items() if _task_of(key) == task]
+            sets = [self._set_score(task, key, one) for key, one in found.items() if _task_of(key) == task]
             if sets:
                 scores.append(TaskScore(task, row.title, row.metric, row.small, tuple(sets)))
         return scores
 
-    def _set_score(self, task: str, key: str, labels: Values, predictions: Values) -> SetScore:
+    def _set_score(self, task: str, key: str, found: FoundSet) -> SetScore:
         row = self._rows[task]
-        values = (score(row.metric, labels, predictions), standard_error(row.metric, labels, predictions))
+        values = {name: (score(name, *made), standard_error(name, *made)) for name, made in found.columns.items()}
         files = source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1))
-        return SetScore(key, len(labels), *values, _digest(files))
+        also = {name: values[name] for name in row.also}
+        return SetScore(key, found.examples, *values[row.metric], _digest(files), also)
 
 
 def _task_of(key: str) -> str:

@@ -5,6 +5,7 @@ MT-TaG, §3.3: batches mix examples of several tasks, which share the encoder; e
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,7 +20,7 @@ from fairseq.tasks import register_task
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from fairseq_mtmoe.answers import Answer, answer_of
+from fairseq_mtmoe.answers import Answer, Predicted, answer_of, flattened
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
@@ -28,7 +29,7 @@ from fairseq_mtmoe.data.nlu.dataset import TaskCollate
 from fairseq_mtmoe.data.nlu.few_shot import shares_of
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.table import TaskRow, chosen_rows, load_tables
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._encoder import note_sizes
 from fairseq_mtmoe.tasks._multitask.groups import Group
@@ -37,10 +38,11 @@ from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks.glue.config import GlueConfig
 from fairseq_mtmoe.tasks.glue.encoder_source import SERIALIZED, TOKENIZER, checkpoint_of, encoder_source
-from fairseq_mtmoe.tasks.glue.metrics import Values, check_installed, check_metric, score
-from fairseq_mtmoe.tasks.glue.report import ValidationReport
+from fairseq_mtmoe.tasks.glue.metrics import check_installed, check_metric, score
+from fairseq_mtmoe.tasks.glue.report import FoundSet, ValidationReport
 
 CACHE = "mtmoe-cache"
+GATHERED = ("examples", "predictions")  # of a validation: predicted values (V,), and the example that each is of
 
 
 @register_task("glue", dataclass=GlueConfig)
@@ -55,12 +57,13 @@ class GlueTask(Multitask):
         self.rows: dict[str, TaskRow] = chosen_rows(self.table, args.glue_tasks.split(","))
         self.answers: dict[str, Answer] = {name: answer_of(row) for name, row in self.rows.items()}
         for name, row in self.rows.items():
-            check_metric(name, row.metric, self.answers[name].metrics, len(row.labels))
+            for metric in (row.metric, *row.also):
+                check_metric(name, metric, self.answers[name].metrics, len(row.labels))
         self.shares = shares_of(args.train_share, self.table)
         self.set_up_tasks(list(self.rows), args.save_dir, args.train_subset, args.update_freq)
         self.pretrained: PretrainedEncoder | None = None
         self.begins_with_checkpoint = False
-        self.evaluated: list[str] = []
+        self.evaluated: dict[str, TokenizedSplit] = {}  # the sets of the split that was loaded last
         self.report = ValidationReport(args, self.rows) if args.path else None  # in training there is no such path
 
     @classmethod
@@ -144,7 +147,7 @@ class GlueTask(Multitask):
             self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates)
         else:
             self.datasets[split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)
-            self.evaluated = loader.keys
+            self.evaluated = dict(zip(loader.keys, loader.sets, strict=True))
 
     def about_the_run(self) -> dict[str, Any]:
         """Also which share of the training examples it has; how many they are is said with its sampling."""
@@ -167,10 +170,11 @@ class GlueTask(Multitask):
             sample = {**sample, "task_ids": ids}
         return super().for_models(sample, models)
 
-    def max_positions(self) -> int:
-        """The most tokens of an example; a ranking's candidates count together."""
-        most: int = self.args.max_positions * max(max(len(row.choices), 1) for row in self.rows.values())
-        return most
+    def max_positions(self) -> None:
+        """None: no example is too long. `--max-positions` limits sequences, which were cut when they were tokenized.
+
+        A ranking has one for each candidate, of which there may be any number: for `--max-tokens` they count together.
+        """
 
     # ---- validation ----
 
@@ -180,7 +184,7 @@ class GlueTask(Multitask):
         Raises:
             UserError: the figure by which checkpoints are compared is none that a validation gives.
         """
-        figures = [f"{key}_{name}" for key in self.evaluated for name in (self._metric(key), "loss")]
+        figures = [f"{key}_{name}" for key in self.evaluated for name in (*self._metrics(key), "loss")]
         known = ["loss", *(group.name for group in self.groups()), *figures]
         if self.evaluated and self.args.best_checkpoint_metric not in known:
             rule = f"one of {', '.join(known)}"
@@ -190,7 +194,7 @@ class GlueTask(Multitask):
     @property
     def validated_tasks(self) -> list[str]:
         """The sets of the split that was loaded last."""
-        return self.evaluated
+        return list(self.evaluated)
 
     def groups(self) -> list[Group]:
         """The tasks with several sets, the small tasks if there are some, and all of them."""
@@ -201,11 +205,11 @@ class GlueTask(Multitask):
         return [*several, *of_small, Group("all", tuple(name for name in self.rows if tasks[name]))]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
-        """As fairseq's, with the predictions and labels of the batch's set in the logging output."""
+        """As fairseq's, with the predictions of the batch's set in the logging output, and the examples they are of."""
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if sample:
-            for name in ("predictions", "labels"):
-                logging_output[f"_{sample['task']}_{name}"] = logging_output.pop(name)
+            values = flattened(sample["id"], logging_output.pop("predictions"))
+            logging_output |= {f"_{sample['task']}_{name}": value for name, value in zip(GATHERED, values, strict=True)}
         return loss, sample_size, logging_output
 
     @staticmethod
@@ -218,11 +222,12 @@ class GlueTask(Multitask):
         if not any(name.endswith("_predictions") for log in logging_outputs for name in log):
             return
         for key in self.evaluated:
-            for name in ("predictions", "labels"):
+            for name in GATHERED:
                 values = _gathered(logging_outputs, key, name)
                 if len(values):
                     metrics.log_concat_tensor(f"_{key}_{name}", values)
-            metrics.log_derived(f"{key}_{self._metric(key)}", partial(self._set_score, key=key), 1000)
+            for metric in self._metrics(key):
+                metrics.log_derived(f"{key}_{metric}", partial(self._set_score, key=key, metric=metric), 1000)
         for group in self.groups():
             metrics.log_derived(group.name, partial(self._group_score, group=group), 1001)
 
@@ -230,38 +235,48 @@ class GlueTask(Multitask):
         """As fairseq's; when a checkpoint is validated, the first process prints and writes its scores."""
         super().reduce_metrics(logging_outputs, criterion)
         if self.report is not None and is_first_process():
-            values = {key: _labels_and_predictions(logging_outputs, key) for key in self.evaluated}
-            self.report.end({key: pair for key, pair in values.items() if len(pair[0])})
+            values = {key: [_gathered(logging_outputs, key, name) for name in GATHERED] for key in self.evaluated}
+            self.report.end({key: self._found(key, *both) for key, both in values.items() if len(both[0])})
 
-    def _metric(self, key: str) -> str:
-        return self.rows[key.partition("/")[0]].metric
+    def _metrics(self, key: str) -> list[str]:
+        """Those of a set, first the one that averages are of."""
+        row = self.rows[key.partition("/")[0]]
+        return [row.metric, *row.also]
 
-    def _set_score(self, meters: Mapping[str, Any], key: str) -> float:
-        values = (meters.get(f"_{key}_{name}") for name in ("labels", "predictions"))
-        labels, predictions = (np.empty(0) if value is None else value.tensor.double().numpy() for value in values)
-        return round(score(self._metric(key), labels, predictions), 2)
+    def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
+        """What each metric of a set is made of."""
+        answer = self.answers[key.partition("/")[0]]
+        predicted = Predicted.gathered(examples.numpy(), predictions.double().numpy())
+        columns = {name: answer.columns(name, self.evaluated[key], predicted) for name in self._metrics(key)}
+        return FoundSet(len(predicted), columns)
+
+    def _set_scores(self, meters: Mapping[str, Any], key: str) -> dict[str, float]:
+        """The metrics of a set, rounded; NaN where nothing was predicted."""
+        values = [meters.get(f"_{key}_{name}") for name in GATHERED]
+        if any(value is None for value in values):
+            return dict.fromkeys(self._metrics(key), math.nan)
+        found = self._found(key, *(value.tensor for value in values if value is not None))
+        return {name: round(score(name, *columns), 2) for name, columns in found.columns.items()}
+
+    def _set_score(self, meters: Mapping[str, Any], key: str, metric: str) -> float:
+        return self._set_scores(meters, key)[metric]
 
     def _group_score(self, meters: Mapping[str, Any], group: Group) -> float:
         """The mean over tasks, of which one with several sets counts once."""
         sets = [[key for key in self.evaluated if task in (key, key.partition("/")[0])] for task in group.tasks]
-        return round(float(np.mean([np.mean([self._set_score(meters, key) for key in keys]) for keys in sets])), 2)
+        scores = [[self._set_score(meters, key, self._metrics(key)[0]) for key in keys] for keys in sets]
+        return round(float(np.mean([np.mean(of_task) for of_task in scores])), 2)
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
         """The loss of a set and its metric, a group's mean, or the loss of everything."""
         if name is None:
             return {"loss": float(meters["loss"].avg)}
         if name in self.evaluated:
-            return {"loss": float(meters[f"{name}_loss"].avg), self._metric(name): self._set_score(meters, name)}
+            return {"loss": float(meters[f"{name}_loss"].avg), **self._set_scores(meters, name)}
         return {"mean": self._group_score(meters, next(group for group in self.groups() if group.name == name))}
 
 
-def _labels_and_predictions(logging_outputs: Sequence[Mapping[str, Any]], key: str) -> tuple[Values, Values]:
-    """Of a set, (E,) each, as the metrics take them."""
-    labels, predictions = (_gathered(logging_outputs, key, name) for name in ("labels", "predictions"))
-    return labels.double().numpy(), predictions.double().numpy()
-
-
 def _gathered(logging_outputs: Sequence[Mapping[str, Any]], key: str, name: str) -> Tensor:
-    """The `labels` or `predictions` of a set, of all batches and processes, (E,)."""
+    """One of `GATHERED` of a set, of all batches and processes."""
     parts = [log[f"_{key}_{name}"].cpu() for log in logging_outputs if f"_{key}_{name}" in log]
     return torch.cat(parts) if parts else torch.empty(0)

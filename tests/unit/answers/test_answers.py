@@ -1,11 +1,17 @@
 """Kinds of answers: what the rows of the table make of them."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.answers import Ranking, Regression, answer_of
+from fairseq_mtmoe.answers import Predicted, Ranking, Regression, answer_of
 from fairseq_mtmoe.backbones.bert.heads import heads_to_text
+from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from tests.helpers.benchmark import serialized_tokenizer
 
 OLD_HEADS = (  # in checkpoints of 0.1.5
     '{"mnli": {"num_outputs": 3, "num_words": 0, "has_bias": true}, '
@@ -18,7 +24,7 @@ OLD_HEADS = (  # in checkpoints of 0.1.5
 def test_every_kind_has_a_class():
     rows = load_tables()
     assert {row.kind for row in rows.values()} == set(Kind)
-    assert all(row.metric in answer_of(row).metrics for row in rows.values())
+    assert all({row.metric, *row.also} <= set(answer_of(row).metrics) for row in rows.values())
 
 
 def test_heads_are_those_of_old_checkpoints():
@@ -35,5 +41,61 @@ def test_a_regression_stays_within_its_bounds():
 
 @pytest.mark.parametrize("candidates", [2, 5])
 def test_a_guess_among_any_number_costs_1(candidates):
-    loss = Ranking().loss(torch.zeros(3, candidates), torch.tensor([0.0, 1.0, 1.0]))
+    loss = Ranking().loss(torch.zeros(3, candidates), torch.eye(candidates)[[0, 1, 1]])
     assert loss.item() == pytest.approx(3)
+
+
+NONE = math.nan
+LOWEST = torch.finfo(torch.float32).min  # what heads give for a candidate that there is not
+
+
+def test_the_loss_of_a_ranking_written_out():
+    """Of three, two, one and four candidates, one to three of which are right."""
+    labels = [[0.0, 1.0, 0.0, NONE], [1.0, 0.0, NONE, NONE], [1.0, NONE, NONE, NONE], [1.0, 0.0, 1.0, 1.0]]
+    numbers = torch.tensor([[0.5, -1.0, 2.0, LOWEST], [3.0, 1.0, LOWEST, LOWEST], [7.0, *[LOWEST] * 3],
+                            [0.1, 0.2, 0.3, 0.4]], requires_grad=True)  # fmt: skip
+    by_hand = 0.0
+    for row, of in zip(numbers.tolist(), labels, strict=True):
+        exps = [(math.exp(number), label) for number, label in zip(row, of, strict=True) if not math.isnan(label)]
+        if len(exps) > 1:
+            right = sum(exp for exp, label in exps if label) / sum(exp for exp, _ in exps)
+            by_hand -= math.log(right) / math.log(len(exps))
+    loss = Ranking().loss(numbers, torch.tensor(labels, dtype=torch.float64))
+    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(by_hand)
+    loss.backward()
+    is_none = torch.tensor(labels).isnan()
+    assert numbers.grad.isfinite().all() and not numbers.grad[is_none].any() and not numbers.grad[2].any()
+    assert all(numbers.grad[row][~is_none[row]].abs().min() > 1e-3 for row in (0, 1, 3))
+    assert Ranking().predictions(numbers).tolist() == [2, 0, 0, 3]
+
+
+def ranked(names, right, predictions):
+    examples = [
+        Example((("a", "b"),) * len(of), ok[0], str(n), right=ok, names=of)
+        for n, (of, ok) in enumerate(zip(names, right, strict=True))
+    ]
+    split = TextTokenizer(serialized_tokenizer(), 16).tokenize(examples)
+    predicted = Predicted.gathered(np.arange(len(names)), np.array(predictions, dtype=np.float64))
+    return {metric: Ranking().columns(metric, split, predicted)[0].tolist() for metric in Ranking.metrics}
+
+
+def test_the_metrics_of_record():
+    """Of names after normalization, with the right one that is most alike; not of what is right by its number."""
+    names = [("The U.S.", "Ann Lee", "US"), ("Ann Lee", "Lee", "Bob", "Ann van Lee"), ("Bob", "Ann")]
+    assert ranked(names, [(2,), (0, 3), (0,)], [0, 1, 1]) == {
+        "accuracy": [0, 0, 0], "em": [1, 0, 0], "f1": [1, pytest.approx(2 / 3), 0],
+    }  # fmt: skip
+    assert ranked(names, [(2,), (0, 3), (0,)], [2, 3, 0])["em"] == [1, 1, 1]
+
+
+def test_exact_match_of_multirc_is_of_whole_questions():
+    """Four questions: all right, one of two wrong, wrong, wrong."""
+    keys = ["0/0/0", "0/0/1", "0/1/0", "0/1/1", "1/0/0", "11/0/0"]
+    examples = [Example((("a",),), label, key) for key, label in zip(keys, [1, 0, 1, 1, 0, 1], strict=True)]
+    split = TextTokenizer(serialized_tokenizer(), 16).tokenize(examples)
+    order = np.array([3, 5, 0, 1, 2, 4])  # as batches and processes come
+    predicted = Predicted.gathered(order, np.array([1.0, 0, 0, 0, 1, 0])[order])
+    answer = answer_of(load_tables()["multirc"])
+    assert sorted(answer.columns("em", split, predicted)[0].tolist()) == [0, 0, 0, 1]
+    labels, predictions = answer.columns("f1", split, predicted)
+    assert labels.tolist() == [1, 0, 1, 1, 0, 1] and predictions.tolist() == [1, 0, 0, 0, 1, 0]

@@ -16,7 +16,7 @@ TOKENIZER = TextTokenizer(
     BertWordPieceTokenizer({word: number for number, word in enumerate(WORDS)})._tokenizer.to_str(), 16
 )
 SINGLES = [Example((("a b c",),), 1, "0"), Example((("d",),), 0, "1")]
-RANKING = [Example((("a", "b c"), ("a", "d")), 1, "0")]
+RANKING = [Example((("a", "b c"), ("a", "d")), 1, "0", right=(1,))]
 WORD_PAIR = [Example((("a b", "c"),), 0, "0", (Span(0, 2, 3), Span(1, 0, 1)))]
 
 
@@ -51,11 +51,27 @@ def test_a_mixed_batch():
     ]  # fmt: skip
     assert as_lists(batch["net_input"]["rows"]) == {"one": [[0], [4]], "three": [[1]], "two": [[2, 3]]}
     assert as_lists(batch["net_input"]["spans"]) == {"one": [[], []], "three": [[[2, 3], [4, 5]]], "two": [[]]}
-    assert as_lists(batch["target"]) == {"one": [1, 0], "three": [0], "two": [1]}
+    assert as_lists(batch["target"]) == {"one": [1, 0], "three": [0], "two": [[0, 1]]}
     assert all(labels.dtype == torch.float64 for labels in batch["target"].values())  # which fairseq never rounds
     assert batch["candidates"].tolist() == [1, 1, 2, 1]
     assert batch["task_ids"].tolist() == [7, 9, 8, 7]
     assert (batch["nsentences"], batch["ntokens"]) == (4, 5 + 6 + 6 + 5 + 3)
+
+
+def test_rankings_of_different_numbers_of_candidates():
+    open_ranking = [
+        Example((("a", "b"), ("a", "c"), ("a", "d")), 0, "0", right=(0, 2), names=("b", "c", "d")),
+        Example((("a", "b"),), 0, "1", right=(0,), names=("b",)),
+        Example((("e", "b"), ("e", "c")), None, "2", names=("b", "c")),
+    ]
+    mixture = EvaluationMixture(["one"], [dataset(open_ranking)], [0], TaskCollate(0, ["one"]))
+    batch = mixture.collater([mixture[1], mixture[0], mixture[2]])
+    assert batch["net_input"]["rows"]["one"].tolist() == [[0, -1, -1], [1, 2, 3], [4, 5, -1]]
+    alone, three, unknown = batch["target"]["one"].tolist()
+    assert (alone[0], three) == (1, [1, 0, 1]) and np.isnan([*alone[1:], *unknown]).all()
+    assert batch["target"]["one"].dtype == torch.float64
+    names = dataset(open_ranking).split.names
+    assert [names[number] for number in range(len(names))] == [*"bcdbbc"]
 
 
 def test_sets_of_a_task_are_of_the_task():

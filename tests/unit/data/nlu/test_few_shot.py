@@ -17,8 +17,11 @@ def word_pairs(draw, count):
 
 
 def rankings(draw, count):
+    def candidates(number):
+        return tuple((text, str(draw.choice(LETTERS))) for text in draw.choice(LETTERS, size=number))
+
     return [
-        Example(tuple((text, str(draw.choice(LETTERS))) for text in draw.choice(LETTERS, size=2)), n % 2, str(n))
+        Example(candidates(2 + n % 3), n % 2, str(n), right=(n % 2,), names=tuple("abcd"[: 2 + n % 3]))
         for n in range(count)
     ]
 

@@ -45,6 +45,14 @@ WSC = {"text": "Ann saw Bea and she waved.", "idx": 0, "label": True,
        "target": {"span1_index": 0, "span1_text": "Ann", "span2_index": 4, "span2_text": "she"}}  # fmt: skip
 COPA = {"premise": "It rained.", "choice1": "It was wet.", "choice2": "It was dry.", "question": "effect",
         "label": 0, "idx": 0}  # fmt: skip
+# The ends of entities are their last characters; Ann is named twice.
+RECORD = {"source": "Daily mail", "idx": 3, "passage": {
+    "text": "Ann met Bea.\n@highlight\nAnn ran",
+    "entities": [{"start": 24, "end": 26}, {"start": 8, "end": 10}, {"start": 0, "end": 2}]}, "qas": [
+    {"query": "Fast was @placeholder.", "idx": 47, "answers": [
+        {"start": 0, "end": 2, "text": "Ann"}, {"start": 24, "end": 26, "text": "Ann"}]},
+    {"query": "@placeholder stayed.", "idx": 48, "answers": [
+        {"start": 8, "end": 10, "text": "Bea"}, {"start": 0, "end": 2, "text": "Ann"}]}]}  # fmt: skip
 SNLI = {"annotator_labels": ["neutral"], "captionID": "1.jpg#0", "gold_label": "neutral", "pairID": "1.jpg#0r1n",
         "sentence1": "A dog.", "sentence2": "A big dog."}  # fmt: skip
 
@@ -101,7 +109,30 @@ TRAINING = {
                 tuple(("It rained. What happened as a result?", COPA[choice]) for choice in ("choice1", "choice2")),
                 0,
                 "0",
+                right=(0,),
             )
+        ],
+    ),
+    "record": (
+        jsonl(RECORD),
+        [
+            Example(
+                (
+                    ("Ann met Bea.\n- Ann ran", "Fast was Ann."),
+                    ("Ann met Bea.\n- Ann ran", "Fast was Bea."),
+                ),
+                0,
+                "47",
+                right=(0,),
+                names=("Ann", "Bea"),
+            ),
+            Example(
+                (("Ann met Bea.\n- Ann ran", "Ann stayed."), ("Ann met Bea.\n- Ann ran", "Bea stayed.")),
+                0,
+                "48",
+                right=(0, 1),
+                names=("Ann", "Bea"),
+            ),
         ],
     ),
     "multirc": (
@@ -183,11 +214,16 @@ def without_labels(task, content):
     if source.format is Format.csv:
         return content.replace('"1",', "").replace('"2",', "")
     records = [json.loads(line) for line in content.splitlines()]
-    for record in records:
-        answers = [a for q in record["passage"]["questions"] for a in q["answers"]] if task == "multirc" else [record]
-        for labelled in answers:
-            del labelled[row.label]
+    for labelled in _labelled_in(task, records):
+        del labelled["answers" if task == "record" else row.label]
     return jsonl(*records)
+
+
+def _labelled_in(task, records):
+    """The objects that have labels, in the lines of a file."""
+    if task == "multirc":
+        return [a for record in records for q in record["passage"]["questions"] for a in q["answers"]]
+    return [query for record in records for query in record["qas"]] if task == "record" else records
 
 
 def with_unknown_labels(task, content):
@@ -200,8 +236,11 @@ def with_unknown_labels(task, content):
     if source.format is Format.csv:
         return content.replace('"2",', '"maybe",')
     records = [json.loads(line) for line in content.splitlines()]
-    answers = [a for q in records[-1]["passage"]["questions"] for a in q["answers"]] if task == "multirc" else records
-    answers[-1][row.label] = "maybe"
+    last = _labelled_in(task, records)[-1]
+    if task == "record":
+        last["answers"][0]["text"] = "maybe"
+    else:
+        last[row.label] = "maybe"
     return jsonl(*records)
 
 
@@ -218,7 +257,7 @@ def in_another_encoding(task, content):
 
 DAMAGES = {
     without_labels: "line",
-    with_unknown_labels: "must be .*, but is 'maybe' instead",
+    with_unknown_labels: "must be .*, but is 'maybe' instead|must have answers among .*, but has 'maybe'",
     ragged: "must have .* fields, but has|must be an object in JSON, but",
     in_another_encoding: "must be text in utf-8, but has the byte",
 }
@@ -260,7 +299,7 @@ def test_files_without_examples_are_named(task, content, tmp_path, write):
 # ---- damaged in any way ----
 
 
-@pytest.mark.parametrize("task", ["cola", "stsb", "multirc", "wic", "wsc", "yelp", "imdb", "copa"])
+@pytest.mark.parametrize("task", ["cola", "stsb", "multirc", "wic", "wsc", "yelp", "imdb", "copa", "record"])
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_any_file_becomes_tokens_or_a_sentence(task, tmp_path_factory, data):

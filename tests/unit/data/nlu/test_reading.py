@@ -80,7 +80,7 @@ def test_a_ranking_has_a_candidate_for_each_choice(tmp_path, write):
     record = {"premise": "It rained.", "choice1": "X.", "choice2": "Y.", "question": "effect", "label": 1, "idx": 0}
     write("COPA/train.jsonl", json.dumps(record))
     question = "It rained. What happened as a result?"
-    assert read(tmp_path, "copa") == [Example(((question, "X."), (question, "Y.")), 1, "0")]
+    assert read(tmp_path, "copa") == [Example(((question, "X."), (question, "Y.")), 1, "0", right=(1,))]
 
 
 def test_the_answers_of_multirc_are_examples(tmp_path, write):
@@ -91,6 +91,67 @@ def test_the_answers_of_multirc_are_examples(tmp_path, write):
         Example((("Some text.", "How many? one"),), 0, "2/4/0"),
         Example((("Some text.", "How many? two"),), 1, "2/4/1"),
     ]
+
+
+LISTED = """
+mine:
+  title: Mine
+  description: Choose.
+  kind: ranking
+  texts: [question]
+  choices: [options]
+  label: right
+  splits: {train: [{file: mine.jsonl, format: jsonl}]}
+"""
+
+
+def test_a_users_ranking_lists_its_candidates(tmp_path, write):
+    row = load_tables([write("table.yaml", LISTED)])["mine"]
+    write("mine.jsonl", json.dumps({"question": "Q", "options": ["A", "B", "C"], "right": [2, 0, 2]}))
+    assert read_split(tmp_path, row, "train") == [
+        Example((("Q", "A"), ("Q", "B"), ("Q", "C")), 0, "0", right=(0, 2), names=("A", "B", "C"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"right": [3]}, "must say which of 3 candidates, from 0, are right, but says [3]"),
+        ({"right": [-1]}, "are right, but says [-1]"),
+        ({"right": []}, "are right, but says []"),
+        ({"right": 1}, "must have in the field right a list of int, but has 1"),
+        ({"right": [True]}, "must have in the field right a list of int, but has [True]"),
+        ({"right": None}, "must have a label in the field right"),
+        ({"options": "ABC"}, "must have in the field options a list of str, but has 'ABC'"),
+        ({"options": []}, "must have candidates, and a name for each, but has 0 and 0"),
+    ],
+)
+def test_wrong_lists_of_candidates(tmp_path, write, fields, says):
+    row = load_tables([write("table.yaml", LISTED)])["mine"]
+    path = write("mine.jsonl", json.dumps({"question": "Q", "options": ["A", "B", "C"], "right": [0], **fields}))
+    with pytest.raises(UserError) as error:
+        read_split(tmp_path, row, "train")
+    assert says in str(error.value) and f"`{path}`, line 1: " in str(error.value)
+
+
+def test_both_forms_of_snli_are_the_same(tmp_path, write):
+    columns = [
+        "gold_label",
+        *"abcd",
+        "sentence1",
+        "sentence2",
+        "captionID",
+        "pairID",
+        *(f"label{n}" for n in range(1, 6)),
+    ]
+    lines = [["-", *"wxyz", "A", "B", "1.jpg", "1r1n"], ["neutral", *"wxyz", "C", "D", "2.jpg", "2r1n", "neutral"]]
+    table = "".join("\t".join(line + [""] * (14 - len(line))) + "\n" for line in [columns, *lines])
+    write("snli_1.0/snli_1.0_dev.txt", table)
+    found = read(tmp_path, "snli", "valid")
+    assert found == [Example((("C", "D"),), 2, "0")]
+    records = [dict(zip(columns, line, strict=False)) for line in lines]
+    write("snli_1.0/snli_1.0_dev.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    assert read(tmp_path, "snli", "valid") == found
 
 
 def test_words_of_wic(tmp_path, write):
@@ -149,6 +210,12 @@ def test_other_counts_than_the_authors_are_said(tmp_path, write, caplog):
     assert "has 1 examples, and the authors' file has 635" in caplog.text
 
 
+def record(entities=({"start": 0, "end": 0},), answers=({"text": "A"},)):
+    """A line of ReCoRD's."""
+    query = {"query": "@placeholder ran", "idx": 0, "answers": answers}
+    return json.dumps({"passage": {"text": "A met B", "entities": entities}, "qas": [query]})
+
+
 RTE = "index\tsentence1\tsentence2\tlabel\n"
 WRONG = [
     ("rte", "RTE/train.tsv", RTE + "0\tA\tB\n", "line 2: must have 4 fields, but has 3"),
@@ -165,6 +232,12 @@ WRONG = [
     ("cb", "CB/train.jsonl", "[" * 100_000, "line 1: must be an object in JSON"),
     ("multirc", "MultiRC/train.jsonl", '{"idx": 0, "passage": {"text": "A"}}', "must be a passage with questions"),
     ("multirc", "MultiRC/train.jsonl", '{"idx": 0, "passage": "A"}', "must be a passage with questions"),
+    ("record", "ReCoRD/train.jsonl", record(entities=[{"start": 0}]), "with entities and queries, but lacks 'end'"),
+    ("record", "ReCoRD/train.jsonl", record(answers=[{"text": "B"}]), "among the passage's entities, but has 'B'"),
+    ("record", "ReCoRD/train.jsonl", record(entities=[]), "among the passage's entities, but has 'A'"),
+    ("record", "ReCoRD/train.jsonl", record(entities=[], answers=None), "must have candidates, and a name for each"),
+    ("record", "ReCoRD/train.jsonl", record(answers=[]), "must have a label in the field right to be trained"),
+    ("record", "ReCoRD/train.jsonl", '{"passage": "A"}', "line 1: must be a passage with entities and queries"),
     ("wsc", "WSC/train.jsonl", '{"text": "A", "target": {}}', "line 1: must be a text with two spans in it"),
     ("wic", "WiC/train.jsonl", json.dumps({"sentence1": "A", "sentence2": "B", "start1": 0, "end1": 2, "start2": 0,
                                             "end2": 1, "label": True}), "line 1: must say where a word stands"),

@@ -2,16 +2,26 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
+from fairseq_mtmoe.answers import Predicted, answer_of
+from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.submissions import file_names, submission_of, written
 from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from tests.helpers.benchmark import serialized_tokenizer
 
 ROWS = load_tables()
+TOKENIZER = TextTokenizer(serialized_tokenizer(), 16)
 
 
 def content(task, keys, predictions, split="test"):
-    row = ROWS[task]
-    return written(row, submission_of(task, row, split), keys, np.array(predictions, dtype=np.float64))
+    row, submission = ROWS[task], submission_of(task, ROWS[task], split)
+    keys = list(keys)
+    examples = [Example((("a",),) * len(row.choices or "a"), None, key) for key in keys]
+    predicted = Predicted.gathered(np.arange(len(keys)), np.array(predictions, dtype=np.float64))
+    said = answer_of(row).said(TOKENIZER.tokenize(examples), predicted, submission.labels or row.labels)
+    return written(submission, keys, said)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +40,8 @@ def test_tables(task, predictions, labels):
 
 
 def test_values_within_bounds():
-    predictions = np.array([5.25, -0.1, 3.1, 0.00001234567], dtype=np.float32)
+    numbers = torch.tensor([[5.25], [-0.1], [3.1], [0.00001234567]])
+    predictions = answer_of(ROWS["stsb"]).predictions(numbers).numpy()
     lines = content("stsb", ["0", "1", "2", "3"], predictions).splitlines()
     assert lines == ["index\tprediction", "0\t5.0", "1\t0.0", "2\t3.1", "3\t1.234567e-05"]
 
@@ -73,6 +84,17 @@ def test_the_answers_of_multirc_are_in_their_passages():
     assert [json.loads(line) for line in lines] == [
         {"idx": 2, "passage": {"questions": questions}}, {"idx": 3, "passage": {"questions": last}},
     ]  # fmt: skip
+
+
+def test_an_entity_of_record_is_called_by_its_text():
+    names = [("Ann Lee", "Bea"), ("Ann Lee", "Céline", "Dee")]
+    examples = [Example((("a", "b"),) * len(named), None, "0", names=named) for named in names]
+    predicted = Predicted.gathered(np.array([1, 0]), np.array([1.0, 0.0]))
+    submission = submission_of("record", ROWS["record"], "test")
+    said = answer_of(ROWS["record"]).said(TOKENIZER.tokenize(examples), predicted, [])
+    assert submission.file == "ReCoRD.jsonl"
+    lines = written(submission, ["4756", "11"], said).splitlines()
+    assert [json.loads(line) for line in lines] == [{"idx": 4756, "label": "Ann Lee"}, {"idx": 11, "label": "Céline"}]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ mine:
 def test_the_packages_rows_are_right():
     rows = load_tables()
     assert {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"} <= set(rows)
-    assert {"boolq", "cb", "copa", "multirc", "wic", "wsc"} <= set(rows)
+    assert {"boolq", "cb", "copa", "multirc", "record", "wic", "wsc"} <= set(rows)
     assert {"scitail", "imdb", "rotten_tomatoes", "yelp", "sick", "snli"} <= set(rows)
     for name, row in rows.items():
         assert set(SPLITS) <= set(row.splits) or (row.head and row.sets("test")), name
@@ -30,7 +30,7 @@ def test_the_packages_rows_are_right():
 def test_the_files_that_the_servers_take():
     files = [submission.file for row in load_tables().values() for submission in row.submissions.values()]
     glue = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX"]
-    superglue = ["BoolQ", "CB", "COPA", "MultiRC", "WiC", "WSC", "RTE", "AX-b", "AX-g"]  # ReCoRD is no task of ours
+    superglue = ["BoolQ", "CB", "COPA", "MultiRC", "ReCoRD", "WiC", "WSC", "RTE", "AX-b", "AX-g"]
     assert sorted(files) == sorted([f"{name}.tsv" for name in glue] + [f"{name}.jsonl" for name in superglue])
 
 
@@ -68,6 +68,12 @@ def test_a_users_table_adds_and_replaces_rows(write):
         ("texts: [a]", "texts: [a]\n  choices: [b, c]", "mine: choices` must be fields in a ranking, and only there"),
         ("kind: classification", "kind: ranking", "mine: choices` must be fields in a ranking, and only there"),
         ("kind: classification", "kind: ranking\n  choices: [b]", "mine: choices` must be as many as labels, 2"),
+        (
+            "kind: classification\n  texts: [a]\n  labels: [yes_, no_]",
+            "kind: ranking\n  texts: [a]\n  choices: [b, c]",
+            "mine: choices` must be one field that lists the candidates, where a ranking has no labels, but is ['b', ",
+        ),
+        ("texts: [a]", "texts: [a]\n  names: b", "mine: names` must be a field of a ranking without labels, and of no"),
         ("kind: classification", "kind: regression", "mine: bounds` must be the least and the greatest value"),
         ("kind: classification", "kind: regression\n  bounds: [5, 0]", "mine: bounds` must be the least and"),
         ("kind: classification", "kind: word_pair", "mine: words` must be two in a word pair"),
@@ -161,7 +167,7 @@ def test_chosen_rows_are_in_the_order_asked_for():
 
 def test_a_benchmark_stands_for_its_tasks():
     assert list(chosen_rows(load_tables(), ["all"])) == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
-    assert len(chosen_rows(load_tables(), ["glue", "superglue", "sick"])) == 9 + 6 + 1
+    assert len(chosen_rows(load_tables(), ["glue", "superglue", "sick"])) == 9 + 7 + 1
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,14 @@ def test_multirc(tmp_path, write):
     assert [(example.label, example.key) for example in read(tmp_path, "multirc")] == [(None, "2/4/0"), (None, "2/4/1")]
 
 
+def test_record(tmp_path, write):
+    passage = {"text": "Ann met Bea.", "entities": [{"start": 0, "end": 2}, {"start": 8, "end": 10}]}
+    write("ReCoRD/test.jsonl", json.dumps({"passage": passage, "qas": [{"query": "@placeholder ran.", "idx": 9}]}))
+    (example,) = read(tmp_path, "record")
+    assert [texts[1] for texts in example.candidates] == ["Ann ran.", "Bea ran."]
+    assert (example.label, example.right, example.names, example.key) == (None, (), ("Ann", "Bea"), "9")
+
+
 def test_mrpcs_own_test_data_has_the_numbers_and_order_of_glues(tmp_path, write):
     write("MRPC/msr_paraphrase_test.txt", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
           "1\t11\t12\tA\tB\r\n0\t21\t22\tC\tD\r\n")  # fmt: skip

@@ -9,11 +9,15 @@ import torch
 
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks.glue.report import ValidationReport
+from fairseq_mtmoe.tasks.glue.report import FoundSet, ValidationReport
 from tests.helpers.benchmark import make_benchmark
 
 ROWS = {name: row for name, row in load_tables().items() if name in ("copa", "rte")}
 LABELS = np.array([0.0, 1, 1, 0])
+
+
+def found(predictions):
+    return FoundSet(len(LABELS), {"accuracy": (LABELS, predictions)})
 
 
 def save_checkpoint(path):
@@ -42,7 +46,7 @@ def report(tmp_path):
 def validate(report, *subsets):
     for subset in subsets:
         report.begin(subset)
-        report.end({"rte": (LABELS, np.array([0.0, 1, 0, 0])), "copa": (LABELS, LABELS)})
+        report.end({"rte": found(np.array([0.0, 1, 0, 0])), "copa": found(LABELS)})
 
 
 def test_scores_stand_beside_the_papers_with_what_they_are_of(report, tmp_path, capsys):
@@ -60,7 +64,7 @@ def test_scores_stand_beside_the_papers_with_what_they_are_of(report, tmp_path, 
 def test_no_paper_stands_beside_tasks_that_it_has_not(report, tmp_path, capsys):
     only_copa = report()
     only_copa.begin("valid")
-    only_copa.end({"copa": (LABELS, LABELS)})
+    only_copa.end({"copa": found(LABELS)})
     for said in (capsys.readouterr().out, (tmp_path / "scores" / "scores.md").read_text()):
         assert "COPA" in said and "(paper)" not in said and "Paper:" not in said
 
