@@ -53,8 +53,7 @@ def command(
     Files are those that gluebenchmark.com (CoLA.tsv, …) and super.gluebenchmark.com (BoolQ.jsonl, …) take: zip those of
     a benchmark and submit. Each has the examples of its set in their order, by the benchmark's own index, with the
     benchmark's own labels; STS-B's numbers are within its bounds. Diagnostic sets are predicted by the task that the
-    benchmark names: AX by MNLI, AX-b and AX-g by RTE. SuperGLUE's ReCoRD is no task of the table. What no server takes
-    is a table of the same form as GLUE's.
+    benchmark names: AX by MNLI, AX-b and AX-g by RTE. What no server takes is a table of the same form as GLUE's.
 
     Labels are not looked at, and predictions equal those that fairseq-validate scores. Nothing is written until
     everything is predicted.

@@ -22,7 +22,10 @@ class GlueConfig(FairseqDataclass):
     )
     task_table: Optional[str] = option(None, "comma-separated files of tables that add tasks or replace them")
     init_encoder: Optional[str] = option(None, "pretrained encoder: a file of `mtmoe import-hf`")
-    max_positions: int = option(128, "most tokens of an example; longer ones are truncated as BERT does")
+    max_positions: int = option(
+        128,
+        "most tokens of a sequence, of which a ranking has one per candidate; longer ones are truncated as BERT does",
+    )
     token_cache: Optional[str] = option(None, "folder of tokenized data (default: mtmoe-cache in the data directory)")
     train_share: Optional[str] = option(
         None,

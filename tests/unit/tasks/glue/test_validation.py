@@ -45,7 +45,9 @@ def validated(data, tmp_path_factory):
     for batch, task, numbers in batches(trainer, 3):
         best = [max(range(len(row)), key=row.__getitem__) for row in numbers.tolist()]
         answers = numbers[:, 0].tolist() if task == "stsb" else best
-        said.setdefault(batch["task"], []).extend(zip(batch["target"][task].tolist(), answers, strict=True))
+        labels = batch["target"][task]
+        labels = labels.argmax(1) if task == "copa" else labels
+        said.setdefault(batch["task"], []).extend(zip(labels.tolist(), answers, strict=True))
     return reported[-1], [event for event in events if event["event"] == "valid"][-1], said
 
 
