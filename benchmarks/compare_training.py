@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
@@ -128,10 +128,10 @@ def say(text: str) -> None:
     click.echo(f"{time.strftime('%H:%M:%S')} {text}")
 
 
-def find_runs(runs: Path) -> list[RunResult]:
+def find_runs(runs: Path, systems: Sequence[System] = SYSTEMS) -> list[RunResult]:
     """All finished runs of the folder, in the order of the systems."""
     found = []
-    for system in SYSTEMS:
+    for system in systems:
         for path in sorted(runs.glob(f"{system.name}-*")):
             if (path / FINISHED).exists() and path.name.rpartition("-")[0] == system.name:
                 found.append(RunResult.read(system, path, json.loads((path / FINISHED).read_text(encoding="utf-8"))))

@@ -24,6 +24,10 @@ GROUPS = (*TIERS, ALL)
 START = 0.2  # the pictures leave out this first part of the updates, where all systems fall alike
 METRICS = {"bleu": "BLEU", "chrf": "chrF++"}
 NONE = "–"
+TO_BASE = (
+    "*To BASE's best*: when the perplexity over all pairs came down to the best of the plain BASE run with the same "
+    "seed. Minutes are of training, without validations."
+)
 
 
 @dataclass(frozen=True)
@@ -143,9 +147,7 @@ def markdown(by_system: Sequence[Sequence[RunResult]], name: str, setting: Setti
         "",
         _perplexity_table(by_system, everything),
         "",
-        "*To BASE's best*: when the perplexity over all pairs came down to the best of the plain BASE run with the "
-        "same seed. Minutes are of training, without validations.",
-        "",
+        *([TO_BASE, ""] if any(result.system.name == BASE for result in everything) else []),
         f"![perplexity over updates]({stem}_updates.png)",
         "",
         f"![perplexity over minutes]({stem}_minutes.png)",
@@ -158,13 +160,15 @@ def markdown(by_system: Sequence[Sequence[RunResult]], name: str, setting: Setti
 
 def _perplexity_table(by_system: Sequence[Sequence[RunResult]], everything: Sequence[RunResult]) -> str:
     groups = [group for group in GROUPS if any(group in r.log.perplexity.groups for r in everything)]
-    head = ["system", "updates", *groups, "updates to BASE's best", "minutes to BASE's best"]
+    with_base = any(result.system.name == BASE for result in everything)
+    head = ["system", "updates", *groups, *(["updates to BASE's best", "minutes to BASE's best"] if with_base else [])]
     rows = []
     for results in by_system:
         arrivals = to_base(results, everything)
         cells = [_cell([r.log.perplexity.updates[-1] for r in results], 0)]
         cells += [_cell([result.best(group) for result in results], 2, each=group == ALL) for group in groups]
-        cells += [_cell([arrival[i] if arrival else math.nan for arrival in arrivals], i, each=True) for i in (0, 1)]
+        for i in (0, 1) if with_base else ():
+            cells.append(_cell([arrival[i] if arrival else math.nan for arrival in arrivals], i, each=True))
         rows.append([results[0].system.title, *cells])
     return markdown_table(head, rows)
 

@@ -95,6 +95,7 @@ class System:
     expert_options: tuple[str, ...] = ()
     starts_dense: bool = False
     heats: bool = False
+    options: tuple[str, ...] = ()  # further ones, which win
 
     @property
     def is_stock(self) -> bool:
@@ -155,6 +156,7 @@ def train_command(system: System, setting: Setting, data: Path, run: Path, seed:
         *("--validate-interval-updates", every, "--save-interval-updates", every),
         # The checkpoints of stock fairseq are kept: their perplexity per tier is found out afterwards.
         *("--keep-interval-updates", -1 if system.is_stock else 1, "--no-save-optimizer-state"),
+        *system.options,
     )  # fmt: skip
 
 
