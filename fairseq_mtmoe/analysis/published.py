@@ -24,6 +24,7 @@ class PublishedRow:
         sizes: of the encoder, `layers` and `width`.
         subset: of the data.
         model: the architecture here.
+        conditional: the parts that adapt to tasks, as `--conditional` names them, in any order; empty: none.
         single_task: whether each figure is of a model that was trained on this task and nothing else.
         remark: what else is to be known of the figures.
         figures: of each task by its name in the table of tasks, in percent.
@@ -35,6 +36,7 @@ class PublishedRow:
     sizes: Mapping[str, int]
     subset: str
     model: str
+    conditional: frozenset[str]
     single_task: bool
     remark: str
     figures: Mapping[str, float]
@@ -62,7 +64,7 @@ def published_rows() -> tuple[PublishedRow, ...]:
     return tuple(
         PublishedRow(
             system, table["source"], table["encoder"], table["sizes"], table["subset"], row["model"],
-            row.get("single_task", False), table["remark"], row["figures"],
+            _parts(row.get("conditional")), row.get("single_task", False), table["remark"], row["figures"],
         )
         for table in tables
         for system, row in table["rows"].items()
@@ -74,16 +76,21 @@ def published_row(settings: Mapping[str, object], tasks: Iterable[str]) -> Publi
     has no figure for any of the tasks.
 
     Args:
-        settings: with which scores were made: `model`, `encoder`, `trained_tasks`, `subset`, and `finetune_from_model`,
-            the checkpoint of other tasks that the training began with, if it did.
+        settings: with which scores were made: `model`, what of it is `conditional`, `encoder`, `trained_tasks`,
+            `subset`, and `finetune_from_model`, the checkpoint of other tasks that the training began with, if it did.
         tasks: that were scored.
     """
     model, trained = str(settings.get("model")), settings.get("trained_tasks")
     is_single = isinstance(trained, list) and len(trained) == 1 and not settings.get("finetune_from_model")
-    kind = (is_single, settings.get("encoder"), settings.get("subset"))
+    kind = (is_single, _parts(settings.get("conditional")), settings.get("encoder"), settings.get("subset"))
     for row in published_rows():
         same_model = model == row.model or model.startswith(f"{row.model}_")  # with a size's name
-        same_kind = (row.single_task, row.sizes, row.subset) == kind
+        same_kind = (row.single_task, row.conditional, row.sizes, row.subset) == kind
         if same_model and same_kind and not row.figures.keys().isdisjoint(tasks):
             return row
     return None
+
+
+def _parts(conditional: object) -> frozenset[str]:
+    """Of a comma-separated list; `none` is none of them."""
+    return frozenset(str(conditional or "").split(",")) - {"", "none"}

@@ -147,6 +147,7 @@ def _about(path: str) -> dict[str, Any]:
     last: Mapping[str, Any] = (state.get("optimizer_history") or [{}])[-1]
     return {
         "model": cfg["model"]["_name"],
+        "conditional": cfg["model"].get("conditional"),
         "encoder": {"layers": encoder["num_hidden_layers"], "width": encoder["hidden_size"]},
         "trained_tasks": list(json.loads(cfg["model"]["heads"])),
         "finetune_from_model": cfg["checkpoint"]["finetune_from_model"],
