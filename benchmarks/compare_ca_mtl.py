@@ -186,7 +186,7 @@ def glue(
 ) -> None:
     """Table 1, single tasks, and SICK from few examples, on the benchmarks' files in DATA, from ENCODER.
 
-    Estimates for MiniLM on one core of its own: with 1000 updates 10 minutes for a mixture that draws tasks at random, 40
+    Estimates for MiniLM on a core of its own: with 1000 updates 10 minutes for a mixture that draws tasks at random, 40
     for one with uncertainty sampling, whose candidates are 8 times the batch, and so 120 for a seed's mixtures; 10 for
     its single tasks together; a minute and a quarter for each of its 27 runs on the new task, with 100 updates.
     """
