@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import LongTensor, Tensor, nn
+from torch.nn import functional as F
 
 from fairseq_mtmoe.conditioning.film import FiLM
 from fairseq_mtmoe.conditioning.task_embeddings import Tasks
@@ -48,9 +49,24 @@ class ConditionalAttentionBias(nn.Module):
         values_KLW = (1 + gamma_KW) * self.weight.index_select(0, row_L) + beta_KW
         return values_KLW.index_select(2, place_L) * in_block_LL
 
-    def forward(self, tasks: Tasks, task_ids: LongTensor, length: int) -> Tensor:
-        """What is added to the scores of sentences of the tasks `task_ids` (B,), padded to `length`: (B, 1, L, L)."""
-        return self.of_tasks(tasks, length).index_select(0, task_ids).unsqueeze(1)
+    def row_of_tasks(self, tasks: Tasks, place: int) -> Tensor:
+        """The row of M(z) of every task at one place, up to it, (K, place + 1): for words that come one by one."""
+        row = place % len(self.weight)
+        num_before, num_in_block = place - row % self.width, row % self.width + 1
+        gamma_KW, beta_KW = (part[:, :num_in_block] for part in self.film.parameters_of(tasks.shared_KD))
+        return F.pad((1 + gamma_KW) * self.weight[row, :num_in_block] + beta_KW, (num_before, 0))
+
+    def forward(self, tasks: Tasks, task_ids: LongTensor, length: int, place_BL: Tensor | None = None) -> Tensor:
+        """What is added to the scores of sentences of the tasks `task_ids` (B,), padded to `length`: (B, 1, L, L).
+
+        `place_BL` says where in its sentence each token is; by default where it is in its row.
+        """
+        bias_KLL = self.of_tasks(tasks, length)
+        if place_BL is None:
+            return bias_KLL.index_select(0, task_ids).unsqueeze(1)
+        # An embedding's gradient, unlike an index's, has an order of its sum that is always the same.
+        rows_BLL = F.embedding(task_ids.unsqueeze(1) * length + place_BL, bias_KLL.flatten(0, 1))
+        return rows_BLL.gather(2, place_BL.unsqueeze(1).expand_as(rows_BLL)).unsqueeze(1)
 
     def _pattern(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of each token its row of A and its place in its block, (L,); which are of the same block, (L, L)."""

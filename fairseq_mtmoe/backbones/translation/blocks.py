@@ -47,16 +47,20 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
         h = self.attend(x, context, attn_mask)
         return self.feed_forward(h, context)
 
-    def attend(self, x: Tensor, context: BatchContext, attn_mask: Tensor | None = None) -> Tensor:
-        """The block's first half: self-attention."""
+    def attend(
+        self, x: Tensor, context: BatchContext, attn_mask: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """The block's first half: self-attention, to whose scores `bias` is added, (B·A, L, L)."""
         if attn_mask is not None:  # a word may have nothing to look at, of which -inf would make NaN
             attn_mask = attn_mask.masked_fill(attn_mask.bool(), -1e8 if x.dtype == torch.float32 else -1e4)
-        query = self.self_attn_layer_norm(x) if self.normalize_before else x
+        if bias is not None:
+            attn_mask = bias if attn_mask is None else attn_mask + bias
+        query = self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
         attended, _ = self.self_attn(
             query, query, query, key_padding_mask=context.padding_mask, need_weights=False, attn_mask=attn_mask
         )
         h = self.join(attended, x)
-        return h if self.normalize_before else self.self_attn_layer_norm(h)
+        return h if self.normalize_before else self.normalize(self.self_attn_layer_norm, h, context)
 
 
 class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
@@ -97,7 +101,8 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
             encoder_out: the encoder's output, (S, B, H).
             encoder_padding_mask: True at the source's padding, (B, S).
             incremental_state: fairseq's, while a translation grows word by word.
-            self_attn_mask: what is added to the scores of self-attention, (L, L).
+            self_attn_mask: what is added to the scores of self-attention, (L, L) or (B·A, L, L); while a translation
+                grows word by word, to those of its words so far, (S, L).
             need_attn: return attention weights, (B, L, S).
             need_head_weights: return each head's, (A, B, L, S).
         """
@@ -106,7 +111,7 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         if self.encoder_attn is not None and encoder_out is not None:
             need_attn = need_attn or need_head_weights or (not self.training and self.need_attn)
             h, attention = self.attend_to_source(
-                h, encoder_out, encoder_padding_mask, incremental_state, need_attn, need_head_weights
+                h, context, encoder_out, encoder_padding_mask, incremental_state, need_attn, need_head_weights
             )
         return self.feed_forward(h, context), attention, None
 
@@ -120,7 +125,7 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         self_attn_mask: Tensor | None = None,
     ) -> Tensor:
         """The block's first part: self-attention; with `--cross-self-attention`, to the source as well."""
-        query = keys = self.self_attn_layer_norm(x) if self.normalize_before else x
+        query = keys = self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
         padding_mask = context.padding_mask
         if self.cross_self_attention and not self._remembers_source(incremental_state):
             assert encoder_out is not None
@@ -136,11 +141,12 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
             need_weights=False, attn_mask=self_attn_mask,
         )  # fmt: skip
         h = self.join(attended, x)
-        return h if self.normalize_before else self.self_attn_layer_norm(h)
+        return h if self.normalize_before else self.normalize(self.self_attn_layer_norm, h, context)
 
     def attend_to_source(
         self,
         h: Tensor,
+        context: BatchContext,
         encoder_out: Tensor,
         encoder_padding_mask: Tensor | None,
         incremental_state: dict[str, Any] | None,
@@ -148,14 +154,14 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         need_head_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """The block's middle part: the new residual stream (L, B, H), and the attention weights."""
-        query = self.encoder_attn_layer_norm(h) if self.normalize_before else h
+        query = self.normalize(self.encoder_attn_layer_norm, h, context) if self.normalize_before else h
         read, attention = self.encoder_attn(
             query=query, key=encoder_out, value=encoder_out, key_padding_mask=encoder_padding_mask,
             incremental_state=incremental_state, static_kv=True, need_weights=need_attn,
             need_head_weights=need_head_weights,
         )  # fmt: skip
         h = self.join(read, h)
-        return (h if self.normalize_before else self.encoder_attn_layer_norm(h)), attention
+        return h if self.normalize_before else self.normalize(self.encoder_attn_layer_norm, h, context), attention
 
     def _remembers_source(self, incremental_state: dict[str, Any] | None) -> bool:
         """Whether keys of the source are in self-attention's memory already."""

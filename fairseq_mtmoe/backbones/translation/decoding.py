@@ -223,7 +223,9 @@ class BeamAttention(MultiheadAttention):
         before_softmax: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As fairseq's. While decoding, `query` is one word of each row (1, R, H), and `key` is (J, S, H)."""
+        """As fairseq's. While decoding, `query` is one word of each row (1, R, H), and `key` is (J, S, H); `attn_mask`
+        is added to the scores of all hypotheses' words so far, (S, L).
+        """
         if incremental_state is None:
             result: tuple[Tensor, Tensor | None] = super().forward(
                 query, key, value, key_padding_mask, None, need_weights, static_kv, attn_mask, before_softmax,
@@ -234,6 +236,8 @@ class BeamAttention(MultiheadAttention):
         if self.self_attention:
             keys, values = state.append(self, self.k_proj(query), self.v_proj(query))
             mask: Tensor | None = state.own_mask(query)
+            if attn_mask is not None:
+                mask = mask + attn_mask.repeat_interleave(state.beam, 1)[:, None, None].type_as(mask)
         else:
             keys, values = self._source(state, key, key_padding_mask)
             mask = state.source_mask

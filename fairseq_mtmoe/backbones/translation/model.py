@@ -13,7 +13,9 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.backbones.blocks import SlotPlans
+from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, Conditions
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
+from fairseq_mtmoe.conditioning import with_new_conditions
 
 
 class Transformer(TransformerModelBase):
@@ -42,7 +44,12 @@ class Transformer(TransformerModelBase):
         model_cfg: Any = None,
         args: Namespace | None = None,
     ) -> Any:
-        """As fairseq's; the flat options have no layers to prune at loading, so its pruning is told nothing."""
+        """As fairseq's; the flat options have no layers to prune at loading, so its pruning is told nothing.
+
+        With the state of a model that adapts to no tasks, what adapts begins anew.
+        """
+        if isinstance(self.encoder, ConditionalEncoder):
+            state_dict = with_new_conditions(self, state_dict)
         return super().load_state_dict(state_dict, strict)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
@@ -53,28 +60,36 @@ class Transformer(TransformerModelBase):
         super().prepare_for_inference_(cfg)
 
     @classmethod
-    def build_with_slots(cls, cfg: TransformerConfig, task: Any, slot_plans: SlotPlans) -> Self:
+    def build_with_slots(
+        cls, cfg: TransformerConfig, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None
+    ) -> Self:
         """Build through fairseq's `build_model`, with the plans at hand where it builds the stacks.
 
         Args:
             cfg: fairseq's nested options.
             task: with the dictionaries.
             slot_plans: what stands in the slot of which block, the same in both stacks; none: a dense model.
+            conditions: what of the stacks adapts to tasks; not in a system whose blocks are its own.
         """
-        cfg.slot_plans = slot_plans
+        cfg.slot_plans, cfg.conditions = slot_plans, conditions
         model: Self = TransformerModelBase.build_model.__func__(cls, cfg, task)
-        del cfg.slot_plans
+        del cfg.slot_plans, cfg.conditions
         return model
 
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Module) -> Encoder:
         """Called by fairseq."""
+        if cfg.conditions is not None:
+            return ConditionalEncoder(cfg, src_dict, embed_tokens, cfg.slot_plans, cfg.conditions)
         return cls.encoder_class(cfg, src_dict, embed_tokens, cfg.slot_plans)
 
     @classmethod
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Module) -> Decoder:
         """Called by fairseq."""
-        return cls.decoder_class(cfg, tgt_dict, embed_tokens, cfg.slot_plans, no_encoder_attn=cfg.no_cross_attention)
+        options = {"no_encoder_attn": cfg.no_cross_attention}
+        if cfg.conditions is not None:
+            return ConditionalDecoder(cfg, tgt_dict, embed_tokens, cfg.slot_plans, cfg.conditions, **options)
+        return cls.decoder_class(cfg, tgt_dict, embed_tokens, cfg.slot_plans, **options)
 
     def forward(
         self,

@@ -40,6 +40,10 @@ class FairseqStack(Stack):
         self.fill_slot(block)
         return wrap_block(block, cfg)
 
+    def before_blocks(self, x: Tensor, context: BatchContext) -> Tensor:
+        """What the first block reads of the embeddings (L, B, H)."""
+        return x
+
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
         """As fairseq's, which takes a state without a version for one of years ago and drops the last norm.
 
@@ -73,13 +77,13 @@ class Encoder(FairseqStack, TransformerEncoderBase):
         token_embeddings: Tensor | None = None,
         task_ids: LongTensor | None = None,
     ) -> dict[str, list[Tensor]]:
-        """As fairseq's, with `task_ids` (B,), which also come out again under their name."""
+        """As fairseq's, with `task_ids` (B,), which also come out again under their name, as the tasks' embeddings do."""
         padding_mask = src_tokens.eq(self.padding_idx)
         has_padding = padding_mask.any()
-        context = BatchContext(task_ids, padding_mask if has_padding else None)
+        context = self.context_of(task_ids, padding_mask if has_padding else None)
         x, embedded = self.forward_embedding(src_tokens, token_embeddings)
         x = x * (1 - padding_mask.unsqueeze(-1).type_as(x) * has_padding.type_as(x))
-        x = x.transpose(0, 1)
+        x = self.before_blocks(x.transpose(0, 1), context)
         states = [x] if return_all_hiddens else []
         for block in self.layers:
             x = block(x, context)
@@ -93,7 +97,12 @@ class Encoder(FairseqStack, TransformerEncoderBase):
             "src_tokens": [],
             "src_lengths": [(~padding_mask).sum(dim=1, dtype=torch.int32).reshape(-1, 1)],
             "task_ids": [] if task_ids is None else [task_ids],
+            "tasks": [] if context.tasks is None else [context.tasks],
         }
+
+    def context_of(self, task_ids: LongTensor | None, padding_mask: Tensor | None) -> BatchContext:
+        """What the blocks may know of the batch."""
+        return BatchContext(task_ids, padding_mask)
 
     def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
         """As fairseq's; the task ids follow their sentences.
@@ -113,6 +122,7 @@ class Encoder(FairseqStack, TransformerEncoderBase):
             sentences, beam = new_order // beam, 1
         reordered = super().reorder_encoder_out(encoder_out, sentences)
         reordered["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
+        reordered["tasks"] = encoder_out["tasks"]
         return {**reordered, "beam": [beam]}
 
 
@@ -156,22 +166,23 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's; sentences have the task ids that came with the encoder's output."""
+        """As fairseq's; sentences have the task ids, and tasks the embeddings, that came with the encoder's output."""
         source = encoder_out or {}
         (beam,) = source.get("beam", [1])
         (encoded,) = source.get("encoder_out") or [None]
         (source_mask,) = source.get("encoder_padding_mask") or [None]
         (task_ids,) = source.get("task_ids") or [None]
+        (tasks,) = source.get("tasks") or [None]
         if incremental_state is not None and shares_beams(self.cfg):
             self._read_word(prev_output_tokens, beam, incremental_state)
         elif beam > 1:  # in an ensemble with a model that keeps no state
             encoded, source_mask = encoded.repeat_interleave(beam, 1), source_mask.repeat_interleave(beam, 0)
-        x = self._embedded(prev_output_tokens, incremental_state)
         words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
         padding_mask = words.eq(self.padding_idx)
         has_padding = self.cross_self_attention or padding_mask.any()
         task_ids = None if task_ids is None else task_ids.repeat_interleave(beam)
-        context = BatchContext(task_ids, padding_mask if has_padding else None)
+        context = BatchContext(task_ids, padding_mask if has_padding else None, tasks=tasks)
+        x = self.before_blocks(self._embedded(prev_output_tokens, incremental_state), context)
         looks_back = incremental_state is None and not full_context_alignment
         attention, states = None, [x]
         chosen = self.num_layers - 1 if alignment_layer is None else alignment_layer

@@ -10,9 +10,11 @@ from typing import Any
 
 from fairseq.models import register_model
 
+from fairseq_mtmoe.backbones.translation.conditional import Conditions
 from fairseq_mtmoe.backbones.translation.model import Transformer
 from fairseq_mtmoe.models.base_sparse.architectures import register_sizes
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
+from fairseq_mtmoe.options.tasks import names_of_tasks
 from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots.plan import check_blocks, check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
@@ -27,13 +29,14 @@ class BaseMoEModel(SparseModel, Transformer):
         """Called by fairseq.
 
         Raises:
-            UserError: an expert option is out of its range, or a task gate is asked for under a task without ids.
+            UserError: an expert option, or one of conditional parts, is out of its range, or a task gate or such a part
+                is asked for under a task without ids.
         """
         options = nested_options(cfg)
         check_experts(cfg)
         check_blocks(cfg)
         plans = plan_experts(cfg, max(cfg.encoder_layers, cfg.decoder_layers))
-        model = cls.build_with_slots(options, task, plans)
+        model = cls.build_with_slots(options, task, plans, Conditions.of(cfg))
         model.remember_options(cfg)
         return model
 
@@ -42,13 +45,26 @@ class BaseMoEModel(SparseModel, Transformer):
 class BaseDenseModel(Transformer):
     """The dense twin of `BaseMoEModel`: stock fairseq's transformer under the same names of sizes.
 
-    It takes task ids and does nothing with them, so that ensembles may mix it with sparse models.
+    It takes task ids and does nothing with them, so that ensembles may mix it with sparse models, unless parts of it
+    are conditional.
+
+    Attributes:
+        task_names: the names behind the task ids that it tells apart; none where it does not.
     """
+
+    task_names: list[str]
 
     @classmethod
     def build_model(cls, cfg: DenseConfig, task: Any) -> BaseDenseModel:
-        """Called by fairseq."""
-        return cls.build_with_slots(nested_options(cfg), task, slot_plans={})
+        """Called by fairseq.
+
+        Raises:
+            UserError: an option of conditional parts is out of its range, or the task gives no ids.
+        """
+        conditions = Conditions.of(cfg)
+        model = cls.build_with_slots(nested_options(cfg), task, {}, conditions)
+        model.task_names = names_of_tasks(cfg) if conditions is not None else []
+        return model
 
 
 register_sizes("base_moe")
