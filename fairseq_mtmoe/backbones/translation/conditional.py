@@ -77,13 +77,14 @@ class Conditions:
 class ConditionalBlock(FairseqBlock):
     """Mixed into a block: the parts that it gets when it is built."""
 
-    attention_bias: ConditionalAttentionBias | None = None
-    bottleneck: ConditionalBottleneck | None = None
+    attention_bias: ConditionalAttentionBias | None
+    bottleneck: ConditionalBottleneck | None
     embed_dim: int
 
     def become_conditional(self, conditions: Conditions, index: int, count: int) -> None:
         """Get what block `index` of `count` has."""
         parts, dim = conditions.parts, conditions.dim
+        self.attention_bias = self.bottleneck = None
         if ATTENTION in parts:
             width = block_width(conditions.positions, self.embed_dim)
             self.attention_bias = ConditionalAttentionBias(dim, conditions.positions, width)
@@ -110,7 +111,7 @@ class ConditionalBlock(FairseqBlock):
         if self.attention_bias is None:
             return None
         places = None if context.padding_mask is None else places_of(context.padding_mask)
-        bias_B1LL = self.attention_bias(context.tasks, context.task_ids, len(x), places)
+        bias_B1LL: Tensor = self.attention_bias(context.tasks, context.task_ids, len(x), places)
         return bias_B1LL.expand(-1, self.self_attn.num_heads, -1, -1).flatten(0, 1)
 
 
@@ -138,7 +139,9 @@ class ConditionalEncoderBlock(ConditionalBlock, EncoderBlock):
 class ConditionalDecoderBlock(ConditionalBlock, DecoderBlock):
     """The decoder's."""
 
-    def forward(self, x: Tensor, context: BatchContext, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, None]:
+    def forward(
+        self, x: Tensor, context: BatchContext, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None, None]:
         """As `DecoderBlock`'s."""
         h, attention, none = super().forward(x, context, *args, **kwargs)
         return self.with_bottleneck(h, context), attention, none
@@ -180,7 +183,7 @@ class ConditionalStack(FairseqStack):
         """As `FairseqStack`'s; what computes blocks again in the backward pass gives tasks' embeddings gradients."""
         self.fill_slot(block)
         if cfg.checkpoint_activations:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         return fsdp_wrap(block, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
     def align_with(self, size: int) -> None:

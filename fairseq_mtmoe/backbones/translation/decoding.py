@@ -235,9 +235,9 @@ class BeamAttention(MultiheadAttention):
         state: BeamState = incremental_state[STATE]
         if self.self_attention:
             keys, values = state.append(self, self.k_proj(query), self.v_proj(query))
-            mask: Tensor | None = state.own_mask(query)
-            if attn_mask is not None:
-                mask = mask + attn_mask.repeat_interleave(state.beam, 1)[:, None, None].type_as(mask)
+            own = state.own_mask(query)
+            biased = None if attn_mask is None else attn_mask.repeat_interleave(state.beam, 1)[:, None, None]
+            mask: Tensor | None = own if biased is None else own + biased.type_as(own)
         else:
             keys, values = self._source(state, key, key_padding_mask)
             mask = state.source_mask

@@ -76,8 +76,8 @@ class Encoder(FairseqStack, TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
         task_ids: LongTensor | None = None,
-    ) -> dict[str, list[Tensor]]:
-        """As fairseq's, with `task_ids` (B,), which also come out again under their name, as the tasks' embeddings do."""
+    ) -> dict[str, list[Any]]:
+        """As fairseq's, with `task_ids` (B,), which come out again under their name; so do the tasks' embeddings."""
         padding_mask = src_tokens.eq(self.padding_idx)
         has_padding = padding_mask.any()
         context = self.context_of(task_ids, padding_mask if has_padding else None)
@@ -89,7 +89,7 @@ class Encoder(FairseqStack, TransformerEncoderBase):
             x = block(x, context)
             if return_all_hiddens:
                 states.append(x)
-        return {
+        encoded: dict[str, list[Any]] = {
             "encoder_out": [x if self.layer_norm is None else self.layer_norm(x)],  # (S, B, H)
             "encoder_padding_mask": [padding_mask],  # (B, S)
             "encoder_embedding": [embedded],  # (B, S, H)
@@ -97,8 +97,8 @@ class Encoder(FairseqStack, TransformerEncoderBase):
             "src_tokens": [],
             "src_lengths": [(~padding_mask).sum(dim=1, dtype=torch.int32).reshape(-1, 1)],
             "task_ids": [] if task_ids is None else [task_ids],
-            "tasks": [] if context.tasks is None else [context.tasks],
         }
+        return encoded if context.tasks is None else {**encoded, "tasks": [context.tasks]}
 
     def context_of(self, task_ids: LongTensor | None, padding_mask: Tensor | None) -> BatchContext:
         """What the blocks may know of the batch."""
@@ -122,8 +122,8 @@ class Encoder(FairseqStack, TransformerEncoderBase):
             sentences, beam = new_order // beam, 1
         reordered = super().reorder_encoder_out(encoder_out, sentences)
         reordered["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
-        reordered["tasks"] = encoder_out["tasks"]
-        return {**reordered, "beam": [beam]}
+        kept = {name: encoder_out[name] for name in ("tasks",) if name in encoder_out}
+        return {**reordered, **kept, "beam": [beam]}
 
 
 class Decoder(FairseqStack, TransformerDecoderBase):

@@ -89,13 +89,13 @@ def test_a_model_without_state_in_an_ensemble():
 
 
 @torch.no_grad()
-def decode(model, orders, padded_step=None):
+def decode(model, orders, padded_step=None, inputs=("src_tokens", "src_lengths")):
     """Compare every step of a search that reorders its rows so, at first three per sentence, with teacher forcing.
 
     Stock fairseq is no reference here: it forgets that a row can change its sentence. Returns the state at the end.
     """
     ensemble, state = EnsembleModel([model]), {}
-    net_input = {key: batch()[key] for key in ("src_tokens", "src_lengths")}
+    net_input = {key: batch()[key] for key in inputs}
     sentence_R = torch.arange(4).repeat_interleave(3)
     encoder_outs = ensemble.reorder_encoder_out(ensemble.forward_encoder(net_input), sentence_R)
     random = torch.Generator().manual_seed(1)
