@@ -14,6 +14,14 @@ from typing import Any
 MOE = ".moe."  # the layer that took the place of the feed-forward one
 EXPERTS = ".moe.experts."  # its experts, stacked
 GATE = ".moe.gate.weight"
+# Within those of one that adapts to tasks: the table, and by which part of `--conditional` the others are
+TASK_EMBEDDINGS = "task_embeddings.weight"
+CONDITIONS = {
+    "attention": ".attention_bias.",
+    "norm": "_layer_norm.film.",
+    "alignment": ".alignment.",
+    "bottleneck": ".bottleneck.",
+}
 
 # name within a block of the dense model -> name within the experts of the same block of the sparse one
 DENSE_TO_EXPERTS = {

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_mtmoe.checkpoints.key_maps import FIRST_WEIGHT, GATE, MOE
+from fairseq_mtmoe.checkpoints.key_maps import CONDITIONS, FIRST_WEIGHT, GATE, MOE, TASK_EMBEDDINGS
 from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.moe.layer import COMBINES
@@ -138,7 +138,7 @@ def sizes(shapes: Shapes) -> dict[str, Any]:
         found[f"{side}_learned_pos"] = positions is not None
         found |= {f"max_{text}_positions": positions[0] - _NO_POSITIONS} if positions else {}
     found["layernorm_embedding"] = "encoder.layernorm_embedding.weight" in shapes
-    return found | _expert_options(shapes)
+    return found | _expert_options(shapes) | _conditional_options(shapes)
 
 
 def _expert_options(shapes: Shapes) -> dict[str, Any]:
@@ -150,6 +150,16 @@ def _expert_options(shapes: Shapes) -> dict[str, Any]:
         "expert_interval": min(_blocks(names)) + 1,
         "expert_combine": preserving if any(name.endswith(f"{MOE}blend") for name in names) else paper,
     }
+
+
+def _conditional_options(shapes: Shapes) -> dict[str, Any]:
+    """What adapts to tasks; nothing where nothing does, since that can begin anew in any model."""
+    if not any(name.endswith(TASK_EMBEDDINGS) for name in shapes):
+        return {}
+    parts = [part for part, mark in CONDITIONS.items() if any(mark in name for name in shapes)]
+    biases = (shape for name, shape in shapes.items() if name.endswith(f"{CONDITIONS['attention']}weight"))
+    positions = {"conditional_positions": shape[0] for shape in biases}
+    return {"conditional": ",".join(parts), **positions}
 
 
 def _is_inner(name: str) -> bool:
@@ -242,13 +252,13 @@ def _about_gates(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
 
 
 def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    gates = [name for name in own if name.endswith(GATE)]
+    tables = [name for name in own if name.endswith((GATE, TASK_EMBEDDINGS))]
     here = model.task_names if isinstance(model, NamesTasks) else None
     there = origin.model.get("task_names")
-    if all(own[name] == theirs.get(name) for name in gates) or not here or not there:
+    if all(own[name] == theirs.get(name) for name in tables) or not here or not there:
         return None
     return (
-        f"The tasks that gates tell apart must be {there} to load {origin.name}, but are {','.join(here)} instead: "
+        f"The tasks that the model tells apart must be {there} to load {origin.name}, but are {','.join(here)} instead: "
         "`--task-ids`, `--langs` and `--lang-pairs` decide them."
     )
 

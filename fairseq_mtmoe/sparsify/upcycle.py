@@ -46,7 +46,8 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
     """
     _check_options(model_name, options)
     dense_options = _model_options(checkpoint)
-    options = {**options, "task_names": options.get("task_names") or _task_names(checkpoint), "dense_updates": 1}
+    names = options.get("task_names") or dense_options.get("task_names") or _task_names(checkpoint)
+    options = {**options, "task_names": names, "dense_updates": 1}
     cfg = configuration(MODEL_DATACLASS_REGISTRY[model_name], {**dense_options, **options})
     weights = checkpoint["model"]
     if any(MOE in key for key in weights):

@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.helpers.models import batch, dense_model, moe_model, perturb
+from fairseq_mtmoe.conditioning import PARTS
+from tests.helpers.models import TASKS, batch, dense_model, moe_model, perturb
 from tests.systems.system import Batch, System
 from tests.systems.training import train, with_experts_of
 
+CONDITIONS = dict(conditional=",".join(PARTS))
 # A row's name -> its options on the 2+2-block model of tests/helpers/models.py.
 OPTIONS: dict[str, dict[str, Any]] = {
     "base": dict(expert_gates="base"),
@@ -21,6 +23,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "base,task": dict(expert_gates="base,task", encoder_layers=4, decoder_layers=4),
     "dense, then base": dict(expert_gates="base", dense_updates=20),
     "pre-norm": dict(expert_gates="base", encoder_normalize_before=True, decoder_normalize_before=True),
+    "base, conditional": dict(expert_gates="base", **CONDITIONS),
 }
 
 
@@ -57,21 +60,40 @@ def of_dense(options: dict[str, Any], dense: nn.Module) -> nn.Module:
     return with_experts_of(dense, moe_model(**{**options, "num_experts": 1, "dense_updates": 1}))
 
 
+def with_conditions_of(dense: nn.Module) -> nn.Module:
+    """The twin's weights, and conditions as they begin."""
+    model = conditional_dense(2)
+    model.load_state_dict(dense.state_dict())
+    return model
+
+
+def conditional_dense(seed: int) -> nn.Module:
+    """A dense model that adapts to tasks."""
+    return dense_model(seed, task_names=",".join(TASKS), **CONDITIONS)
+
+
 def in_decoder(name: str) -> bool:
-    """The encoder is frozen, and with it the embeddings, which both share."""
-    return name.startswith("decoder.")
+    """The encoder is frozen, and with it the embeddings, which both share; not what they know of tasks."""
+    return name.startswith(("decoder.", "encoder.task_embeddings."))
 
 
+COMMON = dict(batch=batch, output=output, loss=copy_loss, trainable=in_decoder)
 ROWS = [
     System(
-        name=name,
-        build=partial(build, options),
-        dense_twin=partial(dense_twin, options),
-        of_dense=partial(of_dense, options),
-        batch=batch,
-        output=output,
-        loss=copy_loss,
-        trainable=in_decoder,
-    )
-    for name, options in OPTIONS.items()
+        name="dense, conditional",
+        build=conditional_dense,
+        dense_twin=partial(dense_twin, {}),
+        of_dense=with_conditions_of,
+        **COMMON,
+    ),
+    *(
+        System(
+            name=name,
+            build=partial(build, options),
+            dense_twin=partial(dense_twin, options),
+            of_dense=partial(of_dense, options),
+            **COMMON,
+        )
+        for name, options in OPTIONS.items()
+    ),
 ]
