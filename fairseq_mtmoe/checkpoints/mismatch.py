@@ -157,9 +157,8 @@ def _conditional_options(shapes: Shapes) -> dict[str, Any]:
     if not any(name.endswith(TASK_EMBEDDINGS) for name in shapes):
         return {}
     parts = [part for part, mark in CONDITIONS.items() if any(mark in name for name in shapes)]
-    biases = (shape for name, shape in shapes.items() if name.endswith(f"{CONDITIONS['attention']}weight"))
-    positions = {"conditional_positions": shape[0] for shape in biases}
-    return {"conditional": ",".join(parts), **positions}
+    biases = [shape for name, shape in shapes.items() if name.endswith(f"{CONDITIONS['attention']}weight")]
+    return {"conditional": ",".join(parts)} | ({"conditional_positions": biases[0][0]} if biases else {})
 
 
 def _is_inner(name: str) -> bool:
@@ -258,8 +257,8 @@ def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str
     if all(own[name] == theirs.get(name) for name in tables) or not here or not there:
         return None
     return (
-        f"The tasks that the model tells apart must be {there} to load {origin.name}, but are {','.join(here)} instead: "
-        "`--task-ids`, `--langs` and `--lang-pairs` decide them."
+        f"The tasks that the model tells apart must be {there} to load {origin.name}, but are {','.join(here)} "
+        "instead: `--task-ids`, `--langs` and `--lang-pairs` decide them."
     )
 
 
