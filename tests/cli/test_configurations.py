@@ -131,6 +131,35 @@ def test_a_stage_equals_the_command_line(name):
     assert [command.model[key] for key in experts] == [configuration.model[key] for key in experts]
 
 
+# As `together` of examples/ca_mtl/runs.sh and `adapt` of new_tasks.sh have them.
+OF_CA_MTL = {
+    "glue": (
+        "--arch ca_mtl_base --init-encoder ENCODER --seed 12 --max-update 60000 --total-num-update 60000"
+        " --warmup-updates 6000 --virtual-epoch-size 192001 --conditional attention,bottleneck,alignment,norm"
+        " --sampling-method uncertainty --save-dir runs/ca_mtl/ca_mtl-uncertainty-seed12",
+        ("task.init_encoder=ENCODER",),
+    ),
+    "new_task": (
+        "--arch ca_mtl_base --glue-tasks scitail --finetune-from-model GROWN --seed 12 --max-update 3686"
+        " --total-num-update 3686 --warmup-updates 368 --train-share 0.1 --train-share-seed 12 --freeze-layers 0"
+        " --conditional attention,bottleneck,alignment,norm --save-dir runs/ca_mtl/scitail-share0.1-seed12",
+        ("task.glue_tasks=scitail", "task.train_share=0.1", "checkpoint.finetune_from_model=GROWN"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_CA_MTL)
+def test_a_configuration_of_ca_mtl_equals_the_command_line(name):
+    register()
+    arguments, overrides = OF_CA_MTL[name]
+    command = from_command_line(f"{STAGE} --lr 2e-5 --batch-size 32 {arguments}")
+    configuration = from_configuration(name, "task.data=DATA", *overrides, system="ca_mtl")
+    assert differing(command, configuration, GROUPS) == {}
+    options = ("conditional", "conditional_form", "conditional_positions", "freeze_layers", "dropout")
+    assert [getattr(command.model, key) for key in options] == [configuration.model[key] for key in options]
+    assert command.common.seed == configuration.common.seed
+
+
 @pytest.mark.slow
 def test_seeds_and_learning_rates_one_after_the_other(tmp_path):
     """`--multirun`: each run is what it is alone, in a folder of its own."""

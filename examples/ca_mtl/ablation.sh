@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Table 1: MTL with random sampling, then one part of CA-MTL after the other, and its sampling; figure 8 of the last one.
+source "$(dirname "$0")/runs.sh"
+together mtl "$TASKS" --conditional none --sampling-method uniform "$@"
+together attention "$TASKS" --conditional attention --sampling-method uniform "$@"
+together bottleneck "$TASKS" --conditional attention,bottleneck --sampling-method uniform "$@"
+together norm "$TASKS" --conditional "$PARTS" --sampling-method uniform "$@"
+together ca_mtl "$TASKS" --conditional "$PARTS" --sampling-method uncertainty "$@"
+compare "$TASKS" mtl attention bottleneck norm ca_mtl
+mtmoe plot "$RUNS/ca_mtl-${SEEDS%% *}"

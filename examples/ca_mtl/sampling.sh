@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Figure 4: uncertainty sampling, tasks drawn alike and tasks drawn by their size, with an encoder that adapts to nothing.
+source "$(dirname "$0")/runs.sh"
+for method in uniform concat uncertainty; do
+    together "sampling_$method" "$TASKS" "${PLAIN[@]}" --sampling-method "$method" "$@"
+done
+compare "$TASKS" sampling_uniform sampling_concat sampling_uncertainty
+mtmoe plot $(for method in uniform concat uncertainty; do echo "$RUNS/sampling_$method-${SEEDS%% *}"; done)
