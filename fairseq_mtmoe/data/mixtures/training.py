@@ -11,13 +11,15 @@ import numpy as np
 import torch
 from fairseq.data import FairseqDataset
 
-from fairseq_mtmoe.data.mixtures.dataset import Collate, MixtureDataset, sizes_of
+from fairseq_mtmoe.data.mixtures.candidates import LENGTH, PLACE, candidate_batch
+from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, sizes_of
 from fairseq_mtmoe.data.sampling import (
     Order,
     SamplingPlan,
     batch_ends,
     changes,
     order_by_length,
+    ranked,
     restored_plan,
     restored_plan_0_1_0,
     saved_plan,
@@ -58,7 +60,7 @@ class TrainingMixture(MixtureDataset):
     """The examples of one epoch; `set_epoch` draws those of another, and loads other shards where it is their turn.
 
     Everything follows from the plan, the epoch and, where the temperature goes by updates, their number before it: a
-    resumed run sees the same batches.
+    resumed run sees the same batches. Where the plan draws candidates, batches are of these (see `candidate_batch`).
 
     Args:
         loader: of the data.
@@ -66,6 +68,8 @@ class TrainingMixture(MixtureDataset):
         task_ids, collate: as in `MixtureDataset`.
         epoch: the first one to draw.
         updates: how many were made before it.
+        dropout_draws: of each task, how often a candidate's uncertainty needs it under dropout; 0 (by default) where a
+            pass without dropout tells.
     """
 
     def __init__(
@@ -76,8 +80,10 @@ class TrainingMixture(MixtureDataset):
         collate: Collate,
         epoch: int = 1,
         updates: int = 0,
+        dropout_draws: Sequence[int] = (),
     ) -> None:
         super().__init__(task_ids, collate)
+        self.dropout_draws = list(dropout_draws) or [0] * len(self.task_ids)
         self.loader = loader
         self.plan = plan
         self.updates = updates  # so far: those before the next epoch that is drawn
@@ -91,6 +97,9 @@ class TrainingMixture(MixtureDataset):
             return
         self.draw = self.plan.draw(epoch, self.updates)
         self.choose(self.loader.load(self.draw.shards), self.draw.numbering)
+        self.draws_candidates = self.plan.draws_candidates(epoch)
+        starts = zip(self.plan.shard_sizes, self.draw.shards, strict=True)
+        self._shard_starts = [sum(sizes[:shard]) for sizes, shard in starts]
         self.epoch = epoch
 
     def saved_draws(self, epoch: int) -> dict[str, Any]:
@@ -137,6 +146,48 @@ class TrainingMixture(MixtureDataset):
         """No: another epoch has other examples."""
         return False
 
+    def __getitem__(self, index: int) -> Item:
+        """As the mixture's; a candidate knows its length, and its number in all of its task's shards together."""
+        task, example = super().__getitem__(index)
+        if not self.draws_candidates:
+            return task, example
+        place = self._shard_starts[task] + self.numbering.locate(int(index))[1]
+        return task, {**example, PLACE: place, LENGTH: self.num_tokens(index)}
+
+    def collater(self, items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None) -> Batch:
+        """As the mixture's, or a step's candidates."""
+        if items and self.draws_candidates:
+            return candidate_batch(self.chosen_batch, items, self.dropout_draws)
+        return super().collater(items, pad_to_length)
+
+    def chosen_batch(self, items: Sequence[Item]) -> Batch:
+        """A batch of these examples themselves."""
+        return super().collater(items)
+
+    def epoch_batches(
+        self, max_sizes: Any, max_tokens: int | None, max_sentences: int | None, multiple: int
+    ) -> tuple[list[np.ndarray], np.ndarray]:
+        """The batches of the epoch's examples, and the indices of those that are too long for any.
+
+        Args:
+            max_sizes: see `order`.
+            max_tokens, max_sentences, multiple: see `batches`, or `Ranks.batches` of candidates.
+
+        Raises:
+            UserError: an example is longer than `max_tokens`.
+        """
+        if not self.draws_candidates:
+            order = self.order(max_sizes)
+            return self.batches(order, max_tokens, max_sentences, multiple), order.too_long
+        sizes = [sizes_of(dataset) for dataset in self.datasets]
+        ranks = ranked(self.draw, sizes, self._limits(max_sizes, sizes))
+        drawn = f"draws {len(self)} candidates, as many from each {self.loader.kind}"
+        logger.info(f"[{self.loader.split}] epoch {self.epoch} {drawn}")
+        return ranks.batches(max_tokens, max_sentences, multiple), ranks.too_long
+
+    def _limits(self, max_sizes: Any, sizes: Sequence[np.ndarray]) -> Any:
+        return [max_sizes] * sizes[0].shape[1] if isinstance(max_sizes, int | float) else max_sizes
+
     def order(self, max_sizes: Any = None) -> Order:
         """The epoch's examples by the lengths of their sides; those of equal lengths in another order in each epoch.
 
@@ -144,8 +195,8 @@ class TrainingMixture(MixtureDataset):
             max_sizes: the greatest length of each side, as fairseq gives them; longer examples are left out.
         """
         sizes = [sizes_of(dataset) for dataset in self.datasets]
-        limits = [max_sizes] * sizes[0].shape[1] if isinstance(max_sizes, int | float) else max_sizes
-        order = order_by_length(self.draw, sizes, self.plan.order_key(self.epoch), limits, torch.get_num_threads())
+        key, limits = self.plan.order_key(self.epoch), self._limits(max_sizes, sizes)
+        order = order_by_length(self.draw, sizes, key, limits, torch.get_num_threads())
         loader, counts = self.loader, dict(zip(self.loader.keys, order.counts.tolist(), strict=True))
         drawn = f"draws {len(self)} examples, from each {loader.kind} {counts}"
         logger.info(f"[{loader.split}] epoch {self.epoch} {drawn}")

@@ -3,6 +3,7 @@
 Where these change in a run, also of what its checkpoint has saved. A share of the data is drawn before, once for all
 (`stratified`).
 
+Candidates, of which the model chooses what it trains on, are drawn by `candidates`, and chosen by `uncertainty`.
 Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation Models". Setting an
 epoch up costs time in proportion to the epoch, not to the data, and any epoch can be set up without the ones before it
 having been drawn: a resumed run continues with the same examples. Numpy only.
@@ -10,6 +11,7 @@ having been drawn: a resumed run continues with the same examples. Numpy only.
 
 from fairseq_mtmoe.data.sampling.apportion import apportion
 from fairseq_mtmoe.data.sampling.batches import batch_ends
+from fairseq_mtmoe.data.sampling.candidates import Ranks, ranked
 from fairseq_mtmoe.data.sampling.draw import Draw, Numbering
 from fairseq_mtmoe.data.sampling.order import Order, Runs, order_by_length
 from fairseq_mtmoe.data.sampling.permutation import derive_key
@@ -19,12 +21,14 @@ from fairseq_mtmoe.data.sampling.saved_plans import changes, options_of, restore
 from fairseq_mtmoe.data.sampling.schedule import METHODS, Schedule
 from fairseq_mtmoe.data.sampling.stratified import stratified_share
 from fairseq_mtmoe.data.sampling.temperature import heated_temperature, temperature_probabilities
+from fairseq_mtmoe.data.sampling.uncertainty import most_uncertain
 
 __all__ = [
     "METHODS",
     "Draw",
     "Numbering",
     "Order",
+    "Ranks",
     "Rules",
     "Runs",
     "SamplingPlan",
@@ -34,8 +38,10 @@ __all__ = [
     "changes",
     "derive_key",
     "heated_temperature",
+    "most_uncertain",
     "options_of",
     "order_by_length",
+    "ranked",
     "restored_plan",
     "restored_plan_0_1_0",
     "saved_plan",

@@ -98,6 +98,11 @@ class Stretch:
         """Whether the examples of a block are in the order of their numbers."""
         return self._searches or self.count == self.size
 
+    def sequence(self) -> Words:
+        """The examples of a part of one pass, or of all of it, in the order of its places, counted as in `items`."""
+        assert self.count <= self.size
+        return items_at(self.start, self.count, self.size, self.key)
+
     @property
     def _searches(self) -> bool:
         # To ask every example for its place costs less than to collect half of them in an order without locality.
@@ -139,6 +144,19 @@ class Draw:
     def blocks(self) -> list[Block]:
         """All parts; together they hold every example of the draw once."""
         return [block for stretch in self.stretches for block in stretch.blocks]
+
+    def sequence(self, group: int) -> tuple[Words, Words]:
+        """The examples of a range of indices in the order of its task's sequence: indices (E,), and numbers in it.
+
+        For draws whose passes are stretches of their own.
+        """
+        numbering = self.numbering
+        stretches = [stretch for stretch in self.stretches if stretch.group == group]
+        parts = [stretch.sequence() for stretch in stretches]
+        starts = [numbering.starts[group] + stretch.first * stretch.size for stretch in stretches]
+        types = zip(parts, starts, strict=True)
+        indices = [part.astype(numbering.index_type) + numbering.index_type(start) for part, start in types]
+        return np.concatenate(indices), np.concatenate(parts)
 
     def by_task(self, block: Block) -> tuple[Words, list[tuple[int, Words]]]:
         """The indices (V,) of a block's examples, and which these are: each task with its examples, in this order."""

@@ -131,6 +131,10 @@ class SamplingPlan:
         start = self.start_of(epoch, update)
         return start.rules.schedule.temperature_at(epoch, start.update)
 
+    def draws_candidates(self, epoch: int) -> bool:
+        """Whether an epoch's examples are candidates (see `candidates.py`)."""
+        return self.start_of(epoch).rules.schedule.draws_candidates
+
     def order_key(self, epoch: int) -> int:
         """Names the order of an epoch's examples of equal lengths."""
         return derive_key(self.seed, _ORDER, epoch)
@@ -146,7 +150,7 @@ class SamplingPlan:
             cursor = start.cursors.get(shards, 0)
             key = derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(shards))
             size = sum(sizes[task] for task in group)
-            stretches += _stretches(number, size, cursor, int(count), key)
+            stretches += _stretches(number, size, cursor, int(count), key, start.rules.schedule.draws_candidates)
             passes.append(-(-(cursor + int(count)) // size) - cursor // size)
         chosen = tuple(start.shard_epoch % len(sizes) for sizes in self.shard_sizes)
         return Draw(chosen, Numbering(sizes, [len(group) for group in groups], passes), tuple(stretches))
@@ -217,6 +221,8 @@ class SamplingPlan:
         probabilities = self._shares(start)
         shares = np.array([probabilities[list(group)].sum() for group in self._groups(start.rules)])
         size = self.epoch_size(start.rules, start.shard_epoch)
+        if start.rules.schedule.draws_candidates:
+            return np.full(len(self.sizes), size)
         return apportion(size, shares, uniform_number(self.seed, _COUNTS, start.epoch))
 
     def after(self, start: EpochStart, update: int) -> EpochStart:
@@ -244,12 +250,13 @@ class SamplingPlan:
         return math.ceil(left * old / new)
 
 
-def _stretches(group: int, size: int, cursor: int, count: int, key: int) -> list[Stretch]:
+def _stretches(group: int, size: int, cursor: int, count: int, key: int, in_order: bool) -> list[Stretch]:
     """The parts of a group's passes that `count` examples from the start `cursor` of its sequence on are of: the end
-    of one, whole passes, and the beginning of one."""
+    of one, whole passes (each by itself where they are wanted `in_order`), and the beginning of one."""
     first, end = cursor // size, cursor + count
     whole_from, whole_to = -(-cursor // size), end // size
-    bounds = [cursor, *((whole_from * size, whole_to * size) if whole_from <= whole_to else ()), end]
+    wholes = range(whole_from, whole_to + 1) if in_order else (whole_from, whole_to)
+    bounds = [cursor, *(whole * size for whole in wholes if whole_from <= whole_to), end]
     return [
         Stretch(group, low // size - first, size, low % size, high - low, derive_key(key, low // size))
         for low, high in itertools.pairwise(bounds)

@@ -25,10 +25,14 @@ def default_epoch_size(sizes: Sequence[int], probabilities: NDArray[np.float64])
 class Rules:
     """How epochs are drawn.
 
+    Where the schedule draws candidates, sizes count the examples that are trained on, as many as there are candidates
+    of each task.
+
     Args:
         schedule: the shares of the tasks.
         virtual_epoch_size: examples in an epoch, and no more than a pass; None: a pass over the current shards.
-        virtual_data_size: examples in a pass over the current shards; None: fairseq's `default_epoch_size`.
+        virtual_data_size: examples in a pass over the current shards; None: fairseq's `default_epoch_size`, or, of
+            candidates, the size of the largest task, which is then drawn once.
         exceeds_pass: an epoch may be longer than a pass, as it could be in runs that version 0.1.0 began.
 
     Raises:
@@ -52,6 +56,8 @@ class Rules:
             return sum(sizes)
         if self.schedule.ends_natural:
             return self.virtual_data_size or sum(sizes)
+        if self.schedule.draws_candidates:
+            return self.virtual_data_size or max(sizes)
         # Of the first epoch's shares: an epoch keeps its size while the temperature rises.
         shares = self.schedule.probabilities_at(1, whole_sizes)
         return self.virtual_data_size or max(1, default_epoch_size(sizes, shares))

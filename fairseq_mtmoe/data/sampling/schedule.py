@@ -13,15 +13,17 @@ from fairseq_mtmoe.data.sampling.temperature import heated_temperature, temperat
 from fairseq_mtmoe.errors import UserError, must_be
 
 UNIFORM_FIRST = "uniform-then-natural"
-METHODS = ("uniform", "temperature", "concat", "RoundRobin", UNIFORM_FIRST)
+UNCERTAINTY = "uncertainty"
+METHODS = ("uniform", "temperature", "concat", "RoundRobin", UNIFORM_FIRST, UNCERTAINTY)
 
 
 @dataclass(frozen=True)
 class Schedule:
     """How tasks share an epoch.
 
-    The methods are fairseq's, in which `concat` and `RoundRobin` take every example once, and one that MT-TaG proposes
-    (appendix A.4): all tasks alike until their gates have learned, then by size.
+    The methods are fairseq's, in which `concat` and `RoundRobin` take every example once; one that MT-TaG proposes
+    (appendix A.4): all tasks alike until their gates have learned, then by size; and CA-MTL's, which draws equally many
+    of each task as candidates, of which a step trains on those that the model is most uncertain of (`candidates.py`).
 
     Args:
         method: one of `METHODS`.
@@ -54,6 +56,11 @@ class Schedule:
             must_be("--heating-coefficient", "a finite number of at least 0", self.heating_coefficient)
         if self.weights is not None:
             _check_weights(self.weights)
+            if self.draws_candidates:
+                raise UserError(
+                    f"`--sampling-weights` say how often tasks are drawn, which `--sampling-method {UNCERTAINTY}` leaves "
+                    "to the model: give one of the two."
+                )
         if self.heating_coefficient > 0:
             self._check_heating()
         if (self.method == UNIFORM_FIRST) != (self.natural_from_epoch is not None):
@@ -89,6 +96,11 @@ class Schedule:
             )
 
     @property
+    def draws_candidates(self) -> bool:
+        """Whether what is drawn are candidates, of which the model chooses what it trains on."""
+        return self.method == UNCERTAINTY
+
+    @property
     def takes_everything(self) -> bool:
         """Whether an epoch is simply every example once."""
         return self.weights is None and self.method in ("concat", "RoundRobin")
@@ -119,7 +131,7 @@ class Schedule:
             return temperature_probabilities(sizes, temperature)
         if self.weights is not None:
             shares = np.array(self.weights, dtype=np.float64)
-        elif self.method == "uniform" or epoch < (self.natural_from_epoch or 0):
+        elif self.method in ("uniform", UNCERTAINTY) or epoch < (self.natural_from_epoch or 0):
             shares = np.ones(len(sizes))
         else:
             shares = np.array(sizes, dtype=np.float64)

@@ -1,0 +1,69 @@
+"""A step's candidates as one sample of fairseq's form: what goes through the model, and what to make the batch of.
+
+The data loader's worker collates the candidates, which fairseq moves to the model's device; the examples themselves stay
+where they are, and those that are chosen are collated anew, as a batch that any other way of sampling could have drawn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
+
+PLACE, LENGTH = "place", "length"  # of an example: its number among all of its task, and tokens of its longest side
+CANDIDATES, PASSES, DROPOUT_PASS = "candidates", "passes", "dropout_pass"  # parts of such a sample
+TASKS_AT_ONCE = 8  # a pass without gradients of so many batches takes less memory than a training step of one
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A step's candidates, each example once.
+
+    Attributes:
+        items: the examples, which have their task's number and a `PLACE`.
+        count: how many of them are to be chosen.
+    """
+
+    items: tuple[Item, ...]
+    count: int
+
+    @property
+    def task_C(self) -> np.ndarray:
+        """The number of each one's task, (C,)."""
+        return np.array([task for task, _ in self.items])
+
+
+def candidate_batch(
+    collate: Callable[[Sequence[Item]], Batch], items: Sequence[Item], dropout_draws: Sequence[int]
+) -> Batch:
+    """A sample with the `CANDIDATES` of a step, and the batches in which they go through the model.
+
+    `PASSES` are those without dropout, shortest examples first, so that they are hardly padded: always as many of them,
+    because experts in other processes wait for each. `DROPOUT_PASS` has those examples, and each of them so often one
+    after the other, whose uncertainty is told from how dropout changes the output. A batch has as `id` the numbers of
+    its candidates. Where it would be empty, it is of the first candidate, of whom it tells nothing.
+
+    Args:
+        collate: makes a batch of examples.
+        items: as many examples of each task as are to be chosen in all, or fewer of some; what is there twice (of a
+            task with hardly any data) is a candidate once.
+        dropout_draws: of each task, how often its examples go through under dropout.
+    """
+    count = max(Counter(task for task, _ in items).values())
+    once = tuple({(task, example[PLACE]): (task, example) for task, example in items}.values())
+    numbered = [(task, {**example, "id": number}) for number, (task, example) in enumerate(once)]
+    by_length = sorted(numbered, key=lambda item: item[1][LENGTH])  # type: ignore[no-any-return]
+    sample: Batch = {CANDIDATES: Candidates(once, count)}
+    if not all(dropout_draws):
+        plain = [item for item in by_length if not dropout_draws[item[0]]]
+        passes = -(-list(dropout_draws).count(0) // TASKS_AT_ONCE)
+        parts = np.array_split(np.arange(len(plain)), passes)
+        sample[PASSES] = [collate([plain[number] for number in part] or numbered[:1]) for part in parts]
+    if any(dropout_draws):
+        drawn = [item for item in by_length for _ in range(dropout_draws[item[0]])]
+        sample[DROPOUT_PASS] = collate(drawn or numbered[:1])
+    return sample

@@ -1,0 +1,96 @@
+"""Candidates of steps: equally many of every task, of which the model chooses what it trains on.
+
+CA-MTL, algorithm 1: a step draws b examples of each of T tasks, whose data begins again when it is used up, and trains on
+b of the b·T. Candidates come in *ranks*: the first of every task, the second of every task, and so on. A step takes as
+many ranks as its limits of sentences and tokens allow, where the longest of each rank counts: so whichever b of them are
+chosen are a batch within these limits.
+
+Each task's candidates are in the order of its endless shuffled sequence, but for their lengths: within a window they are
+sorted by these, so that a step's are about equally long.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.data.sampling.batches import batch_ends
+from fairseq_mtmoe.data.sampling.draw import Draw
+from fairseq_mtmoe.data.sampling.order import Lengths, Runs
+from fairseq_mtmoe.data.sampling.permutation import Words
+
+WINDOW = 1024  # ranks that are sorted by length: some ten steps or more
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The candidates of an epoch, R ranks of them.
+
+    Attributes:
+        indices: of each task's, in order, (R,) or fewer where some were too long.
+        longest_R: the greatest length of a side of a rank's candidates.
+        too_long: indices of examples that were left out.
+    """
+
+    indices: tuple[Words, ...]
+    longest_R: NDArray[np.int64]
+    too_long: Words
+
+    def batches(
+        self, max_tokens: int | None = None, max_sentences: int | None = None, multiple: int = 1
+    ) -> list[Words]:
+        """The indices of each step's candidates: task after task, as many of each as the step has ranks.
+
+        Args:
+            max_tokens: limit of the ranks of a step times their longest length.
+            max_sentences: limit of the ranks of a step.
+            multiple: `--required-batch-size-multiple`, of ranks.
+
+        Raises:
+            UserError: an example is longer than `max_tokens`.
+        """
+        runs = Runs(self.longest_R[np.newaxis], np.ones_like(self.longest_R))
+        ends = batch_ends(runs, max_tokens, max_sentences, multiple).tolist()
+        steps = itertools.pairwise([0, *ends])
+        return [np.concatenate([task[start:end] for task in self.indices]) for start, end in steps]
+
+
+def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None = None) -> Ranks:
+    """The candidates of a draw (see `Schedule.draws_candidates`), where every task has a range of indices of its own.
+
+    Args:
+        lengths: of each task's examples: (n, S), with as many sides in all tasks, at least one.
+        limits: (S,) the longest that is let through, of each side.
+    """
+    kept, longest, too_long = [], [], []
+    for task, sizes in enumerate(lengths):
+        indices, examples = draw.sequence(task)
+        sides_ES = sizes[examples]
+        outside = np.zeros(len(indices), bool) if limits is None else (sides_ES > np.asarray(limits)).any(axis=1)
+        too_long.append(indices[outside])
+        indices, sides_ES = indices[~outside], sides_ES[~outside]
+        order = _by_length_in_windows(sides_ES, len(sizes))
+        kept.append(indices[order])
+        longest.append(sides_ES[order].max(axis=1))
+    longest_R = np.zeros(max(map(len, longest)), dtype=np.int64)
+    for of_task in longest:
+        np.maximum(longest_R[: len(of_task)], of_task, out=longest_R[: len(of_task)])
+    return Ranks(tuple(kept), longest_R, np.concatenate(too_long))
+
+
+def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
+    """An order of a task's candidates: within each window by the first side, then the next; longer, then shorter again.
+
+    Args:
+        sides_ES: their lengths, in the order of the task's sequence.
+        size: examples of the task: no more are sorted together, which would put an example beside itself.
+    """
+    place = np.arange(len(sides_ES))
+    within, parts = place % WINDOW, -(-WINDOW // max(size, 1))
+    part = place // WINDOW * parts + within * parts // WINDOW
+    turned_SE = np.where(part % 2, -sides_ES.T, sides_ES.T)  # so that a step over a part's end is of like lengths
+    return np.lexsort((*turned_SE[::-1], part))
