@@ -36,6 +36,15 @@ class SamplesByUpdates(Protocol):
     num_updates: int
 
 
+@runtime_checkable
+class GathersBeforeSaving(Protocol):
+    """A task that saves what all processes know: they call it together, before one of them saves."""
+
+    def gather(self) -> None:
+        """Tell the other processes what they do not know, and learn what they tell."""
+        ...
+
+
 class Named(Protocol):
     """What has a name to be shown."""
 

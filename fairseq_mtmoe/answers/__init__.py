@@ -10,9 +10,13 @@ from fairseq_mtmoe.answers.answer import Answer
 from fairseq_mtmoe.answers.choices import Classification, Ranking, WordPair
 from fairseq_mtmoe.answers.predicted import Predicted, flattened
 from fairseq_mtmoe.answers.regression import Regression
+from fairseq_mtmoe.answers.uncertainty import Uncertainty
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 
-__all__ = ["Answer", "Classification", "Predicted", "Ranking", "Regression", "WordPair", "answer_of", "flattened"]
+__all__ = [
+    *("Answer", "Classification", "Predicted", "Ranking", "Regression", "Uncertainty", "WordPair"),
+    *("answer_of", "flattened"),
+]
 
 KINDS: Mapping[Kind, type[Answer]] = {
     Kind.classification: Classification,

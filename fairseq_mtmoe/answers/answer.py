@@ -9,9 +9,11 @@ from typing import ClassVar, Self
 from torch import Tensor
 
 from fairseq_mtmoe.answers.predicted import Predicted, Values
+from fairseq_mtmoe.answers.uncertainty import Uncertainty
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
+from fairseq_mtmoe.errors import UserError
 
 Said = str | int | float
 
@@ -21,8 +23,10 @@ class Answer(ABC):
 
     Attributes:
         metrics: those of `tasks.glue.metrics` that can score it.
+        dropout_draws: how many outputs under dropout its `uncertainty` is told from; 0 where one without tells it.
     """
 
+    dropout_draws: ClassVar[int] = 0
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "matthews", "spearman", "f1")
 
     @classmethod
@@ -47,6 +51,19 @@ class Answer(ABC):
     @abstractmethod
     def predictions(self, numbers: Tensor) -> Tensor:
         """What the head predicts of each example, as it is scored and submitted, (E, …), float32; NaN fills up."""
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """How uncertain the model is of each example (CA-MTL, equation 4).
+
+        Args:
+            numbers: of the head, (E, …); of a kind with `dropout_draws` (E, draws, …).
+            labels: of the examples, (E, …), which may tell where there is nothing to answer, and no more than that.
+
+        Raises:
+            UserError: nothing says how, of this kind.
+        """
+        kind = type(self).__name__
+        raise UserError(f"`--sampling-method uncertainty` has no rule for tasks of the kind {kind}: leave these out.")
 
     def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
         """What `tasks.glue.metrics` makes a metric of, over the units that it is of: examples, or others.

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.answers.answer import Answer, Said
 from fairseq_mtmoe.answers.predicted import Predicted, Values
+from fairseq_mtmoe.answers.uncertainty import Uncertainty, entropy_of
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.nlu import answer_texts
 from fairseq_mtmoe.data.nlu.table import TaskRow
@@ -47,6 +48,10 @@ class Classification(Answer):
     def predictions(self, numbers: Tensor) -> Tensor:
         """The best one's number, (E,)."""
         return numbers.argmax(1).float()
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """The entropy of the classes."""
+        return entropy_of(numbers)
 
     def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
         """See `Answer`. `em` is of questions: of examples whose keys differ in what follows the last / alone."""
@@ -106,6 +111,10 @@ class Ranking(Answer):
     def predictions(self, numbers: Tensor) -> Tensor:
         """The best one's number, (E,)."""
         return numbers.argmax(1).float()
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """The entropy of the candidates that the example has."""
+        return entropy_of(numbers.float().masked_fill(labels.isnan(), -math.inf))
 
     def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
         """See `Answer`: what the chosen candidates reach.

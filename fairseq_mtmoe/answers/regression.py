@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.answers.answer import Answer, Said
 from fairseq_mtmoe.answers.predicted import Predicted
+from fairseq_mtmoe.answers.uncertainty import DROPOUT_DRAWS, Uncertainty, spread_of
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
@@ -22,6 +23,7 @@ from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 class Regression(Answer):
     """A number from `low` to `high`; the head reads [CLS] (MT-TaG, equation 8). Labels and numbers are (E,), (E, 1)."""
 
+    dropout_draws: ClassVar[int] = DROPOUT_DRAWS
     low: float = -math.inf
     high: float = math.inf
 
@@ -42,6 +44,10 @@ class Regression(Answer):
     def predictions(self, numbers: Tensor) -> Tensor:
         """The numbers within the bounds, (E,)."""
         return numbers.squeeze(1).float().clamp(self.low, self.high)
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """The spread under dropout, which is not in the paper; numbers are (E, draws, 1)."""
+        return spread_of(numbers.squeeze(2))
 
     def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
         """See `Answer`: without digits beyond float32's."""

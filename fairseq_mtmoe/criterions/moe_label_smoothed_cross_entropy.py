@@ -120,10 +120,16 @@ MoELabelSmoothedCrossEntropyCriterion.__name__ = LabelSmoothedCrossEntropyCriter
 
 
 def output_weight(model: Any) -> Optional[Tensor]:
-    """The matrix (V, H) that makes logits of the decoder's features, or None unless that is all that makes them.
+    """See `projection`; None also in half precision with a scaled loss, whose gradients are scaled before rounding."""
+    weight_VH = projection(model)
+    if weight_VH is None:
+        return None
+    scaled = weight_VH.dtype == torch.float16 or torch.is_autocast_enabled(weight_VH.device.type)
+    return None if scaled else weight_VH
 
-    None also in half precision with a scaled loss, whose gradients must be scaled before they are rounded.
-    """
+
+def projection(model: Any) -> Optional[Tensor]:
+    """The matrix (V, H) that makes logits of the decoder's features, or None unless that is all that makes them."""
     model = _unwrapped(model)
     if not isinstance(model, TransformerModelBase):
         return None
@@ -131,14 +137,12 @@ def output_weight(model: Any) -> Optional[Tensor]:
     fairseqs = (
         TransformerModelBase.get_normalized_probs, BaseFairseqModel.get_targets, TransformerDecoderBase.output_layer
     )  # fmt: skip
-    projection = getattr(model.decoder, "output_projection", None)
+    projected = getattr(model.decoder, "output_projection", None)
     if own != fairseqs or not all(takes(model, name) for name in ("features_only", "alignment_layer")):
         return None
-    if type(projection) is not nn.Linear or projection.bias is not None:
+    if type(projected) is not nn.Linear or projected.bias is not None:
         return None
-    weight_VH = projection.weight
-    scaled = weight_VH.dtype == torch.float16 or torch.is_autocast_enabled(weight_VH.device.type)
-    return None if scaled or model.decoder.adaptive_softmax is not None else weight_VH
+    return None if model.decoder.adaptive_softmax is not None else projected.weight
 
 
 def _unwrapped(model: Any) -> Any:

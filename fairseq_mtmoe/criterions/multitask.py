@@ -15,7 +15,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_mtmoe.answers import Answer
+from fairseq_mtmoe.answers import Answer, Uncertainty
 from fairseq_mtmoe.errors import UserError
 
 
@@ -79,6 +79,27 @@ class MultitaskCriterion(FairseqCriterion):
         """
         return self.answers[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
 
+    def uncertainties(self, model: Any, sample: dict[str, Any], under_dropout: bool) -> tuple[Tensor, Uncertainty]:
+        """How uncertain the model is of a batch's examples, and their `id`s, (E,).
+
+        Args:
+            model: see `forward`; under dropout, if that is asked for.
+            sample: with each example once, or, under dropout, `dropout_draws` times in succession.
+            under_dropout: of the tasks whose kind of answer needs it, instead of the others.
+        """
+        outputs = model(**sample["net_input"])
+        none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)
+        ids, found = [sample["id"][:0]], [Uncertainty(none, none)]
+        for task, ids_E in _ids_by_task(sample).items():
+            numbers, labels, draws = outputs[task], sample["target"][task], self.answers[task].dropout_draws
+            if bool(draws) != under_dropout:
+                continue
+            if under_dropout:
+                numbers, labels, ids_E = numbers.unflatten(0, (-1, draws)), labels[::draws], ids_E[::draws]
+            ids.append(ids_E)
+            found.append(self.answers[task].uncertainty(numbers, labels))
+        return torch.cat(ids), Uncertainty(*map(torch.cat, zip(*found, strict=True)))
+
     @staticmethod
     def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Called by fairseq: the mean loss of an example, of all tasks and of each."""
@@ -94,3 +115,11 @@ class MultitaskCriterion(FairseqCriterion):
     def logging_outputs_can_be_summed() -> bool:
         """Yes: numbers under the same keys in every process."""
         return True
+
+
+def _ids_by_task(sample: dict[str, Any]) -> dict[str, Tensor]:
+    """The `id`s of each task's examples, (E_t,), whose order in the batch is that of their first rows."""
+    rows = sample["net_input"]["rows"]
+    place_E = torch.cat([rows_EC[:, 0] for rows_EC in rows.values()]).argsort().argsort()
+    ids = sample["id"][place_E].split([len(rows_EC) for rows_EC in rows.values()])
+    return dict(zip(rows, ids, strict=True))

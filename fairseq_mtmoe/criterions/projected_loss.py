@@ -98,9 +98,7 @@ class _Blocks:
         num_words = len(weight_VH)
         self.share = smoothing / (num_words - 1)  # `e` above
         self.rest = 1 - smoothing - self.share
-        on_cpu = form_for(features_TH).has_values_at_hand
-        logits, rows = (BLOCK_LOGITS, BLOCK_ROWS) if on_cpu else (GPU_BLOCK_LOGITS, GPU_BLOCK_ROWS)
-        self.rows = min(max(rows, logits // num_words), max(len(features_TH), 1))
+        self.rows = rows_at_once(features_TH, num_words)
         self.logits_TV = features_TH.new_empty(self.rows, num_words)
         self.log_p_TV = features_TH.new_empty(self.rows, num_words, dtype=torch.float32)
         self.word_sum_H = weight_VH.sum(0, dtype=torch.float32)
@@ -145,6 +143,13 @@ class _Blocks:
             torch.addmm(constant_H, p_TV, self.weight_VH, out=self.features_grad_TH[block])
         if self.weight_grad_VH is not None:
             add_product_(self.weight_grad_VH, p_TV.t(), features_TH)
+
+
+def rows_at_once(features_TH: Tensor, num_words: int) -> int:
+    """How many tokens' logits are there at a time."""
+    on_cpu = form_for(features_TH).has_values_at_hand
+    logits, rows = (BLOCK_LOGITS, BLOCK_ROWS) if on_cpu else (GPU_BLOCK_LOGITS, GPU_BLOCK_ROWS)
+    return min(max(rows, logits // num_words), max(len(features_TH), 1))
 
 
 def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.checkpoints.fallback import suggested_fallback
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.protocols import GathersBeforeSaving
 from fairseq_mtmoe.training import epoch_position, loop, nonfinite, rank_failures, resuming, run_lock, saving, screen
 from fairseq_mtmoe.training.distributed_trainer import DistributedTrainer
 from fairseq_mtmoe.training.overriding import with_option
@@ -70,7 +71,12 @@ class ResumableTrainer(DistributedTrainer):
             return saving.save_alone(self, filename, extra_state)
 
     def consolidate_optimizer(self) -> None:
-        """As fairseq's; but not for an error's sake: the other processes, who would have to help, do not know of it."""
+        """As fairseq's, which calls it in all processes before it saves; so the task can gather what it saves, too.
+
+        But not for an error's sake: the other processes, who would have to help, do not know of it.
+        """
+        if sys.exc_info()[0] is None and isinstance(self.task, GathersBeforeSaving):
+            self.task.gather()
         if sys.exc_info()[0] is None or not self._exchanges:
             super().consolidate_optimizer()
 

@@ -85,12 +85,12 @@ MAY_IMPORT = {
     "tasks": {"criterions", "tasks/glue", "tasks/translation"},
     "tasks/_multitask": {"protocols", "errors", "analysis", "data", "data/mixtures", "data/sampling", "slots"},
     "tasks/glue": {
-        *("errors", "io", "analysis", "checkpoints", "answers", "criterions"),
+        *("errors", "io", "slots", "analysis", "checkpoints", "answers", "criterions"),
         *("tasks/_multitask", "backbones/bert", "models/_encoder"),
         *("data/mixtures", "data/nlu"),
     },
     "tasks/translation": {
-        *("errors", "io", "slots", "tasks/_multitask"),
+        *("errors", "io", "slots", "criterions", "tasks/_multitask"),
         *("data/mixtures", "data/translation", "data/translation/file_names", "data/translation/tiers"),
     },
 }

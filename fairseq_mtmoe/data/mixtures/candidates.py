@@ -1,7 +1,7 @@
 """A step's candidates as one sample of fairseq's form: what goes through the model, and what to make the batch of.
 
-The data loader's worker collates the candidates, which fairseq moves to the model's device; the examples themselves stay
-where they are, and those that are chosen are collated anew, as a batch that any other way of sampling could have drawn.
+The data loader's worker collates the candidates, and fairseq moves them to the model's device; the examples themselves
+stay where they are, and those that are chosen are collated anew, a batch as any other way of sampling could have drawn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 
 PLACE, LENGTH = "place", "length"  # of an example: its number among all of its task, and tokens of its longest side
-CANDIDATES, PASSES, DROPOUT_PASS = "candidates", "passes", "dropout_pass"  # parts of such a sample
+CANDIDATES, PASSES, DROPOUT_PASS = "of_candidates", "passes", "dropout_pass"  # parts of such a sample
 TASKS_AT_ONCE = 8  # a pass without gradients of so many batches takes less memory than a training step of one
 
 
@@ -56,7 +56,7 @@ def candidate_batch(
     count = max(Counter(task for task, _ in items).values())
     once = tuple({(task, example[PLACE]): (task, example) for task, example in items}.values())
     numbered = [(task, {**example, "id": number}) for number, (task, example) in enumerate(once)]
-    by_length = sorted(numbered, key=lambda item: item[1][LENGTH])  # type: ignore[no-any-return]
+    by_length = sorted(numbered, key=lambda item: item[1][LENGTH])
     sample: Batch = {CANDIDATES: Candidates(once, count)}
     if not all(dropout_draws):
         plain = [item for item in by_length if not dropout_draws[item[0]]]

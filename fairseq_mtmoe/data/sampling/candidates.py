@@ -1,12 +1,12 @@
 """Candidates of steps: equally many of every task, of which the model chooses what it trains on.
 
-CA-MTL, algorithm 1: a step draws b examples of each of T tasks, whose data begins again when it is used up, and trains on
-b of the b·T. Candidates come in *ranks*: the first of every task, the second of every task, and so on. A step takes as
-many ranks as its limits of sentences and tokens allow, where the longest of each rank counts: so whichever b of them are
-chosen are a batch within these limits.
+CA-MTL, algorithm 1: a step draws b examples of each of T tasks, whose data begins again when it is used up, and trains
+on b of the b·T. Candidates come in *ranks*: the first of every task, the second of every task, and so on. A step takes
+as many ranks as its limits of sentences and tokens allow, where the longest of each rank counts: so whichever b of them
+are chosen are a batch within these limits.
 
-Each task's candidates are in the order of its endless shuffled sequence, but for their lengths: within a window they are
-sorted by these, so that a step's are about equally long.
+Each task's candidates are in the order of its endless shuffled sequence, but for their lengths: within a window they
+are sorted by these, so that a step's are about equally long.
 """
 
 from __future__ import annotations
@@ -93,4 +93,5 @@ def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
     within, parts = place % WINDOW, -(-WINDOW // max(size, 1))
     part = place // WINDOW * parts + within * parts // WINDOW
     turned_SE = np.where(part % 2, -sides_ES.T, sides_ES.T)  # so that a step over a part's end is of like lengths
-    return np.lexsort((*turned_SE[::-1], part))
+    order: NDArray[np.int64] = np.lexsort((*turned_SE[::-1], part))
+    return order

@@ -154,9 +154,9 @@ class Draw:
         stretches = [stretch for stretch in self.stretches if stretch.group == group]
         parts = [stretch.sequence() for stretch in stretches]
         starts = [numbering.starts[group] + stretch.first * stretch.size for stretch in stretches]
-        types = zip(parts, starts, strict=True)
-        indices = [part.astype(numbering.index_type) + numbering.index_type(start) for part, start in types]
-        return np.concatenate(indices), np.concatenate(parts)
+        indices: Words = np.concatenate(parts).astype(numbering.index_type)
+        indices += np.repeat(np.array(starts, indices.dtype), [stretch.count for stretch in stretches])
+        return indices, np.concatenate(parts)
 
     def by_task(self, block: Block) -> tuple[Words, list[tuple[int, Words]]]:
         """The indices (V,) of a block's examples, and which these are: each task with its examples, in this order."""

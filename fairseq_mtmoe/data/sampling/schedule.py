@@ -58,8 +58,8 @@ class Schedule:
             _check_weights(self.weights)
             if self.draws_candidates:
                 raise UserError(
-                    f"`--sampling-weights` say how often tasks are drawn, which `--sampling-method {UNCERTAINTY}` leaves "
-                    "to the model: give one of the two."
+                    f"`--sampling-weights` must not be given with `--sampling-method {UNCERTAINTY}`, where the model "
+                    "decides how often each task trains: give one of the two."
                 )
         if self.heating_coefficient > 0:
             self._check_heating()

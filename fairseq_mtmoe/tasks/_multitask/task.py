@@ -11,10 +11,15 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+from fairseq import utils
+from fairseq.optim import AMPOptimizer
 from fairseq.tasks import FairseqTask
 from omegaconf import open_dict
+from torch import Tensor, nn
 
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
+from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import NamesTasks, TakesTaskIds
@@ -22,6 +27,8 @@ from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups, plain_numbers
 from fairseq_mtmoe.tasks._multitask.run_log import Stopwatch, TrainingRunLog, start_counting, stop_counting
 from fairseq_mtmoe.tasks._multitask.sampling import announce
+from fairseq_mtmoe.tasks._multitask.selection import Chosen, choose
+from fairseq_mtmoe.tasks._multitask.selection_record import SelectionRecord
 
 
 class Multitask(FairseqTask, ABC):
@@ -34,7 +41,9 @@ class Multitask(FairseqTask, ABC):
     tasks_event_key = "tasks"  # under which the run log's event `valid` has each task's figures
     groups_event_key = "groups"  # and each group's
 
-    def set_up_tasks(self, task_names: Sequence[str], save_dir: str, train_subset: str, update_freq: list[int]) -> None:
+    def set_up_tasks(
+        self, task_names: Sequence[str], save_dir: str, train_subset: str, update_freq: list[int], log_interval: int
+    ) -> None:
         """To be called when the task is made.
 
         Args:
@@ -42,12 +51,16 @@ class Multitask(FairseqTask, ABC):
             save_dir: where the run log is written.
             train_subset: the split to train on.
             update_freq: batches of a process for one update, for each epoch; the last number is for all later ones.
+            log_interval: updates between two reports of what uncertainty sampling chose.
         """
         self.task_names = list(task_names)
         self.run_log = TrainingRunLog(save_dir)
         self.stopwatch = Stopwatch()
         self.num_updates = 0  # our trainer says it before each epoch
         self._train_subset, self._update_freq = train_subset, update_freq
+        self._log_interval = log_interval
+        self._selection: SelectionRecord | None = None  # from the first candidates on
+        self._saved_selection: dict[str, Any] | None = None
         self._model_names: list[str] | None = None
         self._evaluated_split = ""
         self._epoch = 1
@@ -62,6 +75,15 @@ class Multitask(FairseqTask, ABC):
     @abstractmethod
     def groups(self) -> list[Group]:
         """The sets of tasks that a validation gives an average for."""
+
+    @abstractmethod
+    def uncertainties(
+        self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """How uncertain a model is of a batch: the examples' `id`s, their entropies, and the most that these can be.
+
+        Of those alone whose uncertainty is told `under_dropout`, or without; see `TrainingMixture.dropout_draws`.
+        """
 
     def about_the_run(self) -> dict[str, Any]:
         """What the run log is to say of the run, beside its sampling."""
@@ -161,10 +183,11 @@ class Multitask(FairseqTask, ABC):
 
         def make_batches(dataset: TrainingMixture, epoch: int) -> list[Any]:
             dataset.set_epoch(epoch)
-            order = dataset.order(max_positions)
+            limits = (max_tokens, max_sentences, required_batch_size_multiple)
+            batches, too_long = dataset.epoch_batches(max_positions, *limits)
             # It says which examples are left out, or refuses them.
-            self.filter_indices_by_size(order.too_long, dataset, max_positions, ignore_invalid_inputs)
-            return dataset.batches(order, max_tokens, max_sentences, required_batch_size_multiple)
+            self.filter_indices_by_size(too_long, dataset, max_positions, ignore_invalid_inputs)
+            return batches
 
         return SharedEpochIterator(
             update_freq=self._update_freq,
@@ -198,12 +221,59 @@ class Multitask(FairseqTask, ABC):
         ignore_grad: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """As fairseq's; the clock of the run log runs."""
+        """As fairseq's; of a step's candidates, on the most uncertain ones. The clock of the run log runs."""
         if not self.stopwatch.is_running:
             stop_counting(model)
             self.stopwatch.start()
+        sample = self._of_this_epoch(sample, model)
+        chosen = None
+        if CANDIDATES in sample:
+            with torch.autocast(_device(model).type, enabled=isinstance(optimizer, AMPOptimizer)):
+                chosen = self._choose(sample, unwrapped(model), criterion, update_num)
+            sample = _moved(self.datasets[self._train_subset].chosen_batch(chosen.items), model)
         sample = self.for_models(sample, [model])
-        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
+        result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
+        if chosen is not None:
+            self._update = update_num + 1
+            result[2].update(self._record.note(chosen, counts=not ignore_grad))
+        return result
+
+    # ---- uncertainty sampling ----
+
+    def _of_this_epoch(self, sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+        """The sample itself, or, in the place of a batch that only keeps other processes company and is from before the
+        way of sampling changed, one that keeps it now."""
+        dataset: TrainingMixture | None = self.datasets.get(self._train_subset)
+        if dataset is None or dataset.draws_candidates == (CANDIDATES in sample):
+            return sample
+        return _moved(dataset.collater([dataset[0]]), model)
+
+    def _choose(self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int) -> Chosen:
+        def measure(batch: dict[str, Any], model: nn.Module, under_dropout: bool) -> tuple[Tensor, Tensor, Tensor]:
+            return self.uncertainties(self.for_models(batch, [model]), model, criterion, under_dropout)
+
+        return choose(sample, model, measure, update)
+
+    @property
+    def _record(self) -> SelectionRecord:
+        if self._selection is None:
+            plan = self.datasets[self._train_subset].plan
+            self._selection = SelectionRecord(dict(zip(map(self.shown_name, plan.names), plan.sizes, strict=True)))
+            if self._saved_selection is not None:
+                self._selection.restore(self._saved_selection)
+        return self._selection
+
+    def _report_selection(self) -> None:
+        event = None if self._selection is None else self._selection.take()
+        if event is not None:
+            self.run_log.write("selection", update=self._update, **event)
+
+    def gather(self) -> None:
+        """See `GathersBeforeSaving`."""
+        if self._selection is not None:
+            self._selection.gather()
+
+    # ---- what training tells ----
 
     def sparsified(self, update: int, num_experts: int) -> None:
         """See `RunObserver`."""
@@ -214,18 +284,22 @@ class Multitask(FairseqTask, ABC):
         self.run_log.write("expert_comm", update=update, updates=updates, layers=layers)
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
-        """Called by fairseq when it saves: the time spent so far."""
-        return {type(self).__name__: {"training_seconds": self.stopwatch.seconds}}
+        """Called by fairseq when it saves: the time spent so far, and what uncertainty sampling chose."""
+        selection = self._saved_selection if self._selection is None else self._selection.state()
+        chosen = {} if selection is None else {"selection": selection}
+        return {type(self).__name__: {"training_seconds": self.stopwatch.seconds, **chosen}}
 
     def set_checkpoint_dict(self, state: dict[str, Any]) -> None:
         """Called by fairseq when it resumes."""
         self.stopwatch.seconds = state["training_seconds"]
+        self._selection, self._saved_selection = None, state.get("selection")
 
     # ---- validation ----
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
         """Called by fairseq before a validation."""
         self._epoch = epoch
+        self._report_selection()
         self.stopwatch.stop()
         start_counting(model)
 
@@ -233,6 +307,8 @@ class Multitask(FairseqTask, ABC):
         """As fairseq's, with the sums of the batch's task in the logging output."""
         if not sample:  # `fairseq-validate` in several processes, when one of them is out of batches
             return 0.0, 0, {}
+        if CANDIDATES in sample:  # `mtmoe calibrate` looks at training data
+            sample = sample[PASSES][0]
         sample = self.for_models(sample, [model])
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if "task" in sample:
@@ -243,6 +319,10 @@ class Multitask(FairseqTask, ABC):
         """As fairseq's, with loss and perplexity of each task and each group in a validation."""
         logging_outputs = [plain_numbers(log) for log in logging_outputs]  # else a GPU is waited for with each of them
         super().reduce_metrics(logging_outputs, criterion)
+        if self._selection is not None and self._selection.is_of(logging_outputs):
+            self._selection.add(logging_outputs)
+            if self._update % self._log_interval == 0:
+                self._report_selection()
         first = next(iter(self.validated_tasks), None)
         if any(f"{first}_loss" in log for log in logging_outputs):
             self.log_figures(logging_outputs)
@@ -266,3 +346,14 @@ class Multitask(FairseqTask, ABC):
         if layers:
             self.run_log.write("experts", **place, task_names=self.task_names, layers=layers)
         start_counting(model)
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _moved(sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """A batch of the host's, where the model is."""
+    device = _device(model)
+    moved: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)
+    return moved

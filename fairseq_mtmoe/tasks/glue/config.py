@@ -37,7 +37,9 @@ class GlueConfig(FairseqDataclass):
     )
 
     sampling_method: str = option(
-        "concat", "how tasks share an epoch: concat (natural, by size), uniform, temperature or uniform-then-natural"
+        "concat",
+        "how tasks share an epoch: concat (natural, by size), uniform, temperature or uniform-then-natural; or "
+        "uncertainty: of as many candidates of each task those train that the model is most uncertain of",
     )
     sampling_temperature: float = option(1.5, "temperature of --sampling-method temperature; where heating starts")
     heating_coefficient: float = option(
@@ -52,6 +54,7 @@ class GlueConfig(FairseqDataclass):
 
     # Options of other parts of fairseq's configuration. Without help they are no options of the task's own.
     seed: int = option(II("common.seed"), None)
+    log_interval: int = option(II("common.log_interval"), None)
     train_subset: str = option(II("dataset.train_subset"), None)
     max_epoch: int = option(II("optimization.max_epoch"), None)
     update_freq: List[int] = field(default=II("optimization.update_freq"))

@@ -18,7 +18,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_mtmoe.answers import Answer, Predicted, answer_of, flattened
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
@@ -32,6 +32,7 @@ from fairseq_mtmoe.data.nlu.table import TaskRow, chosen_rows, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._encoder import note_sizes
+from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.tasks._multitask.groups import Group
 from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
@@ -60,7 +61,7 @@ class GlueTask(Multitask):
             for metric in (row.metric, *row.also):
                 check_metric(name, metric, self.answers[name].metrics, len(row.labels))
         self.shares = shares_of(args.train_share, self.table)
-        self.set_up_tasks(list(self.rows), args.save_dir, args.train_subset, args.update_freq)
+        self.set_up_tasks(list(self.rows), args.save_dir, args.train_subset, args.update_freq, args.log_interval)
         self.pretrained: PretrainedEncoder | None = None
         self.begins_with_checkpoint = False
         self.evaluated: dict[str, TokenizedSplit] = {}  # the sets of the split that was loaded last
@@ -143,11 +144,18 @@ class GlueTask(Multitask):
         collate = TaskCollate(tokenizer.padding, loader.tasks)
         if split == self.args.train_subset:
             loader.keep(self.shares, self.args.train_share_seed)
-            plan = plan_of(self.args, loader)
-            self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates)
+            plan, draws = plan_of(self.args, loader), [self.answers[task].dropout_draws for task in loader.tasks]
+            self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates, draws)
         else:
             self.datasets[split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)
             self.evaluated = dict(zip(loader.keys, loader.sets, strict=True))
+
+    def uncertainties(
+        self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As each task's kind of answer says."""
+        ids_E, found = unwrapped(criterion).uncertainties(model, sample, under_dropout)
+        return ids_E, found.entropy, found.most
 
     def about_the_run(self) -> dict[str, Any]:
         """Also which share of the training examples it has; how many they are is said with its sampling."""

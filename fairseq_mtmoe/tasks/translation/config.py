@@ -28,7 +28,8 @@ class TranslationHeatedConfig(FairseqDataclass):
 
     sampling_method: str = option(
         "concat",
-        "how pairs share an epoch: concat (natural, by size), temperature, uniform, RoundRobin or uniform-then-natural",
+        "how pairs share an epoch: concat (natural, by size), temperature, uniform, RoundRobin, uniform-then-natural, "
+        "or uncertainty: of as many candidates of each pair those train that the model is most uncertain of",
     )
     sampling_temperature: float = option(1.5, "temperature of --sampling-method temperature; where heating starts")
     heating_coefficient: float = option(
@@ -83,6 +84,7 @@ class TranslationHeatedConfig(FairseqDataclass):
 
     # Options of other parts of fairseq's configuration. Without help they are no options of the task's own.
     seed: int = option(II("common.seed"), None)
+    log_interval: int = option(II("common.log_interval"), None)
     dataset_impl: Optional[str] = option(II("dataset.dataset_impl"), None)
     train_subset: str = option(II("dataset.train_subset"), None)
     max_epoch: int = option(II("optimization.max_epoch"), None)

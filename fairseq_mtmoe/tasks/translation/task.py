@@ -15,7 +15,9 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.utils import split_paths
+from torch import Tensor, nn
 
+from fairseq_mtmoe.criterions.token_entropy import sentence_entropies
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.translation.collating import PairCollate
@@ -48,7 +50,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def __init__(self, args: Namespace, langs: list[str], dicts: dict[str, Any], training: bool) -> None:
         super().__init__(args, langs, dicts, training)
         names = all_pairs(args) if args.task_ids == "pair" else langs
-        self.set_up_tasks(names, args.save_dir, args.train_subset, args.update_freq)
+        self.set_up_tasks(names, args.save_dir, args.train_subset, args.update_freq, args.log_interval)
         self.dictionary_sizes: dict[int, int] = {}
         self._model_langs: list[str] | None = None
         self._pair_tiers: dict[str, str] | None = None
@@ -145,6 +147,13 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         else:
             names = [pair.name for pair in loader.pairs]
             self.datasets[split] = EvaluationMixture(names, loader.load(), ids, PairCollate())
+
+    def uncertainties(
+        self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean entropy of a sentence's words, whatever the criterion."""
+        assert not under_dropout
+        return sample["id"], *sentence_entropies(model, sample, self.target_dictionary.pad())
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Called by fairseq before it trains."""

@@ -1,0 +1,43 @@
+"""How uncertain a model is of its answers: entropies (CA-MTL, equations 4 and 5), and what stands for one elsewhere."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.special import entr
+
+DROPOUT_DRAWS = 3  # outputs under dropout that a spread is taken of: each costs a pass over a task's candidates
+
+
+class Uncertainty(NamedTuple):
+    """Of E examples.
+
+    Attributes:
+        entropy: H_i, (E,), float32, at least 0.
+        most: H', what it would be if the model were undecided, (E,): the most that it can be.
+    """
+
+    entropy: Tensor
+    most: Tensor
+
+
+def entropy_of(logits: Tensor) -> Uncertainty:
+    """Of the choices in the last dimension, in nats: (…, C) to (…); where a logit is -inf, there is no such choice."""
+    logits = logits.float()
+    entropy = entr(logits.softmax(-1)).sum(-1)
+    return Uncertainty(entropy, logits.isneginf().logical_not().sum(-1).log())
+
+
+def spread_of(draws: Tensor) -> Uncertainty:
+    """How much of the spread of E predictions (E, K) is that of K draws of each: from 0 to 1, as `σ_i / √(σ_i² + τ²)`.
+
+    σ_i is the standard deviation of an example's draws, τ that of the examples' means: a model that tells
+    examples apart by more than dropout does is certain of them, in whatever unit. One example alone is compared with 1.
+    """
+    draws = draws.double()  # of values that differ little
+    within_E = draws.var(1)
+    between = draws.mean(1).var() if len(draws) > 1 else draws.new_ones(())
+    total_E = within_E + between
+    share_E = (within_E / total_E.where(total_E > 0, 1)).sqrt().float()
+    return Uncertainty(share_E, share_E.new_ones(len(share_E)))
