@@ -225,7 +225,7 @@ class Multitask(FairseqTask, ABC):
         if not self.stopwatch.is_running:
             stop_counting(model)
             self.stopwatch.start()
-        sample = self._of_this_epoch(sample, model)
+        sample = self._company(sample, model) if ignore_grad else sample
         chosen = None
         if CANDIDATES in sample:
             with torch.autocast(_device(model).type, enabled=isinstance(optimizer, AMPOptimizer)):
@@ -240,9 +240,9 @@ class Multitask(FairseqTask, ABC):
 
     # ---- uncertainty sampling ----
 
-    def _of_this_epoch(self, sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-        """The sample itself, or, in the place of a batch that only keeps other processes company and is from before the
-        way of sampling changed, one that keeps it now."""
+    def _company(self, sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+        """A batch that only keeps other processes company: the sample itself, or, where that is from before the way of
+        sampling changed, one that passes through the model as often as theirs."""
         dataset: TrainingMixture | None = self.datasets.get(self._train_subset)
         if dataset is None or dataset.draws_candidates == (CANDIDATES in sample):
             return sample
