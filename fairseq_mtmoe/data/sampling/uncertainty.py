@@ -18,7 +18,8 @@ def uncertainties(
     """
     means = np.bincount(task_C, entropy_C) / np.maximum(np.bincount(task_C), 1)
     norm_C = means.max(initial=0.0) * most_C
-    uncertainty_C: NDArray[np.float64] = np.divide(entropy_C, norm_C, out=np.zeros_like(norm_C), where=norm_C != 0)
+    with np.errstate(invalid="ignore"):  # what is not finite stays so
+        uncertainty_C: NDArray[np.float64] = np.divide(entropy_C, norm_C, out=np.zeros_like(norm_C), where=norm_C != 0)
     return uncertainty_C
 
 

@@ -6,6 +6,7 @@ examples were trained on the processes tell each other when that is written, and
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import distributed as dist
 from fairseq_mtmoe.data.mixtures.candidates import PLACE
 from fairseq_mtmoe.tasks._multitask.selection import Chosen
 
+REPORT_EVERY = 50  # updates, and at every validation
 DRAWN, TRAINED, ENTROPY = SUMS = ("candidates", "trained", "relative_entropy")  # by task, in a logging output
 
 
@@ -64,9 +66,10 @@ class SelectionRecord:
                          for what in SUMS])  # fmt: skip
         self._sums += sums
         self._updates += 1
-        trained = sums[SUMS.index(TRAINED)]
-        for name, count in zip(self.names, trained, strict=True):
-            metrics.log_scalar(f"{name}_share", count / max(trained.sum(), 1), trained.sum(), priority=902, round=3)
+        counts = dict(zip(self.names, sums[SUMS.index(TRAINED)].tolist(), strict=True))
+        total = sum(counts.values())
+        for name, count in counts.items():
+            metrics.log_scalar(f"{name}_share", count / max(total, 1), total, priority=902, round=3)
 
     def take(self) -> dict[str, Any] | None:
         """What was chosen since this was last called, for the run log; None if nothing was. All processes call it."""
@@ -94,7 +97,7 @@ class SelectionRecord:
         if dist.is_initialized() and dist.get_world_size() > 1:
             told = [[]] * dist.get_world_size()
             dist.all_gather_object(told, self._untold)
-        for task, place in (pair for pairs in told for pair in pairs):
+        for task, place in itertools.chain.from_iterable(told):
             self._seen[task][place] = True
         self._untold = []
 

@@ -28,7 +28,7 @@ from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_va
 from fairseq_mtmoe.tasks._multitask.run_log import Stopwatch, TrainingRunLog, start_counting, stop_counting
 from fairseq_mtmoe.tasks._multitask.sampling import announce
 from fairseq_mtmoe.tasks._multitask.selection import Chosen, choose
-from fairseq_mtmoe.tasks._multitask.selection_record import SelectionRecord
+from fairseq_mtmoe.tasks._multitask.selection_record import REPORT_EVERY, SelectionRecord
 
 
 class Multitask(FairseqTask, ABC):
@@ -41,9 +41,7 @@ class Multitask(FairseqTask, ABC):
     tasks_event_key = "tasks"  # under which the run log's event `valid` has each task's figures
     groups_event_key = "groups"  # and each group's
 
-    def set_up_tasks(
-        self, task_names: Sequence[str], save_dir: str, train_subset: str, update_freq: list[int], log_interval: int
-    ) -> None:
+    def set_up_tasks(self, task_names: Sequence[str], save_dir: str, train_subset: str, update_freq: list[int]) -> None:
         """To be called when the task is made.
 
         Args:
@@ -51,14 +49,12 @@ class Multitask(FairseqTask, ABC):
             save_dir: where the run log is written.
             train_subset: the split to train on.
             update_freq: batches of a process for one update, for each epoch; the last number is for all later ones.
-            log_interval: updates between two reports of what uncertainty sampling chose.
         """
         self.task_names = list(task_names)
         self.run_log = TrainingRunLog(save_dir)
         self.stopwatch = Stopwatch()
         self.num_updates = 0  # our trainer says it before each epoch
         self._train_subset, self._update_freq = train_subset, update_freq
-        self._log_interval = log_interval
         self._selection: SelectionRecord | None = None  # from the first candidates on
         self._saved_selection: dict[str, Any] | None = None
         self._model_names: list[str] | None = None
@@ -321,7 +317,7 @@ class Multitask(FairseqTask, ABC):
         super().reduce_metrics(logging_outputs, criterion)
         if self._selection is not None and self._selection.is_of(logging_outputs):
             self._selection.add(logging_outputs)
-            if self._update % self._log_interval == 0:
+            if self._update % REPORT_EVERY == 0:
                 self._report_selection()
         first = next(iter(self.validated_tasks), None)
         if any(f"{first}_loss" in log for log in logging_outputs):

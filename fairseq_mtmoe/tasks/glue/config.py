@@ -54,7 +54,6 @@ class GlueConfig(FairseqDataclass):
 
     # Options of other parts of fairseq's configuration. Without help they are no options of the task's own.
     seed: int = option(II("common.seed"), None)
-    log_interval: int = option(II("common.log_interval"), None)
     train_subset: str = option(II("dataset.train_subset"), None)
     max_epoch: int = option(II("optimization.max_epoch"), None)
     update_freq: List[int] = field(default=II("optimization.update_freq"))

@@ -61,7 +61,7 @@ class GlueTask(Multitask):
             for metric in (row.metric, *row.also):
                 check_metric(name, metric, self.answers[name].metrics, len(row.labels))
         self.shares = shares_of(args.train_share, self.table)
-        self.set_up_tasks(list(self.rows), args.save_dir, args.train_subset, args.update_freq, args.log_interval)
+        self.set_up_tasks(list(self.rows), args.save_dir, args.train_subset, args.update_freq)
         self.pretrained: PretrainedEncoder | None = None
         self.begins_with_checkpoint = False
         self.evaluated: dict[str, TokenizedSplit] = {}  # the sets of the split that was loaded last

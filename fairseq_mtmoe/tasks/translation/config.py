@@ -84,7 +84,6 @@ class TranslationHeatedConfig(FairseqDataclass):
 
     # Options of other parts of fairseq's configuration. Without help they are no options of the task's own.
     seed: int = option(II("common.seed"), None)
-    log_interval: int = option(II("common.log_interval"), None)
     dataset_impl: Optional[str] = option(II("dataset.dataset_impl"), None)
     train_subset: str = option(II("dataset.train_subset"), None)
     max_epoch: int = option(II("optimization.max_epoch"), None)

@@ -50,7 +50,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def __init__(self, args: Namespace, langs: list[str], dicts: dict[str, Any], training: bool) -> None:
         super().__init__(args, langs, dicts, training)
         names = all_pairs(args) if args.task_ids == "pair" else langs
-        self.set_up_tasks(names, args.save_dir, args.train_subset, args.update_freq, args.log_interval)
+        self.set_up_tasks(names, args.save_dir, args.train_subset, args.update_freq)
         self.dictionary_sizes: dict[int, int] = {}
         self._model_langs: list[str] | None = None
         self._pair_tiers: dict[str, str] | None = None

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from tests.helpers.digits import digit_task, make_digit_corpus
 
 TEMPERATURE = {"sampling_method": "temperature", "sampling_temperature": 2.0}
@@ -22,6 +23,9 @@ def iterator(data, epoch=1, num_workers=0, **options):
 
 
 def content(batch):
+    if CANDIDATES in batch:
+        items = batch[CANDIDATES].items
+        return [[(task, example["place"]) for task, example in items], [content(part) for part in batch[PASSES]]]
     return [batch["id"].tolist(), batch["task_ids"].tolist(), batch["target"].tolist()]
 
 
@@ -35,6 +39,7 @@ KINDS = {
     "pass": HEATED,
     "virtual epochs": {**HEATED, "virtual_epoch_size": 70},
     "concat": {"virtual_epoch_size": 70},
+    "candidates": {"sampling_method": "uncertainty", "virtual_epoch_size": 70},
     "weights": {"sampling_weights": "{'main:en-aa': 1, 'main:en-bb': 2, 'main:en-cc': 3}"},
 }
 

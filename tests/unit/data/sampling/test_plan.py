@@ -14,6 +14,7 @@ from tests.helpers.draws import by_task, counts, same
 HEATED = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=6)
 METHODS = [
     *(HEATED, Schedule("concat"), Schedule("uniform"), Schedule("uniform-then-natural", natural_from_epoch=5)),
+    Schedule("uncertainty"),
 ]
 
 
@@ -96,6 +97,23 @@ def test_an_epochs_size_is_fairseqs(sizes, temperature):
     probabilities = Schedule("temperature", temperature).probabilities_at(1, sizes)
     expected = default_virtual_size_func([range(size) for size in sizes], probabilities)
     assert default_epoch_size(sizes, probabilities) == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"virtual_epoch_size": 33}, {"virtual_data_size": 250}])
+def test_candidates_are_equally_many_of_each_task_and_an_epoch_trains_on_as_many(options):
+    plan = SamplingPlan([[100], [30], [1]], Schedule("uncertainty"), 1, **options)
+    seen = [np.zeros(100, dtype=int), np.zeros(30, dtype=int), np.zeros(1, dtype=int)]
+    size = next(iter(options.values()), 100)
+    for epoch in range(1, 4):
+        draw = plan.draw(epoch)
+        assert counts(draw) == [size] * 3
+        for task, times in enumerate(seen):
+            indices, examples = draw.sequence(task)
+            assert [draw.numbering.locate(int(index)) for index in indices] == [(task, n) for n in examples.tolist()]
+            for start in range(0, size, 7):  # a task that is used up begins again, and not before
+                np.add.at(times, examples[start : start + 7], 1)
+                assert times.max() - times.min() <= 1
+    assert seen[0].sum() == seen[2].sum() == 3 * size
 
 
 def test_virtual_data_size_is_the_size_of_an_epoch_unless_every_sentence_is_taken():

@@ -1,0 +1,72 @@
+"""Training on the most uncertain candidates: processes choose what one would, a resumed run what it would have."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
+from tests.helpers.commands import training_arguments
+from tests.helpers.digits import make_digit_corpus
+from tests.helpers.processes import run_processes
+from tests.helpers.training import run_here
+
+# An epoch of 9 batches, of which the last is of one process alone.
+COMMON = ("--sampling-method", "uncertainty", "--virtual-epoch-size", 36, "--batch-size", 4, "--adam-eps", 1e-3,
+          "--num-experts", 4, "--log-interval", 1)  # fmt: skip
+RUNS = ("translation", "benchmark")
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def arguments_of(request, tmp_path_factory):
+    """A run with experts: the arguments for a folder and further options."""
+    data = tmp_path_factory.mktemp("data")
+    if request.param == "translation":
+        make_digit_corpus(data, train=120)
+        return lambda folder, *options: training_arguments(data, folder, *COMMON, "--no-token-shuffle", *options)
+    make_benchmark(data, {"train": 40, "dev": 8})
+    make_encoder(data / "encoder.pt")
+    tasks = ("--glue-tasks", "cola,stsb,wic,rte", "--init-encoder", data / "encoder.pt")
+    return lambda folder, *options: task_arguments(data, folder, *tasks, *COMMON, *options)
+
+
+def selections(folder):
+    events = [json.loads(line) for line in (folder / "mtmoe.jsonl").read_text().splitlines()]
+    return [event for event in events if event["event"] == "selection"]
+
+
+def train_with(rank, arguments):
+    return run_here(arguments)
+
+
+def test_two_processes_choose_what_one_does(arguments_of, tmp_path):
+    options = ("--max-update", 7, "--no-save")  # of which the fifth is the epoch's end
+    one, two = tmp_path / "one", tmp_path / "two"
+    (alone,) = run_processes(train_with, 1, arguments_of(one, *options, "--update-freq", 2))
+    several = run_processes(train_with, 2, arguments_of(two, *options))
+    assert len(alone["losses"]) == 7
+    for result in several:
+        np.testing.assert_allclose(result["losses"], alone["losses"], rtol=1e-5)
+        np.testing.assert_allclose(result["norms"], alone["norms"], rtol=1e-4)
+    assert len(selections(two)) == 2 and selections(two)[0]["updates"] == 5
+    for found, right in zip(selections(two), selections(one), strict=True):
+        np.testing.assert_allclose(*([*event.pop("relative_entropy").values()] for event in (found, right)), rtol=1e-5)
+        assert found == right
+    for event, steps in zip(selections(one), (9, 4), strict=True):
+        assert sum(event["trained"].values()) == 4 * steps and set(event["candidates"].values()) == {4 * steps}
+        assert 0 < event["share_of_data"] < 1
+
+
+@pytest.mark.parametrize("options", [("--dropout", 0.1), ("--dropout", 0.1, "--bf16")], ids=["float32", "bf16"])
+def test_a_run_that_goes_on_in_the_middle_of_an_epoch_chooses_as_if_it_had_not_stopped(arguments_of, options, tmp_path):
+    def train(folder, updates):
+        return run_here(arguments_of(tmp_path / folder, *options, "--max-update", updates, "--max-epoch", 9))
+
+    whole, _, rest = train("whole", 12), train("part", 5), train("part", 12)
+    assert rest["losses"] == whole["losses"][5:]
+    for name, right in whole["parameters"].items():
+        np.testing.assert_array_equal(rest["parameters"][name], right, err_msg=name)
+    last, right = selections(tmp_path / "part")[-1], selections(tmp_path / "whole")[-1]
+    assert last == right and last["update"] == 12 and last["updates"] == 3
+    if "stsb" in last["trained"]:
+        assert 0 < last["relative_entropy"]["stsb"] <= 1

@@ -1,0 +1,72 @@
+"""How uncertain a translator is of a sentence, against the definition: values, blocks, half precision, other models."""
+
+import math
+
+import pytest
+import torch
+
+from fairseq_mtmoe.criterions import projected_loss as blocks
+from fairseq_mtmoe.criterions import token_entropy as module
+from fairseq_mtmoe.criterions.token_entropy import projected_entropies, reference_entropies, sentence_entropies
+from tests.helpers.models import batch, dense_model, perturb
+
+PAD = 1
+
+
+def inputs(dtype=torch.float32, tokens=11, scale=1.0):
+    generator = torch.Generator().manual_seed(1)
+    features = scale * torch.randn(tokens, 8, generator=generator, dtype=dtype)
+    return features, torch.randn(37, 8, generator=generator, dtype=dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 100])
+def test_entropies_are_the_definitions(rows, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_LOGITS", 1)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", rows)
+    features, weight = inputs()
+    torch.testing.assert_close(projected_entropies(features, weight), reference_entropies(features, weight))
+    assert projected_entropies(features[:0], weight).shape == (0,)
+    undecided = projected_entropies(torch.zeros(3, 8), weight)
+    torch.testing.assert_close(undecided, torch.full((3,), math.log(37)))
+
+
+def test_never_are_all_logits_there_at_once(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_LOGITS", 1)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 2)
+    made = []
+    original = torch.mm
+    monkeypatch.setattr(module.torch, "mm", lambda *args, out: made.append(out.shape[0]) or original(*args, out=out))
+    projected_entropies(*inputs())
+    assert made == [2] * 5 + [1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_near_as_its_rounding(dtype):
+    features, weight = inputs()
+    found = projected_entropies(features.to(dtype), weight.to(dtype))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, reference_entropies(features, weight), atol=0.05, rtol=0.05)
+    sure = projected_entropies((1000 * features).to(dtype), weight.to(dtype))
+    assert sure.isfinite().all() and sure.max() < 0.01
+
+
+@pytest.mark.parametrize("way", ["features", "logits"])
+def test_a_sentences_uncertainty_is_the_mean_over_its_words(way, monkeypatch):
+    model = dense_model()
+    perturb(model)
+    net_input = batch(task_ids=False)
+    if way == "logits":
+        monkeypatch.setattr(module, "projection", lambda model: None)
+    with torch.no_grad():
+        entropy, most = sentence_entropies(
+            model, {"net_input": net_input, "target": net_input["prev_output_tokens"]}, PAD
+        )
+        logits = model(**net_input)[0]
+    for sentence, words, found in zip(logits, net_input["prev_output_tokens"], entropy, strict=True):
+        entropies = []
+        for word, logits_V in zip(words.tolist(), sentence, strict=True):
+            p = logits_V.softmax(0)
+            entropies += [-(p * p.log()).sum()] * (word != PAD)
+        torch.testing.assert_close(found, torch.stack(entropies).mean())
+    torch.testing.assert_close(most, torch.full((4,), math.log(logits.shape[-1])))
+    assert entropy.max() - entropy.min() > 0.01
