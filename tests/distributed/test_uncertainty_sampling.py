@@ -1,10 +1,12 @@
 """Training on the most uncertain candidates: processes choose what one would, a resumed run what it would have."""
 
 import json
+from collections.abc import MutableMapping
 
 import numpy as np
 import pytest
 
+from tests.helpers import training
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
@@ -53,12 +55,25 @@ def test_two_processes_choose_what_one_does(arguments_of, tmp_path):
         np.testing.assert_allclose(*([*event.pop("relative_entropy").values()] for event in (found, right)), rtol=1e-5)
         assert found == right
     for event, steps in zip(selections(one), (9, 4), strict=True):
-        assert sum(event["trained"].values()) == 4 * steps and set(event["candidates"].values()) == {4 * steps}
+        assert sum(event["trained"].values()) == 4 * steps
+        # Where a task's data ends and begins again in a step, an example may be drawn twice, and is a candidate once.
+        assert 4 * steps - 2 <= min(event["candidates"].values()) <= max(event["candidates"].values()) == 4 * steps
         assert 0 < event["share_of_data"] < 1
 
 
 @pytest.mark.parametrize("options", [("--dropout", 0.1), ("--dropout", 0.1, "--bf16")], ids=["float32", "bf16"])
-def test_a_run_that_goes_on_in_the_middle_of_an_epoch_chooses_as_if_it_had_not_stopped(arguments_of, options, tmp_path):
+def test_a_run_that_goes_on_in_the_middle_of_an_epoch_chooses_as_if_it_had_not_stopped(
+    arguments_of, options, tmp_path, monkeypatch
+):
+    def configured(options, original=training.configured):
+        cfg = original(options)
+        for group in cfg.values():  # fairseq takes a machine with `--bf16` for a TPU
+            if isinstance(group, MutableMapping) and "tpu" in group:
+                group["tpu"] = False
+        return cfg
+
+    monkeypatch.setattr(training, "configured", configured)
+
     def train(folder, updates):
         return run_here(arguments_of(tmp_path / folder, *options, "--max-update", updates, "--max-epoch", 9))
 
