@@ -14,8 +14,15 @@ from fairseq_mtmoe.answers.uncertainty import Uncertainty
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 
 __all__ = [
-    *("Answer", "Classification", "Predicted", "Ranking", "Regression", "Uncertainty", "WordPair"),
-    *("answer_of", "flattened"),
+    "Answer",
+    "Classification",
+    "Predicted",
+    "Ranking",
+    "Regression",
+    "Uncertainty",
+    "WordPair",
+    "answer_of",
+    "flattened",
 ]
 
 KINDS: Mapping[Kind, type[Answer]] = {

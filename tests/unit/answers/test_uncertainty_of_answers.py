@@ -7,7 +7,7 @@ import torch
 
 from fairseq_mtmoe.answers import Classification, Ranking, Regression, WordPair
 
-NO_LABELS = torch.zeros(3)
+NO_LABELS = torch.zeros(3, 3)
 
 
 @pytest.mark.parametrize("answer", [Classification(3), WordPair(3), Ranking()])
@@ -28,9 +28,10 @@ def test_entropies_are_of_full_precision_and_finite(dtype):
 
 
 def test_candidates_that_are_not_there_are_no_choice():
-    numbers = torch.tensor([[1.0, 2.0, -math.inf], [0.0, 0.0, 0.0], [5.0, -math.inf, -math.inf]])
-    entropy, most = Ranking().uncertainty(numbers, NO_LABELS)
-    torch.testing.assert_close(entropy[0], Ranking().uncertainty(numbers[:1, :2], NO_LABELS).entropy[0])
+    numbers = torch.tensor([[1.0, 2.0, 9.0], [0.0, 0.0, 0.0], [5.0, -9.0, 9.0]])
+    labels = torch.tensor([[1.0, 0.0, math.nan], [0.0, 1.0, 0.0], [1.0, math.nan, math.nan]])
+    entropy, most = Ranking().uncertainty(numbers, labels)
+    torch.testing.assert_close(entropy[0], Classification(2).uncertainty(numbers[:1, :2], NO_LABELS).entropy[0])
     torch.testing.assert_close(most, torch.tensor([2.0, 3.0, 1.0]).log())
     assert entropy[1] == most[1] and entropy[2] == most[2] == 0
 
