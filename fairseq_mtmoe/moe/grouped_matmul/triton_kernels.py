@@ -11,6 +11,8 @@ Importing this imports Triton; `ways.py` does so where it is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, no_type_check
 
 import torch
@@ -156,11 +158,22 @@ def _finish(
 
 def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -> Any:
     """The kernel, which tries all tiles when an argument of `key` is new to it, and keeps the fastest."""
-    configurations = [triton.Config(tile, num_warps=warps, num_stages=3) for tile in tiles for warps in (4, 8)]
-    if triton.knobs.runtime.interpret:  # on a CPU, for tests: nothing is fast
-        configurations = configurations[:1]
     kernel = triton.jit(function, do_not_specialize=["num_rows"])  # they are others in each batch
+    if not isinstance(kernel, triton.JITFunction):
+        return _Interpreted(kernel, tiles[0])
+    configurations = [triton.Config(tile, num_warps=warps, num_stages=3) for tile in tiles for warps in (4, 8)]
     return triton.autotune(configurations, key=list(key))(kernel)
+
+
+@dataclass(frozen=True)
+class _Interpreted:
+    """A kernel on a CPU, for tests: no tile is fast there, and older versions cannot try any without a GPU."""
+
+    kernel: Any
+    tile: dict[str, int]
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return partial(self.kernel[grid], **self.tile)
 
 
 SIZES = ("num_outputs", "num_inputs")
