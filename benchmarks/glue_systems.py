@@ -116,22 +116,24 @@ def systems(data: Path, encoder: Path, arguments: tuple[str, ...] = (), size: st
         config = configuration(data, encoder, arch, *arguments)
         task = setup_task(config.task)
         torch.manual_seed(1)
-        found[name] = _system(task, task.build_model(config.model), config)
+        found[name] = system_of(task, task.build_model(config.model), config)
     dense, sparse = found[DENSE].model, found[SPARSE].model
     sparse.heads.load_state_dict(dense.heads.state_dict())  # type: ignore[union-attr,operator]
-    return {PEER: _system(task, PeerModel(dense), config), DENSE: found[DENSE], SPARSE: found[SPARSE]}
+    return {PEER: system_of(task, PeerModel(dense), config), DENSE: found[DENSE], SPARSE: found[SPARSE]}
 
 
-def _system(task: Any, model: nn.Module, config: Any) -> System:
-    optimizer = build_optimizer(config.optimizer, [*model.parameters()])
+def system_of(task: Any, model: nn.Module, config: Any) -> System:
+    """A model that trains, with the optimizer of what is not frozen of it, as in fairseq's trainer."""
+    optimizer = build_optimizer(config.optimizer, [one for one in model.parameters() if one.requires_grad])
     return System(task, model.train(), task.build_criterion(config.criterion), optimizer)
 
 
 def check_equal(found: dict[str, System], sample: Sample) -> None:
     """All have the same loss before any training."""
     losses = {name: system.loss(sample) for name, system in found.items()}
+    right = next(iter(losses.values()))
     for name, loss in losses.items():
-        torch.testing.assert_close(loss, losses[PEER], rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
+        torch.testing.assert_close(loss, right, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
 
 
 def drawn(task: Any, method: str) -> TrainingMixture:

@@ -1,0 +1,84 @@
+"""The model: its options, its sizes, and what it loads."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
+
+from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.ca_mtl import CAMTLModel
+from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig
+from tests.helpers.encoders import all_numbers, built, conditional_encoder, dense_encoder, tag_model, task_batch
+from tests.helpers.models import perturb
+
+SIZES = {"minilm": (6, 384, 1536, 12), "base": (12, 768, 3072, 12), "large": (24, 1024, 4096, 16)}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"conditional": "norm,colour"}, "`--conditional` must be a comma-separated list of attention, norm, alignme"),
+        ({"conditional_form": "middle"}, "`--conditional-form` must be base or large, but is 'middle' instead"),
+        ({"conditional_positions": 0}, "`--conditional-positions` must be at least 1, but is 0 instead"),
+        ({"freeze_layers": "3"}, "`--freeze-layers` must be half, or a number of blocks up to the encoder's 2, but is"),
+        ({"freeze_layers": "some"}, "`--freeze-layers` must be half, or a number of blocks up to the encoder's 2, but"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        conditional_encoder(**options)
+
+
+def test_a_task_that_tells_no_tasks_apart_is_refused():
+    with pytest.raises(UserError, match=r"`--conditional .*` needs a task that gives each sentence a task id, such as"):
+        built(CAMTLModel, CAMTLConfig(), 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_are_registered(size):
+    assert ARCH_MODEL_NAME_REGISTRY[f"ca_mtl_{size}"] == "ca_mtl"
+    args = Namespace()
+    ARCH_CONFIG_REGISTRY[f"ca_mtl_{size}"](args)
+    names = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+    assert tuple(getattr(args, f"encoder_{name}") for name in names) == SIZES[size]
+    assert getattr(args, "conditional_form", "base") == ("large" if size == "large" else "base")
+
+
+def test_without_parts_it_is_a_plain_encoder_with_a_frozen_half():
+    """Table 1's first row: what all others are compared with."""
+    model = conditional_encoder(conditional="none", freeze_layers="half")
+    assert type(model.encoder) is BertEncoder
+    trains = {name.split(".")[2] for name, parameter in model.encoder.named_parameters(prefix="encoder.x")
+              if parameter.requires_grad}  # fmt: skip
+    assert trains == {"layers"} and not model.encoder.layers[0].fc1.weight.requires_grad
+    assert all(parameter.requires_grad for parameter in model.encoder.layers[1].parameters())
+
+
+@pytest.mark.parametrize("make", [conditional_encoder, lambda **options: tag_model(dense_updates=1, **options)])
+def test_a_dense_models_checkpoint_begins_with_new_parts(make):
+    """As `--finetune-from-model` of a run without them."""
+    dense = dense_encoder()
+    perturb(dense)
+    model = make(conditional="attention,norm,alignment,bottleneck").eval()
+    model.load_state_dict(dense.state_dict())
+    wanted = all_numbers(dense(**task_batch()))
+    torch.testing.assert_close(all_numbers(model(**task_batch())), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_checkpoint_of_other_parts_is_not_filled_up():
+    """That would hide a wrong option."""
+    saved = conditional_encoder(conditional="norm").state_dict()
+    with pytest.raises(RuntimeError, match="attention_bias"):
+        conditional_encoder(conditional="norm,attention").load_state_dict(saved)
+
+
+def test_experts_in_frozen_blocks_are_frozen_and_those_above_train():
+    model = tag_model(freeze_layers="1", conditional="norm")
+    moe = [block.moe for block in model.encoder.layers]
+    assert not any(parameter.requires_grad for parameter in moe[0].parameters())
+    assert all(parameter.requires_grad for parameter in moe[1].parameters())
+    all_numbers(model.train()(**task_batch())).sum().backward()
+    without = {name for name, parameter in model.named_parameters() if parameter.grad is None}
+    assert without == {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
