@@ -120,7 +120,7 @@ def batches(config: EncoderConfig, batch_size: int, longest: int, count: int) ->
     def example(number: int) -> tuple[int, dict[str, Any]]:
         task, length = number % len(names), int(draw.integers(SHORTEST, longest + 1))
         tokens = draw.integers(config.pad_token_id + 1, config.vocab_size, length)
-        label = float(draw.integers(0, rows[names[task]].num_outputs))
+        label = float(draw.integers(0, len(rows[names[task]].labels) or 1))
         spans = np.empty((0, 2), dtype=np.int64)
         return task, {"id": number, "tokens": [tokens], "seconds": [length // 2], "label": label, "spans": spans}
 

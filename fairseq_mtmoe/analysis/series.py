@@ -191,7 +191,7 @@ def metric_series(events: Iterable[Event]) -> MetricSeries:
         name: metric
         for event in chosen
         for name, figures in event.get("tasks", {}).items()
-        for metric in figures
+        for metric in reversed(figures)  # the first one's are the averages
         if metric != "loss"
     }
     groups = dict.fromkeys(name for event in chosen for name in event.get("groups", {}))

@@ -19,8 +19,8 @@ from fairseq_mtmoe.analysis.tables import Table, with_error
 SMALL, ALL = "small", "all"
 TITLES = {SMALL: "Small", ALL: "All"}
 NOTE = (
-    "±: standard error from the number of examples, not from other seeds; of accuracy from its variance, of other "
-    "metrics by the bootstrap."
+    "±: standard error from the number of examples, not from other seeds; of means over examples from the "
+    "variance, of other metrics by the bootstrap."
 )
 
 

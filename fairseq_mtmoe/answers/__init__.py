@@ -10,6 +10,7 @@ from fairseq_mtmoe.answers.answer import Answer
 from fairseq_mtmoe.answers.choices import Classification, Ranking, WordPair
 from fairseq_mtmoe.answers.predicted import Predicted, flattened
 from fairseq_mtmoe.answers.regression import Regression
+from fairseq_mtmoe.answers.span import Span
 from fairseq_mtmoe.answers.uncertainty import Uncertainty
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 
@@ -19,6 +20,7 @@ __all__ = [
     "Predicted",
     "Ranking",
     "Regression",
+    "Span",
     "Uncertainty",
     "WordPair",
     "answer_of",
@@ -30,6 +32,7 @@ KINDS: Mapping[Kind, type[Answer]] = {
     Kind.regression: Regression,
     Kind.ranking: Ranking,
     Kind.word_pair: WordPair,
+    Kind.span: Span,
 }
 
 

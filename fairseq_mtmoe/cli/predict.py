@@ -81,7 +81,7 @@ def predict_sets(predictor: Predictor, sets: Sequence[PredictedSet], folder: Pat
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("reading", total=None)
         read = predictor.read(sets)
-        progress.update(bar, total=sum(map(len, read)))
+        progress.update(bar, total=sum(one.num_rows for one in read))
         for chosen, examples in zip(sets, read, strict=True):
             progress.update(bar, description=chosen.key)
             content = predictor.predict(chosen, examples, lambda count: progress.advance(bar, count))

@@ -16,9 +16,10 @@ from fairseq import tasks, utils
 from torch import Tensor
 
 from fairseq_mtmoe.answers import Predicted, answer_of, flattened
+from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, dataset_of
 from fairseq_mtmoe.data.nlu.reading import is_there
 from fairseq_mtmoe.data.nlu.submissions import submission_of, written
 from fairseq_mtmoe.data.nlu.table import Submission, TaskRow
@@ -88,13 +89,13 @@ class Choice:
     absent: list[str]
 
 
-def choose_sets(root: Path, rows: Mapping[str, TaskRow], outputs: Mapping[str, int], subset: str) -> Choice:
+def choose_sets(root: Path, rows: Mapping[str, TaskRow], heads: Mapping[str, HeadSize], subset: str) -> Choice:
     """The sets that are there and that a head predicts: the task's own, or the one that its row names.
 
     Args:
         root: the data directory.
         rows: of all tasks that are known.
-        outputs: how many numbers each of the model's heads gives, by its task.
+        heads: the sizes of the model's heads, by their tasks.
         subset: `train`, `valid` or `test`.
 
     Raises:
@@ -104,7 +105,7 @@ def choose_sets(root: Path, rows: Mapping[str, TaskRow], outputs: Mapping[str, i
     for name, row in rows.items():
         keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
         found = [split for split in keys if is_there(root, row, split)]
-        head = next((task for task in (name, row.head) if outputs.get(task) == row.num_outputs), None)
+        head = next((task for task in (name, row.head) if heads.get(task) == answer_of(row).head), None)
         if head is not None:
             choice.sets.extend(PredictedSet(keys[split], name, row, split, head) for split in found)
         elif found:
@@ -113,7 +114,7 @@ def choose_sets(root: Path, rows: Mapping[str, TaskRow], outputs: Mapping[str, i
             choice.absent.extend(keys[split] for split in keys if split not in found)
     if not choice.sets:
         raise UserError(
-            f"`{root}` must have the {subset} data of a task of the model ({', '.join(outputs)}), but has none."
+            f"`{root}` must have the {subset} data of a task of the model ({', '.join(heads)}), but has none."
         )
     files: dict[str, str] = {}
     for chosen in choice.sets:
@@ -161,8 +162,8 @@ class Predictor:
 
     def choose(self, subset: str) -> Choice:
         """What the model predicts of a subset; see `choose_sets`."""
-        outputs = {task: head.out_features for task, head in self.model.heads.items()}
-        return choose_sets(self._root, self.table, outputs, subset)
+        heads = {task: head.size for task, head in self.model.heads.items()}
+        return choose_sets(self._root, self.table, heads, subset)
 
     def read(self, sets: Sequence[PredictedSet]) -> list[TokenizedSplit]:
         """The examples of sets.
@@ -206,7 +207,7 @@ class Predictor:
         """The batches of a set, as the model takes them."""
         task_id = self._task.id_of(chosen.head, "a task of the model")
         collate = TaskCollate(self._task.tokenizer.padding, [chosen.head])
-        dataset = EvaluationMixture([chosen.key], [TaskDataset(examples)], [task_id], collate)
+        dataset = EvaluationMixture([chosen.key], [dataset_of(examples)], [task_id], collate)
         batches = self._task.get_batch_iterator(
             dataset,
             max_tokens=self.inference.max_tokens,

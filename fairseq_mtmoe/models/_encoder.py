@@ -63,13 +63,13 @@ class EncoderModel(BaseFairseqModel):
         spans: Mapping[str, Tensor],
         task_ids: LongTensor | None = None,
     ) -> dict[str, Tensor]:
-        """Each task's numbers (E_t, outputs), by its name; see `TaskHeads` and `data.nlu.dataset.TaskCollate`.
+        """Each task's numbers (E_t, …), by its name; see `TaskHeads` and `data.nlu.dataset.TaskCollate`.
 
         Args:
             src_tokens: (R, L), padded.
             segments: the type of each token, (R, L).
             rows: of each task's candidates, (E_t, C).
-            spans: of the words of each task's examples, (E_t, W, 2).
+            spans: of the words, or of the part of the text, that each task's examples are about, (E_t, W, 2).
             task_ids: of each row, (R,).
         """
         kinds = self.encoder.config.type_vocab_size

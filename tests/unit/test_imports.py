@@ -73,6 +73,7 @@ MAY_IMPORT = {
         "errors",
         "io",
         "moe",
+        "backbones/bert",
         "checkpoints",
         "answers",
         "data",

@@ -2,14 +2,14 @@
 
 MT-TaG, §3.3: classes are `softmax(U_t h_[CLS])` (equation 7) and a regression's value is `V_t h_[CLS]` (equation 8),
 both from N(0, 0.02²) (§4.4); a ranking scores each candidate. WiC's head reads the words that the example is about,
-too: the mean of their tokens' states.
+too: the mean of their tokens' states. Others read every token of a part of the text, such as a passage with an answer.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +17,33 @@ from torch import Tensor, nn
 from fairseq_mtmoe.errors import must_be
 
 HEAD_STD = 0.02
+UNREAD = -1e4  # of tokens that a head does not read: it has no part in a softmax, and is finite in every type
 
 
 @dataclass(frozen=True)
 class HeadSize:
     """A task's head: it reads `num_words` of the text beside [CLS], and gives `num_outputs` for each candidate.
 
-    A ranking has no bias, which would be the same for all candidates.
+    A ranking has no bias, which would be the same for all candidates. A head `per_token` gives the outputs for every
+    token of the one part of the text that it reads, and for [CLS].
     """
 
     num_outputs: int
     num_words: int = 0
     has_bias: bool = True
+    per_token: bool = False
 
 
 def heads_to_text(sizes: Mapping[str, HeadSize]) -> str:
-    """The heads of a model as one option, with which its checkpoint can be built again."""
-    return json.dumps({task: asdict(size) for task, size in sizes.items()})
+    """The heads of a model as one option, with which its checkpoint can be built again.
+
+    What is new since 0.1.5 stands there only where it is needed, so that older versions read all others.
+    """
+    fields = {task: asdict(size) for task, size in sizes.items()}
+    for task, size in sizes.items():
+        if not size.per_token:
+            del fields[task]["per_token"]
+    return json.dumps(fields)
 
 
 def heads_from_text(text: str) -> dict[str, HeadSize]:
@@ -49,10 +59,10 @@ class TaskHead(nn.Linear):
         nn.init.normal_(self.weight, std=HEAD_STD)
         if size.has_bias:
             nn.init.zeros_(self.bias)
-        self.num_words = size.num_words
+        self.size = size
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
-        """The task's numbers for E examples of C candidates, (E, C · outputs).
+        """The task's numbers for E examples of C candidates, (E, C · outputs); see `TokenHead` for others.
 
         Args:
             hidden: the encoder's states of R rows, (R, L, H).
@@ -61,19 +71,44 @@ class TaskHead(nn.Linear):
             spans: of the words, from and to, (E, words, 2); with candidates there are none.
         """
         features = [hidden[:, 0][rows.clamp(min=0).flatten()]]
-        if self.num_words:
+        if self.size.num_words:
             features.append(_means(hidden[rows.squeeze(1)], spans).flatten(1))
         outputs: Tensor = super().forward(torch.cat(features, dim=1))
         outputs = outputs.view(len(rows), rows.shape[1] * self.out_features)
         return outputs if rows.shape[1] < 2 else outputs.masked_fill(rows < 0, torch.finfo(outputs.dtype).min)
 
 
+class TokenHead(TaskHead):
+    """The head of a task that asks something of every token of a part of the text."""
+
+    def __init__(self, hidden_size: int, size: HeadSize) -> None:
+        super().__init__(hidden_size, replace(size, num_words=0))
+        self.size = size
+
+    def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
+        """The task's numbers for each token of E rows, (E, L, outputs): `UNREAD` of those outside their part.
+
+        Args:
+            hidden: the encoder's states of R rows, (R, L, H).
+            rows: each example's, (E, 1).
+            spans: of the parts, from and to, (E, 1, 2); [CLS] is always read.
+        """
+        numbers: Tensor = nn.Linear.forward(self, hidden[rows.squeeze(1)])
+        is_read = _within(spans, hidden.shape[1]).squeeze(1)
+        is_read[:, 0] = True
+        return numbers.masked_fill(~is_read.unsqueeze(2), UNREAD)
+
+
 def _means(hidden: Tensor, spans: Tensor) -> Tensor:
     """The mean of the states of each word's tokens, (E, words, H)."""
-    place = torch.arange(hidden.shape[1], device=hidden.device)
-    within = (place >= spans[..., :1]) & (place < spans[..., 1:])
-    weights = within.to(hidden.dtype) / (spans[..., 1:] - spans[..., :1])
+    weights = _within(spans, hidden.shape[1]).to(hidden.dtype) / (spans[..., 1:] - spans[..., :1])
     return weights.to(hidden.dtype) @ hidden
+
+
+def _within(spans: Tensor, length: int) -> Tensor:
+    """Which of L tokens are in each span, (…, L)."""
+    place = torch.arange(length, device=spans.device)
+    return (place >= spans[..., :1]) & (place < spans[..., 1:])
 
 
 class TaskHeads(nn.ModuleDict):
@@ -87,10 +122,12 @@ class TaskHeads(nn.ModuleDict):
         for task in sizes:
             if not task or "." in task or hasattr(nn.ModuleDict, task):
                 must_be("the name of a task", "one without dots, and none that torch's modules use themselves", task)
-        super().__init__({task: TaskHead(hidden_size, size) for task, size in sizes.items()})
+        super().__init__(
+            {task: (TokenHead if size.per_token else TaskHead)(hidden_size, size) for task, size in sizes.items()}
+        )
 
     def forward(self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Each task's numbers, by its name; for a task without examples none, (0, outputs), but with a graph.
+        """Each task's numbers, by its name; for a task without examples none, (0, …), but with a graph.
 
         So every process gives gradients to every head, whatever tasks its batch has.
         """
@@ -98,6 +135,6 @@ class TaskHeads(nn.ModuleDict):
         outputs = {}
         for task, head in self.items():
             assert isinstance(head, TaskHead)
-            no_spans = no_rows.new_empty(0, head.num_words, 2)
+            no_spans = no_rows.new_empty(0, head.size.num_words, 2)
             outputs[task] = head(hidden, rows.get(task, no_rows), spans.get(task, no_spans))
         return outputs

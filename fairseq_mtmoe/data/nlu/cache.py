@@ -7,22 +7,27 @@ import json
 import logging
 import os
 import zipfile
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fairseq_mtmoe.data.nlu.examples import Example
+from fairseq_mtmoe.data.nlu.passages import Passages
 from fairseq_mtmoe.data.nlu.reading import read_split, source_files
 from fairseq_mtmoe.data.nlu.strings import Strings
-from fairseq_mtmoe.data.nlu.table import TaskRow
+from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
+from fairseq_mtmoe.data.nlu.windows import tokenize_windows
 from fairseq_mtmoe.io.files import replacing
 
 logger = logging.getLogger(__name__)
 
 FORM = 2  # of the files; a version that reads or tokenizes otherwise has another one
-ARRAYS = tuple(field.name for field in fields(TokenizedSplit) if field.name != "names")
+ARRAYS = tuple(field.name for field in fields(TokenizedSplit) if field.name not in ("names", "passages"))
 NAMES = ("names_bytes", "names_starts")
 
 
@@ -45,15 +50,24 @@ def tokenized_split(
     """
     files = source_files(root, row, split)
     path = cache / f"{name}.{split.replace('/', '.')}.{_key(root, files, row, split, tokenizer, labelled)}.npz"
+    read = partial(read_split, root, row, split, labelled)
     found = _load(path)
-    if found is not None:
-        return found
-    made = tokenizer.tokenize(read_split(root, row, split, labelled))
+    if found is None:
+        found = _made(name, row, split, tokenizer, read())
+        _save(path, found)
+    return replace(found, passages=Passages(read, tokenizer)) if row.kind is Kind.span else found
+
+
+def _made(name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, examples: Sequence[Example]) -> TokenizedSplit:
+    is_span = row.kind is Kind.span
+    made = tokenize_windows(tokenizer, examples, row.stride) if is_span else tokenizer.tokenize(examples)
+    if made.num_lost:
+        lost = f"{made.num_lost} of {len(made)} questions have an answer that no window has as a whole"
+        logger.warning(f"{name}, {split}: {lost}, and are trained as if it were in none")
     if made.num_truncated:
         share = made.num_truncated / (len(made.starts_S) - 1)
         limit = f"longer than {tokenizer.max_length} tokens and lost their ends"
         logger.warning(f"{name}, {split}: {made.num_truncated} texts ({share:.1%}) were {limit}")
-    _save(path, made)
     return made
 
 
@@ -75,7 +89,8 @@ def _load(path: Path) -> TokenizedSplit | None:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         logger.warning(f"{path} is damaged and made anew: {error}")
         return None
-    return TokenizedSplit(**{**arrays, "names": names, "num_truncated": int(arrays["num_truncated"])})
+    counts = {name: int(arrays[name]) for name in ("num_truncated", "num_lost")}
+    return TokenizedSplit(**{**arrays, **counts, "names": names})
 
 
 def _save(path: Path, made: TokenizedSplit) -> None:

@@ -54,6 +54,38 @@ class TaskDataset(FairseqDataset):
         }
 
 
+class WindowDataset(FairseqDataset):
+    """The windows of a span task's split, each of which is an example of its own.
+
+    Attributes:
+        sizes: (S, 1) how many tokens a window has.
+    """
+
+    def __init__(self, split: TokenizedSplit) -> None:
+        super().__init__()
+        self.split = split
+        self.sizes: NDArray[np.int64] = np.diff(split.starts_S).reshape(-1, 1)
+
+    def __len__(self) -> int:
+        return self.split.num_rows
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """As of a `TaskDataset`; `spans` has the passage, `label` the first and the last token of the answer."""
+        split = self.split
+        return {
+            "id": index,
+            "tokens": [split.tokens_T[split.starts_S[index] : split.starts_S[index + 1]]],
+            "seconds": [int(split.seconds_S[index])],
+            "label": split.answers_S2[index],
+            "spans": split.passages_S2[index : index + 1],
+        }
+
+
+def dataset_of(split: TokenizedSplit) -> TaskDataset | WindowDataset:
+    """The examples of a split, as they stand in batches."""
+    return WindowDataset(split) if split.has_windows else TaskDataset(split)
+
+
 class TaskCollate:
     """Makes a batch of examples of several tasks (see `data.mixtures`).
 
@@ -73,8 +105,9 @@ class TaskCollate:
 
         `net_input` has `src_tokens` (R, L), `segments` (R, L), the type of each token, and, for each task by its name,
         which has E_t of the examples: `rows` (E_t, C), those of its candidates, and -1 where an example has fewer than
-        others; and `spans` (E_t, W, 2), the tokens of the W words that they are about. `target` has each task's labels,
-        float64: (E_t,), or, of a ranking, (E_t, C): 1 for right candidates, 0 for others, NaN where there is none.
+        others; and `spans` (E_t, W, 2), the tokens of the W words that they are about, or of a window's passage.
+        `target` has each task's labels, float64: (E_t,); or, of a ranking, (E_t, C): 1 for right candidates, 0 for
+        others, NaN where there is none; or, of windows, the first and the last token of the answer (E_t, 2).
         `candidates` (E,) says how many rows each example has.
         """
         examples = [example for _, example in items]

@@ -23,9 +23,10 @@ class Example:
         label: the class, counted from 0, or the first choice that is right; the value of a regression; None in test
             data.
         key: by which a benchmark's submission names it.
-        spans: the words that a question is about, in `candidates[0]`.
+        spans: the words that a question is about, in `candidates[0]`; or where its answer stands there.
         right: of a ranking, all choices that are right; of test data none.
         names: of a ranking of any number of candidates, what a submission calls each of them.
+        answers: the texts that are right, of a question about a passage; of test data none.
     """
 
     candidates: tuple[tuple[str, ...], ...]
@@ -34,3 +35,4 @@ class Example:
     spans: tuple[Span, ...] = ()
     right: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()

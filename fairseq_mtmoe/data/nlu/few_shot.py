@@ -13,6 +13,7 @@ from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 from fairseq_mtmoe.data.sampling import stratified_share
 from fairseq_mtmoe.errors import must_be
 
+OF_WINDOWS = ("passages_S2", "offsets_S", "answers_S2")  # the fields that a span task's split has for each sequence
 GROUPS = 10  # into which a regression's values are divided
 
 _FORM = "shares above 0 and at most 1: one for all tasks, tasks' own, or both, such as 0.1,qqp=0.01"
@@ -41,7 +42,7 @@ def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
 
 
 def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) -> TokenizedSplit:
-    """A share of a split's examples, in their order: of each label alike, or of low and high values.
+    """A share of a split's examples, in their order: of each label alike, or of low and high values; questions as such.
 
     Args:
         split: with labels.
@@ -49,7 +50,7 @@ def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) 
         seed: names the draw, in which a smaller share's examples are among a larger one's.
         is_regression: whether labels are numbers, and not classes.
     """
-    values_E = split.labels_E
+    values_E = np.nan_to_num(split.labels_E)  # questions about passages have no labels
     if is_regression:
         bounds = np.quantile(values_E, np.arange(1, GROUPS) / GROUPS)
         strata_E: NDArray[np.integer] = np.searchsorted(bounds, values_E)
@@ -68,6 +69,7 @@ def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSpli
         split,
         tokens_T=split.tokens_T[np.repeat(kept_S, lengths_S)],
         starts_S=ends(lengths_S[kept_S]),
+        **{name: getattr(split, name)[kept_S] for name in OF_WINDOWS if split.has_windows},
         seconds_S=split.seconds_S[kept_S],
         firsts_E=ends(candidates_E[kept_E]),
         labels_E=split.labels_E[kept_E],
@@ -75,6 +77,7 @@ def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSpli
         names=split.names.chosen(np.flatnonzero(kept_S)) if len(split.names) else split.names,
         spans_EW=split.spans_EW[kept_E],
         keys_E=split.keys_E[kept_E],
+        passages=None,  # of which it has some no longer
     )
 
 

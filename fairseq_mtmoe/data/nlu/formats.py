@@ -6,15 +6,17 @@ Lines end at line feeds alone: texts hold other characters that Python takes for
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.data.nlu.table import Format, Source
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, first_line
 from fairseq_mtmoe.io.files import regular_file
 
 Record = dict[str, Any]
@@ -37,8 +39,9 @@ class Lines:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def wrong(self, number: int, why: str) -> UserError:
-        """The error that something is wrong in a line, counted from 1."""
-        return UserError(f"`{self.path}`, line {number}: {why}.")
+        """The error that something is wrong in a line, or in a question of SQuAD's, counted from 1."""
+        unit = "question" if self.source.format is Format.squad else "line"
+        return UserError(f"`{self.path}`, {unit} {number}: {why}.")
 
     def leave_out(self, why: str) -> None:
         """Count an example that is left out."""
@@ -53,15 +56,22 @@ class Lines:
 
     def whole(self) -> Iterator[str]:
         """All lines with their ends."""
-        with regular_file(self.path).open("rb") as file:
-            for number, raw in enumerate(file, 1):
-                try:
-                    yield raw.decode(self.source.encoding if number == 1 else _without_mark(self.source.encoding))
-                except UnicodeDecodeError as error:
-                    encoding = _without_mark(self.source.encoding)
-                    raise self.wrong(
-                        number, f"must be text in {encoding}, but has the byte {raw[error.start]:#x}"
-                    ) from error
+        for number, raw in enumerate(self._raw(), 1):
+            try:
+                yield raw.decode(self.source.encoding if number == 1 else _without_mark(self.source.encoding))
+            except UnicodeDecodeError as error:
+                encoding = _without_mark(self.source.encoding)
+                raise self.wrong(
+                    number, f"must be text in {encoding}, but has the byte {raw[error.start]:#x}"
+                ) from error
+
+    def _raw(self) -> Iterator[bytes]:
+        path = regular_file(self.path)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            try:
+                yield from file
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise UserError(f"`{path}` must be a whole file of gzip, but {first_line(error)}.") from error
 
 
 def records(lines: Lines) -> Iterator[tuple[int, Record]]:
@@ -191,6 +201,43 @@ def _occurrences(text: str, words: str) -> list[int]:
     return [match.start() for match in re.finditer(re.escape(words), text, re.IGNORECASE)]
 
 
+def _from_squad(lines: Lines) -> Iterator[tuple[int, Record]]:
+    try:
+        paragraphs = [one for article in json.loads("".join(lines.whole()))["data"] for one in article["paragraphs"]]
+        questions = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"`{lines.path}` must be one of SQuAD's, articles of paragraphs, but lacks {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"`{lines.path}` must be an object in JSON, but {first_line(error)}.") from error
+    for number, (context, question) in enumerate(questions, 1):
+        try:
+            found = {"context": context, "question": question["question"], "id": question["id"]}
+            answers = question.get("answers")
+            starts = [(answer["text"], answer["answer_start"]) for answer in answers or ()]
+            places = [(text, start, start + len(text)) for text, start in starts]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise lines.wrong(number, f"must be a question with its answers, but lacks {error}") from error
+        yield number, {**found, "answers": answers and [text for text, _ in starts], "places": places}
+
+
+def _from_mrqa(lines: Lines) -> Iterator[tuple[int, Record]]:
+    for number, record in _from_jsonl(lines):
+        if number == 1 and "header" in record:
+            continue
+        try:
+            for question in record["qas"]:
+                found = {"context": record["context"], "question": question["question"], "id": question["qid"]}
+                answers = question.get("answers")
+                places = [
+                    (answer["text"], start, last + 1)  # the file names the last character
+                    for answer in (() if answers is None else question["detected_answers"])
+                    for start, last in answer["char_spans"]
+                ]
+                yield number, {**found, "answers": answers, "places": places}
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise lines.wrong(number, f"must be a passage with questions and answers, but lacks {error}") from error
+
+
 def _from_lines(lines: Lines) -> Iterator[tuple[int, Record]]:
     return ((number, {"text": line}) for number, line in lines.numbered())
 
@@ -208,6 +255,8 @@ _READERS: Mapping[Format, Callable[[Lines], Iterator[tuple[int, Record]]]] = {
     Format.multirc: _from_multirc,
     Format.record: _from_record,
     Format.wsc: _from_wsc,
+    Format.squad: _from_squad,
+    Format.mrqa: _from_mrqa,
     Format.lines_by_label: _from_lines,
     Format.files_by_label: _from_whole_file,
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from fairseq.data import FairseqDataset
 
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.dataset import TaskDataset
+from fairseq_mtmoe.data.nlu.dataset import dataset_of
 from fairseq_mtmoe.data.nlu.few_shot import few_of
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
@@ -68,9 +68,9 @@ class BenchmarkLoader:
 
     @property
     def shard_sizes(self) -> list[tuple[int]]:
-        """The number of examples of each set."""
-        return [(len(split),) for split in self.sets]
+        """The number of examples of each set; of a span task they are windows."""
+        return [(split.num_rows,) for split in self.sets]
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
         """Each set's dataset."""
-        return [TaskDataset(split) for split in self.sets]
+        return [dataset_of(split) for split in self.sets]

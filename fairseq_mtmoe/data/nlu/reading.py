@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from fairseq_mtmoe.data.nlu.answer_texts import normalized
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.formats import Lines, Record, records
-from fairseq_mtmoe.data.nlu.table import BY_LABEL, Kind, Source, TaskRow
+from fairseq_mtmoe.data.nlu.table import BY_LABEL, Format, Kind, Source, TaskRow
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import regular_file
 
@@ -22,6 +23,7 @@ FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # below the data directory, in
 FIELD = re.compile(r"\{(\w+)\}")
 LABEL_FIELD = "label"
 Item = TypeVar("Item")
+WITHOUT_LABELS = "`mtmoe predict` writes predictions for data without labels"
 NO_LABEL = ("", "?", "-1")  # what some copies of a benchmark have in the place of labels that nobody knows
 
 
@@ -138,6 +140,8 @@ def _example(lines: Lines, number: int, record: Record, row: TaskRow, labelled: 
     """The example that a record describes; None if its label is to be ignored."""
     if row.is_open:
         return _open_ranking(lines, number, record, row, labelled)
+    if row.kind is Kind.span:
+        return _question(lines, number, record, row, labelled)
     label = _label(lines, number, record, row) if labelled else None
     if labelled and label is None:
         lines.leave_out("the label says that there is none")
@@ -169,6 +173,51 @@ def _open_ranking(lines: Lines, number: int, record: Record, row: TaskRow, label
     candidates = tuple((*texts, choice) for choice in choices)
     key = str(record.get(row.key, ""))
     return Example(candidates, right[0] if right else None, key, right=tuple(right), names=tuple(names))
+
+
+def _question(lines: Lines, number: int, record: Record, row: TaskRow, labelled: bool) -> Example | None:
+    """A question about a passage, with its answers, of which some may be nowhere in there; None if it has none."""
+    question, passage = (_text(lines, number, record, row, text) for text in row.texts)
+    asked = Example(((question, passage),), None, str(record.get(row.key, "")))
+    if not labelled:
+        return asked
+    answers = record["answers"]
+    if answers is None:
+        raise lines.wrong(number, f"must have answers to be trained or scored on, but has none; {WITHOUT_LABELS}")
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise lines.wrong(number, f"the answers must be a list of texts, but is {answers!r:.80} instead")
+    if not answers:
+        lines.leave_out("the question has no answer")
+        return None
+    spans = _places(lines, number, record, passage)
+    if record["places"] and not spans:
+        lines.leave_out("no answer is where it is said to be in the passage")
+        return None
+    return replace(asked, answers=tuple(answers), spans=spans)
+
+
+def _places(lines: Lines, number: int, record: Record, passage: str) -> tuple[Span, ...]:
+    """Where the answers stand in the passage.
+
+    MRQA's were found by programs, and those that are not there are left out; a person marked SQuAD's.
+    """
+    spans = []
+    for text, start, end in record["places"]:
+        if not (isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(passage)):
+            rule = f"must stand in the passage of {len(passage)} characters"
+            raise lines.wrong(number, f"an answer {rule}, but is said to stand from {start} to {end}")
+        if text == passage[start:end] or _letters(text) == _letters(passage[start:end]):
+            spans.append(Span(1, start, end))
+        elif lines.source.format is Format.squad:
+            raise lines.wrong(
+                number, f"an answer must be {text!r:.80} where it stands, but is {passage[start:end]!r:.80} instead"
+            )
+    return tuple(spans)
+
+
+def _letters(text: object) -> str:
+    """What is compared of an answer, which some files have in another case, or with other spaces."""
+    return normalized(str(text)).replace(" ", "")
 
 
 def _list_of(lines: Lines, number: int, record: Record, name: str, kind: type[Item]) -> list[Item]:
@@ -227,8 +276,7 @@ def _number(text: str) -> float:
 def _without_label(lines: Lines, number: int, row: TaskRow, found: str) -> UserError:
     return lines.wrong(
         number,
-        f"must have a label in the field {row.label} to be trained or scored on, but {found}; "
-        "`mtmoe predict` writes predictions for data without labels",
+        f"must have a label in the field {row.label} to be trained or scored on, but {found}; {WITHOUT_LABELS}",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from fairseq_mtmoe.data.nlu.table import Form, Submission, TaskRow
+from fairseq_mtmoe.data.nlu.table import Form, Kind, Submission, TaskRow
 
 Answer = tuple[str, str | int | float]  # an example's key, and its label as it is written
 
@@ -21,7 +21,8 @@ def submission_of(name: str, row: TaskRow, split: str) -> Submission:
         split: or set, as the row has it.
     """
     _, slash, further = split.partition("/")
-    plain = Submission("-".join(filter(None, (name, further))) + ".tsv")
+    stem = "-".join(filter(None, (name, further)))
+    plain = Submission(f"{stem}.json", Form.squad) if row.kind is Kind.span else Submission(f"{stem}.tsv")
     found: Submission = row.submissions.get(f"test{slash}{further}", plain)
     return found
 
@@ -61,6 +62,10 @@ def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
         yield json.dumps({"idx": passage, "passage": {"questions": questions}})
 
 
+def _squad(answers: Sequence[Answer]) -> Iterable[str]:
+    yield json.dumps(dict(answers), ensure_ascii=False)
+
+
 def _index(key: str) -> int | str:
     """The number that a key was in the file, if it was one."""
     return int(key) if key.isdecimal() else key
@@ -70,4 +75,5 @@ _FORMS: Mapping[Form, Callable[[Sequence[Answer]], Iterable[str]]] = {
     Form.tsv: _tsv,
     Form.jsonl: _jsonl,
     Form.multirc: _multirc,
+    Form.squad: _squad,
 }

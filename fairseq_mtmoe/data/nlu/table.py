@@ -35,6 +35,7 @@ class Kind(Enum):
     regression = "a number"
     ranking = "which of several candidates is right"
     word_pair = "one of several labels, about two words of the text"
+    span = "the words of a passage that answer a question"
 
 
 class Format(Enum):
@@ -46,11 +47,14 @@ class Format(Enum):
     multirc = "MultiRC's: a passage in each line, with questions, with answers"
     record = "ReCoRD's: a passage in each line, with its entities and with queries, of which each is an example"
     wsc = "SuperGLUE's Winograd schemas: a text in each line, with two words by their number"
+    squad = "SQuAD's: articles of paragraphs with questions, with answers, in one object"
+    mrqa = "MRQA's: a passage in each line, with questions, with answers"
     lines_by_label = "a file for each label, a text in each line"
     files_by_label = "a folder for each label, a text in each file"
 
 
 BY_LABEL = (Format.lines_by_label, Format.files_by_label)
+QUESTIONS = (Format.squad, Format.mrqa)  # about passages, with the places of their answers
 
 
 class Form(Enum):
@@ -59,6 +63,7 @@ class Form(Enum):
     tsv = "key and label of an example in each line, below a header"
     jsonl = "an object with `idx` and `label` in each line"
     multirc = "MultiRC's: a passage in each line, with questions, with answers"
+    squad = "SQuAD's and MRQA's: an object with the text that answers each question, by its key"
 
 
 @dataclass
@@ -75,7 +80,8 @@ class Source:
     """One form in which a split is distributed.
 
     Attributes:
-        file: below the data directory; in `lines_by_label` and `files_by_label` with `{label}` in it.
+        file: below the data directory; in `lines_by_label` and `files_by_label` with `{label}` in it. One whose name
+            ends in `.gz` is read through gzip.
         format: how it is read.
         columns: the fields' names where the file does not begin with them.
         encoding: of the file.
@@ -127,6 +133,9 @@ class TaskRow:
         names: of a ranking without labels: the field that lists what predictions call the candidates; by default the
             texts of `choices`.
         words: of a word pair: where the two stand.
+        stride: of a span: how many tokens of a passage lie between the beginnings of two windows, if it is too long for
+            one; at most half of what fits into one (see `windows`).
+        longest_answer: of a span: the most tokens that a predicted answer has.
         say: for fields whose values are replaced by others: for each value the other.
         label: the field with the label; of a ranking without labels it lists the numbers of the right candidates, one
             or more, from 0.
@@ -152,6 +161,8 @@ class TaskRow:
     choices: list[str] = field(default_factory=list)
     names: str = ""
     words: list[Words] = field(default_factory=list)
+    stride: int = 128
+    longest_answer: int = 30
     say: dict[str, dict[str, str]] = field(default_factory=dict)
     label: str = "label"
     labels: list[str] = field(default_factory=list)
@@ -165,11 +176,6 @@ class TaskRow:
     splits: dict[str, Any] = field(default_factory=dict)  # lists of `Source`, which OmegaConf cannot nest so
     submissions: dict[str, Any] = field(default_factory=dict)  # of `Submission`
     head: str = ""
-
-    @property
-    def num_outputs(self) -> int:
-        """How many numbers the task's head gives for a text."""
-        return 1 if self.kind in (Kind.regression, Kind.ranking) else len(self.labels)
 
     @property
     def is_open(self) -> bool:
@@ -261,6 +267,8 @@ def _row(path: Path, name: str, fields: Any) -> TaskRow:
         row.splits[split] = [_structured(Source, f"{where}: {split}", source) for source in sources]
         for source in row.splits[split]:
             _check_source(f"{where}: {split}", source)
+            if (source.format in QUESTIONS) != (row.kind is Kind.span):
+                must_be(f"{where}: {split}: format", "squad or mrqa for a span, and only there", source.format.name)
     _check(where, row)
     if not isinstance(submissions, dict) or not set(submissions) <= set(row.sets("test")):
         known = ", ".join(row.sets("test")) or "there are none"
@@ -289,6 +297,8 @@ def _check(where: str, row: TaskRow) -> None:
     if row.kind is Kind.regression:
         if len(row.bounds) != 2 or row.bounds[0] >= row.bounds[1]:
             must_be(f"{where}: bounds", "the least and the greatest value of a regression", row.bounds)
+    elif row.kind is Kind.span:
+        _check_span(where, row)
     elif (not row.is_open and len(set(row.labels)) < 2) or len(set(row.labels)) < len(row.labels):
         must_be(f"{where}: labels", "two or more different ones", row.labels)
     if (row.kind is Kind.ranking) != bool(row.choices):
@@ -301,6 +311,14 @@ def _check(where: str, row: TaskRow) -> None:
         must_be(f"{where}: names", "a field of a ranking without labels, and of no other task", row.names)
     if len(row.words) != (2 if row.kind is Kind.word_pair else 0):
         must_be(f"{where}: words", "two in a word pair, and none elsewhere", len(row.words))
+
+
+def _check_span(where: str, row: TaskRow) -> None:
+    if len(row.texts) != 2 or row.labels:
+        must_be(f"{where}: texts", "the question and the passage of a span, which has no labels", row.texts)
+    for name in ("stride", "longest_answer"):
+        if getattr(row, name) < 1:
+            must_be(f"{where}: {name}", "a number of tokens, at least 1", getattr(row, name))
 
 
 def _check_source(where: str, source: Source) -> None:
@@ -326,11 +344,13 @@ def _check_submission(where: str, row: TaskRow, split: str) -> None:
         must_be(
             f"{where}: form", "one that names an example by a single key, where the files are not MultiRC's", "multirc"
         )
+    if (submission.form is Form.squad) != (row.kind is Kind.span):
+        must_be(f"{where}: form", "squad for a span, and only there", submission.form.name)
 
 
 def _check_head(where: str, row: TaskRow, rows: Mapping[str, TaskRow]) -> None:
-    def shape(row: TaskRow) -> tuple[Kind, int, int]:
-        return row.kind, row.num_outputs, len(row.words)
+    def shape(row: TaskRow) -> tuple[Kind, int]:
+        return row.kind, 1 if row.kind is Kind.ranking else len(row.labels)
 
     if row.head and (row.head not in rows or shape(rows[row.head]) != shape(row)):
         must_be(f"{where}: head", "another task of the same kind with as many labels", row.head)

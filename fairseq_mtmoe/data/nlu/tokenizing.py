@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ from fairseq_mtmoe.errors import UserError, first_line, must_be
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
+
+    from fairseq_mtmoe.data.nlu.passages import Passages
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,12 @@ class TokenizedSplit:
         spans_EW: the tokens of the W words that an example is about: first, and the one after the last, (E, W, 2).
         keys_E: as in `Example`.
         num_truncated: sequences that were too long when the split was tokenized.
+        passages_S2: of a span task, whose sequences are windows of passages: the tokens of a window that are the
+            passage's: first, and the one after the last, (S, 2); else there are none, (0, 2).
+        offsets_S: how many tokens of its passage are before a window.
+        answers_S2: the first and the last token of the answer in a window; [CLS] twice where it is not in there.
+        num_lost: questions whose answer no window has as a whole.
+        passages: where the texts of a span task are to be had.
     """
 
     tokens_T: NDArray[np.int32]
@@ -55,6 +63,21 @@ class TokenizedSplit:
     spans_EW: NDArray[np.int32]
     keys_E: NDArray[np.str_]
     num_truncated: int
+    passages_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int32))
+    offsets_S: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    answers_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int32))
+    num_lost: int = 0
+    passages: Passages | None = None
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether it is a span task's."""
+        return len(self.passages_S2) > 0
+
+    @property
+    def num_rows(self) -> int:
+        """How many examples a data set of it has: windows are one each."""
+        return len(self.passages_S2) or len(self)
 
     def __len__(self) -> int:
         return len(self.labels_E)
@@ -98,6 +121,15 @@ class TextTokenizer:
         if not found:
             raise UserError(f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has none.")
         return found[0]
+
+    @property
+    def pair_marks(self) -> Marks:
+        """The tokens around two texts."""
+        return self._marks[1]
+
+    def encodings(self, texts: Sequence[str]) -> list[Encoding]:
+        """The library's account of texts, without marks: their tokens, and where these stand."""
+        return self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
         """The tokens of examples, all of which are about equally many words."""
@@ -151,7 +183,7 @@ class TextTokenizer:
         if not examples[0].spans:
             return []
         texts = list(dict.fromkeys(chain.from_iterable(example.candidates[0] for example in examples)))
-        encodings = dict(zip(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False), strict=True))
+        encodings = dict(zip(texts, self.encodings(texts), strict=True))
         spans = []
         for example, sizes in zip(examples, sizes_S5.tolist(), strict=True):
             firsts, lengths = (sizes[0], sum(sizes[:3])), sizes[1::2]

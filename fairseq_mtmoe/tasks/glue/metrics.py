@@ -70,7 +70,7 @@ def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) 
     """Raise the `UserError` that says why a task, whose kind of answer has `known` ones, cannot have a metric."""
     if metric not in known:
         must_be(f"the metric of {task}", f"one of {', '.join(known)}", metric)
-    if metric == "f1" and num_labels != 2:
+    if metric == "f1" and num_labels not in (0, 2):  # without labels it is of texts
         must_be(f"the metric of {task}", "another than f1, which is for two labels", f"f1 of {num_labels}")
 
 

@@ -65,6 +65,7 @@ class GlueTask(Multitask):
         self.pretrained: PretrainedEncoder | None = None
         self.begins_with_checkpoint = False
         self.evaluated: dict[str, TokenizedSplit] = {}  # the sets of the split that was loaded last
+        self._found_sets: dict[str, tuple[Tensor, FoundSet]] = {}  # what was found of the last predictions
         self.report = ValidationReport(args, self.rows) if args.path else None  # in training there is no such path
 
     @classmethod
@@ -253,10 +254,14 @@ class GlueTask(Multitask):
 
     def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
         """What each metric of a set is made of."""
+        if key in self._found_sets and self._found_sets[key][0] is predictions:  # asked for several figures
+            return self._found_sets[key][1]
         answer = self.answers[key.partition("/")[0]]
         predicted = Predicted.gathered(examples.numpy(), predictions.double().numpy())
         columns = {name: answer.columns(name, self.evaluated[key], predicted) for name in self._metrics(key)}
-        return FoundSet(len(predicted), columns)
+        found = FoundSet(len(columns[self._metrics(key)[0]][0]), columns)
+        self._found_sets[key] = (predictions, found)
+        return found
 
     def _set_scores(self, meters: Mapping[str, Any], key: str) -> dict[str, float]:
         """The metrics of a set, rounded; NaN where nothing was predicted."""

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
+from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.predictor import Inference, Predictor, choose_sets
@@ -210,7 +211,7 @@ def test_a_users_table(data, tmp_path):
 
 def test_a_head_of_another_size_predicts_nothing(data):
     rows = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU).table
-    choice = choose_sets(data, rows, {"rte": 2, "mnli": 2}, "test")
+    choice = choose_sets(data, rows, {"rte": HeadSize(2), "mnli": HeadSize(2)}, "test")
     assert [one.key for one in choice.sets] == ["rte", "superglue_rte", "axb"]
     assert "mnli" in choice.headless and "ax" in choice.headless
 

@@ -1,6 +1,8 @@
 """Every row of the table on small files in its authors' form: as they are, damaged in known ways, and in any."""
 
+import gzip
 import json
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,8 +10,9 @@ from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.reading import read_split
-from fairseq_mtmoe.data.nlu.table import BY_LABEL, Format, load_tables
+from fairseq_mtmoe.data.nlu.table import BY_LABEL, Format, Kind, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.data.nlu.windows import tokenize_windows
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.benchmark import serialized_tokenizer
 from tests.helpers.damage import damaged, value_or_sentence
@@ -55,6 +58,9 @@ RECORD = {"source": "Daily mail", "idx": 3, "passage": {
         {"start": 8, "end": 10, "text": "Bea"}, {"start": 0, "end": 2, "text": "Ann"}]}]}  # fmt: skip
 SNLI = {"annotator_labels": ["neutral"], "captionID": "1.jpg#0", "gold_label": "neutral", "pairID": "1.jpg#0r1n",
         "sentence1": "A dog.", "sentence2": "A big dog."}  # fmt: skip
+MRQA = {"context": "Ann ran. So Ann won.", "context_tokens": [["Ann", 0], ["ran", 4]], "qas": [
+    {"qid": "1f", "question": "Who ran?", "question_tokens": [["Who", 0]], "answers": ["Ann", "she"],
+     "detected_answers": [{"text": "Ann", "char_spans": [[0, 2], [12, 14]], "token_spans": [[0, 0]]}]}]}  # fmt: skip
 
 GENRES = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2|score"
 PARSED = (
@@ -161,6 +167,21 @@ TRAINING = {
         [pair("A boy.", "No boy.", 0, "4")],
     ),
     "snli": (jsonl(SNLI), [pair("A dog.", "A big dog.", 2)]),
+    **dict.fromkeys(
+        ("squad", "newsqa", "triviaqa", "searchqa", "hotpotqa", "naturalquestions"),
+        (
+            jsonl({"header": {"dataset": "SQuAD", "split": "train"}}, MRQA),
+            [
+                Example(
+                    (("Who ran?", MRQA["context"]),),
+                    None,
+                    "1f",
+                    spans=(Span(1, 0, 3), Span(1, 12, 15)),
+                    answers=("Ann", "she"),
+                )
+            ],
+        ),
+    ),
 }
 # Test data that the authors give without labels, and often with other columns; of the others that of training.
 UNLABELLED = {
@@ -177,6 +198,7 @@ UNLABELLED = {
 def write_source(write, source, content):
     """Write the file, or one for each label, in the encoding that the table says."""
     content = content if isinstance(content, bytes) else content.encode(source.encoding.removesuffix("-sig"))
+    content = gzip.compress(content) if source.file.endswith(".gz") else content
     for label in ("neg", "pos") if source.format in BY_LABEL else ("",):
         path = write(source.file.replace("{label}", label).replace("*", "0_1"), content)
     return path
@@ -215,7 +237,7 @@ def without_labels(task, content):
         return content.replace('"1",', "").replace('"2",', "")
     records = [json.loads(line) for line in content.splitlines()]
     for labelled in _labelled_in(task, records):
-        del labelled["answers" if task == "record" else row.label]
+        del labelled["answers" if task == "record" or row.kind is Kind.span else row.label]
     return jsonl(*records)
 
 
@@ -223,7 +245,9 @@ def _labelled_in(task, records):
     """The objects that have labels, in the lines of a file."""
     if task == "multirc":
         return [a for record in records for q in record["passage"]["questions"] for a in q["answers"]]
-    return [query for record in records for query in record["qas"]] if task == "record" else records
+    if task == "record" or ROWS[task].kind is Kind.span:
+        return [query for record in records for query in record.get("qas", ())]
+    return records
 
 
 def with_unknown_labels(task, content):
@@ -240,7 +264,7 @@ def with_unknown_labels(task, content):
     if task == "record":
         last["answers"][0]["text"] = "maybe"
     else:
-        last[row.label] = "maybe"
+        last["answers" if row.kind is Kind.span else row.label] = "maybe"
     return jsonl(*records)
 
 
@@ -299,7 +323,7 @@ def test_files_without_examples_are_named(task, content, tmp_path, write):
 # ---- damaged in any way ----
 
 
-@pytest.mark.parametrize("task", ["cola", "stsb", "multirc", "wic", "wsc", "yelp", "imdb", "copa", "record"])
+@pytest.mark.parametrize("task", ["cola", "stsb", "multirc", "wic", "wsc", "yelp", "imdb", "copa", "record", "newsqa"])
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_any_file_becomes_tokens_or_a_sentence(task, tmp_path_factory, data):
@@ -313,7 +337,8 @@ def test_any_file_becomes_tokens_or_a_sentence(task, tmp_path_factory, data):
         return path
 
     write_source(write, row.splits["train"][0], content)
-    found = value_or_sentence(lambda: TOKENIZER.tokenize(read_split(root, row, "train")))
+    tokenize = partial(tokenize_windows, stride=3) if row.kind is Kind.span else TextTokenizer.tokenize
+    found = value_or_sentence(lambda: tokenize(TOKENIZER, read_split(root, row, "train")))
     assert found is None or len(found) > 0
 
 

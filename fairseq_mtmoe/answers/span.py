@@ -1,0 +1,93 @@
+"""The words of a passage that answer a question."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairseq_mtmoe.answers.answer import Answer, Said
+from fairseq_mtmoe.answers.predicted import Predicted, Values
+from fairseq_mtmoe.answers.uncertainty import Uncertainty, entropy_of
+from fairseq_mtmoe.backbones.bert.heads import UNREAD, HeadSize
+from fairseq_mtmoe.data.nlu import answer_texts
+from fairseq_mtmoe.data.nlu.table import TaskRow
+from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
+
+
+@dataclass(frozen=True)
+class Span(Answer):
+    """The tokens of a window from one that begins the answer to one that ends it (Devlin et al., 2019, §4.2).
+
+    Numbers are (E, L, 2): how well a token begins the answer, and ends it. Labels are the two tokens, (E, 2). A window
+    without the answer has it at [CLS], the first token. Examples are windows, and metrics and files are of questions.
+
+    Args:
+        longest: the most tokens that a predicted answer has.
+    """
+
+    metrics = ("f1", "em")
+
+    longest: int = 30
+
+    @classmethod
+    def of(cls, row: TaskRow) -> Self:
+        """See `Answer`."""
+        return cls(row.longest_answer)
+
+    @property
+    def head(self) -> HeadSize:
+        """Two numbers for each token of the passage, and for [CLS]."""
+        return HeadSize(2, num_words=1, per_token=True)
+
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy of the beginning and of the end, divided by log P² for the P tokens that either can be.
+
+        That is MT-TaG's division by log |C|, where a class is one of the P² pairs: a guess costs 1, as in other tasks.
+        """
+        losses_E2 = F.cross_entropy(numbers.float(), labels.long(), reduction="none")
+        return (losses_E2.sum(1) / (2 * torch.log(_num_tokens(numbers)))).sum()
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        """The passage's best pair of tokens, the first not after the last, (E, 3): how good, first, last.
+
+        How good is the sum of the two numbers, as in BERT: so windows of one passage can be compared.
+        """
+        begins_EL, ends_EL = numbers.float().unbind(2)
+        begins_EL = begins_EL.index_fill(1, begins_EL.new_zeros(1, dtype=torch.long), 2 * UNREAD)  # [CLS] is no answer
+        ends_ELK = F.pad(ends_EL, (0, self.longest - 1), value=2 * UNREAD).unfold(1, self.longest, 1)
+        best_E, place_E = (begins_EL.unsqueeze(2) + ends_ELK).flatten(1).max(1)
+        first_E, further_E = place_E // self.longest, place_E % self.longest
+        return torch.stack([best_E, first_E.float(), (first_E + further_E).float()], dim=1)
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """The entropy of the beginning and that of the end, which are drawn apart; at most log P² as in the loss."""
+        is_read = numbers > UNREAD / 2
+        logits = numbers.float().masked_fill(~is_read, -math.inf).transpose(1, 2)
+        return Uncertainty(entropy_of(logits).entropy.sum(1), 2 * torch.log(_num_tokens(numbers)))
+
+    def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
+        """See `Answer`: what the answer of each question reaches, compared with the right one that is most alike."""
+        alike = {"em": answer_texts.exact_match, "f1": answer_texts.f1}[metric]
+        assert split.passages is not None
+        pairs = zip(self._texts(split, predicted), split.passages.rights, strict=True)
+        return (np.array([answer_texts.best(alike, *pair) for pair in pairs]),)
+
+    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
+        """See `Answer`: each question's answer as its passage has it."""
+        return [*self._texts(split, predicted)]
+
+    def _texts(self, split: TokenizedSplit, predicted: Predicted) -> list[str]:
+        assert split.passages is not None
+        return split.passages.found(split, predicted.examples_E, predicted.values_V.reshape(-1, 3))
+
+
+def _num_tokens(numbers: Tensor) -> Tensor:
+    """How many tokens of each window the head has read, at least 2, (E,)."""
+    return (numbers[..., 0] > UNREAD / 2).sum(1).clamp(min=2).float()

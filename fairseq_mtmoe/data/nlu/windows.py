@@ -1,0 +1,132 @@
+"""Questions about passages that may be too long for an encoder: each window of a passage is a sequence of its own.
+
+Windows are BERT's (Devlin et al., 2019, §4.2; `run_squad.py`): the question, and as much of the passage as there is
+room for, from every `stride`-th token on. In training a window is an example; one that does not hold the whole answer
+has it at [CLS]. A prediction is the best one of all windows of a passage (`passages.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.data.nlu.examples import Example, Span
+from fairseq_mtmoe.data.nlu.strings import Strings
+from fairseq_mtmoe.data.nlu.token_runs import ends
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
+
+CHUNK = 1_000  # examples that are tokenized at a time: where tokens stand takes much memory
+LONGEST_QUESTION = 64  # tokens, as in BERT; and at most half of the room
+AT_FIRST = (0, 0)  # [CLS], in the place of an answer that is not in a window
+
+
+@dataclass(frozen=True)
+class PlacedTokens:
+    """The tokens of a text.
+
+    Attributes:
+        ids: of them.
+        places_N2: the characters of the text that each stands for: first, and the one after the last.
+    """
+
+    ids: NDArray[np.int32]
+    places_N2: NDArray[np.int32]
+
+    def of_span(self, span: Span) -> tuple[int, int] | None:
+        """The first and the last token of some characters; None if there are none."""
+        first = int(np.searchsorted(self.places_N2[:, 1], span.start, side="right"))
+        last = int(np.searchsorted(self.places_N2[:, 0], span.end, side="left")) - 1
+        return (first, last) if first <= last else None
+
+
+def placed_tokens(tokenizer: TextTokenizer, texts: Sequence[str]) -> Iterator[PlacedTokens]:
+    """Those of texts. Places are of the text as it is given, whatever the tokenizer makes of its letters."""
+    for start in range(0, len(texts), CHUNK):
+        for encoding in tokenizer.encodings(texts[start : start + CHUNK]):
+            places_N2 = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+            yield PlacedTokens(np.array(encoding.ids, dtype=np.int32), places_N2)
+
+
+def window_starts(length: int, room: int, stride: int) -> list[int]:
+    """The first tokens of the windows of a passage of this length, which have room for so many of its tokens."""
+    return [0, *range(stride, length - room + stride, stride)] if length > room else [0]
+
+
+def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stride: int) -> TokenizedSplit:
+    """The windows of the passages that questions are about.
+
+    Args:
+        tokenizer: of the encoder; its limit on length is that of a window.
+        examples: of two texts each, question and passage, with the places of the answers if they are known.
+        stride: see `TaskRow`.
+    """
+    made = _Windows(tokenizer, stride)
+    for start in range(0, len(examples), CHUNK):
+        made.add(examples[start : start + CHUNK])
+    return made.split([example.key for example in examples])
+
+
+class _Windows:
+    """Those of a split, as they are made; the attributes are those of `TokenizedSplit`, or counts for it."""
+
+    def __init__(self, tokenizer: TextTokenizer, stride: int) -> None:
+        self.tokenizer, self.stride, self.marks = tokenizer, stride, tokenizer.pair_marks
+        self.runs: list[NDArray[np.int32]] = []
+        self.passages: list[tuple[int, int]] = []
+        self.offsets: list[int] = []
+        self.answers: list[tuple[int, int]] = []
+        self.counts: list[int] = []
+        self.num_truncated = self.num_lost = 0
+
+    def add(self, examples: Sequence[Example]) -> None:
+        """Make those of some examples."""
+        texts = dict.fromkeys(text for example in examples for text in example.candidates[0])
+        tokens = dict(zip(texts, placed_tokens(self.tokenizer, list(texts)), strict=True))
+        for example in examples:
+            question, passage = (tokens[text] for text in example.candidates[0])
+            spans = [found for span in example.spans if (found := passage.of_span(span)) is not None]
+            self._add(question.ids, passage.ids, spans)
+
+    def _add(self, question: NDArray[np.int32], passage: NDArray[np.int32], spans: list[tuple[int, int]]) -> None:
+        room = self.tokenizer.max_length - self.marks.size
+        kept = question[: min(LONGEST_QUESTION, room // 2)]
+        self.num_truncated += len(kept) < len(question)
+        room -= len(kept)
+        before, between, after = self.marks.runs
+        first = len(before) + len(kept) + len(between)
+        starts = window_starts(len(passage), room, min(self.stride, max(room // 2, 1)))
+        answers = []
+        for start in starts:
+            part = passage[start : start + room]
+            self.runs.append(np.concatenate([before, kept, between, part, after]))
+            self.passages.append((first, first + len(part)))
+            held = ((a - start, b - start) for a, b in spans if a >= start and b < start + len(part))
+            answers.append(next(((first + a, first + b) for a, b in held), AT_FIRST))
+        self.offsets += starts
+        self.answers += answers
+        self.counts.append(len(starts))
+        self.num_lost += bool(spans) and all(answer == AT_FIRST for answer in answers)
+
+    def split(self, keys: Sequence[str]) -> TokenizedSplit:
+        """What was made, with the examples' keys."""
+        lengths_S = np.array([len(run) for run in self.runs])
+        passages_S2 = np.array(self.passages, dtype=np.int32)
+        return TokenizedSplit(
+            tokens_T=np.concatenate(self.runs),
+            starts_S=ends(lengths_S),
+            seconds_S=(passages_S2[:, 0] if self.marks.tells_second else lengths_S).astype(np.int32),
+            firsts_E=ends(np.array(self.counts)),
+            labels_E=np.full(len(keys), np.nan),
+            rights_S=np.empty(0, dtype=np.float32),
+            names=Strings.of([]),
+            spans_EW=np.empty((len(keys), 0, 2), dtype=np.int32),
+            keys_E=np.array(keys),
+            num_truncated=self.num_truncated,
+            passages_S2=passages_S2,
+            offsets_S=np.array(self.offsets, dtype=np.int32),
+            answers_S2=np.array(self.answers, dtype=np.int32),
+            num_lost=self.num_lost,
+        )

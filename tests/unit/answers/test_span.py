@@ -1,0 +1,104 @@
+"""Spans: loss and prediction against what their definitions say, one window at a time."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from fairseq_mtmoe.answers import Span
+from fairseq_mtmoe.backbones.bert.heads import UNREAD, TaskHeads
+
+PASSAGES = [(3, 9), (2, 4), (5, 5), (1, 10)]  # the third is empty
+LABELS = [(4, 6), (0, 0), (0, 0), (9, 9)]
+
+
+def numbers(dtype=torch.float32):
+    """Of windows whose passages are in different places, what a head gives."""
+    drawn = torch.randn(4, 10, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    for row, (start, end) in enumerate(PASSAGES):
+        drawn[row, [place for place in range(1, 10) if not start <= place < end]] = UNREAD
+    return drawn.to(dtype)
+
+
+def slow_loss(one, label, passage):
+    """Cross-entropy of a pair among all pairs of beginning and end, divided by the logarithm of their number."""
+    readable = [0, *range(*passage)]
+    pairs = {(a, b): one[a, 0] + one[b, 1] for a in readable for b in readable}
+    entropy = torch.logsumexp(torch.stack(list(pairs.values())), 0) - pairs[label]
+    return entropy / math.log(max(len(pairs), 4))
+
+
+def test_the_loss_is_that_of_one_of_all_pairs():
+    fast, slow = (numbers(torch.float64).requires_grad_() for _ in range(2))
+    loss = Span().loss(fast, torch.tensor(LABELS, dtype=torch.float64))
+    expected = sum(slow_loss(*one) for one in zip(slow, LABELS, PASSAGES, strict=True))
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(fast.grad, slow.grad, rtol=1e-5, atol=1e-6)
+    assert fast.grad[2, 0].abs().max() < 1e-6, "an empty passage teaches nothing"
+
+
+def test_a_guess_costs_1():
+    equal = numbers().masked_fill(numbers() > UNREAD, 0.7)
+    loss = Span().loss(equal[[0, 1, 3]], torch.tensor(LABELS)[[0, 1, 3]])
+    assert loss.item() == pytest.approx(3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    labels = torch.tensor(LABELS)
+    loss = Span().loss(numbers(dtype), labels)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(Span().loss(numbers(), labels).item(), rel=0.02)
+
+
+def slow_prediction(one, passage, longest):
+    pairs = itertools.product(range(*passage), repeat=2)
+    return max((one[a, 0].item() + one[b, 1].item(), a, b) for a, b in pairs if a <= b < a + longest)
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3, 30])
+def test_the_best_span_of_the_passage(longest):
+    windows = [0, 1, 3]
+    found = Span(longest).predictions(numbers()[windows]).tolist()
+    for window, (good, first, last) in zip(windows, found, strict=True):
+        expected = slow_prediction(numbers()[window], PASSAGES[window], longest)
+        assert (first, last) == expected[1:] and good == pytest.approx(expected[0], abs=1e-5)
+
+
+def test_the_entropy_is_that_of_pairs():
+    found = Span().uncertainty(numbers(torch.float64), torch.tensor(LABELS))
+    for window in (0, 1, 3):
+        one, readable = numbers(torch.float64)[window], [0, *range(*PASSAGES[window])]
+        pairs = torch.stack([one[a, 0] + one[b, 1] for a in readable for b in readable]).softmax(0)
+        assert found.entropy[window].item() == pytest.approx(-(pairs * pairs.log()).sum().item(), rel=1e-5)
+        assert found.most[window].item() == pytest.approx(math.log(len(pairs)), rel=1e-5)
+    assert found.entropy[2] == 0 and found.most[2] > 0  # an empty passage is no question
+
+
+def test_what_is_at_first_is_no_answer():
+    sure = numbers()
+    sure[:, 0] = 100
+    assert (Span().predictions(sure)[[0, 1, 3], 1] > 0).all()
+
+
+def test_heads_read_the_passage_and_the_first_token():
+    torch.manual_seed(1)
+    heads, hidden = TaskHeads(5, {"squad": Span().head}), torch.randn(6, 10, 5)
+    rows, spans = torch.tensor([[4], [1]]), torch.tensor([[[3, 9]], [[5, 5]]])
+    found = heads(hidden, {"squad": rows}, {"squad": spans})["squad"]
+    head = heads["squad"]
+    for row, place in itertools.product(range(2), range(10)):
+        is_read = place == 0 or spans[row, 0, 0] <= place < spans[row, 0, 1]
+        expected = hidden[rows[row, 0], place] @ head.weight.T + head.bias if is_read else torch.full((2,), UNREAD)
+        torch.testing.assert_close(found[row, place], expected)
+
+
+def test_heads_without_examples_give_nothing_with_a_graph():
+    heads = TaskHeads(5, {"squad": Span().head})
+    nothing = heads(torch.randn(3, 1, 5), {}, {})["squad"]
+    assert nothing.shape == (0, 1, 2)
+    nothing.sum().backward()
+    assert heads["squad"].weight.grad.count_nonzero() == 0

@@ -1,0 +1,149 @@
+"""Questions about passages in SQuAD's and MRQA's own forms: as they are, and wrong."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairseq_mtmoe.data.nlu.examples import Example, Span
+from fairseq_mtmoe.data.nlu.reading import read_split
+from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.damage import damaged, value_or_sentence
+
+ROW = load_tables()["squad"]
+PASSAGE = "Ann Öz ran. So Ann won."
+ASKED = (("Who ran?", PASSAGE),)
+
+
+def squad(*questions, context=PASSAGE):
+    return {"version": "1.1", "data": [{"title": "Ann", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+
+
+def question(**fields):
+    answers = [{"text": "Ann Öz", "answer_start": 0}, {"text": "Ann", "answer_start": 15}]
+    return {"question": "Who ran?", "id": "5a", "answers": answers, **fields}
+
+
+def mrqa(**fields):
+    detected = [{"text": "ann oz", "char_spans": [[7, 9]]}, {"text": "the ann Öz", "char_spans": [[0, 5]]}]
+    asked = {"qid": "5a", "question": "Who ran?", "answers": ["Ann Öz", "Ann"], "detected_answers": detected}
+    return {"context": PASSAGE, "qas": [{**asked, **fields}]}
+
+
+def lines(*records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def read(tmp_path, labelled=True):
+    return read_split(tmp_path, ROW, "train", labelled)
+
+
+def test_squads_own_file(tmp_path, write):
+    write("SQuAD/train-v1.1.json", json.dumps(squad(question(), question(id="5b", answers=[]))))
+    asked = Example(ASKED, None, "5a", (Span(1, 0, 6), Span(1, 15, 18)), answers=("Ann Öz", "Ann"))
+    assert read(tmp_path) == [asked]
+    assert read(tmp_path, labelled=False) == [Example(ASKED, None, "5a"), Example(ASKED, None, "5b")]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mrqas_file(tmp_path, write, packed):
+    """Its answers were found by a program: case and articles are no matter, and what is elsewhere is left out."""
+    content = lines({"header": {"dataset": "SQuAD"}}, mrqa()).encode()
+    write("MRQA/train/SQuAD.jsonl" + ".gz" * packed, gzip.compress(content) if packed else content)
+    assert read(tmp_path) == [Example(ASKED, None, "5a", (Span(1, 0, 6),), answers=("Ann Öz", "Ann"))]
+
+
+def test_questions_without_answers_are_counted(tmp_path, write, caplog):
+    nowhere = [{"text": "Bea", "char_spans": [[0, 2]]}]
+    records = [mrqa(answers=[], detected_answers=[]), mrqa(detected_answers=nowhere), mrqa(detected_answers=[])]
+    path = write("MRQA/train/SQuAD.jsonl", lines(*records))
+    assert read(tmp_path) == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]  # which can be scored
+    assert f"{path}: 1 examples are left out: the question has no answer" in caplog.text
+    assert f"{path}: 1 examples are left out: no answer is where it is said to be in the passage" in caplog.text
+
+
+def without(record, name):
+    return {key: value for key, value in record.items() if key != name}
+
+
+WRONG_SQUAD = [
+    ([], "must be one of SQuAD's, articles of paragraphs, but lacks "),
+    ({"data": [{"title": "Ann"}]}, "must be one of SQuAD's, articles of paragraphs, but lacks 'paragraphs'"),
+    (squad(without(question(), "id")), "question 1: must be a question with its answers, but lacks 'id'"),
+    (squad(question(), question(answers=[{"text": "Ann"}])), "question 2: must be a question .* lacks 'answer_start'"),
+    (squad(without(question(), "answers")), "question 1: must have answers to be trained or scored on"),
+    (
+        squad(question(answers=[{"text": "Ann", "answer_start": 16}])),
+        "an answer must be 'Ann' where it stands, but is ",
+    ),
+    (squad(question(answers=[{"text": "won.", "answer_start": 22}])), "must stand in the passage of 23 characters"),
+    (squad(question(answers=[{"text": "Ann", "answer_start": -23}])), "said to stand from -23 to -20"),
+    (squad(question(answers=[{"text": "", "answer_start": 3}])), "said to stand from 3 to 3"),
+    (squad(question(), context=None), "question 1: must have the field context"),
+]
+
+
+@pytest.mark.parametrize(("content", "why"), WRONG_SQUAD)
+def test_a_wrong_file_of_squads(content, why, tmp_path, write):
+    path = write("SQuAD/train-v1.1.json", json.dumps(content))
+    with pytest.raises(UserError, match=why) as error:
+        read(tmp_path)
+    assert str(error.value).startswith(f"`{path}`") and "\n" not in str(error.value)
+
+
+def test_half_a_file_of_squads(tmp_path, write):
+    write("SQuAD/train-v1.1.json", json.dumps(squad(question()))[:-9])
+    with pytest.raises(UserError, match="must be an object in JSON, but Expecting"):
+        read(tmp_path)
+
+
+WRONG_MRQA = [
+    (without(mrqa(), "qas"), "lacks 'qas'"),
+    (without(mrqa(), "context"), "lacks 'context'"),
+    ({"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "qid")]}, "lacks 'qid'"),
+    ({"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "detected_answers")]}, "lacks 'detected_answers'"),
+    (mrqa(detected_answers=[{"text": "Ann"}]), "lacks 'char_spans'"),
+    (mrqa(detected_answers=[{"text": "Ann", "char_spans": [[0]]}]), "but lacks not enough values"),
+    (mrqa(detected_answers=[{"text": "Ann", "char_spans": [["0", "2"]]}]), "must be a passage with questions"),
+    (mrqa(detected_answers=[{"text": "won.", "char_spans": [[20, 23]]}]), "said to stand from 20 to 24"),
+    (mrqa(answers=["Ann", 7]), "must be a list of texts, but is"),
+]
+
+
+@pytest.mark.parametrize(("record", "why"), WRONG_MRQA)
+def test_a_wrong_line_of_mrqas(record, why, tmp_path, write):
+    path = write("MRQA/train/SQuAD.jsonl", lines({"header": {}}, mrqa(), record))
+    with pytest.raises(UserError, match=why) as error:
+        read(tmp_path)
+    assert str(error.value).startswith(f"`{path}`, line 3: ") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda packed: b"no gzip", "Not a gzipped file"),
+        (lambda packed: packed[:-12], "ended before the end-of-stream"),
+        (lambda packed: packed[:30] + b"\0\0\0\0" + packed[34:], "invalid|[Ee]rror|CRC"),
+    ],
+)
+def test_a_damaged_packed_file(damage, why, tmp_path, write):
+    path = write("MRQA/train/SQuAD.jsonl.gz", damage(gzip.compress(lines(mrqa()).encode())))
+    with pytest.raises(UserError, match=f"`{path}` must be a whole file of gzip, but .*({why})"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["SQuAD/train-v1.1.json", "MRQA/train/SQuAD.jsonl.gz"])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(data=st.data())
+def test_any_file_is_read_or_refused_in_a_sentence(name, tmp_path_factory, data):
+    right = (
+        json.dumps(squad(question())).encode() if name.startswith("SQuAD") else gzip.compress(lines(mrqa()).encode())
+    )
+    path = tmp_path_factory.getbasetemp() / f"damaged-{name[:5]}" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.draw(damaged(right)))
+    found = value_or_sentence(lambda: read_split(path.parents[len(name.split("/")) - 1], ROW, "train"))
+    assert found is None or len(found) > 0

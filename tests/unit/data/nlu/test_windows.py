@@ -1,0 +1,180 @@
+"""Windows of passages: which there are, where the answer stands in each, and the way back to the passage's text."""
+
+import random
+
+import numpy as np
+import pytest
+from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
+from tokenizers.processors import RobertaProcessing
+
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, dataset_of
+from fairseq_mtmoe.data.nlu.examples import Example, Span
+from fairseq_mtmoe.data.nlu.few_shot import few_of
+from fairseq_mtmoe.data.nlu.passages import Passages
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.data.nlu.windows import tokenize_windows, window_starts
+
+LETTERS = "abcdefghij"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS, "who", "##b", "##c", "."]
+
+
+def bert(max_length):
+    tokenizer = BertWordPieceTokenizer({word: number for number, word in enumerate(WORDS)}, lowercase=True)
+    return TextTokenizer(tokenizer._tokenizer.to_str(), max_length)
+
+
+def roberta(max_length):
+    """Every byte is a token, so that a letter with an accent is two."""
+    bytewise = ByteLevelBPETokenizer()
+    bytewise.train_from_iterator([""], special_tokens=["<s>", "<pad>", "</s>"])
+    ends = [(token, bytewise.token_to_id(token)) for token in ("</s>", "<s>")]
+    bytewise._tokenizer.post_processor = RobertaProcessing(*ends)
+    return TextTokenizer(bytewise._tokenizer.to_str(), max_length)
+
+
+def asked(question, passage, *answers, key="k"):
+    """With the answers, by their text, at each place where they are."""
+    spans = [
+        Span(1, start, start + len(answer))
+        for answer in answers
+        for start in range(len(passage))
+        if passage.startswith(answer, start)
+    ]
+    return Example(((question, passage),), None, key, tuple(spans), answers=answers)
+
+
+def shown(split, window):
+    return " ".join(WORDS[token] for token in split.tokens_T[split.starts_S[window] : split.starts_S[window + 1]])
+
+
+def all_windows(split):
+    return [shown(split, window) for window in range(split.num_rows)]
+
+
+def by_berts_rule(length, room, stride):
+    starts, start = [], 0
+    while True:
+        starts.append(start)
+        if start + room >= length:
+            return starts
+        start += min(room, stride)
+
+
+def test_the_windows_of_every_length():
+    for length in range(40):
+        for room in range(1, 12):
+            for stride in range(1, room + 1):
+                assert window_starts(length, room, stride) == by_berts_rule(length, room, stride)
+
+
+def test_a_passage_in_one_window():
+    split = tokenize_windows(bert(16), [asked("who a", "b c d", "c d")], 4)
+    assert all_windows(split) == ["[CLS] who a [SEP] b c d [SEP]"]
+    assert (split.seconds_S.tolist(), split.passages_S2.tolist(), split.offsets_S.tolist()) == ([4], [[4, 7]], [0])
+    assert split.answers_S2.tolist() == [[5, 6]]
+
+
+def test_windows_of_a_long_passage():
+    """An answer that is not in there as a whole is at [CLS]; of several the first one counts."""
+    split = tokenize_windows(bert(8), [asked("who", "a b c d e f g", "f g", "b c")], 2)
+    assert all_windows(split) == [
+        "[CLS] who [SEP] a b c d [SEP]",
+        "[CLS] who [SEP] c d e f [SEP]",
+        "[CLS] who [SEP] e f g [SEP]",
+    ]
+    assert split.answers_S2.tolist() == [[4, 5], [0, 0], [4, 5]]
+    assert split.offsets_S.tolist() == [0, 2, 4] and split.firsts_E.tolist() == [0, 3]
+    assert (split.num_truncated, split.num_lost) == (0, 0)
+
+
+def test_the_stride_is_at_most_half_of_the_room():
+    split = tokenize_windows(bert(8), [asked("who", "a b c d e f", "c d")], 128)
+    assert split.offsets_S.tolist() == [0, 2]
+
+
+def test_long_questions_and_answers_are_counted():
+    examples = [asked("who a b c d e", "a b c d e f", "a b c d e"), asked("who", "a"), asked("who", "a b", "b")]
+    split = tokenize_windows(bert(9), examples, 2)
+    assert all_windows(split)[0] == "[CLS] who a b [SEP] a b c [SEP]"
+    assert (split.num_truncated, split.num_lost) == (1, 1)
+
+
+def test_an_empty_passage_has_a_window():
+    split = tokenize_windows(bert(9), [Example((("who", ""),), None, "k")], 2)
+    assert all_windows(split) == ["[CLS] who [SEP] [SEP]"]
+    assert split.passages_S2.tolist() == [[3, 3]] and split.answers_S2.tolist() == [[0, 0]]
+
+
+def said(answers):
+    """What a model says that finds exactly these tokens, in windows in another order."""
+    order = np.random.default_rng(1).permutation(len(answers))
+    goods = (answers[:, 1] > 0).astype(float)
+    return order, np.column_stack([goods, answers])[order]
+
+
+TEXTS = ["A bC. Dé", "ÀÉ  É", "a\tb\n\nJ", "ab.c", "日 a本b", "É\u0301 e\u0301 f", "I İ i"]
+
+
+@pytest.mark.parametrize("tokenizer", [bert, roberta])
+@pytest.mark.parametrize("text", TEXTS)
+def test_answers_are_as_the_passage_has_them(tokenizer, text):
+    """Of letters that the tokenizer changes, in windows that begin anywhere: every answer of whole words is found."""
+    places = [place for place, letter in enumerate(text) if not letter.isspace()]
+    words = [Span(1, start, end + 1) for start in places for end in places if start <= end]
+    words = [one for one in words if _is_whole(text, one)]
+    tokenizer = tokenizer(60)
+    padded = ["a " * 40 + text + " b" * 40 for _ in words]
+    examples = [
+        Example((("who", passage),), None, str(n), (Span(1, one.start + 80, one.end + 80),))
+        for n, (passage, one) in enumerate(zip(padded, words, strict=True))
+    ]
+    split = tokenize_windows(tokenizer, examples, 25)
+    assert split.num_lost == 0 and split.num_rows > 2 * len(examples)
+    found = Passages(lambda: examples, tokenizer).found(split, *said(split.answers_S2))
+    assert found == [text[one.start : one.end] for one in words]
+
+
+def _is_whole(text, span):
+    """Whether it begins and ends where spaces are."""
+    return f" {text} "[span.start].isspace() and f" {text} "[span.end + 1].isspace()
+
+
+def test_the_best_of_all_windows_is_the_answer():
+    passage = "A b C d E f G h"
+    examples = [Example((("who", passage),), None, str(n), answers=(f"right {n}",)) for n in range(3)]
+    split = tokenize_windows(bert(8), examples, 2)
+    assert split.num_rows == 9
+    windows = np.array([8, 2, 1, 0, 3])
+    spans = np.array([[5, 3, 4], [1, 3, 3], [2, 4, 6], [1.5, 3, 6], [-1, 0, 0]], dtype=float)
+    passages = Passages(lambda: examples, bert(8))
+    assert passages.found(split, windows, spans) == ["d E f", "", "E f"]
+    assert passages.rights == [("right 0",), ("right 1",), ("right 2",)]
+
+
+def test_batches_have_windows():
+    examples = [asked("who", "a b c d e f g", "b c"), asked("who a", "b", "b")]
+    dataset = dataset_of(tokenize_windows(bert(8), examples, 2))
+    assert len(dataset) == 4 and dataset.sizes.tolist() == [[8], [8], [7], [6]]
+    items = [(0, {**dataset[n], "id": n}) for n in (3, 1, 0)]
+    batch = TaskCollate(0, ["squad"])([dataset], items)
+    assert [" ".join(WORDS[token] for token in row) for row in batch["net_input"]["src_tokens"]] == [
+        "[CLS] who a [SEP] b [SEP] [PAD] [PAD]",
+        "[CLS] who [SEP] c d e f [SEP]",
+        "[CLS] who [SEP] a b c d [SEP]",
+    ]
+    assert batch["net_input"]["segments"][0].tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
+    assert batch["net_input"]["rows"]["squad"].tolist() == [[0], [1], [2]]
+    assert batch["net_input"]["spans"]["squad"].tolist() == [[[4, 5]], [[3, 7]], [[3, 7]]]
+    assert batch["target"]["squad"].tolist() == [[4, 4], [0, 0], [4, 5]]
+    assert batch["candidates"].tolist() == [1, 1, 1] and batch["id"].tolist() == [3, 1, 0]
+
+
+def test_a_share_is_of_questions():
+    draw = random.Random(3)
+    examples = [asked("who", " ".join(draw.choices(LETTERS, k=draw.randint(1, 20))), key=str(n)) for n in range(40)]
+    whole = tokenize_windows(bert(12), examples, 3)
+    few = few_of(whole, 0.25, seed=1, is_regression=False)
+    assert len(few) == 10
+    again = tokenize_windows(bert(12), [examples[int(key)] for key in few.keys_E], 3)
+    for name in ("tokens_T", "starts_S", "firsts_E", "seconds_S", "passages_S2", "offsets_S", "answers_S2"):
+        assert np.array_equal(getattr(few, name), getattr(again, name)), name
