@@ -54,6 +54,7 @@ def command(
     a benchmark and submit. Each has the examples of its set in their order, by the benchmark's own index, with the
     benchmark's own labels; STS-B's numbers are within its bounds. Diagnostic sets are predicted by the task that the
     benchmark names: AX by MNLI, AX-b and AX-g by RTE. What no server takes is a table of the same form as GLUE's.
+    Answers to questions about passages are the JSON that SQuAD's and MRQA's evaluations take.
 
     Labels are not looked at, and predictions equal those that fairseq-validate scores. Nothing is written until
     everything is predicted.

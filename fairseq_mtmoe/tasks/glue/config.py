@@ -18,7 +18,7 @@ class GlueConfig(FairseqDataclass):
 
     data: Optional[str] = option(None, "data directory: the benchmarks' files as they are unpacked")
     glue_tasks: str = option(
-        "all", "comma-separated tasks of the table; all (GLUE without WNLI), glue or superglue stand for several"
+        "all", "comma-separated tasks of the table; all (GLUE without WNLI), glue, superglue or mrqa stand for several"
     )
     task_table: Optional[str] = option(None, "comma-separated files of tables that add tasks or replace them")
     init_encoder: Optional[str] = option(None, "pretrained encoder: a file of `mtmoe import-hf`")
