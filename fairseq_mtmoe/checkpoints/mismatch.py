@@ -28,6 +28,7 @@ _SIDES = {"encoder": "source", "decoder": "target"}
 _SHARING = ("share_all_embeddings", "share_decoder_input_output_embed")
 _BLOCK = re.compile(r"(?:encoder|decoder)\.layers\.(\d+)\.")
 _LANGUAGE_TOKEN = re.compile(r"__(.+)__|\[(.+)\]")
+_NO_CONDITIONS = "none"
 _NO_POSITIONS = 2  # fairseq's learned positions begin after the padding's index
 
 
@@ -153,9 +154,9 @@ def _expert_options(shapes: Shapes) -> dict[str, Any]:
 
 
 def _conditional_options(shapes: Shapes) -> dict[str, Any]:
-    """What adapts to tasks; nothing where nothing does, since that can begin anew in any model."""
+    """What adapts to tasks."""
     if not any(name.endswith(TASK_EMBEDDINGS) for name in shapes):
-        return {}
+        return {"conditional": _NO_CONDITIONS}
     parts = [part for part, mark in CONDITIONS.items() if any(mark in name for name in shapes)]
     biases = [shape for name, shape in shapes.items() if name.endswith(f"{CONDITIONS['attention']}weight")]
     return {"conditional": ",".join(parts)} | ({"conditional_positions": biases[0][0]} if biases else {})
@@ -179,6 +180,7 @@ def _about_experts(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
 def _about_options(theirs: Mapping[str, Any], own: Mapping[str, Any], origin: Origin) -> str | None:
     """One sentence with all options that differ."""
     names = [name for name in theirs if name in own and theirs[name] != own[name]]
+    names = [name for name in names if theirs[name] != _NO_CONDITIONS]  # they can begin anew in any model
     if not names:
         return None
     options = [f"`--{name.replace('_', '-')}`" for name in names]

@@ -50,8 +50,9 @@ def states(path):
 
 @pytest.mark.slow
 def test_resuming_before_at_and_after_becoming_sparse_changes_no_bit(digits, tmp_path):
-    """Interrupted in the middle of an epoch, after 10 (dense), 20 (sparsification) and 25 updates."""
+    """Interrupted in the middle of an epoch, after 10 (dense), 20 (sparsification) and 25 updates; also what adapts."""
     options = (*OURS, "--dense-updates", 20, "--expert-gates", "base,task", "--dropout", 0.1,
+               "--conditional", "attention,norm,alignment,bottleneck",
                "--heating-coefficient", 3, "--max-epoch", 50, "--virtual-epoch-size", 900)  # fmt: skip
     train(digits, tmp_path / "whole", *options, "--max-update", 32)
     for updates in (10, 20, 25, 32):

@@ -20,6 +20,7 @@ CLIPPED = {"optimization.clip_norm": 0.1}
 ACCUMULATED = {"optimization.update_freq": [2]}
 CHECKPOINTED = {"model.checkpoint_activations": True}
 SPREAD = {"distributed_training.zero_sharding": "os"}
+CONDITIONAL = {"model.conditional": "attention,norm,alignment,bottleneck"}
 COMBINATIONS = {
     "plain": {},
     "half precision": HALF,
@@ -33,6 +34,8 @@ COMBINATIONS = {
     "clipped in half precision": CLIPPED | HALF,
     "spread state": SPREAD,
     "spread state in half precision": SPREAD | HALF,
+    "conditional": CONDITIONAL,
+    "conditional, checkpointed and in half precision": CONDITIONAL | CHECKPOINTED | HALF,
     "all together": CHECKPOINTED | AVERAGED | ACCUMULATED | CLIPPED | SPREAD,
 }
 TOLERANCES = {"common.fp16": 5e-3, "common.bf16": 1e-2}  # their numbers have 11 and 8 bits

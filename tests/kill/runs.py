@@ -33,7 +33,7 @@ OPTIONS = (
 )  # fmt: skip
 OF_TRANSLATION = (
     "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32, "--encoder-layers", 2, "--decoder-layers", 2,
-    "--criterion", "moe_label_smoothed_cross_entropy",
+    "--criterion", "moe_label_smoothed_cross_entropy", "--conditional", "attention,norm",
 )  # fmt: skip
 # Dropout and BASE's balanced groups of tokens are other ones in another number of processes. So is rounding, which is
 # all of the gradient of the keys' biases (softmax takes no notice of them): Adam's usual epsilon makes steps of it.

@@ -28,15 +28,15 @@ def adam(parameters):
     )
 
 
-def dense_checkpoint(updates=2, namespace=False):
-    model = dense_model().train()
+def dense_checkpoint(updates=2, namespace=False, **more):
+    model = dense_model(**more).train()
     optimizer = adam(list(model.parameters()))
     for _ in range(updates):
         optimizer.zero_grad()
-        net_input = batch(task_ids=False)
+        net_input = batch(task_ids=bool(more))
         optimizer.backward(model(**net_input)[0].square().mean())
         optimizer.step()
-    options = {**dataclasses.asdict(DenseConfig(**SIZES)), "_name": "transformer"}
+    options = {**dataclasses.asdict(DenseConfig(**{**SIZES, **more})), "_name": "transformer"}
     return {
         "cfg": {"model": argparse.Namespace(**options) if namespace else options},
         "args": None,
@@ -70,6 +70,25 @@ def test_task_gates_get_one_gate_for_each_remembered_language_or_pair():
     checkpoint["task_state"] |= {"task_ids": "pair", "lang_pairs": ["en-aa", "en-bb"]}
     sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
     assert sparse["cfg"]["model"]["task_names"] == "en-aa,en-bb"
+
+
+def test_conditional_parts_begin_anew_and_those_that_are_there_stay():
+    """A dense model without them, and then one with trained ones; the sparse models translate as they do."""
+    net_input = batch(pad=False)
+    for given, trained in (
+        ({"conditional": "attention,norm"}, {}),
+        ({}, {"conditional": "norm", "task_names": "a,b,c"}),
+    ):
+        checkpoint, dense = dense_checkpoint(**trained)
+        checkpoint["task_state"] = {"langs": ["aa", "bb", "cc"]}
+        sparse = upcycle(checkpoint, {"num_experts": 4, **given})
+        options = sparse["cfg"]["model"]
+        assert options["conditional"] == (given or trained)["conditional"]
+        assert options["task_names"] == trained.get("task_names", "aa,bb,cc")
+        model = moe_model(seed=9, conditional=options["conditional"])
+        model.load_state_dict(dict(sparse["model"]))
+        torch.testing.assert_close(model(**net_input)[0], dense(**net_input)[0], rtol=1e-5, atol=1e-5)
+        assert ("last_optimizer_state" in sparse) == bool(trained)
 
 
 def test_upcycled_moments_load_into_the_sparse_models_optimizer():

@@ -162,8 +162,8 @@ EXPERTS = {
     "that there are any": (("--arch", "base_dense_tiny"), "`--arch` must be one with experts, such as base_moe or"),
     "the tasks of their gates": (
         ("--task-ids", "pair"),
-        "The tasks that the model tells apart must be aa,bb,cc,en to load `{path}`, but are en-aa,en-bb,en-cc instead: "
-        "`--task-ids`, `--langs` and `--lang-pairs` decide them.",
+        "The tasks that the model tells apart must be aa,bb,cc,en to load `{path}`, but are en-aa,en-bb,en-cc "
+        "instead: `--task-ids`, `--langs` and `--lang-pairs` decide them.",
     ),
 }
 

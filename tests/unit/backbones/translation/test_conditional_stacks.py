@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.conditioning import PARTS, reference
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.models import batch, dense_model, moe_model, perturb, without_ids
@@ -180,6 +181,31 @@ def test_task_ids_are_asked_for():
         conditional()(**without_ids(batch()))
     with pytest.raises(UserError, match="`--conditional norm` needs a task that gives each sentence a task id"):
         dense_model(conditional="norm")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"conditional": "none"},
+            "`--conditional` must be attention,norm to load the checkpoint, but is none instead.",
+        ),
+        (
+            {"conditional": "norm"},
+            "`--conditional` must be attention,norm to load the checkpoint, but is norm instead.",
+        ),
+        ({"conditional_positions": 5}, "`--conditional-positions` must be 4 to load the checkpoint, but is 5 instead."),
+        (
+            {"task_names": "aa,bb"},
+            "the checkpoint must be of this model, whose `encoder.task_embeddings.weight` has the",
+        ),
+    ],
+)
+def test_conditions_of_another_model_are_named(options, sentence):
+    saved = conditional(parts="attention,norm").state_dict()
+    given = {"conditional": "attention,norm", "conditional_positions": POSITIONS, "task_names": TASKS, **options}
+    refusal = mismatch.refusal(dense_model(**given), saved)
+    assert refusal is not None and str(refusal).startswith(sentence)
 
 
 @pytest.mark.parametrize(
