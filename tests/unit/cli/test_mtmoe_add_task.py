@@ -22,7 +22,9 @@ def add_task(*arguments):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Checkpoints of task-gated models: of a benchmark, of languages and of pairs; and a table with a task `mine`."""
+    """Checkpoints of task-gated models: of a benchmark, of languages, with conditional norms, and of pairs; and a table
+    with a task `mine`.
+    """
     register()
     folder = tmp_path_factory.mktemp("checkpoints")
     make_benchmark(folder, {"train": 2, "dev": 2})
@@ -30,7 +32,7 @@ def folder(tmp_path_factory):
     make_related_task(folder, 2, 2)
     save_untrained(folder, folder / "tasks.pt")
     data = make_data(folder / "data")
-    save_model(data, folder / "languages.pt", *SPARSE)
+    save_model(data, folder / "languages.pt", *SPARSE, "--conditional", "norm")
     save_model(data, folder / "pairs.pt", *SPARSE, "--task-ids", "pair")
     return folder
 
@@ -66,7 +68,8 @@ def test_a_language_gets_its_token_behind_the_others(folder, tmp_path):
     assert new["task_state"]["langs"] == ["aa", "bb", "cc", "en", "dd"]
     grown = {key for key, value in new["model"].items() if value.shape != old["model"][key].shape}
     words = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight"}
-    assert grown == words | {f"{side}.layers.1.moe.gate.weight" for side in ("encoder", "decoder")}
+    gates = {f"{side}.layers.1.moe.gate.weight" for side in ("encoder", "decoder")}
+    assert grown == words | gates | {"encoder.task_embeddings.weight"}
     for key in grown:
         source = -3 if key in words else 1  # `bb` is the second of four languages
         assert torch.equal(new["model"][key][-1], old["model"][key][source])
