@@ -1,5 +1,6 @@
 """Encoders with task heads on a pretended GPU: the numbers are a CPU's, and the host waits for nothing."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,17 +14,22 @@ from fairseq_mtmoe.moe.form import Form, form_everywhere
 from tests.helpers import waits
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.bert import perturb
-from tests.helpers.encoders import ANSWERS, TARGET, dense_encoder, tag_model, task_batch
+from tests.helpers.encoders import ANSWERS, TARGET, conditional_encoder, dense_encoder, tag_model, task_batch
 from tests.helpers.pretended_gpu import pretended_gpu
 from tests.helpers.trainers import groups_of, trainer_of
 
-GATES = ["dense", "task", "switch", "base"]
+GATES = ["task", "switch", "base"]
+DENSE = {
+    "dense": dense_encoder,
+    "ca_mtl": conditional_encoder,
+    "ca_mtl, large": partial(conditional_encoder, large=True),
+}
 TYPES = [(torch.float32, (9, 0)), (torch.float16, (9, 0)), (torch.bfloat16, (8, 0)), (torch.bfloat16, (9, 0))]
 FORMS = {(8, 0): Form.GPU, (9, 0): Form.GPU_WITH_GROUPED_MM}
 
 
 def model_of(gates, dtype):
-    model = dense_encoder() if gates == "dense" else tag_model(expert_gates=gates, expert_combine="paper")
+    model = DENSE[gates]() if gates in DENSE else tag_model(expert_gates=gates, expert_combine="paper")
     perturb(model)
     return model.to(dtype).train()
 
@@ -36,7 +42,7 @@ def loss_and_gradients(model, sample):
 
 
 @pytest.mark.parametrize(("dtype", "capability"), TYPES, ids=str)
-@pytest.mark.parametrize("gates", GATES)
+@pytest.mark.parametrize("gates", [*DENSE, *GATES])
 def test_a_batch_of_several_tasks_trains_as_in_this_form_on_a_cpu(gates, dtype, capability, monkeypatch):
     models = [model_of(gates, dtype) for _ in range(2)]
     sample = {"net_input": task_batch(), "target": TARGET, "nsentences": 5, "ntokens": 38}
@@ -48,7 +54,7 @@ def test_a_batch_of_several_tasks_trains_as_in_this_form_on_a_cpu(gates, dtype, 
         sample = apply_to_sample(lambda tensor: tensor.cuda(), sample)
         rules.waits.clear()
         found = loss_and_gradients(models[1], sample)
-        layers = 0 if gates in ("dense", "base") or (dtype, capability) == TYPES[-1] else 2
+        layers = 0 if gates in (*DENSE, "base") or (dtype, capability) == TYPES[-1] else 2
         assert len(rules.waits) == layers, rules.by_line  # which ask where groups of rows end
         assert all(tensor.is_cuda for tensor in found)
     assert len(found) == len(right) > 20

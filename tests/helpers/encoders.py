@@ -24,7 +24,7 @@ HEADS = {task: answer.head for task, answer in ANSWERS.items()}
 TARGET = {
     "three": torch.tensor([2.0, 0.0]),
     "value": torch.tensor([3.5]),
-    "choice": torch.tensor([1.0]),
+    "choice": torch.tensor([[0.0, 1.0]]),
     "words": torch.tensor([1.0]),
 }
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
