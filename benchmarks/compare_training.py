@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
@@ -79,13 +79,15 @@ def run_one(system: System, setting: Setting, data: Path, runs: Path, seed: int,
         if system.is_stock:
             twin = [sys.executable, str(ROOT / "benchmarks" / "tier_perplexity.py"), str(run)]
             execute([*twin, *twin_command(setting, data, run)], run / "valid.log")
-        write_json(run / FINISHED, {**surroundings(), "command": command, "seed": seed, "seconds": round(seconds, 1)})
+        shown = with_names(command, {data: "DATA", run.parent: "runs"})
+        write_json(run / FINISHED, {**surroundings(), "command": shown, "seed": seed, "seconds": round(seconds, 1)})
     if score and not (run / "scores" / "scores.json").exists():
         command = score_command(data, run)
         say(f"{run.name}: translating")
         execute(command, run / "score.log")
         finished = json.loads((run / FINISHED).read_text(encoding="utf-8"))
-        write_json(run / FINISHED, {**finished, "score_command": command})
+        shown = with_names(command, {data: "DATA", run.parent: "runs"})
+        write_json(run / FINISHED, {**finished, "score_command": shown})
         say(f"{run.name}: done")
 
 
@@ -112,6 +114,16 @@ def execute(command: list[str], log: Path, watch: Callable[[], None] | None = No
         end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
         raise click.ClickException(f"{shlex.join(command)} failed with status {status}:\n{end}")
     return time.monotonic() - start
+
+
+def with_names(command: Sequence[str], places: Mapping[Path, str]) -> list[str]:
+    """A command with names in the place of this machine's folders and files."""
+    words = []
+    for word in command:
+        for path, name in places.items():
+            word = word.replace(str(path), name)
+        words.append(word)
+    return words
 
 
 def progress(run: Path) -> None:

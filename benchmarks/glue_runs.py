@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compare_training import execute, say, surroundings, write_json
+from compare_training import execute, say, surroundings, with_names, write_json
 
 TRAINED = "trained.json"
 CHECKPOINT = "checkpoint_last.pt"
@@ -111,13 +111,7 @@ def validation_of(plan: Plan, run: Run) -> list[str]:
 
 def portable(plan: Plan, command: Sequence[str]) -> list[str]:
     """A command with names in the place of this machine's folders."""
-    places = {str(plan.data): "GLUE_DIR", str(plan.encoder): "encoder.pt", str(plan.runs): "runs"}
-    words = []
-    for word in command:
-        for path, name in places.items():
-            word = word.replace(path, name)
-        words.append(word)
-    return words
+    return with_names(command, {plan.data: "GLUE_DIR", plan.encoder: "encoder.pt", plan.runs: "runs"})
 
 
 def run_one(plan: Plan, run: Run, command: list[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from training_systems import BASE, TEMPERATURE, Setting, System
@@ -46,6 +46,11 @@ class RunResult:
         scores = path / "scores" / "scores.json"
         content = json.loads(scores.read_text(encoding="utf-8")) if scores.exists() else {}
         return cls(system, finished["seed"], read_run(path, system.title), finished, content)
+
+    @property
+    def share_of_data(self) -> float:
+        """Which share of the training data uncertainty sampling trained on at least once, in percent."""
+        return 100 * self.log.selection.share_of_data[-1] if self.log.selection.updates else math.nan
 
     def best(self, group: str) -> float:
         """The lowest validation perplexity of a tier, or of all pairs."""
@@ -110,6 +115,7 @@ def numbers(results: Sequence[RunResult]) -> list[dict[str, Any]]:
                 "sparsified_at": result.log.sparsified_at,
                 "updates_to_base_best": round(arrival[0], 1) if arrival else None,
                 "minutes_to_base_best": round(arrival[1], 3) if arrival else None,
+                **({} if math.isnan(result.share_of_data) else {"share_of_data": result.share_of_data / 100}),
                 "scores": {key: result.scores[key] for key in ("averages", "pairs") if key in result.scores},
                 **result.finished,
             }
@@ -140,8 +146,8 @@ def markdown(by_system: Sequence[Sequence[RunResult]], name: str, setting: Setti
         f"Data: {setting.data}.",
         "",
         f"Every run: {setting.minutes:g} minutes of one core's processor time, validations included; seeds "
-        f"{', '.join(map(str, seeds))}. Values are means over seeds, in parentheses each seed's. "
-        + _surroundings(everything),
+        f"{', '.join(map(str, seeds))}. Values are means over seeds ± their standard deviation, in parentheses each "
+        "seed's. " + _surroundings(everything),
         "",
         "## Validation perplexity (best of the run)",
         "",
@@ -161,7 +167,9 @@ def markdown(by_system: Sequence[Sequence[RunResult]], name: str, setting: Setti
 def _perplexity_table(by_system: Sequence[Sequence[RunResult]], everything: Sequence[RunResult]) -> str:
     groups = [group for group in GROUPS if any(group in r.log.perplexity.groups for r in everything)]
     with_base = any(result.system.name == BASE for result in everything)
-    head = ["system", "updates", *groups, *(["updates to BASE's best", "minutes to BASE's best"] if with_base else [])]
+    of_base = ["updates to BASE's best", "minutes to BASE's best"] if with_base else []
+    with_shares = not all(math.isnan(result.share_of_data) for result in everything)
+    head = ["system", "updates", *groups, *of_base, *(["% of the data"] if with_shares else [])]
     rows = []
     for results in by_system:
         arrivals = to_base(results, everything)
@@ -169,6 +177,7 @@ def _perplexity_table(by_system: Sequence[Sequence[RunResult]], everything: Sequ
         cells += [_cell([result.best(group) for result in results], 2, each=group == ALL) for group in groups]
         for i in (0, 1) if with_base else ():
             cells.append(_cell([arrival[i] if arrival else math.nan for arrival in arrivals], i, each=True))
+        cells += [_cell([result.share_of_data for result in results], 1)] if with_shares else []
         rows.append([results[0].system.title, *cells])
     return markdown_table(head, rows)
 
@@ -188,12 +197,14 @@ def _score_table(by_system: Sequence[Sequence[RunResult]]) -> str:
 
 
 def _cell(values: Sequence[float], digits: int, each: bool = False) -> str:
-    """The mean of several seeds' values, with these in parentheses if asked; a dash stands for one without value."""
+    """The mean of several seeds' values and their standard deviation, of counts the mean alone, with all of them in
+    parentheses if asked; a dash stands for one without value."""
     texts = [NONE if math.isnan(value) else f"{value:,.{digits}f}" for value in values]
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return NONE
-    mean = f"{fmean(known):,.{digits}f}" if len(known) == len(values) else NONE
+    deviation = f" ±{stdev(known):.{digits}f}" if digits and len(known) > 1 else ""
+    mean = f"{fmean(known):,.{digits}f}{deviation}" if len(known) == len(values) else NONE
     return f"{mean} ({', '.join(texts)})" if each and len(values) > 1 else mean
 
 

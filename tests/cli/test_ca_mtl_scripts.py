@@ -38,7 +38,7 @@ def test_a_new_task_from_the_mixture_and_alone(tmp_path):
     }  # fmt: skip
     done = subprocess.run(
         ["bash", FOLDER / "new_tasks.sh", "--cpu", "--max-positions", "24"], cwd=REPOSITORY, env=environment,
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     runs = tmp_path / "runs" / "tiny"

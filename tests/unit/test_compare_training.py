@@ -24,8 +24,8 @@ def benchmarks(monkeypatch):
     import training_systems
 
     yield training_systems, training_report, tier_perplexity
-    for name in ("training_systems", "training_report", "tier_perplexity"):
-        sys.modules.pop(name)
+    for name in ("training_systems", "training_report", "tier_perplexity", "compare_training"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -121,6 +121,37 @@ def test_report_compares_with_the_base_run_of_the_same_seed(benchmarks, tmp_path
     assert rows["pretrained", 1]["updates_to_base_best"] == 20.0
     assert rows["pretrained", 2]["updates_to_base_best"] is None
     text = unpadded((tmp_path / "out.md").read_text())
-    assert "| dense → BASE | 30 | 30.00 | 30.00 | 30.00 (30.00, 30.00) | – (20, –) | – (2.0, –) |" in text
+    assert (
+        "| dense → BASE | 30 | 30.00 ±0.00 | 30.00 ±0.00 | 30.00 ±0.00 (30.00, 30.00) | – (20, –) | – (2.0, –) |"
+        in text
+    )
     assert (tmp_path / "out_updates.png").stat().st_size > 0
     assert (tmp_path / "out_minutes.png").stat().st_size > 0
+
+
+def test_without_base_nothing_is_compared_with_it_and_shares_of_the_data_are_said(benchmarks, tmp_path):
+    systems, report, _ = benchmarks
+    results = []
+    for seed, share, last in ((1, 0.6, 50.0), (2, 0.7, 48.0)):
+        event = {"update": 10, "trained": {"en-de": 5}, "relative_entropy": {"en-de": 0.5}, "share_of_data": share}
+        RunLog(tmp_path / f"dense-{seed}" / "mtmoe.jsonl").write("selection", **event)
+        results.append(finished_run(systems, report, tmp_path, "dense", seed, [100.0, last]))
+    report.write_report(results, SETTING, systems.SETTINGS[SETTING], tmp_path / "out")
+    text = unpadded((tmp_path / "out.md").read_text())
+    assert "| system | updates | low | high | all | % of the data |" in text and "BASE's best" not in text
+    assert f"| dense | 20 | 49.00 ±{2**0.5:.2f} | 49.00 ±{2**0.5:.2f} |" in text
+    assert text.count("| 65.0 ±7.1 |") == 1
+    assert json.loads((tmp_path / "out.json").read_text())[1]["share_of_data"] == 0.7
+
+
+def test_commands_hold_no_folder_of_the_machine(benchmarks):
+    from compare_training import with_names
+
+    systems, _, _ = benchmarks
+    data, run = Path("/data/multi30k"), Path("/place/runs/base-1")
+    words = systems.score_command(data, run)
+    assert with_names(words, {data: "DATA", run.parent: "runs"})[2:5] == [
+        "DATA",
+        "--path",
+        "runs/base-1/checkpoint_best.pt",
+    ]
