@@ -22,6 +22,7 @@ CONDITIONS = {
     "alignment": ".alignment.",
     "bottleneck": ".bottleneck.",
 }
+SIDE_CHAIN = ".side_chain."  # the bottlenecks of an encoder in the large form
 
 # name within a block of the dense model -> name within the experts of the same block of the sparse one
 DENSE_TO_EXPERTS = {

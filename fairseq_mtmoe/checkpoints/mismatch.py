@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_mtmoe.checkpoints.key_maps import CONDITIONS, FIRST_WEIGHT, GATE, MOE, TASK_EMBEDDINGS
+from fairseq_mtmoe.checkpoints.key_maps import CONDITIONS, FIRST_WEIGHT, GATE, MOE, SIDE_CHAIN, TASK_EMBEDDINGS
 from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.moe.layer import COMBINES
@@ -157,9 +157,12 @@ def _conditional_options(shapes: Shapes) -> dict[str, Any]:
     """What adapts to tasks."""
     if not any(name.endswith(TASK_EMBEDDINGS) for name in shapes):
         return {"conditional": _NO_CONDITIONS}
+    has_chain = any(SIDE_CHAIN in name for name in shapes)
+    shapes = {name.replace(SIDE_CHAIN, CONDITIONS["bottleneck"]): shape for name, shape in shapes.items()}
     parts = [part for part, mark in CONDITIONS.items() if any(mark in name for name in shapes)]
     biases = [shape for name, shape in shapes.items() if name.endswith(f"{CONDITIONS['attention']}weight")]
-    return {"conditional": ",".join(parts)} | ({"conditional_positions": biases[0][0]} if biases else {})
+    found = {"conditional": ",".join(parts)} | ({"conditional_positions": biases[0][0]} if biases else {})
+    return found | ({"conditional_form": "large" if has_chain else "base"} if "bottleneck" in parts else {})
 
 
 def _is_inner(name: str) -> bool:
