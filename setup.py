@@ -82,6 +82,7 @@ setup(
             "safetensors>=0.5",  # weights of pretrained encoders, which `mtmoe import-hf` reads and `export-hf` writes
             "tokenizers>=0.21",  # these encoders' tokenizers
             "scikit-learn>=1.4",  # the benchmarks' metrics; it brings scipy, which has the others
+            "seqeval>=1.2.2",  # which entities the labels of words name, as CoNLL's evaluation reads them
         ],
         "bench": [
             "transformers>=5",  # Switch and NLLB-MoE layers and BERT, peers in the benchmarks

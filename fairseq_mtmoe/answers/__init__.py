@@ -12,6 +12,7 @@ from fairseq_mtmoe.answers.predicted import Predicted, flattened
 from fairseq_mtmoe.answers.regression import Regression
 from fairseq_mtmoe.answers.span import Span
 from fairseq_mtmoe.answers.uncertainty import Uncertainty
+from fairseq_mtmoe.answers.words import WordLabels
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Regression",
     "Span",
     "Uncertainty",
+    "WordLabels",
     "WordPair",
     "answer_of",
     "flattened",
@@ -33,6 +35,7 @@ KINDS: Mapping[Kind, type[Answer]] = {
     Kind.ranking: Ranking,
     Kind.word_pair: WordPair,
     Kind.span: Span,
+    Kind.word_labels: WordLabels,
 }
 
 

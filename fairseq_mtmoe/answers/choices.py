@@ -24,10 +24,10 @@ from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 class Classification(Answer):
     """One of the labels; the head reads [CLS] (MT-TaG, equation 7). Labels (E,) count from 0; numbers are (E, C).
 
-    `em` is MultiRC's exact match: the share of questions of which every answer is judged rightly.
+    `exact-match` is MultiRC's: the share of questions of which every answer is judged rightly.
     """
 
-    metrics = (*Answer.metrics, "em")
+    metrics = (*Answer.metrics, "exact-match")
 
     num_labels: int
 
@@ -54,9 +54,9 @@ class Classification(Answer):
         return entropy_of(numbers)
 
     def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
-        """See `Answer`. `em` is of questions: of examples whose keys differ in what follows the last / alone."""
+        """See `Answer`. `exact-match` is of questions: of examples whose keys differ after the last / alone."""
         labels_E, predictions_E = super().columns(metric, split, predicted)
-        if metric != "em":
+        if metric != "exact-match":
             return labels_E, predictions_E
         questions_E = [key.rpartition("/")[0] or key for key in split.keys_E[predicted.examples_E].tolist()]
         _, question_E = np.unique(questions_E, return_inverse=True)
@@ -85,7 +85,7 @@ class Ranking(Answer):
     Labels (E, C) are 1 for those that are right, 0 for others and NaN where an example has fewer; numbers are (E, C).
     """
 
-    metrics = ("accuracy", "em", "f1")
+    metrics = ("accuracy", "exact-match", "text-f1")
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
@@ -119,12 +119,12 @@ class Ranking(Answer):
     def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
         """See `Answer`: what the chosen candidates reach.
 
-        `em` and `f1` compare names, as ReCoRD's evaluation does: with the right one that is most alike.
+        `exact-match` and `text-f1` compare names, as ReCoRD's evaluation does: with the right one that is most alike.
         """
         chosen_E = split.firsts_E[predicted.examples_E] + predicted.values_V.astype(np.int64)
         if metric == "accuracy" or not len(split.names):
             return (split.rights_S[chosen_E].astype(np.float64),)
-        alike = {"em": answer_texts.exact_match, "f1": answer_texts.f1}[metric]
+        alike = {"exact-match": answer_texts.exact_match, "text-f1": answer_texts.f1}[metric]
         reached = []
         for example, chosen in zip(predicted.examples_E.tolist(), chosen_E.tolist(), strict=True):
             first, end = split.firsts_E[example : example + 2]

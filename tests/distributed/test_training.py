@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import assemble
-from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, task_arguments
+from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, make_words_and_entities, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
@@ -15,7 +15,7 @@ from tests.helpers.training import run_here, train_here
 
 UPDATES = 10
 PROCESSES = (1, 2, 4)
-# Translation with each gate; and a benchmark with MT-TaG's, with classification, regression, ranking and words in it.
+# Translation with each gate; and a benchmark with MT-TaG's, with all kinds of answers in it.
 RUNS = ("base", "task", "switch", "benchmark")
 # Adam makes steps of full size of gradients that are nothing but rounding, such as those of the keys' biases, and hides
 # the size of all others; with this epsilon it does neither.
@@ -33,16 +33,17 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory):
-    """Of five tasks, each with 25 examples to validate with."""
+    """Of seven tasks, each with 25 examples to validate with."""
     folder = tmp_path_factory.mktemp("benchmark")
-    make_benchmark(folder, {"train": 60, "dev": 25})
+    for make in (make_benchmark, make_words_and_entities):
+        make(folder, {"train": 60, "dev": 25})
     make_encoder(folder / "encoder.pt")
     return folder
 
 
 def of_tasks(data, folder, *options):
-    """Arguments of a run on all of them. Of their ten batches in a validation the last process of four has two."""
-    tasks = ("--glue-tasks", f"{TASKS},rte", "--init-encoder", data / "encoder.pt")
+    """Arguments of a run on all of them. Of their 14 batches in a validation two processes of four have three."""
+    tasks = ("--glue-tasks", f"{TASKS},rte,record,wnut17", "--init-encoder", data / "encoder.pt")
     return task_arguments(data, folder, *tasks, "--batch-size", 8, "--batch-size-valid", 16, *options)
 
 

@@ -40,6 +40,16 @@ def make_benchmark(folder: Path, sizes: dict[str, int]) -> None:
         _write(folder / "WiC" / f"{name}.jsonl", [json.dumps(_wic(draw, n)) for n in range(count)])
 
 
+def make_words_and_entities(folder: Path, sizes: dict[str, int]) -> None:
+    """Write as many examples of WNUT-17 and ReCoRD: entities are runs of letters of the first half, and right if so."""
+    draw = random.Random(13)
+    names = {"train": "wnut17train.conll", "dev": "emerging.dev.conll", "test": "emerging.test.annotated"}
+    for split, count in sizes.items():
+        _write(folder / "WNUT17" / names[split], [line for _ in range(count) for line in _sentence(draw)])
+        name = {"dev": "val"}.get(split, split)
+        _write(folder / "ReCoRD" / f"{name}.jsonl", [json.dumps(_record(draw, n)) for n in range(count)])
+
+
 def make_related_task(folder: Path, train: int, dev: int) -> Path:
     """Write a task `mine`, CoLA's rule with labels of its own, and the table of it, which is returned.
 
@@ -177,6 +187,34 @@ def _rte(draw: random.Random) -> str:
     second = _letters(draw)
     label = "entailment" if _half(second[0]) else "not_entailment"
     return f"{draw.choice(LETTERS)}\t{' '.join(second)}\t{label}"
+
+
+def _sentence(draw: random.Random) -> list[str]:
+    """Lines of CoNLL's; a word may end with a point, which is a token of its own, or be nothing to a tokenizer."""
+    lines, before = [], False
+    for _ in range(draw.randint(1, 7)):
+        letter = draw.choice(LETTERS)
+        is_half = _half(letter) == 1
+        label = ("I-person" if before else "B-person") if is_half else "O"
+        lines.append(f"{letter}{draw.choice(['', '.'])}\t{label}")
+        before = is_half
+        if draw.random() < 0.1:
+            lines.append("\u200b\tO")
+            before = False
+    return [*lines, ""]
+
+
+def _record(draw: random.Random, index: int) -> dict[str, object]:
+    """Two to four entities, one or two of which are right."""
+    entities = [*draw.sample(LETTERS[1:5], draw.randint(1, 2)), *draw.sample(LETTERS[5:], draw.randint(1, 2))]
+    right = [entity for entity in entities if _half(entity)]
+    draw.shuffle(entities)
+    answers = [{"start": 2 * entities.index(one), "end": 2 * entities.index(one), "text": one} for one in right]
+    places = [{"start": 2 * n, "end": 2 * n} for n in range(len(entities))]
+    return {
+        "idx": index, "passage": {"text": " ".join(entities), "entities": places},
+        "qas": [{"query": "@placeholder happened", "idx": 100 + index, "answers": answers}],
+    }  # fmt: skip
 
 
 def _copa(draw: random.Random, index: int) -> dict[str, object]:

@@ -18,6 +18,8 @@ from fairseq_mtmoe.errors import must_be
 
 HEAD_STD = 0.02
 UNREAD = -1e4  # of tokens that a head does not read: it has no part in a softmax, and is finite in every type
+NO_TOKEN, NO_WORD = -1, -2  # in the place of a word's first token
+NEW = ("per_token", "per_word")  # fields of `HeadSize` since 0.1.5
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,15 @@ class HeadSize:
     """A task's head: it reads `num_words` of the text beside [CLS], and gives `num_outputs` for each candidate.
 
     A ranking has no bias, which would be the same for all candidates. A head `per_token` gives the outputs for every
-    token of the one part of the text that it reads, and for [CLS].
+    token of the one part of the text that it reads, and for [CLS]; one `per_word` gives them for each word of the text,
+    whose number varies.
     """
 
     num_outputs: int
     num_words: int = 0
     has_bias: bool = True
     per_token: bool = False
+    per_word: bool = False
 
 
 def heads_to_text(sizes: Mapping[str, HeadSize]) -> str:
@@ -40,10 +44,7 @@ def heads_to_text(sizes: Mapping[str, HeadSize]) -> str:
     What is new since 0.1.5 stands there only where it is needed, so that older versions read all others.
     """
     fields = {task: asdict(size) for task, size in sizes.items()}
-    for task, size in sizes.items():
-        if not size.per_token:
-            del fields[task]["per_token"]
-    return json.dumps(fields)
+    return json.dumps({task: {k: v for k, v in of.items() if k not in NEW or v} for task, of in fields.items()})
 
 
 def heads_from_text(text: str) -> dict[str, HeadSize]:
@@ -99,6 +100,27 @@ class TokenHead(TaskHead):
         return numbers.masked_fill(~is_read.unsqueeze(2), UNREAD)
 
 
+class WordHead(TaskHead):
+    """The head of a task that asks something of each word."""
+
+    def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
+        """The task's numbers for the words of E examples, (E, W, outputs).
+
+        Args:
+            hidden: the encoder's states of R rows, (R, L, H).
+            rows: each example's, (E, 1).
+            spans: of the words' first tokens, from and to, (E, W, 2): `NO_TOKEN` for words without one, for which the
+                first output is certain, and `NO_WORD` where an example has fewer words than others, for which all
+                numbers are the lowest that there is.
+        """
+        first = spans[..., 0]
+        numbers: Tensor = nn.Linear.forward(self, hidden[rows, first.clamp(min=0)])
+        lowest = torch.finfo(numbers.dtype).min
+        numbers = numbers.masked_fill((first < 0).unsqueeze(2), lowest)
+        is_first = torch.arange(self.out_features, device=first.device) == 0
+        return numbers.masked_fill((first == NO_TOKEN).unsqueeze(2) & is_first, 0)
+
+
 def _means(hidden: Tensor, spans: Tensor) -> Tensor:
     """The mean of the states of each word's tokens, (E, words, H)."""
     weights = _within(spans, hidden.shape[1]).to(hidden.dtype) / (spans[..., 1:] - spans[..., :1])
@@ -109,6 +131,10 @@ def _within(spans: Tensor, length: int) -> Tensor:
     """Which of L tokens are in each span, (…, L)."""
     place = torch.arange(length, device=spans.device)
     return (place >= spans[..., :1]) & (place < spans[..., 1:])
+
+
+def _kind_of(size: HeadSize) -> type[TaskHead]:
+    return WordHead if size.per_word else TokenHead if size.per_token else TaskHead
 
 
 class TaskHeads(nn.ModuleDict):
@@ -122,9 +148,7 @@ class TaskHeads(nn.ModuleDict):
         for task in sizes:
             if not task or "." in task or hasattr(nn.ModuleDict, task):
                 must_be("the name of a task", "one without dots, and none that torch's modules use themselves", task)
-        super().__init__(
-            {task: (TokenHead if size.per_token else TaskHead)(hidden_size, size) for task, size in sizes.items()}
-        )
+        super().__init__({task: _kind_of(size)(hidden_size, size) for task, size in sizes.items()})
 
     def forward(self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Each task's numbers, by its name; for a task without examples none, (0, …), but with a graph.

@@ -68,6 +68,9 @@ def _made(name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, example
         share = made.num_truncated / (len(made.starts_S) - 1)
         limit = f"longer than {tokenizer.max_length} tokens and lost their ends"
         logger.warning(f"{name}, {split}: {made.num_truncated} texts ({share:.1%}) were {limit}")
+    if without_token := int((made.words_W < 0).sum()):
+        of_all = f"{without_token} of {len(made.words_W)} words"
+        logger.warning(f"{name}, {split}: {of_all} have no token and count as {row.labels[0]}")
     return made
 
 

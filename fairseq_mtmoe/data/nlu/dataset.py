@@ -19,6 +19,9 @@ from torch import Tensor
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 
+NO_CANDIDATE = -1  # in the place of a row
+NO_WORD = -2  # in the place of a word's first token; both as heads know them
+
 
 class TaskDataset(FairseqDataset):
     """The examples of a task's split.
@@ -40,7 +43,8 @@ class TaskDataset(FairseqDataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         """`tokens` and `second` of each sequence, the example's `label` and `spans`.
 
-        The label is a number, or, of a ranking, which of its candidates are right, (C,).
+        The label is a number; or, of a ranking, which of its candidates are right, (C,); or the labels of words, (W,),
+        whose first tokens are the spans.
         """
         split = self.split
         first, last = split.firsts_E[index], split.firsts_E[index + 1]
@@ -49,9 +53,25 @@ class TaskDataset(FairseqDataset):
             "id": index,
             "tokens": [split.tokens_T[split.starts_S[s] : split.starts_S[s + 1]] for s in sequences],
             "seconds": [int(split.seconds_S[s]) for s in sequences],
-            "label": split.rights_S[first:last] if len(split.rights_S) else split.labels_E[index],
-            "spans": split.spans_EW[index],
+            "label": self._label(index),
+            "spans": self._spans(index),
         }
+
+    def _label(self, index: int) -> NDArray[np.floating]:
+        split = self.split
+        if len(split.word_starts_E):
+            words = slice(*split.word_starts_E[index : index + 2])
+            return np.where(split.words_W[words] >= 0, split.tags_W[words], np.nan)
+        of_one: NDArray[np.floating] = split.labels_E[index]
+        return split.rights_S[slice(*split.firsts_E[index : index + 2])] if len(split.rights_S) else of_one
+
+    def _spans(self, index: int) -> NDArray[np.int32]:
+        split = self.split
+        if not len(split.word_starts_E):
+            spans: NDArray[np.int32] = split.spans_EW[index]
+            return spans
+        first_W = split.words_W[slice(*split.word_starts_E[index : index + 2])]
+        return np.stack([first_W, np.where(first_W < 0, first_W, first_W + 1)], axis=1)
 
 
 class WindowDataset(FairseqDataset):
@@ -144,8 +164,10 @@ class TaskCollate:
             of_task.setdefault(self.tasks[number], []).append((start, example))
         rows, spans, target = {}, {}, {}
         for task, examples in of_task.items():
-            rows[task] = _filled_up([np.arange(start, start + len(e["tokens"])) for start, e in examples], -1).long()
-            spans[task] = torch.from_numpy(np.stack([e["spans"] for _, e in examples])).long()
+            rows[task] = _filled_up(
+                [np.arange(start, start + len(e["tokens"])) for start, e in examples], NO_CANDIDATE
+            ).long()
+            spans[task] = _filled_up([e["spans"] for _, e in examples], NO_WORD).long()
             # float64: what is float32 fairseq rounds to the type of `--bf16` or `--fp16`, a regression's values, too.
             target[task] = _filled_up([e["label"] for _, e in examples], math.nan)
         return rows, spans, target
@@ -155,7 +177,7 @@ def _filled_up(values: Sequence[NDArray[np.generic]], filling: float) -> Tensor:
     """The values of each example, (E, …) float64, filled up to the longest where there are several of each."""
     if all(np.ndim(value) == 0 for value in values):
         return torch.from_numpy(np.array(values, dtype=np.float64))
-    filled = np.full((len(values), max(map(len, values))), filling)
+    filled = np.full((len(values), max(map(len, values)), *np.shape(values[0])[1:]), filling, dtype=np.float64)
     for row, value in zip(filled, values, strict=True):
         row[: len(value)] = value
     return torch.from_numpy(filled)

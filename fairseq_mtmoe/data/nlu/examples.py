@@ -20,13 +20,15 @@ class Example:
 
     Attributes:
         candidates: the texts that the encoder reads, one or two; of a ranking as many times as there are choices.
-        label: the class, counted from 0, or the first choice that is right; the value of a regression; None in test
-            data.
+        label: the class, counted from 0, or the first choice that is right; the value of a regression; whether a word
+            has a label; None in test data.
         key: by which a benchmark's submission names it.
         spans: the words that a question is about, in `candidates[0]`; or where its answer stands there.
         right: of a ranking, all choices that are right; of test data none.
         names: of a ranking of any number of candidates, what a submission calls each of them.
         answers: the texts that are right, of a question about a passage; of test data none.
+        words: where words have labels, those of the one text, in which a space is between them.
+        tags: their labels; of test data none.
     """
 
     candidates: tuple[tuple[str, ...], ...]
@@ -36,3 +38,5 @@ class Example:
     right: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    tags: tuple[int, ...] = ()

@@ -65,6 +65,9 @@ def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSpli
     kept_E = np.zeros(len(split), dtype=bool)
     kept_E[examples] = True
     kept_S = np.repeat(kept_E, candidates_E)
+    counts_E = np.diff(split.word_starts_E)
+    kept_W = np.repeat(kept_E, counts_E) if len(counts_E) else np.empty(0, dtype=bool)
+    named = kept_W if len(counts_E) else kept_S
     return replace(
         split,
         tokens_T=split.tokens_T[np.repeat(kept_S, lengths_S)],
@@ -74,7 +77,10 @@ def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSpli
         firsts_E=ends(candidates_E[kept_E]),
         labels_E=split.labels_E[kept_E],
         rights_S=split.rights_S[kept_S] if len(split.rights_S) else split.rights_S,
-        names=split.names.chosen(np.flatnonzero(kept_S)) if len(split.names) else split.names,
+        names=split.names.chosen(np.flatnonzero(named)) if len(split.names) else split.names,
+        words_W=split.words_W[kept_W],
+        tags_W=split.tags_W[kept_W],
+        word_starts_E=ends(counts_E[kept_E]) if len(counts_E) else split.word_starts_E,
         spans_EW=split.spans_EW[kept_E],
         keys_E=split.keys_E[kept_E],
         passages=None,  # of which it has some no longer

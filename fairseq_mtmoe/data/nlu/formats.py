@@ -12,12 +12,16 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.data.nlu.table import Format, Source
 from fairseq_mtmoe.errors import UserError, first_line
 from fairseq_mtmoe.io.files import regular_file
+
+DOCUMENT = "-DOCSTART-"
+WORD_LABEL = re.compile(r"O|[BI]-\S+")
 
 Record = dict[str, Any]
 
@@ -238,6 +242,36 @@ def _from_mrqa(lines: Lines) -> Iterator[tuple[int, Record]]:
             raise lines.wrong(number, f"must be a passage with questions and answers, but lacks {error}") from error
 
 
+def _from_conll(lines: Lines) -> Iterator[tuple[int, Record]]:
+    """A record for each sentence, with a list for each column; its number is that of its first line.
+
+    Fields are between tabs, or, in a line without one, between spaces. Sentences end at lines of nothing but white
+    space and at `-DOCSTART-`. A line that begins a sentence with `# ` and does not end with a label is a comment.
+    """
+    columns, width = lines.source.columns, 0
+    first, sentence = 1, list[list[str]]()
+    for number, line in enumerate(chain(lines.whole(), [""]), 1):
+        fields = _fields(line.rstrip("\r\n"))
+        if not line.strip() or fields[0] == DOCUMENT:
+            if sentence:
+                yield first, dict(zip(columns, map(list, zip(*sentence, strict=True)), strict=False))
+            sentence = []
+            continue
+        if not sentence:
+            if line.startswith("# ") and not WORD_LABEL.fullmatch(fields[-1]):
+                continue
+            first = number
+        width = width or len(fields)
+        if len(fields) != width or width not in (len(columns), len(columns) - 1):
+            expected = width if width in (len(columns), len(columns) - 1) else len(columns)
+            raise lines.wrong(number, f"must have {expected} fields, but has {len(fields)}")
+        sentence.append(fields)
+
+
+def _fields(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+
+
 def _from_lines(lines: Lines) -> Iterator[tuple[int, Record]]:
     return ((number, {"text": line}) for number, line in lines.numbered())
 
@@ -257,6 +291,7 @@ _READERS: Mapping[Format, Callable[[Lines], Iterator[tuple[int, Record]]]] = {
     Format.wsc: _from_wsc,
     Format.squad: _from_squad,
     Format.mrqa: _from_mrqa,
+    Format.conll: _from_conll,
     Format.lines_by_label: _from_lines,
     Format.files_by_label: _from_whole_file,
 }

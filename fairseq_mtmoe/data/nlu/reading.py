@@ -142,6 +142,8 @@ def _example(lines: Lines, number: int, record: Record, row: TaskRow, labelled: 
         return _open_ranking(lines, number, record, row, labelled)
     if row.kind is Kind.span:
         return _question(lines, number, record, row, labelled)
+    if row.kind is Kind.word_labels:
+        return _labelled_words(lines, number, record, row, labelled)
     label = _label(lines, number, record, row) if labelled else None
     if labelled and label is None:
         lines.leave_out("the label says that there is none")
@@ -218,6 +220,28 @@ def _places(lines: Lines, number: int, record: Record, passage: str) -> tuple[Sp
 def _letters(text: object) -> str:
     """What is compared of an answer, which some files have in another case, or with other spaces."""
     return normalized(str(text)).replace(" ", "")
+
+
+def _labelled_words(lines: Lines, number: int, record: Record, row: TaskRow, labelled: bool) -> Example:
+    """The example of a sentence, whose record lists its words and their labels."""
+    words = _list_of(lines, number, record, row.texts[0], str)
+    key = str(record.get(row.key, ""))
+    if not words:
+        raise lines.wrong(number, "must have words, but has none")
+    if not labelled:
+        return Example(((" ".join(words),),), None, key, words=tuple(words))
+    if record.get(row.label) is None:
+        raise _without_label(lines, number, row, f"has {', '.join(map(str, record))}")
+    labels = _list_of(lines, number, record, row.label, str)
+    if len(labels) != len(words):
+        raise lines.wrong(number, f"must have a label for each of {len(words)} words, but has {len(labels)}")
+    for n, label in enumerate(labels):
+        if label not in row.labels:
+            line = number + n if lines.source.format is Format.conll else number
+            rule = f"one of {', '.join(row.labels)}"
+            raise lines.wrong(line, f"the label of {words[n]!r:.40} must be {rule}, but is {label!r:.80} instead")
+    tags = tuple(map(row.labels.index, labels))
+    return Example(((" ".join(words),),), int(any(tags)), key, words=tuple(words), tags=tags)
 
 
 def _list_of(lines: Lines, number: int, record: Record, name: str, kind: type[Item]) -> list[Item]:

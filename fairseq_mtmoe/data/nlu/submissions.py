@@ -21,8 +21,9 @@ def submission_of(name: str, row: TaskRow, split: str) -> Submission:
         split: or set, as the row has it.
     """
     _, slash, further = split.partition("/")
-    stem = "-".join(filter(None, (name, further)))
-    plain = Submission(f"{stem}.json", Form.squad) if row.kind is Kind.span else Submission(f"{stem}.tsv")
+    form = {Kind.span: Form.squad, Kind.word_labels: Form.conll}.get(row.kind, Form.tsv)
+    suffix = "json" if form is Form.squad else form.name
+    plain = Submission("-".join(filter(None, (name, further))) + f".{suffix}", form)
     found: Submission = row.submissions.get(f"test{slash}{further}", plain)
     return found
 
@@ -66,6 +67,10 @@ def _squad(answers: Sequence[Answer]) -> Iterable[str]:
     yield json.dumps(dict(answers), ensure_ascii=False)
 
 
+def _conll(answers: Sequence[Answer]) -> Iterable[str]:
+    return (line for _, said in answers for line in (str(said), ""))
+
+
 def _index(key: str) -> int | str:
     """The number that a key was in the file, if it was one."""
     return int(key) if key.isdecimal() else key
@@ -76,4 +81,5 @@ _FORMS: Mapping[Form, Callable[[Sequence[Answer]], Iterable[str]]] = {
     Form.jsonl: _jsonl,
     Form.multirc: _multirc,
     Form.squad: _squad,
+    Form.conll: _conll,
 }

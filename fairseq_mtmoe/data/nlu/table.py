@@ -25,6 +25,7 @@ Fields = TypeVar("Fields")
 
 OWN = Path(__file__).with_name("tasks.yaml")
 NAME = re.compile(r"[A-Za-z0-9_-]+")
+ENTITY_LABEL = re.compile(r"[BI]-.+")
 SPLITS = ("train", "valid", "test")
 
 
@@ -36,6 +37,7 @@ class Kind(Enum):
     ranking = "which of several candidates is right"
     word_pair = "one of several labels, about two words of the text"
     span = "the words of a passage that answer a question"
+    word_labels = "one of several labels for each word, such as where a name begins and goes on"
 
 
 class Format(Enum):
@@ -49,6 +51,7 @@ class Format(Enum):
     wsc = "SuperGLUE's Winograd schemas: a text in each line, with two words by their number"
     squad = "SQuAD's: articles of paragraphs with questions, with answers, in one object"
     mrqa = "MRQA's: a passage in each line, with questions, with answers"
+    conll = "CoNLL's: a word in each line with fields of its own, an empty line after each sentence"
     lines_by_label = "a file for each label, a text in each line"
     files_by_label = "a folder for each label, a text in each file"
 
@@ -64,6 +67,7 @@ class Form(Enum):
     jsonl = "an object with `idx` and `label` in each line"
     multirc = "MultiRC's: a passage in each line, with questions, with answers"
     squad = "SQuAD's and MRQA's: an object with the text that answers each question, by its key"
+    conll = "a word and its label in each line, an empty line after each sentence"
 
 
 @dataclass
@@ -83,7 +87,8 @@ class Source:
         file: below the data directory; in `lines_by_label` and `files_by_label` with `{label}` in it. One whose name
             ends in `.gz` is read through gzip.
         format: how it is read.
-        columns: the fields' names where the file does not begin with them.
+        columns: the fields' names where the file does not begin with them; in `conll` the last may be missing
+            throughout a file, as labels are in test data.
         encoding: of the file.
         keep_ids: a file of ids, one or more of `ids` in each line: only these examples are of the split.
         leave_ids: the same, of examples that are not.
@@ -127,7 +132,8 @@ class TaskRow:
         benchmarks: names of sets of tasks that it belongs to, by which they are chosen together.
         description: what it asks, in a sentence.
         kind: what kind of answer it wants.
-        texts: what the encoder reads, one or two: a field's name, or a text with fields in braces.
+        texts: what the encoder reads, one or two: a field's name, or a text with fields in braces; of word labels the
+            field that lists the words.
         choices: of a ranking: fields that come after `texts`, one in each candidate; or, where there are no labels, a
             single field that lists any number of texts, one of each candidate.
         names: of a ranking without labels: the field that lists what predictions call the candidates; by default the
@@ -139,7 +145,8 @@ class TaskRow:
         say: for fields whose values are replaced by others: for each value the other.
         label: the field with the label; of a ranking without labels it lists the numbers of the right candidates, one
             or more, from 0.
-        labels: the labels as the files have them, in the order of the classes.
+        labels: the labels as the files have them, in the order of the classes; of words first O, then those that say
+            by B- and I- where an entity of a type begins and goes on.
         ignore: labels of examples that are left out.
         bounds: of a regression: the least and the greatest value.
         key: the field by which a submission names an example; by default its number.
@@ -269,6 +276,8 @@ def _row(path: Path, name: str, fields: Any) -> TaskRow:
             _check_source(f"{where}: {split}", source)
             if (source.format in QUESTIONS) != (row.kind is Kind.span):
                 must_be(f"{where}: {split}: format", "squad or mrqa for a span, and only there", source.format.name)
+            if source.format is Format.conll and row.kind is not Kind.word_labels:
+                must_be(f"{where}: {split}: format", "another one where words have no labels", source.format.name)
     _check(where, row)
     if not isinstance(submissions, dict) or not set(submissions) <= set(row.sets("test")):
         known = ", ".join(row.sets("test")) or "there are none"
@@ -301,6 +310,8 @@ def _check(where: str, row: TaskRow) -> None:
         _check_span(where, row)
     elif (not row.is_open and len(set(row.labels)) < 2) or len(set(row.labels)) < len(row.labels):
         must_be(f"{where}: labels", "two or more different ones", row.labels)
+    if row.kind is Kind.word_labels:
+        _check_word_labels(where, row)
     if (row.kind is Kind.ranking) != bool(row.choices):
         must_be(f"{where}: choices", "fields in a ranking, and only there", row.choices)
     if row.is_open and len(row.choices) != 1:
@@ -321,6 +332,14 @@ def _check_span(where: str, row: TaskRow) -> None:
             must_be(f"{where}: {name}", "a number of tokens, at least 1", getattr(row, name))
 
 
+def _check_word_labels(where: str, row: TaskRow) -> None:
+    if len(row.texts) != 1:
+        must_be(f"{where}: texts", "the field with the words, where each has a label", row.texts)
+    wrong = [label for label in row.labels[1:] if not ENTITY_LABEL.fullmatch(label)]
+    if row.labels[0] != "O" or wrong:
+        must_be(f"{where}: labels", "O, and then B- and I- with an entity's type", (wrong or row.labels)[0])
+
+
 def _check_source(where: str, source: Source) -> None:
     try:
         codecs.lookup(source.encoding)
@@ -328,6 +347,8 @@ def _check_source(where: str, source: Source) -> None:
         must_be(f"{where}: encoding", "one that Python knows", source.encoding)
     if source.part and (len(source.part) != 2 or not 0 <= source.part[0] < source.part[1] <= 1):
         must_be(f"{where}: part", "two shares from 0 to 1, from and to", source.part)
+    if source.format is Format.conll and not source.columns:
+        must_be(f"{where}: columns", "the fields of a line, the word's and the label's among them", source.columns)
     if (source.keep_ids or source.leave_ids) and not source.ids:
         must_be(f"{where}: ids", "the fields that an id consists of, where examples are chosen by id", source.ids)
     if ("{label}" in source.file) != (source.format in BY_LABEL):
@@ -340,6 +361,8 @@ def _check_submission(where: str, row: TaskRow, split: str) -> None:
         must_be(f"{where}: file", "a file's name", submission.file)
     if submission.labels and len(submission.labels) != len(row.labels):
         must_be(f"{where}: labels", f"as many as the task's, {len(row.labels)}", submission.labels)
+    if (submission.form is Form.conll) != (row.kind is Kind.word_labels):
+        must_be(f"{where}: form", "conll where words have labels, and only there", submission.form.name)
     if submission.form is Form.multirc and any(source.format is not Format.multirc for source in row.splits[split]):
         must_be(
             f"{where}: form", "one that names an example by a single key, where the files are not MultiRC's", "multirc"

@@ -41,7 +41,8 @@ class TokenizedSplit:
         firsts_E: the first sequence of each example, and the end, (E+1,).
         labels_E: as in `Example`; NaN where there is none.
         rights_S: of a ranking, which candidates are right, 1 or 0, and NaN where nobody knows; of others of length 0.
-        names: of a ranking of any number of candidates, what each is called, (S,); of others none.
+        names: of a ranking of any number of candidates, what each is called, (S,); where words have labels, all W
+            words; of others none.
         spans_EW: the tokens of the W words that an example is about: first, and the one after the last, (E, W, 2).
         keys_E: as in `Example`.
         num_truncated: sequences that were too long when the split was tokenized.
@@ -51,6 +52,10 @@ class TokenizedSplit:
         answers_S2: the first and the last token of the answer in a window; [CLS] twice where it is not in there.
         num_lost: questions whose answer no window has as a whole.
         passages: where the texts of a span task are to be had.
+        words_W: where words have labels, each word's first token in its sequence, and -1 where it has none, because its
+            sentence lost its end or the tokenizer has nothing for it.
+        tags_W: their labels; NaN where there is none.
+        word_starts_E: the first word of each example, and the end, (E+1,); of length 0 where words have no labels.
     """
 
     tokens_T: NDArray[np.int32]
@@ -68,6 +73,9 @@ class TokenizedSplit:
     answers_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int32))
     num_lost: int = 0
     passages: Passages | None = None
+    words_W: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    tags_W: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    word_starts_E: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
     def has_windows(self) -> bool:
@@ -143,7 +151,10 @@ class TextTokenizer:
             firsts_E=ends(np.fromiter((len(e.candidates) for e in examples), dtype=np.int64)),
             labels_E=np.array(labels),
             rights_S=_rights(examples),
-            names=Strings.of(list(chain.from_iterable(example.names for example in examples))),
+            names=Strings.of(list(chain.from_iterable(example.words or example.names for example in examples))),
+            words_W=np.fromiter(chain.from_iterable(chunk.words for chunk in chunks), dtype=np.int32),
+            tags_W=_tags(examples),
+            word_starts_E=_word_starts(examples),
             spans_EW=spans.reshape(len(examples), -1, 2),
             keys_E=np.array([example.key for example in examples]),
             num_truncated=sum(chunk.num_truncated for chunk in chunks),
@@ -175,6 +186,7 @@ class TextTokenizer:
             lengths_S=lengths_S,
             seconds_S=np.where(tells_S, sizes_S5[:, :3].sum(1), lengths_S),
             spans=self._spans(examples, sizes_S5),
+            words=self._words(examples, sizes_S5),
             num_truncated=int((kept_S2 < lengths_S2).any(1).sum()),
         )
 
@@ -191,6 +203,17 @@ class TextTokenizer:
             spans.append([_tokens_of(span, encoding, firsts, lengths) for span, encoding in words])
         return spans
 
+    def _words(self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]) -> list[int]:
+        """The first token of each word of examples whose words have labels; -1 where there is none."""
+        if not examples[0].words:
+            return []
+        encodings = self._tokenizer.encode_batch([e.candidates[0][0] for e in examples], add_special_tokens=False)
+        found: list[int] = []
+        for example, encoding, sizes in zip(examples, encodings, sizes_S5.tolist(), strict=True):
+            firsts = first_tokens(example.words, encoding.offsets)
+            found += [sizes[0] + token if 0 <= token < sizes[1] else -1 for token in firsts]
+        return found
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -200,7 +223,34 @@ class Sequences:
     lengths_S: NDArray[np.int64]
     seconds_S: NDArray[np.int64]
     spans: list[list[tuple[int, int]]]
+    words: list[int]
     num_truncated: int
+
+
+def _tags(examples: Sequence[Example]) -> NDArray[np.float32]:
+    tags = (example.tags or (np.nan,) * len(example.words) for example in examples)
+    return np.fromiter(chain.from_iterable(tags), dtype=np.float32)
+
+
+def _word_starts(examples: Sequence[Example]) -> NDArray[np.int64]:
+    if not examples[0].words:
+        return np.empty(0, dtype=np.int64)
+    return ends(np.fromiter((len(example.words) for example in examples), dtype=np.int64))
+
+
+def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """The first token of each word of a text, which are those with a space between them; -1 where a word has none.
+
+    Args:
+        words: of the text.
+        offsets: the characters that each token stands for, from and to.
+    """
+    lengths_W = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
+    starts_W = ends(lengths_W + 1)[:-1]
+    places_N2 = np.array([*offsets, (np.iinfo(np.int64).max,) * 2], dtype=np.int64)
+    first_W = np.searchsorted(places_N2[:, 1], starts_W, side="right")
+    found: list[int] = np.where(places_N2[first_W, 0] < starts_W + lengths_W, first_W, -1).tolist()
+    return found
 
 
 def _rights(examples: Sequence[Example]) -> NDArray[np.float32]:

@@ -19,13 +19,16 @@ Values = NDArray[np.float64]
 RESAMPLES = 300  # sklearn takes milliseconds for each; the error is then known to 4%
 
 
-def check_installed() -> None:
-    """Raise the `UserError` that says how to get scikit-learn, long before a validation asks for it."""
+def check_installed(package: str = "scikit-learn", module: str = "sklearn.metrics") -> None:
+    """Raise the `UserError` that says how to get a package, long before a validation asks for it.
+
+    scikit-learn, which brings scipy along, is for all tasks, seqeval for the labels of words.
+    """
     try:
-        importlib.import_module("sklearn.metrics")  # which brings scipy along
+        importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            "`scikit-learn` must be installed for language understanding, but is not: `pip install "
+            f"`{package}` must be installed for language understanding, but is not: `pip install "
             "'fairseq_mtmoe[nlu]'`, or the folder WHEELHOUSE-optional."
         ) from error
 
@@ -58,11 +61,17 @@ def f1(labels: Values, predictions: Values) -> float:
     return float(f1_score(labels, predictions, zero_division=0))
 
 
-METRICS: Mapping[str, Callable[[Values, Values], float]] = {
+def entity_f1(found: Values, predicted: Values, there: Values) -> float:
+    """F1 of entities, of which so many in each sentence were found, were predicted and are there; 0 of none."""
+    return float(2 * found.sum() / max(predicted.sum() + there.sum(), 1))
+
+
+METRICS: Mapping[str, Callable[..., float]] = {
     "accuracy": accuracy,
     "matthews": matthews,
     "spearman": spearman,
     "f1": f1,
+    "entity-f1": entity_f1,
 }
 
 
@@ -72,6 +81,8 @@ def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) 
         must_be(f"the metric of {task}", f"one of {', '.join(known)}", metric)
     if metric == "f1" and num_labels not in (0, 2):  # without labels it is of texts
         must_be(f"the metric of {task}", "another than f1, which is for two labels", f"f1 of {num_labels}")
+    if metric == "entity-f1":
+        check_installed("seqeval", "seqeval.metrics")
 
 
 def score(metric: str, *columns: Values) -> float:
@@ -79,7 +90,7 @@ def score(metric: str, *columns: Values) -> float:
 
     Args:
         metric: one of `METRICS`, or any where there is one column.
-        columns: (U,) what each unit reached; or their labels and their predictions, classes or values.
+        columns: (U,) what each unit reached; or what the metric's function takes.
     """
     return 100 * _measured(metric, columns) if len(columns[0]) else math.nan
 

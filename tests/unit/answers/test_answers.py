@@ -83,9 +83,9 @@ def test_the_metrics_of_record():
     """Of names after normalization, with the right one that is most alike; not of what is right by its number."""
     names = [("The U.S.", "Ann Lee", "US"), ("Ann Lee", "Lee", "Bob", "Ann van Lee"), ("Bob", "Ann")]
     assert ranked(names, [(2,), (0, 3), (0,)], [0, 1, 1]) == {
-        "accuracy": [0, 0, 0], "em": [1, 0, 0], "f1": [1, pytest.approx(2 / 3), 0],
+        "accuracy": [0, 0, 0], "exact-match": [1, 0, 0], "text-f1": [1, pytest.approx(2 / 3), 0],
     }  # fmt: skip
-    assert ranked(names, [(2,), (0, 3), (0,)], [2, 3, 0])["em"] == [1, 1, 1]
+    assert ranked(names, [(2,), (0, 3), (0,)], [2, 3, 0])["exact-match"] == [1, 1, 1]
 
 
 def test_exact_match_of_multirc_is_of_whole_questions():
@@ -96,6 +96,6 @@ def test_exact_match_of_multirc_is_of_whole_questions():
     order = np.array([3, 5, 0, 1, 2, 4])  # as batches and processes come
     predicted = Predicted.gathered(order, np.array([1.0, 0, 0, 0, 1, 0])[order])
     answer = answer_of(load_tables()["multirc"])
-    assert sorted(answer.columns("em", split, predicted)[0].tolist()) == [0, 0, 0, 1]
+    assert sorted(answer.columns("exact-match", split, predicted)[0].tolist()) == [0, 0, 0, 1]
     labels, predictions = answer.columns("f1", split, predicted)
     assert labels.tolist() == [1, 0, 1, 1, 0, 1] and predictions.tolist() == [1, 0, 0, 0, 1, 0]

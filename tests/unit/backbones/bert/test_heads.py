@@ -54,6 +54,22 @@ def test_heads_without_examples_give_nothing_with_a_graph():
     assert heads["value"].weight.grad.count_nonzero() == 0
 
 
+def test_candidates_that_there_are_not_are_never_chosen():
+    heads, states = TaskHeads(H, SIZES), hidden()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        numbers = heads.to(dtype)(states.to(dtype), {"value": torch.tensor([[1, 2], [3, -1]])}, {})["value"]
+        assert numbers.isfinite().all() and numbers[1].softmax(0).tolist() == [1, 0] and numbers[0].min() > -1e3
+    alone = heads.float()(states, {"value": torch.tensor([[3]])}, {})["value"]
+    assert heads(states, {"value": torch.tensor([[1, 2], [3, -1]])}, {})["value"][1, 0] == alone
+    heads(states, {"value": torch.tensor([[-1, 2]])}, {})["value"].sum().backward()
+    assert states.grad[0].count_nonzero() == 0
+
+
+def test_only_heads_of_words_say_so_in_checkpoints():
+    sizes = {**SIZES, "each": HeadSize(3, per_word=True)}
+    assert heads_to_text(sizes).count("per_word") == 1 and heads_from_text(heads_to_text(sizes)) == sizes
+
+
 def test_a_ranking_has_no_bias():
     assert TaskHeads(H, {"rank": HeadSize(1, has_bias=False)})["rank"].bias is None
 

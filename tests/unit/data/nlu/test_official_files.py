@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from functools import partial
 
 import pytest
@@ -148,6 +149,13 @@ TRAINING = {
             pair("<b>Sent 1: </b>Ann ran.", "Who ran? Bea", 0, "3/7/1"),
         ],
     ),
+    "wnut17": (
+        "@ann\tB-person\nlee\tI-person\n#\tO\n\t\nran\tO\n",
+        [
+            Example((("@ann lee #",),), 1, "0", words=("@ann", "lee", "#"), tags=(9, 10, 0)),
+            Example((("ran",),), 0, "1", words=("ran",), tags=(0,)),
+        ],
+    ),
     "wic": (jsonl(WIC), [Example((("A bank lends.", "The bank is wet."),), 0, "0", (Span(0, 2, 6), Span(1, 4, 8)))]),
     "wsc": (jsonl(WSC), [Example(((WSC["text"],),), 1, "0", (Span(0, 0, 3), Span(0, 16, 19)))]),
     "scitail": (
@@ -235,6 +243,8 @@ def without_labels(task, content):
         return "".join("\t".join(line[:place] + line[place + 1 :]) + "\n" for line in lines)
     if source.format is Format.csv:
         return content.replace('"1",', "").replace('"2",', "")
+    if source.format is Format.conll:
+        return re.sub(r"(\S)\t\S+", r"\1", content)
     records = [json.loads(line) for line in content.splitlines()]
     for labelled in _labelled_in(task, records):
         del labelled["answers" if task == "record" or row.kind is Kind.span else row.label]
@@ -259,6 +269,8 @@ def with_unknown_labels(task, content):
         return "".join("\t".join(line) + "\n" for line in lines)
     if source.format is Format.csv:
         return content.replace('"2",', '"maybe",')
+    if source.format is Format.conll:
+        return content.rstrip() + "maybe\n"
     records = [json.loads(line) for line in content.splitlines()]
     last = _labelled_in(task, records)[-1]
     if task == "record":
@@ -323,7 +335,10 @@ def test_files_without_examples_are_named(task, content, tmp_path, write):
 # ---- damaged in any way ----
 
 
-@pytest.mark.parametrize("task", ["cola", "stsb", "multirc", "wic", "wsc", "yelp", "imdb", "copa", "record", "newsqa"])
+ANY = ["cola", "stsb", "multirc", "wic", "wsc", "yelp", "imdb", "copa", "record", "newsqa", "wnut17"]
+
+
+@pytest.mark.parametrize("task", ANY)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_any_file_becomes_tokens_or_a_sentence(task, tmp_path_factory, data):

@@ -1,0 +1,156 @@
+"""Labels of words: from their first tokens to a loss, a file and the F1 of entities, each beside a slow reference."""
+
+import math
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from seqeval.metrics import f1_score
+from tokenizers import Tokenizer
+
+from fairseq_mtmoe.answers import Predicted, WordLabels, flattened
+from fairseq_mtmoe.backbones.bert.heads import NO_TOKEN, NO_WORD, TaskHeads
+from fairseq_mtmoe.data.nlu import dataset
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.data.nlu.examples import Example
+from fairseq_mtmoe.data.nlu.few_shot import few_of
+from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, first_tokens
+from fairseq_mtmoe.tasks.glue.metrics import score, standard_error
+from tests.helpers.benchmark import serialized_tokenizer
+
+ANSWER = WordLabels(("O", "B-x", "I-x", "B-y", "I-y"))
+TOKENIZER = TextTokenizer(serialized_tokenizer(), 8)
+NONE = math.nan
+
+
+def sentence(*words, tags=()):
+    return Example(((" ".join(words),),), 1, "0", words=words, tags=tags or tuple(n % 5 for n in range(len(words))))
+
+
+# Eight tokens: [CLS], six of the text, [SEP]. Of the first the last word is cut off, of the second one is nothing.
+SENTENCES = [sentence("a.", "b.", "c", "d", "e"), sentence("a", "\u200b", "(b)"), sentence("\u200b")]
+
+
+def batch(examples):
+    split = TOKENIZER.tokenize(examples)
+    items = [(0, {**TaskDataset(split)[n], "id": n}) for n in range(len(split))]
+    return split, TaskCollate(TOKENIZER.padding, ["words"])([], items)
+
+
+def test_a_words_place_is_that_of_its_first_token():
+    split, made = batch(SENTENCES)
+    assert split.words_W.tolist() == [1, 3, 5, 6, -1, 1, -1, 2, -1]
+    assert split.word_starts_E.tolist() == [0, 5, 8, 9]
+    assert [split.names[n] for n in range(9)] == [word for example in SENTENCES for word in example.words]
+    first = made["net_input"]["spans"]["words"][..., 0].tolist()
+    assert first == [[1, 3, 5, 6, NO_TOKEN], [1, NO_TOKEN, 2, NO_WORD, NO_WORD], [NO_TOKEN, *[NO_WORD] * 4]]
+    np.testing.assert_array_equal(
+        made["target"]["words"].numpy(), [[0, 1, 2, 3, NONE], [0, NONE, 2, NONE, NONE], [NONE] * 5]
+    )
+    assert dataset.NO_WORD == NO_WORD
+
+
+def one_by_one(words, encoding):
+    """The first token of any of a word's characters."""
+    start, found = 0, []
+    for word in words:
+        tokens = [encoding.char_to_token(place) for place in range(start, start + len(word))]
+        found.append(next((token for token in tokens if token is not None), -1))
+        start += len(word) + 1
+    return found
+
+
+def test_first_tokens_are_those_of_the_words_characters():
+    tokenizer, draw = Tokenizer.from_str(serialized_tokenizer()), random.Random(3)
+    pieces = [*"abcxyz.?!", "\u200b", "\xe9", "\U0001f600", "happened", "\u0301"]
+    for _ in range(200):
+        words = ["".join(draw.choices(pieces, k=draw.randint(1, 4))) for _ in range(draw.randint(1, 6))]
+        encoding = tokenizer.encode(" ".join(words), add_special_tokens=False)
+        assert first_tokens(words, encoding.offsets) == one_by_one(words, encoding), words
+
+
+def test_head_loss_and_gradients_are_those_of_a_loop():
+    _, made = batch(SENTENCES)
+    heads = TaskHeads(6, {"words": ANSWER.head})
+    torch.manual_seed(1)
+    hidden = torch.randn(3, 8, 6, requires_grad=True)
+    rows, spans = (made["net_input"][name]["words"] for name in ("rows", "spans"))
+    labels = made["target"]["words"]
+    numbers = heads(hidden, {"words": rows}, {"words": spans})["words"]
+    loss = ANSWER.loss(numbers, labels)
+    slow, weight, bias = 0.0, heads["words"].weight, heads["words"].bias
+    for example, (first, right) in enumerate(zip(spans[..., 0].tolist(), labels.tolist(), strict=True)):
+        of_words = [
+            torch.nn.functional.cross_entropy(weight @ hidden[example, place] + bias, torch.tensor(int(label)))
+            for place, label in zip(first, right, strict=True)
+            if place >= 0
+        ]
+        slow = slow + sum(of_words) / max(len(of_words), 1) / math.log(5)
+    assert loss.item() == pytest.approx(slow.item(), rel=1e-5)
+    inputs = (hidden, weight, bias)
+    for fast, right in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(slow, inputs), strict=True):
+        torch.testing.assert_close(fast, right, rtol=1e-5, atol=1e-6)
+    predicted = ANSWER.predictions(numbers)
+    assert predicted[labels.isnan() & (spans[..., 0] == NO_TOKEN)].tolist() == [0, 0, 0]
+    assert predicted.isnan().tolist() == (spans[..., 0] == NO_WORD).tolist()
+    assert predicted[0, :4].tolist() == [(weight @ hidden[0, place] + bias).argmax() for place in (1, 3, 5, 6)]
+
+
+def test_a_guess_costs_1():
+    labels = torch.tensor([[0.0, 3.0, NONE], [2.0, NONE, NONE]])
+    assert ANSWER.loss(torch.zeros(2, 3, 5), labels).item() == pytest.approx(2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_stays_finite(dtype):
+    _, made = batch(SENTENCES)
+    heads = TaskHeads(6, {"words": ANSWER.head}).to(dtype)
+    inputs = made["net_input"]
+    numbers = heads(torch.ones(3, 8, 6, dtype=dtype), inputs["rows"], inputs["spans"])["words"]
+    assert numbers.isfinite().all() and ANSWER.loss(numbers, made["target"]["words"]).isfinite()
+    assert ANSWER.predictions(numbers).isnan().sum() == 6
+
+
+def random_tags(draw, count):
+    return [tuple(draw.integers(0, 5, draw.integers(1, 9)).tolist()) for _ in range(count)]
+
+
+def test_f1_of_entities_is_seqevals_whatever_the_order():
+    """Of labels in any order, I- without B- among them; batches come in any order, and from several processes."""
+    draw = np.random.default_rng(4)
+    right = random_tags(draw, 60)
+    said = [tuple(n if draw.random() < 0.7 else int(draw.integers(0, 5)) for n in tags) for tags in right]
+    split = TextTokenizer(serialized_tokenizer(), 64).tokenize([sentence(*"a" * len(t), tags=t) for t in right])
+    parts = []
+    for examples in np.array_split(draw.permutation(60), 13):
+        width = max(len(said[n]) for n in examples)
+        rows = torch.tensor([[*map(float, said[n]), *[NONE] * (width - len(said[n]))] for n in examples])
+        parts.append(flattened(torch.from_numpy(examples), rows))
+    ids, values = (torch.cat(of).numpy() for of in zip(*parts, strict=True))
+    predicted = Predicted.gathered(ids, values.astype(np.float64))
+    columns = ANSWER.columns("entity-f1", split, predicted)
+    by_seqeval = f1_score(*([[ANSWER.labels[n] for n in tags] for tags in of] for of in (right, said)))
+    assert 20 < score("entity-f1", *columns) < 80
+    assert score("entity-f1", *columns) == pytest.approx(100 * by_seqeval)
+    assert 1 < standard_error("entity-f1", *columns) < 10
+    lines = ANSWER.said(split, predicted, ANSWER.labels)
+    assert lines == ["\n".join(f"a\t{ANSWER.labels[n]}" for n in tags) for tags in said]
+
+
+def test_nothing_found_and_nothing_there_is_0():
+    split = TOKENIZER.tokenize([sentence("a", "b", tags=(0, 0))])
+    columns = ANSWER.columns("entity-f1", split, Predicted.gathered(np.zeros(2, dtype=int), np.zeros(2)))
+    assert score("entity-f1", *columns) == 0
+
+
+def test_a_share_keeps_sentences_with_their_words():
+    sentences = [sentence(*"abc"[: 1 + n % 3], tags=(n % 2, 0, 0)[: 1 + n % 3]) for n in range(60)]
+    split = TOKENIZER.tokenize([Example(s.candidates, s.tags[0], str(n), words=s.words, tags=s.tags)
+                                for n, s in enumerate(sentences)])  # fmt: skip
+    few = few_of(split, 0.1, seed=1, is_regression=False)
+    assert len(few) == 6 and few.labels_E.sum() == 3
+    for (start, end), key in zip(pairwise(few.word_starts_E), few.keys_E, strict=True):
+        assert tuple(few.tags_W[start:end]) == sentences[int(key)].tags
+        assert [few.names[n] for n in range(start, end)] == list(sentences[int(key)].words)
