@@ -103,6 +103,17 @@ def test_a_guess_costs_1():
     assert ANSWER.loss(torch.zeros(2, 3, 5), labels).item() == pytest.approx(2)
 
 
+def test_uncertainty_is_that_of_the_words_in_the_loss():
+    """A sentence of an undecided and a certain word, one of undecided words, and one that has lost all words."""
+    certain, lost = [90.0, 0, 0, 0, 0], [0.0, *[torch.finfo(torch.float32).min] * 4]
+    none = [torch.finfo(torch.float32).min] * 5
+    numbers = torch.tensor([[[0.0] * 5, certain, lost], [[2.0] * 5, [1.0] * 5, none], [lost, none, none]])
+    labels = torch.tensor([[0.0, 3.0, NONE], [2.0, 0.0, NONE], [NONE] * 3])
+    entropy, most = ANSWER.uncertainty(numbers, labels)
+    assert entropy.tolist() == pytest.approx([math.log(5) / 2, math.log(5), 0], abs=1e-6)
+    assert most.tolist() == pytest.approx([math.log(5)] * 3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_stays_finite(dtype):
     _, made = batch(SENTENCES)
