@@ -70,6 +70,19 @@ def test_the_sums_are_those_of_all_tokens_at_once(runs, task):
     np.testing.assert_allclose(sums.sums_HH, x_NH.T @ x_NH, rtol=1e-5, atol=1e-4)
 
 
+def test_inputs_are_aligned_where_the_model_aligns_them(runs):
+    save_untrained(runs, runs / "conditional.pt", "--glue-tasks", ",".join(TASKS), "--arch", "ca_mtl")
+    predictor = Predictor(str(runs), str(runs / "conditional.pt"), Inference(4, cpu=True))
+    sums = covariance_sums(predictor, sets_of(predictor, "stsb"))
+    encoder, embedded_NH = predictor.model.encoder, full_inputs(predictor, "stsb")
+    ids_N = torch.full((len(embedded_NH),), TASKS.index("stsb"))
+    with torch.no_grad():
+        aligned = encoder.alignment(torch.from_numpy(embedded_NH).float()[None], encoder.task_embeddings(), ids_N)
+    x_NH = aligned[0].double().numpy()
+    assert np.abs(x_NH - embedded_NH).max() > 0.1
+    np.testing.assert_allclose(sums.sums_HH, x_NH.T @ x_NH, rtol=1e-4, atol=1e-2)
+
+
 def test_a_pass_goes_no_further_than_the_first_block(runs):
     predictor = predictor_of(runs, "together")
     (one,) = sets_of(predictor, "cola")
