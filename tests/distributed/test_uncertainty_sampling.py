@@ -6,6 +6,8 @@ from collections.abc import MutableMapping
 import numpy as np
 import pytest
 
+from fairseq_mtmoe.data.sampling import most_uncertain
+from fairseq_mtmoe.tasks._multitask import selection
 from tests.helpers import training
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
@@ -61,21 +63,9 @@ def test_two_processes_choose_what_one_does(arguments_of, tmp_path):
         assert 0 < event["share_of_data"] < 1
 
 
-@pytest.mark.parametrize("options", [("--dropout", 0.1), ("--dropout", 0.1, "--bf16")], ids=["float32", "bf16"])
-def test_a_run_that_goes_on_in_the_middle_of_an_epoch_chooses_as_if_it_had_not_stopped(
-    arguments_of, options, tmp_path, monkeypatch
-):
-    def configured(options, original=training.configured):
-        cfg = original(options)
-        for group in cfg.values():  # fairseq takes a machine with `--bf16` for a TPU
-            if isinstance(group, MutableMapping) and "tpu" in group:
-                group["tpu"] = False
-        return cfg
-
-    monkeypatch.setattr(training, "configured", configured)
-
+def test_a_run_that_goes_on_in_the_middle_of_an_epoch_chooses_as_if_it_had_not_stopped(arguments_of, tmp_path):
     def train(folder, updates):
-        return run_here(arguments_of(tmp_path / folder, *options, "--max-update", updates, "--max-epoch", 9))
+        return run_here(arguments_of(tmp_path / folder, "--dropout", 0.1, "--max-update", updates, "--max-epoch", 9))
 
     whole, _, rest = train("whole", 12), train("part", 5), train("part", 12)
     assert rest["losses"] == whole["losses"][5:]
@@ -85,3 +75,22 @@ def test_a_run_that_goes_on_in_the_middle_of_an_epoch_chooses_as_if_it_had_not_s
     assert last == right and last["update"] == 12 and last["updates"] == 3
     if "stsb" in last["trained"]:
         assert 0 < last["relative_entropy"]["stsb"] <= 1
+
+
+def test_half_precision_has_entropies_of_full_precision(arguments_of, tmp_path, monkeypatch):
+    def configured(options, original=training.configured):
+        cfg = original(options)
+        for group in cfg.values():  # fairseq takes a machine with `--bf16` for a TPU
+            if isinstance(group, MutableMapping) and "tpu" in group:
+                group["tpu"] = False
+        return cfg
+
+    monkeypatch.setattr(training, "configured", configured)
+    found = []
+    monkeypatch.setattr(selection, "most_uncertain", lambda *given: found.append(given) or most_uncertain(*given))
+    result = run_here(arguments_of(tmp_path, "--dropout", 0.1, "--bf16", "--max-update", 3, "--no-save"))
+    assert len(result["losses"]) == len(found) == 3 and np.isfinite(result["losses"]).all()
+    for entropy_C, most_C, _, _ in found:
+        relative_C = entropy_C / most_C
+        assert relative_C.min() > 0 and relative_C.max() < 1.0001
+        assert len(np.unique(relative_C)) > 0.9 * len(relative_C)  # in bfloat16 hardly any two would differ

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
 from torch import distributed as dist
 
@@ -111,7 +110,7 @@ class _watched:
             if output is not None:
                 result["losses"].append(float(output["loss"]))
             result["parameters"] = {
-                name: parameter.detach().numpy().astype(np.float32).copy()
+                name: parameter.detach().float().numpy().copy()
                 for name, parameter in trainer.get_model().named_parameters()
             }
             buffers = trainer.get_model().named_buffers()

@@ -7,10 +7,12 @@ stay where they are, and those that are chosen are collated anew, a batch as any
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 
@@ -24,12 +26,33 @@ class Candidates:
     """A step's candidates, each example once.
 
     Attributes:
-        items: the examples, which have their task's number and a `PLACE`.
+        items: the examples, which have their task's number and a `PLACE`; arrays in the place of tensors, of which a data
+            loader's worker would send each by a file of its own.
         count: how many of them are to be chosen.
+        tensors: which of an example's values are tensors.
     """
 
     items: tuple[Item, ...]
     count: int
+    tensors: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, items: Iterable[Item], count: int) -> Candidates:
+        """With tensors in their examples."""
+        items = list(items)
+        tensors = {name for _, example in items for name, value in example.items() if isinstance(value, Tensor)}
+        plain = [
+            (task, {**example, **{n: example[n].numpy() for n in tensors & example.keys()}}) for task, example in items
+        ]
+        return cls(tuple(plain), count, frozenset(tensors))
+
+    def examples(self, numbers: Iterable[int]) -> list[Item]:
+        """Those of these numbers, as they were."""
+        chosen = [self.items[number] for number in numbers]
+        return [
+            (task, {**example, **{name: torch.from_numpy(example[name]) for name in self.tensors & example.keys()}})
+            for task, example in chosen
+        ]
 
     @property
     def task_C(self) -> np.ndarray:
@@ -54,10 +77,10 @@ def candidate_batch(
         dropout_draws: of each task, how often its examples go through under dropout.
     """
     count = max(Counter(task for task, _ in items).values())
-    once = tuple({(task, example[PLACE]): (task, example) for task, example in items}.values())
+    once = [*{(task, example[PLACE]): (task, example) for task, example in items}.values()]
     numbered = [(task, {**example, "id": number}) for number, (task, example) in enumerate(once)]
     by_length = sorted(numbered, key=lambda item: item[1][LENGTH])
-    sample: Batch = {CANDIDATES: Candidates(once, count)}
+    sample: Batch = {CANDIDATES: Candidates.of(once, count)}
     if not all(dropout_draws):
         plain = [item for item in by_length if not dropout_draws[item[0]]]
         passes = -(-list(dropout_draws).count(0) // TASKS_AT_ONCE)

@@ -63,7 +63,7 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Ch
     entropy_C[number_E.astype(int)], most_C[number_E.astype(int)] = entropy_E, most_E
     numbers = most_uncertain(entropy_C, most_C, candidates.task_C, candidates.count)
     relative_C = np.divide(entropy_C, most_C, out=np.zeros_like(entropy_C), where=most_C != 0)
-    return Chosen([candidates.items[number] for number in numbers], candidates, relative_C)
+    return Chosen(candidates.examples(numbers.tolist()), candidates, relative_C)
 
 
 def _seed(candidates: Candidates, update: int) -> int:

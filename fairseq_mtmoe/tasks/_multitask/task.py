@@ -24,10 +24,11 @@ from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import NamesTasks, TakesTaskIds
 from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.tasks._multitask import selection
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups, plain_numbers
 from fairseq_mtmoe.tasks._multitask.run_log import Stopwatch, TrainingRunLog, start_counting, stop_counting
 from fairseq_mtmoe.tasks._multitask.sampling import announce
-from fairseq_mtmoe.tasks._multitask.selection import Chosen, choose
+from fairseq_mtmoe.tasks._multitask.selection import Chosen
 from fairseq_mtmoe.tasks._multitask.selection_record import REPORT_EVERY, SelectionRecord
 
 
@@ -225,7 +226,7 @@ class Multitask(FairseqTask, ABC):
         chosen = None
         if CANDIDATES in sample:
             with torch.autocast(_device(model).type, enabled=isinstance(optimizer, AMPOptimizer)):
-                chosen = self._choose(sample, unwrapped(model), criterion, update_num)
+                chosen = self.choose(sample, unwrapped(model), criterion, update_num)
             sample = _moved(self.datasets[self._train_subset].chosen_batch(chosen.items), model)
         sample = self.for_models(sample, [model])
         result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
@@ -244,11 +245,20 @@ class Multitask(FairseqTask, ABC):
             return sample
         return _moved(dataset.collater([dataset[0]]), model)
 
-    def _choose(self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int) -> Chosen:
+    def choose(self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int) -> Chosen:
+        """The most uncertain of a step's candidates.
+
+        Args:
+            sample: see `candidate_batch`.
+            model: without what wraps it for several processes.
+            criterion: of the training.
+            update: how many updates were made before.
+        """
+
         def measure(batch: dict[str, Any], model: nn.Module, under_dropout: bool) -> tuple[Tensor, Tensor, Tensor]:
             return self.uncertainties(self.for_models(batch, [model]), model, criterion, under_dropout)
 
-        return choose(sample, model, measure, update)
+        return selection.choose(sample, model, measure, update)
 
     @property
     def _record(self) -> SelectionRecord:

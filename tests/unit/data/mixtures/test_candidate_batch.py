@@ -1,5 +1,6 @@
 """A step's candidates as a sample: what passes through the model, what can be chosen."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,15 @@ def item(task, place, length=1):
 
 def collate(items):
     return {"id": torch.tensor([example["id"] for _, example in items]), "tasks": [task for task, _ in items]}
+
+
+def test_examples_travel_without_tensors_and_come_back_as_they_were():
+    items = [(0, {**item(0, 4)[1], "source": torch.tensor([5, 6]), "other": np.array([7])}), item(1, 2)]
+    candidates = candidate_batch(collate, items, [0, 0])[CANDIDATES]
+    assert isinstance(candidates.items[0][1]["source"], np.ndarray)
+    ((task, example),) = candidates.examples([0])
+    assert task == 0 and example["source"].tolist() == [5, 6] and isinstance(example["source"], torch.Tensor)
+    assert isinstance(example["other"], np.ndarray) and candidates.examples([1]) == [item(1, 2)]
 
 
 def passed(sample):

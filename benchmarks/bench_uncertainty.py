@@ -1,0 +1,112 @@
+"""What choosing by uncertainty costs: the pass of all candidates, beside a training step of as many sentences.
+
+    python benchmarks/bench_uncertainty.py --write
+
+Candidates are drawn as `--sampling-method uncertainty` draws them, equally many of 8 tasks as long as GLUE's; STS-B's
+pass under dropout. The training step is the forward and backward pass of all of them, and the update.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+from bench_glue import FULL, SMALL, WARMUPS, Size
+from fairseq.tasks import setup_task
+from glue_systems import Sample, System, configuration, made_encoder, system_of
+from glue_texts import lengths, serialized_tokenizer, write_benchmark
+from measure import Report, interleaved, report_name
+from timing import Floor, Ratio
+
+from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
+from fairseq_mtmoe.data.mixtures.training import TrainingMixture
+
+ARCHITECTURES = ("mt_dense", "mt_tag", "ca_mtl")
+MOST = 0.40  # of the training step
+SHARE = 0.02  # of GLUE's training examples, of which the candidates are drawn
+CHOICE, TRAINING, STEP = "choosing", "training on all candidates", "a step of uncertainty sampling"
+
+
+def system(data: Path, encoder: Path, arch: str) -> System:
+    """A model with a task that draws candidates."""
+    config = configuration(data, encoder, arch, "--sampling-method", "uncertainty")
+    task = setup_task(config.task)
+    torch.manual_seed(1)
+    found = system_of(task, task.build_model(config.model), config)
+    task.load_dataset("train")
+    return found
+
+
+def steps_of(mixture: TrainingMixture, size: int, count: int) -> list[Sample]:
+    """The samples of so many steps that train on `size` examples."""
+    batches, _ = mixture.epoch_batches(None, None, size, 1)
+    whole = [batch for batch in batches if len(batch) == size * len(mixture.datasets)]
+    chosen = np.random.default_rng(1).choice(len(whole), count, replace=False)
+    return [mixture.collater([mixture[int(index)] for index in whole[number]]) for number in chosen]
+
+
+def works(found: System, samples: list[Sample]) -> dict[str, Callable[[], Any]]:
+    """What is timed: each call takes the next of the samples."""
+    task: Any = found.task
+    turns = {name: iter(samples) for name in (CHOICE, TRAINING, STEP)}
+
+    def train(name: str, batch: Callable[[Sample], Sample]) -> None:
+        found.sample = batch(next(turns[name]))
+        found()
+
+    def choose() -> None:
+        task.choose(next(turns[CHOICE]), found.model, found.criterion, 1)
+
+    mixture, drawn = task.datasets["train"], {id(sample): sample[CANDIDATES] for sample in samples}
+    everything = {key: mixture.chosen_batch(of.examples(range(len(of.items)))) for key, of in drawn.items()}
+    return {
+        CHOICE: choose,
+        TRAINING: partial(train, TRAINING, lambda sample: everything[id(sample)]),
+        STEP: partial(train, STEP, lambda sample: sample),
+    }
+
+
+def run(size: Size, batch: int, repetitions: int, folder: Path, report: Report) -> None:
+    """Everything, in a folder for the data; a step trains on `batch` examples."""
+    data, encoder = folder / "data", folder / "encoder.pt"
+    write_benchmark(data, size.share)
+    made_encoder(encoder, size.encoder, serialized_tokenizer())
+    report.text(f"{len(lengths())} tasks, {batch} candidates of each, of which {batch} train.")
+    rows = []
+    for name in ARCHITECTURES:
+        found = system(data, encoder, name + size.arch)
+        samples = steps_of(found.task.datasets["train"], batch, WARMUPS + repetitions)
+        times = interleaved(works(found, samples), repetitions, WARMUPS)
+        report.raw(f"seconds, {name}", times)
+        rows.append([name, *(statistics.median(seconds) for seconds in times.values())])
+        ratio = Ratio.of(times[CHOICE], times[TRAINING])
+        report.figure(f"{name}: {CHOICE} / {TRAINING}", ratio.median, Floor(MOST), (ratio.low, ratio.high))
+    report.table("Seconds", ["system", CHOICE, TRAINING, STEP], rows)
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--repetitions", type=click.IntRange(5), default=9)
+@click.option("--small", is_flag=True, help="Fewer candidates.")
+@click.option("--check", is_flag=True, help="With --small; exit with 1 where a floor is missed by more than 20%.")
+@click.option("--write", is_flag=True, help="Write benchmarks/results/uncertainty.md and .json.")
+def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
+    """Time the pass of the candidates of uncertainty sampling."""
+    logging.disable(logging.WARNING)
+    is_small = small or check
+    size = Size(SHARE, longest=(SMALL if is_small else FULL).longest)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Report(report_name("uncertainty", is_small), "Choosing by uncertainty")
+        run(size, 8 if is_small else size.batch, repetitions, Path(folder), report)
+        report.finish(write, check)
+
+
+if __name__ == "__main__":
+    main()
