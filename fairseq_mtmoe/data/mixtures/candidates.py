@@ -26,8 +26,8 @@ class Candidates:
     """A step's candidates, each example once.
 
     Attributes:
-        items: the examples, which have their task's number and a `PLACE`; arrays in the place of tensors, of which a data
-            loader's worker would send each by a file of its own.
+        items: the examples, which have their task's number and a `PLACE`; arrays in the place of tensors, of which a
+            data loader's worker would send each by a file of its own.
         count: how many of them are to be chosen.
         tensors: which of an example's values are tensors.
     """
