@@ -13,7 +13,6 @@ from fairseq_mtmoe.answers.uncertainty import Uncertainty
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
-from fairseq_mtmoe.errors import UserError
 
 Said = str | int | float
 
@@ -52,18 +51,14 @@ class Answer(ABC):
     def predictions(self, numbers: Tensor) -> Tensor:
         """What the head predicts of each example, as it is scored and submitted, (E, …), float32; NaN fills up."""
 
+    @abstractmethod
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
         """How uncertain the model is of each example (CA-MTL, equation 4).
 
         Args:
             numbers: of the head, (E, …); of a kind with `dropout_draws` (E, draws, …).
             labels: of the examples, (E, …), which may tell where there is nothing to answer, and no more than that.
-
-        Raises:
-            UserError: nothing says how, of this kind.
         """
-        kind = type(self).__name__
-        raise UserError(f"`--sampling-method uncertainty` has no rule for tasks of the kind {kind}: leave these out.")
 
     def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
         """What `tasks.glue.metrics` makes a metric of, over the units that it is of: examples, or others.
