@@ -38,4 +38,4 @@ def test_choosing_is_timed_beside_training_on_as_many_sentences(bench, tmp_path,
     (figure,) = report.figures
     assert figure.floor.limit == 0.40 and figure.value > 0
     whole = [sample for sample in trained if bench.CANDIDATES not in sample]
-    assert len(whole) == 7 and {sample["nsentences"] for sample in whole} == {16}
+    assert len(whole) == 7 and {sample["nsentences"] for sample in whole} <= {14, 15, 16}
