@@ -166,9 +166,11 @@ _PAPER = {ALL: "mean", "spread": "spread", "% of the data": "% of the data"}
 
 def _extras(kind: Kind) -> dict[str, Any]:
     """Further columns, and how to come by their cells."""
-    extra: dict[str, Any] = {"spread": _spread_across_tasks} if ALL in kind.columns else {}
-    if any("share_of_data" in record for records in kind.records.values() for record in records):
-        extra["% of the data"] = _data
+    extra: dict[str, Any] = {}
+    if ALL in kind.columns:  # runs on several tasks
+        extra["spread"] = _spread_across_tasks
+        if any("share_of_data" in record for records in kind.records.values() for record in records):
+            extra["% of the data"] = _data
     return {**extra, "minutes": _minutes}
 
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
 from tests.helpers.benchmark import make_benchmark, make_encoder
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
 
@@ -24,6 +24,13 @@ def test_the_sizes_of_new_tasks_are_those_of_the_table():
     found = re.findall(r"\[(\w+)\]=(\d+)", (FOLDER / "new_tasks.sh").read_text(encoding="utf-8"))
     rows = load_tables()
     assert found == [(name, str(rows[name].splits["train"][0].count)) for name, _ in found] and found
+
+
+def test_the_mixtures_have_as_many_tasks_as_they_are_called_by():
+    found = re.findall(r"\[(\d+)\]=([\w,]+)", (FOLDER / "many_tasks.sh").read_text(encoding="utf-8"))
+    rows = load_tables()
+    assert [len(chosen_rows(rows, tasks.split(","))) for _, tasks in found] == [int(number) for number, _ in found]
+    assert [number for number, _ in found] == ["9", "15", "24"]
 
 
 @pytest.mark.slow

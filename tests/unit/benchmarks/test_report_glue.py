@@ -103,6 +103,7 @@ def test_new_tasks_have_a_column_for_each_share_beside_the_last_system(reporting
     assert rows_of(text, "system")["from_rte"]["SICK, 1%"] == f"71.70 ±{stdev([1, 2]):.2f}"
     row = rows_of(text, "difference")["from_rte − from_encoder"]
     assert row["SICK, 10%"] == "+10.00 ±0.00 *" and "All" not in row
+    assert "% of the data" not in text
 
 
 def test_a_report_is_written_beside_the_runs(reporting, content, tmp_path):
