@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fairseq_mtmoe.analysis.embeddings import TaskEmbeddingTable
 from fairseq_mtmoe.analysis.plots.sheet import GREY, LABEL_SIZE, LOOKS, STYLE, Sheet, percent, shades, text_width
@@ -22,8 +23,8 @@ def embeddings_figure(runs: Mapping[str, TaskEmbeddingTable]) -> Figure:
     """
     columns = min(COLUMNS, len(runs))
     right = text_width([task for table in runs.values() for task in table.tasks])
-    sheet = Sheet(columns, 3.4, [3.4] * -(-len(runs) // columns), gap_x=right + 0.5, gap_y=0.9, right=right, top=0.75,
-                  notes=[NOTE])  # fmt: skip
+    sheet = Sheet(columns, 3.4, [3.4] * -(-len(runs) // columns), gap_x=right + 0.8, gap_y=0.9, right=right, top=0.75,
+                  left=1.1, notes=[NOTE])  # fmt: skip
     with matplotlib.rc_context(STYLE):
         sheet.title("Map of the task embeddings")
         sheet.notes()
@@ -39,6 +40,9 @@ def embeddings_figure(runs: Mapping[str, TaskEmbeddingTable]) -> Figure:
                 axes.annotate(task, (x, y), (4, 3), textcoords="offset points", fontsize=LABEL_SIZE)
             axes.set_xlabel(percent(first))
             axes.set_ylabel(percent(second))
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(3))
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
             axes.set_aspect("equal", adjustable="datalim")
             axes.set_title(name if len(runs) > 1 else "", loc="left", fontweight="bold")
     return sheet.figure
