@@ -12,6 +12,7 @@ from fairseq.logging import metrics
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.analysis.run_log import read
+from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.protocols import (
     BecomesSparse,
@@ -23,7 +24,7 @@ from fairseq_mtmoe.protocols import (
 )
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, make_digit_corpus
-from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig
+from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig, perturb
 
 
 def model_config(kind="base_moe", **options):
@@ -369,3 +370,39 @@ def test_language_tokens_are_stripped_from_the_output_unless_they_are_wanted(kee
     generator = task.build_generator([model], SimpleNamespace(beam=2))
     token = task.target_dictionary.index("__cc__")
     assert (token in generator.symbols_to_strip_from_output) == (not keep)
+
+
+def test_a_steps_candidates_are_as_uncertain_together_as_each_alone(digits):
+    task = digit_task(digits, sampling_method="uncertainty")
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    batches, _ = dataset.epoch_batches((1024, 1024), 40, None, 1)
+    model = task.build_model(model_config("base_dense"))
+    perturb(model)
+    sample = dataset.collater([dataset[int(index)] for index in batches[3]])
+    candidates = sample[CANDIDATES]
+    chosen = task.choose(sample, model, None, 1)
+    model.eval()
+    alone = []
+    for number in range(len(candidates.items)):
+        with torch.no_grad():
+            _, entropy, most = task.uncertainties(
+                dataset.chosen_batch(candidates.examples([number])), model, None, False
+            )
+        alone.append((entropy / most).item())
+    assert chosen.relative_C.tolist() == pytest.approx(alone, rel=1e-5) and max(alone) - min(alone) > 0.01
+    best = sorted(range(len(alone)), key=lambda number: -alone[number])[: candidates.count]
+    assert [example["place"] for _, example in chosen.items] == [candidates.items[n][1]["place"] for n in sorted(best)]
+    batch = dataset.chosen_batch(chosen.items)
+    assert batch["target"].numel() <= 40 and len(batch["id"]) == candidates.count > 1
+
+
+def test_who_keeps_others_company_passes_as_often_as_they_do(digits):
+    """Also where the batch is from before the way of sampling changed."""
+    for method, draws in (("uncertainty", True), ("concat", False)):
+        task = digit_task(digits, sampling_method=method)
+        task.load_dataset("train")
+        old = {} if draws else {CANDIDATES: None}
+        company = task._company(old, torch.nn.Linear(1, 1))
+        assert (CANDIDATES in company) == draws == (PASSES in company) and ("net_input" in company) != draws
+        assert task._company(company, torch.nn.Linear(1, 1)) is company
