@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -28,6 +28,7 @@ class PublishedRow:
         single_task: whether each figure is of a model that was trained on this task and nothing else.
         remark: what else is to be known of the figures.
         figures: of each task by its name in the table of tasks, in percent.
+        averages: over groups of tasks, and over all of these, where the paper has no figure for each task.
     """
 
     system: str
@@ -40,6 +41,7 @@ class PublishedRow:
     single_task: bool
     remark: str
     figures: Mapping[str, float]
+    averages: Mapping[str, float]
 
     @property
     def note(self) -> str:
@@ -56,6 +58,10 @@ class PublishedRow:
         known = [self.figures[task] for task in tasks if task in self.figures]
         return f"{fmean(known):.1f}" if known and len(known) == len(tasks) else ""
 
+    def average(self, name: str, groups: Collection[str]) -> str:
+        """The cell of a group whose average the paper has, if all that it has averages of are shown; else empty."""
+        return f"{self.averages[name]:.1f}" if name in self.averages and self.averages.keys() <= set(groups) else ""
+
 
 @functools.cache
 def published_rows() -> tuple[PublishedRow, ...]:
@@ -65,6 +71,7 @@ def published_rows() -> tuple[PublishedRow, ...]:
         PublishedRow(
             system, table["source"], table["encoder"], table["sizes"], table["subset"], row["model"],
             _parts(row.get("conditional")), row.get("single_task", False), table["remark"], row["figures"],
+            row.get("averages", {}),
         )
         for table in tables
         for system, row in table["rows"].items()

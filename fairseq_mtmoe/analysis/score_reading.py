@@ -87,7 +87,8 @@ def _of_tasks(folder: Path, settings: dict[str, Any], scores: Sequence[TaskScore
         subset=str(settings["subset"]),
         scores={score.task: score.score for score in scores},
         titles={score.task: score.title for score in scores},
-        groups=task_scores.groups(scores),
+        # Small and All alone: runs of single tasks, which complete each other, do not know of other groups.
+        groups={name: tasks for name, tasks in task_scores.groups(scores).items() if name in task_scores.TITLES},
         compared=compared,
         settings=settings,
     )

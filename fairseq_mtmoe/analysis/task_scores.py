@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
@@ -55,6 +55,7 @@ class TaskScore:
         metric: which figure it is.
         small: whether it counts among the small tasks.
         sets: one or more.
+        group: of tasks with an average of its own; empty: none.
     """
 
     task: str
@@ -62,6 +63,7 @@ class TaskScore:
     metric: str
     small: bool
     sets: tuple[SetScore, ...]
+    group: str = ""
 
     @property
     def score(self) -> float:
@@ -103,9 +105,19 @@ def error_of_mean(errors: Sequence[float]) -> float:
 
 
 def groups(scores: Sequence[TaskScore]) -> dict[str, list[str]]:
-    """The tasks of the small group, if there are some, and all tasks."""
+    """The tasks of the small group, if there are some, those of each other one, if there are several, and all tasks."""
     small = [score.task for score in scores if score.small]
-    return {**({SMALL: small} if small else {}), ALL: [score.task for score in scores]}
+    named = named_groups({score.task: score.group for score in scores})
+    return {**({SMALL: small} if small else {}), **named, ALL: [score.task for score in scores]}
+
+
+def named_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
+    """The tasks of each group, where there are several; of tasks without one nothing."""
+    found: dict[str, list[str]] = {}
+    for task, group in group_of.items():
+        if group:
+            found.setdefault(group, []).append(task)
+    return found if len(found) > 1 else {}
 
 
 def averages(scores: Sequence[TaskScore]) -> dict[str, Average]:
@@ -132,7 +144,8 @@ def to_json(scores: Sequence[TaskScore], settings: Mapping[str, object]) -> str:
 def _task_fields(score: TaskScore) -> dict[str, Any]:
     sets = {one.name: {key: value for key, value in asdict(one).items() if key != "name"} for one in score.sets}
     whole = {"score": score.score, "standard_error": score.standard_error, "examples": score.examples}
-    return {"title": score.title, "metric": score.metric, "small": score.small, **whole, "sets": sets}
+    of = {"title": score.title, "metric": score.metric, "small": score.small, "group": score.group}
+    return {**of, **whole, "sets": sets}
 
 
 def _without_nan(value: Any) -> Any:
@@ -168,7 +181,9 @@ def _task_score(task: str, fields: Any) -> TaskScore:
     )
     if not sets:
         raise ValueError(f"{task} has no set")
-    return TaskScore(task, str(fields["title"]), str(fields["metric"]), bool(fields["small"]), sets)
+    return TaskScore(
+        task, str(fields["title"]), str(fields["metric"]), bool(fields["small"]), sets, str(fields.get("group", ""))
+    )
 
 
 def _number(value: Any) -> float:
@@ -192,7 +207,13 @@ def score_table(scores: Sequence[TaskScore], published: PublishedRow | None = No
             number = with_error(one.score, one.standard_error)
             rows.append([f"· {one.name}", "", f"{one.examples:,}", number, *_published(published, [])])
     bottom = [
-        [TITLES[name], f"{len(tasks)} tasks" if len(tasks) > 1 else "1 task", "", number, *_published(published, tasks)]
+        [
+            TITLES.get(name, name),
+            f"{len(tasks)} task{'s' * (len(tasks) > 1)}",
+            "",
+            number,
+            *_published(published, tasks, name, groups(scores)),
+        ]
         for (name, tasks), number in zip(
             groups(scores).items(),
             (with_error(mean.score, mean.standard_error) for mean in averages(scores).values()),
@@ -207,8 +228,10 @@ def _cells(score: TaskScore) -> list[str]:
     return [score.metric, f"{score.examples:,}", with_error(score.score, score.standard_error)]
 
 
-def _published(row: PublishedRow | None, tasks: Sequence[str]) -> list[str]:
-    return [row.mean_of(tasks)] if row else []
+def _published(
+    row: PublishedRow | None, tasks: Sequence[str], name: str = "", groups: Collection[str] = ()
+) -> list[str]:
+    return [row.mean_of(tasks) or row.average(name, groups)] if row else []
 
 
 def notes(published: PublishedRow | None) -> list[str]:

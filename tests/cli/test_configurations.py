@@ -160,6 +160,20 @@ def test_a_configuration_of_ca_mtl_equals_the_command_line(name):
     assert command.common.seed == configuration.common.seed
 
 
+def test_24_tasks_differ_from_eight_in_what_the_paper_says():
+    register()
+    overrides = ("task.data=DATA", "task.init_encoder=ENCODER")
+    glue, tasks24 = (from_configuration(name, *overrides, system="ca_mtl") for name in ("glue", "tasks24"))
+    changed = differing(glue, tasks24, (*GROUPS, "model"))
+    updates = {("lr_scheduler", "total_num_update"), ("lr_scheduler", "warmup_updates"), ("optimization", "max_update")}
+    assert changed[("task", "glue_tasks")] == ("all", "mtl24") and changed[("task", "max_positions")] == (128, 256)
+    assert set(changed) - updates == {
+        *(("task", name) for name in ("glue_tasks", "max_positions", "virtual_epoch_size", "save_dir")),
+        *(("model", "conditional_form"), ("checkpoint", "save_dir")),
+    }
+    assert tasks24.optimization.max_update == tasks24.lr_scheduler.total_num_update == 8 * 392_702 // 32
+
+
 @pytest.mark.slow
 def test_seeds_and_learning_rates_one_after_the_other(tmp_path):
     """`--multirun`: each run is what it is alone, in a folder of its own."""

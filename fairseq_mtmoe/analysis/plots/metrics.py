@@ -83,14 +83,15 @@ def _lines(series: MetricSeries) -> dict[str, list[float]]:
 
 
 def _title(series: MetricSeries, name: str) -> str:
-    return TITLES[name] if name in series.averages else f"{name}, {series.metrics[name]}"
+    return TITLES.get(name, name) if name in series.averages else f"{name}, {series.metrics[name]}"
 
 
 def _looks(series: MetricSeries) -> dict[str, Look]:
     """Averages black; sets in shades, with lines and markers that differ between neighbours."""
     kinds = zip(shades(len(series.sets)), cycle(LOOKS[1:]), strict=False)
     of_sets = [Look(color, look.linestyle, look.marker) for color, look in kinds]
-    of_averages = {"small": Look("#000000", "--", ""), "all": Look("#000000", "-", "o")}
+    known = {"small": Look("#000000", "--", ""), "all": Look("#000000", "-", "o")}
+    of_averages = {name: known.get(name, Look("#000000", ":", "")) for name in series.averages}
     return {**dict(zip(series.sets, of_sets, strict=True)), **of_averages}
 
 

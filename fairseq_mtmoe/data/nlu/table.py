@@ -130,6 +130,7 @@ class TaskRow:
     Attributes:
         title: its name in tables.
         benchmarks: names of sets of tasks that it belongs to, by which they are chosen together.
+        group: of tasks that have an average, shown where those of several groups are scored.
         description: what it asks, in a sentence.
         kind: what kind of answer it wants.
         texts: what the encoder reads, one or two: a field's name, or a text with fields in braces; of word labels the
@@ -162,6 +163,7 @@ class TaskRow:
 
     title: str = MISSING
     benchmarks: list[str] = field(default_factory=list)
+    group: str = ""
     description: str = MISSING
     kind: Kind = MISSING
     texts: list[str] = MISSING

@@ -115,7 +115,7 @@ class ValidationReport:
         for task, row in self._rows.items():
             sets = [self._set_score(task, key, one) for key, one in found.items() if _task_of(key) == task]
             if sets:
-                scores.append(TaskScore(task, row.title, row.metric, row.small, tuple(sets)))
+                scores.append(TaskScore(task, row.title, row.metric, row.small, tuple(sets), row.group))
         return scores
 
     def _set_score(self, task: str, key: str, found: FoundSet) -> SetScore:

@@ -20,6 +20,7 @@ from fairseq.tasks import register_task
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from fairseq_mtmoe.analysis.task_scores import named_groups
 from fairseq_mtmoe.answers import Answer, Predicted, answer_of, flattened
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
@@ -206,12 +207,14 @@ class GlueTask(Multitask):
         return list(self.evaluated)
 
     def groups(self) -> list[Group]:
-        """The tasks with several sets, the small tasks if there are some, and all of them."""
+        """The tasks with several sets, the small tasks if there are some, those of groups if of several, and all."""
         tasks = {name: [key for key in self.evaluated if key.partition("/")[0] == name] for name in self.rows}
         several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
         small = [name for name, row in self.rows.items() if row.small and tasks[name]]
         of_small = [Group("small", tuple(small))] if small else []
-        return [*several, *of_small, Group("all", tuple(name for name in self.rows if tasks[name]))]
+        named = named_groups({name: row.group for name, row in self.rows.items() if tasks[name]})
+        of_groups = [Group(name, tuple(members)) for name, members in named.items()]
+        return [*several, *of_small, *of_groups, Group("all", tuple(name for name in self.rows if tasks[name]))]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """As fairseq's, with the predictions of the batch's set in the logging output, and the examples they are of."""

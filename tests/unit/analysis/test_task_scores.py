@@ -14,6 +14,7 @@ from fairseq_mtmoe.analysis.task_scores import (
     TaskScore,
     averages,
     from_content,
+    groups,
     score_table,
     to_json,
     to_markdown,
@@ -173,3 +174,26 @@ WHOLE = {"conditional": "norm,attention,bottleneck,alignment"}
 def test_a_paper_stands_beside_the_same_system_alone(changed, system):
     row = published_row({**SETTINGS, **changed}, ["rte"])
     assert (row and row.system) == system
+
+
+def grouped(task, group, score):
+    return TaskScore(task, task, "accuracy", False, (SetScore(task, 100, score, 1.0),), group)
+
+
+def test_groups_have_averages_where_there_are_several():
+    tasks = [grouped("a", "GLUE", 80.0), grouped("b", "GLUE", 90.0), grouped("c", "NER", 50.0), grouped("d", "", 0.0)]
+    assert groups(tasks) == {"GLUE": ["a", "b"], "NER": ["c"], "all": ["a", "b", "c", "d"]}
+    assert groups(tasks[:2]) == {"all": ["a", "b"]}
+    assert {name: mean.score for name, mean in averages(tasks).items()} == {"GLUE": 85, "NER": 50, "all": 55}
+    read = from_content(json.loads(to_json(tasks, {})))[1]
+    assert [score.group for score in read] == ["GLUE", "GLUE", "NER", ""]
+
+
+def test_the_papers_averages_over_24_tasks_stand_beside_all_of_its_groups():
+    settings = {"model": "ca_mtl_large", "conditional": "norm,attention,alignment,bottleneck", "subset": "valid",
+                "encoder": {"layers": 24, "width": 1024}, "trained_tasks": ["rte", "record"]}  # fmt: skip
+    row = published_row(settings, ["rte", "record"])
+    tasks = [grouped(name, name, 70.0) for name in ("GLUE", "SuperGLUE", "MRQA", "NER")]
+    shown = score_table(tasks, row).in_markdown()
+    assert all(f"**{figure}**" in shown for figure in (86.6, 74.1, 79.5, 49.0, 79.1))
+    assert "86.6" not in score_table(tasks[:3], row).in_markdown()

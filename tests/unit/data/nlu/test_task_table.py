@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 
 from fairseq_mtmoe.data.nlu.table import SPLITS, Form, Format, Kind, Submission, chosen_rows, load_tables
@@ -162,6 +164,12 @@ def test_chosen_rows_are_in_the_order_asked_for():
 def test_a_benchmark_stands_for_its_tasks():
     assert list(chosen_rows(load_tables(), ["all"])) == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     assert len(chosen_rows(load_tables(), ["glue", "superglue", "sick"])) == 9 + 7 + 1
+
+
+def test_the_mixture_of_24_tasks():
+    """CA-MTL's table 4: GLUE with WNLI, SuperGLUE with its own RTE, MRQA, and labels of words."""
+    counts = Counter(row.group for row in chosen_rows(load_tables(), ["mtl24"]).values())
+    assert counts == {"GLUE": 9, "SuperGLUE": 8, "MRQA": 6, "NER": 1}
 
 
 @pytest.mark.parametrize(
