@@ -1,5 +1,6 @@
 """A made benchmark in the official files' form, and an encoder that knows nothing of it."""
 
+import gzip
 import json
 import random
 import re
@@ -68,6 +69,34 @@ def make_related_task(folder: Path, train: int, dev: int) -> Path:
         "  splits: {train: [{file: Mine/train.tsv}], valid: [{file: Mine/dev.tsv}]}\n"
     )
     return table
+
+
+def make_questions(folder: Path, sizes: dict[str, int]) -> None:
+    """Write `sizes` questions of the splits `train` and `dev` of SQuAD in MRQA's form, packed.
+
+    Passages are letters of the first half, and the answer is the run of others among them, some of which are capitals;
+    most passages have more letters than a window of 24 tokens, and two questions each.
+    """
+    draw = random.Random(13)
+    for split, count in sizes.items():
+        lines = [json.dumps({"header": {"dataset": "SQuAD", "split": split}})]
+        lines += [json.dumps(_passage(draw, f"{split}-{n}")) for n in range(count // 2)]
+        path = folder / "MRQA" / split / "SQuAD.jsonl.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+
+
+def _passage(draw: random.Random, key: str) -> dict[str, object]:
+    before, after = (draw.choices("abcde", k=draw.randint(0, 18)) for _ in range(2))
+    run = " ".join(draw.choices("fghijFGHIJ", k=draw.randint(1, 3)))
+    start = sum(len(letter) + 1 for letter in before)
+    spans = {"char_spans": [[start, start + len(run) - 1]], "token_spans": [[0, 0]]}
+    detected, asked = [{"text": run.lower(), **spans}], ("what was this ?", "what happened ?")
+    questions = [
+        {"qid": f"{key}-{n}", "question": text, "answers": [run, "z"], "detected_answers": detected}
+        for n, text in enumerate(asked)
+    ]
+    return {"context": " ".join([*before, run, *after]), "context_tokens": [], "qas": questions}
 
 
 def serialized_tokenizer() -> str:
