@@ -64,7 +64,7 @@ def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
 
 
 def _squad(answers: Sequence[Answer]) -> Iterable[str]:
-    yield json.dumps(dict(answers), ensure_ascii=False)
+    yield json.dumps(dict(answers))
 
 
 def _conll(answers: Sequence[Answer]) -> Iterable[str]:

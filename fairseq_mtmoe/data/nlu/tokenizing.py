@@ -137,7 +137,9 @@ class TextTokenizer:
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
         """The library's account of texts, without marks: their tokens, and where these stand."""
-        return self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        # A file of JSON can name half of a character, which the library refuses: a question mark has its place.
+        whole = [text.encode("utf-8", errors="replace").decode("utf-8") for text in texts]
+        return self._tokenizer.encode_batch(whole, add_special_tokens=False)
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
         """The tokens of examples, all of which are about equally many words."""

@@ -97,6 +97,12 @@ def test_an_entity_of_record_is_called_by_its_text():
     assert [json.loads(line) for line in lines] == [{"idx": 4756, "label": "Ann Lee"}, {"idx": 11, "label": "Céline"}]
 
 
+def test_answers_to_questions_are_one_object():
+    """As SQuAD's and MRQA's evaluations take them; numbers in keys and letters in texts stay what they are."""
+    submission = submission_of("squad", ROWS["squad"], "valid")
+    assert json.loads(written(submission, ["5a", "12"], ["Céline \ud800", ""])) == {"5a": "Céline \ud800", "12": ""}
+
+
 @pytest.mark.parametrize(
     ("task", "split", "file"),
     [
@@ -106,6 +112,7 @@ def test_an_entity_of_record_is_called_by_its_text():
         ("wic", "valid", "WiC.jsonl"),
         ("rotten_tomatoes", "test", "rotten_tomatoes.tsv"),
         ("sick", "test/hard", "sick-hard.tsv"),
+        ("newsqa", "valid", "newsqa.json"),
     ],
 )
 def test_names_of_files(task, split, file):

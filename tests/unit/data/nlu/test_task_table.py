@@ -124,6 +124,42 @@ def test_wrong_tables(write, before, after, says):
     assert "\n" not in str(error.value)
 
 
+SPAN = """
+asked:
+  title: Asked
+  description: Find the words.
+  kind: span
+  texts: [question, context]
+  metric: f1
+  stride: 64
+  splits: {train: [{file: mine.jsonl.gz, format: mrqa}], valid: [{file: mine.json, format: squad}]}
+"""
+
+
+def test_a_users_row_of_questions(write):
+    row = load_tables([write("table.yaml", SPAN)])["asked"]
+    assert (row.kind, row.stride, row.longest_answer) == (Kind.span, 64, 30)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("stride: 64", "stride: 0", "asked: stride` must be a number of tokens, at least 1, but is 0 instead"),
+        ("stride: 64", "longest_answer: -1", "asked: longest_answer` must be a number of tokens, at least 1"),
+        ("[question, context]", "[context]", "asked: texts` must be the question and the passage of a span"),
+        ("stride: 64", "labels: [a, b]", "asked: texts` must be the question and the passage of a span, which has no"),
+        ("format: mrqa", "format: jsonl", "asked: train: format` must be squad or mrqa for a span, and only there"),
+        ("kind: span", "kind: classification", "asked: train: format` must be squad or mrqa for a span, and only"),
+        ("stride: 64", "head: mnli", "asked: head` must be another task of the same kind"),
+    ],
+)
+def test_wrong_rows_of_questions(write, before, after, says):
+    path = write("table.yaml", SPAN.replace(before, after))
+    with pytest.raises(UserError) as error:
+        load_tables([path])
+    assert says in str(error.value) and str(path) in str(error.value)
+
+
 WITH_TEST = ROW.replace(
     "train: [{file: Mine/train.tsv}]", "test: [{file: Mine/test.tsv}]\n  head: rte\n  submissions: {test: %s}"
 )

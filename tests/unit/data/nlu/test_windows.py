@@ -112,7 +112,7 @@ def said(answers):
     return order, np.column_stack([goods, answers])[order]
 
 
-TEXTS = ["A bC. Dé", "ÀÉ  É", "a\tb\n\nJ", "ab.c", "日 a本b", "É\u0301 e\u0301 f", "I İ i"]
+TEXTS = ["A bC. Dé", "ÀÉ  É", "a\tb\n\nJ", "ab.c", "日 a本b", "É\u0301 e\u0301 f", "I İ i", "a \ud800b c"]
 
 
 @pytest.mark.parametrize("tokenizer", [bert, roberta])
