@@ -29,15 +29,16 @@ from timing import Floor, Ratio
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 
-ARCHITECTURES = ("mt_dense", "mt_tag", "ca_mtl")
+SYSTEMS = ("mt_dense", "mt_tag", "ca_mtl")
+FROZEN = "half frozen"  # of which a training step costs less, and a pass as much
 MOST = 0.40  # of the training step
 SHARE = 0.02  # of GLUE's training examples, of which the candidates are drawn
 CHOICE, TRAINING, STEP = "choosing", "training on all candidates", "a step of uncertainty sampling"
 
 
-def system(data: Path, encoder: Path, arch: str) -> System:
-    """A model with a task that draws candidates."""
-    config = configuration(data, encoder, arch, "--sampling-method", "uncertainty")
+def system(data: Path, encoder: Path, arch: str, frozen: str) -> System:
+    """A model with a task that draws candidates; `frozen` is `--freeze-layers`."""
+    config = configuration(data, encoder, arch, "--sampling-method", "uncertainty", "--freeze-layers", frozen)
     task = setup_task(config.task)
     torch.manual_seed(1)
     found = system_of(task, task.build_model(config.model), config)
@@ -81,15 +82,18 @@ def run(size: Size, batch: int, repetitions: int, folder: Path, report: Report) 
     made_encoder(encoder, size.encoder, serialized_tokenizer())
     report.text(f"{len(lengths())} tasks, {batch} candidates of each, of which {batch} train.")
     rows = []
-    for name in ARCHITECTURES:
-        found = system(data, encoder, name + size.arch)
+    for name in (*SYSTEMS, f"{SYSTEMS[-1]}, {FROZEN}"):
+        arch, _, frozen = name.partition(", ")
+        found = system(data, encoder, arch + size.arch, "half" if frozen else "0")
         samples = steps_of(found.task.datasets["train"], batch, WARMUPS + repetitions)
         times = interleaved(works(found, samples), repetitions, WARMUPS)
         report.raw(f"seconds, {name}", times)
         rows.append([name, *(statistics.median(seconds) for seconds in times.values())])
         ratio = Ratio.of(times[CHOICE], times[TRAINING])
-        report.figure(f"{name}: {CHOICE} / {TRAINING}", ratio.median, Floor(MOST), (ratio.low, ratio.high))
-    report.table("Seconds", ["system", CHOICE, TRAINING, STEP], rows)
+        rows[-1].append(str(ratio))
+        if not frozen:
+            report.figure(f"{name}: {CHOICE} / {TRAINING}", ratio.median, Floor(MOST), (ratio.low, ratio.high))
+    report.table("Seconds", ["system", CHOICE, TRAINING, STEP, "the first / the second (quartiles)"], rows)
 
 
 @click.command(context_settings={"show_default": True})

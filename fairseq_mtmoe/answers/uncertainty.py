@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.special import entr
 
-DROPOUT_DRAWS = 3  # outputs under dropout that a spread is taken of: each costs a pass over a task's candidates
+DROPOUT_DRAWS = 2  # outputs under dropout that a spread is taken of: each costs a pass over a task's candidates
 
 
 class Uncertainty(NamedTuple):

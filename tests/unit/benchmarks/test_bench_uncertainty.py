@@ -24,7 +24,7 @@ def test_choosing_is_timed_beside_training_on_as_many_sentences(bench, tmp_path,
     import measure
 
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
-    monkeypatch.setattr(bench, "ARCHITECTURES", ("mt_dense",))
+    monkeypatch.setattr(bench, "SYSTEMS", ("mt_dense",))
     report = measure.Report("uncertainty_tiny", "tiny")
     trained, works = [], bench.works
 
@@ -38,4 +38,4 @@ def test_choosing_is_timed_beside_training_on_as_many_sentences(bench, tmp_path,
     (figure,) = report.figures
     assert figure.floor.limit == 0.40 and figure.value > 0
     whole = [sample for sample in trained if bench.CANDIDATES not in sample]
-    assert len(whole) == 7 and {sample["nsentences"] for sample in whole} <= {14, 15, 16}
+    assert len(whole) == 2 * 7 and {sample["nsentences"] for sample in whole} <= {14, 15, 16}
