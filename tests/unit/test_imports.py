@@ -202,7 +202,8 @@ def test_pure_places_do_not_import_fairseq(place):
 def packages_beside_torch(imports: str, *folders: str) -> set[str]:
     """The packages that these imports bring along, beside torch, what torch brings along, and Python's own."""
     code = f"""
-import sys, torch, numpy, torch._dynamo, torch.utils.flop_counter
+import sys, sysconfig, torch, numpy, torch._dynamo, torch.utils.flop_counter
+sysconfig.get_config_vars()  # some versions of torch ask it later, and its data is in no list of Python's own modules
 sys.path[:0] = {folders}
 def packages():
     return {{name.partition(".")[0] for name in sys.modules}}

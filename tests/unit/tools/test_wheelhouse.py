@@ -75,6 +75,8 @@ def test_fairseq_is_imported_without_scikit_learn_and_scipy(name, tmp_path):
     module = tmp_path / "module.py"
     source = Path(importlib.util.find_spec("fairseq").origin).with_name(name.partition("/")[0]) / Path(name).name
     before = source.read_text(encoding="utf-8")
+    if not imported_in_any_case(before) & {"sklearn", "scipy"}:
+        pytest.skip("this fairseq came from a wheelhouse")
     module.write_text(before, encoding="utf-8")
     wheelhouse.make_science_optional(module)
     assert imported_in_any_case(before) - imported_in_any_case(module.read_text()) in (
