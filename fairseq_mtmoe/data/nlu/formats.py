@@ -34,12 +34,14 @@ class Lines:
         path: of the file.
         source: what the table says of it.
         skip_ragged: leave lines out that have another number of fields.
+        skip_unplaced: leave questions out none of whose answers is where it is said to be.
         left_out: how many were, for what reason.
     """
 
     path: Path
     source: Source
     skip_ragged: bool = False
+    skip_unplaced: bool = False
     left_out: dict[str, int] = field(default_factory=dict)
 
     def wrong(self, number: int, why: str) -> UserError:

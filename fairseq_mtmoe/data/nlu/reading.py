@@ -75,7 +75,7 @@ def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True) -> l
     folder, source = source_of(root, row, split)
     read: list[Example] = []
     for path, label in _files(folder, source, row.labels):
-        lines = Lines(path, source, row.skip_ragged)
+        lines = Lines(path, source, row.skip_ragged, skip_unplaced=split.partition("/")[0] == "train")
         found = [
             example
             for number, record in _chosen(folder, source, records(lines), lines)
@@ -178,7 +178,10 @@ def _open_ranking(lines: Lines, number: int, record: Record, row: TaskRow, label
 
 
 def _question(lines: Lines, number: int, record: Record, row: TaskRow, labelled: bool) -> Example | None:
-    """A question about a passage, with its answers, of which some may be nowhere in there; None if it has none."""
+    """A question about a passage, with its answers, of which some may be nowhere in there; None if it is left out.
+
+    A model cannot learn from answers that are nowhere, but its own answer is scored by their texts alone.
+    """
     question, passage = (_text(lines, number, record, row, text) for text in row.texts)
     asked = Example(((question, passage),), None, str(record.get(row.key, "")))
     if not labelled:
@@ -192,7 +195,7 @@ def _question(lines: Lines, number: int, record: Record, row: TaskRow, labelled:
         lines.leave_out("the question has no answer")
         return None
     spans = _places(lines, number, record, passage)
-    if record["places"] and not spans:
+    if lines.skip_unplaced and record["places"] and not spans:
         lines.leave_out("no answer is where it is said to be in the passage")
         return None
     return replace(asked, answers=tuple(answers), spans=spans)

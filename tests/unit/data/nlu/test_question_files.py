@@ -65,6 +65,14 @@ def test_questions_without_answers_are_counted(tmp_path, write, caplog):
     assert f"{path}: 1 examples are left out: no answer is where it is said to be in the passage" in caplog.text
 
 
+def test_a_question_whose_answers_are_nowhere_in_the_passage_is_scored(tmp_path, write, caplog):
+    """As in MRQA's own evaluation, which compares texts."""
+    nowhere = [{"text": "Bea", "char_spans": [[0, 2]]}]
+    write("MRQA/dev/SQuAD.jsonl", lines(mrqa(detected_answers=nowhere)))
+    assert read_split(tmp_path, ROW, "valid") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]
+    assert "left out" not in caplog.text
+
+
 def without(record, name):
     return {key: value for key, value in record.items() if key != name}
 
