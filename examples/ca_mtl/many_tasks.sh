@@ -8,7 +8,7 @@ for number in ${SETS:-9 15 24}; do
     for system in mtl ca_mtl; do
         kind=(--conditional none --sampling-method uniform)
         [ "$system" = ca_mtl ] && kind=(--conditional "$PARTS" --sampling-method uncertainty)
-        together "${system}_$number" "${MIXTURES[$number]}" "${kind[@]}" --max-positions 256 "$@"
+        together "${system}_$number" "${MIXTURES[$number]}" "${kind[@]}" --max-positions 256 --conditional-positions 256 "$@"
     done
     compare "${MIXTURES[$number]}" "mtl_$number" "ca_mtl_$number"
 done

@@ -62,7 +62,7 @@ PATCHES = (
     ),
     Patch(
         "fairseq.distributed.utils.all_gather_list",
-        (all_gather.from_cpus,),
+        (all_gather.of_any_size,),
         "fairseq sends by way of GPUs what processes on CPUs tell each other, in validation without a trainer, too.",
         "(data, group=None, max_size=16384)",
     ),

@@ -1,4 +1,4 @@
-"""What processes tell each other that is no tensor, which fairseq sends by way of GPUs alone."""
+"""What processes tell each other that is no tensor, of which fairseq sends 16 KiB, and by way of GPUs alone."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from fairseq import utils
 from torch import distributed as dist
 
 
-def from_cpus(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """fairseq's `all_gather_list`, for its trainer and `fairseq-validate`: by GPUs only where NCCL joins processes."""
+def of_any_size(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """fairseq's `all_gather_list`, for its trainer and `fairseq-validate`.
+
+    What a validation tells of many tasks, or of every word of a batch, is more than fairseq's buffers take.
+    """
 
     def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
-        """As fairseq's: the data of all processes."""
-        if dist.get_backend(group) == "nccl":
-            return original(data, group, max_size)
+        """As fairseq's: the data of all processes. `max_size` is no limit here."""
         gathered: list[Any] = [None] * dist.get_world_size(group)
         data = utils.move_to_cpu(data) if torch.cuda.is_available() else data
         dist.all_gather_object(gathered, data, group=group)

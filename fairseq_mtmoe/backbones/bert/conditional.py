@@ -102,7 +102,7 @@ class ConditionalEncoder(BertEncoder):
                 width = block_width(conditions.positions, H)
                 block.attention_bias = ConditionalAttentionBias(H, conditions.positions, width)
         if NORM in parts:
-            lower = config.num_hidden_layers - config.num_hidden_layers // 2
+            lower = config.num_hidden_layers // 2
             for block in self.layers[lower:]:
                 _make_norms_conditional(block, conditions.is_large)
         self.side_chain: nn.ModuleList | None = None

@@ -45,7 +45,7 @@ class CAMTLModel(EncoderModel):
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
         """As fairseq's; see `transferred`. A checkpoint without conditional parts begins with new ones."""
-        return super().load_state_dict(transferred(self, with_new_conditions(self, state_dict)), strict)
+        return super().load_state_dict(with_new_conditions(self, transferred(self, state_dict)), strict)
 
 
 register_sizes("ca_mtl", SIZES)

@@ -77,7 +77,7 @@ class MTTaGModel(SparseModel, EncoderModel):
     ) -> Any:
         """As fairseq's; see `transferred`."""
         self.adapt_to(state_dict)
-        state = transferred(self, with_new_conditions(self, state_dict), self.reuse_gate)
+        state = with_new_conditions(self, transferred(self, state_dict, self.reuse_gate))
         return super().load_state_dict(state, strict)
 
 

@@ -11,6 +11,8 @@ from fairseq_mtmoe.backbones.bert.heads import heads_to_text
 from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.tasks.glue.metrics import check_metric
 from tests.helpers.benchmark import serialized_tokenizer
 
 OLD_HEADS = (  # in checkpoints of 0.1.5
@@ -19,6 +21,12 @@ OLD_HEADS = (  # in checkpoints of 0.1.5
     '"copa": {"num_outputs": 1, "num_words": 0, "has_bias": false}, '
     '"wic": {"num_outputs": 2, "num_words": 2, "has_bias": true}}'
 )
+
+
+def test_a_number_has_no_metric_of_labels():
+    for metric in ("f1", "accuracy", "matthews"):
+        with pytest.raises(UserError, match="`the metric of mine` must be one of spearman, but is"):
+            check_metric("mine", metric, Regression.metrics, 0)
 
 
 def test_every_kind_has_a_class():

@@ -78,6 +78,13 @@ def test_the_entropy_is_that_of_pairs():
     assert found.entropy[2] == 0 and found.most[2] > 0  # an empty passage is no question
 
 
+def test_windows_of_a_model_that_diverged_are_the_worst():
+    """Each still has its three values, since NaN is what fills rows up."""
+    found = Span().predictions(numbers().index_fill(0, torch.tensor([1]), torch.nan))
+    assert not found.isnan().any() and found[1, 0] == -math.inf
+    torch.testing.assert_close(found[[0, 2, 3]], Span().predictions(numbers())[[0, 2, 3]])
+
+
 def test_what_is_at_first_is_no_answer():
     sure = numbers()
     sure[:, 0] = 100

@@ -11,7 +11,16 @@ from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.ca_mtl import CAMTLModel
 from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig
-from tests.helpers.encoders import all_numbers, built, conditional_encoder, dense_encoder, tag_model, task_batch
+from tests.helpers import encoders
+from tests.helpers.encoders import (
+    HEADS,
+    all_numbers,
+    built,
+    conditional_encoder,
+    dense_encoder,
+    tag_model,
+    task_batch,
+)
 from tests.helpers.models import perturb
 
 SIZES = {"minilm": (6, 384, 1536, 12), "base": (12, 768, 3072, 12), "large": (24, 1024, 4096, 16)}
@@ -66,6 +75,18 @@ def test_a_dense_models_checkpoint_begins_with_new_parts(make):
     model.load_state_dict(dense.state_dict())
     wanted = all_numbers(dense(**task_batch()))
     torch.testing.assert_close(all_numbers(model(**task_batch())), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [conditional_encoder, lambda **options: tag_model(dense_updates=1, **options)])
+def test_a_dense_models_checkpoint_begins_a_run_of_some_of_its_tasks(make, monkeypatch):
+    dense = dense_encoder()
+    perturb(dense)
+    monkeypatch.setattr(encoders, "HEADS", {"words": HEADS["words"], "three": HEADS["three"]})  # the last one is first
+    model = make(conditional="attention,norm").eval()
+    model.load_state_dict(dense.state_dict())
+    for task, head in model.heads.items():
+        assert torch.equal(head.weight, dense.heads[task].weight)
+    assert model.encoder.task_embeddings.weight.shape[0] == 2
 
 
 def test_a_checkpoint_of_other_parts_is_not_filled_up():
