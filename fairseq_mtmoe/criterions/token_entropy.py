@@ -48,6 +48,7 @@ def projected_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
 
     `reference_entropies` is the same, slowly.
     """
+    weight_VH = weight_VH.to(features_TH.dtype)  # autocast leaves products with `out` as they are
     rows = rows_at_once(features_TH, len(weight_VH))
     logits_TV = features_TH.new_empty(rows, len(weight_VH))
     shifted_TV, weights_TV = logits_TV.float(), torch.empty_like(logits_TV, dtype=torch.float32)

@@ -70,3 +70,18 @@ def test_a_sentences_uncertainty_is_the_mean_over_its_words(way, monkeypatch):
         torch.testing.assert_close(found, torch.stack(entropies).mean())
     torch.testing.assert_close(most, torch.full((4,), math.log(logits.shape[-1])))
     assert entropy.max() - entropy.min() > 0.01
+
+
+def test_features_that_autocast_made_half_meet_a_float32_weight():
+    model = dense_model(share_all_embeddings=False, decoder_output_dim=8)  # the decoder ends with a linear layer
+    perturb(model)
+    net_input = batch(task_ids=False)
+    sample = {"net_input": net_input, "target": net_input["prev_output_tokens"]}
+    with torch.no_grad():
+        right, most = sentence_entropies(model, sample, PAD)
+        with torch.autocast("cpu", torch.bfloat16):
+            features, _ = model(**net_input, features_only=True)
+            found, found_most = sentence_entropies(model, sample, PAD)
+    assert features.dtype == torch.bfloat16 and found.dtype == torch.float32
+    torch.testing.assert_close(found, right, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(found_most, most)
