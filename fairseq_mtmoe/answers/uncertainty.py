@@ -32,12 +32,16 @@ def entropy_of(logits: Tensor) -> Uncertainty:
 def spread_of(draws: Tensor) -> Uncertainty:
     """How much of the spread of E predictions (E, K) is that of K draws of each: from 0 to 1, as `σ_i / √(σ_i² + τ²)`.
 
-    σ_i is the standard deviation of an example's draws, τ that of the examples' means: a model that tells
-    examples apart by more than dropout does is certain of them, in whatever unit. One example alone is compared with 1.
+    σ_i is the standard deviation of an example's draws, τ that of what the examples' draws are around: a model that
+    tells examples apart by more than dropout does is certain of them, in whatever unit. τ² is estimated as in an
+    analysis of variance: means of K draws vary by σ²/K more than what they estimate, and where they do not vary by
+    even that, τ is 0. One example alone is compared with 1.
     """
     draws = draws.double()  # of values that differ little
     within_E = draws.var(1)
-    between = draws.mean(1).var() if len(draws) > 1 else draws.new_ones(())
+    between = draws.new_ones(())
+    if len(draws) > 1:
+        between = (draws.mean(1).var() - within_E.mean() / draws.shape[1]).clamp(min=0)
     total_E = within_E + between
     share_E = (within_E / total_E.where(total_E > 0, 1)).sqrt().float()
     return Uncertainty(share_E, share_E.new_ones(len(share_E)))

@@ -39,12 +39,26 @@ def test_candidates_that_are_not_there_are_no_choice():
 def test_a_regression_is_uncertain_where_dropout_changes_more_than_the_examples_do():
     draws = torch.tensor([[1.0, 1.2, 0.8], [3.0, 3.0, 3.0], [5.0, 6.0, 4.0]])
     entropy, most = Regression().uncertainty(draws.unsqueeze(2), NO_LABELS)
-    between = torch.tensor([1.0, 3.0, 5.0]).var()
+    between = torch.tensor([1.0, 3.0, 5.0]).var() - (0.04 + 0.0 + 1.0) / 3 / 3
     right = [(variance / (variance + between)) ** 0.5 for variance in (0.04, 0.0, 1.0)]
     torch.testing.assert_close(entropy, torch.tensor(right))
     assert most.tolist() == [1, 1, 1]
     other_unit = Regression().uncertainty(100 * draws.unsqueeze(2) + 7, NO_LABELS).entropy
     torch.testing.assert_close(other_unit, entropy)
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.3, 1.0, 3.0])
+def test_a_regressions_share_is_what_it_is_where_the_spread_of_the_examples_is_known(tau):
+    """Draws around values that spread by τ, with σ = 1; whatever is estimated of them is to be near what is known."""
+    generator = torch.Generator().manual_seed(1)
+    values = tau * torch.randn(50_000, 1, generator=generator)
+    draws = values + torch.randn(50_000, 2, generator=generator)
+    within = draws.var(1)
+    right = (within / (within + tau**2)).sqrt().mean().item()
+    found = Regression().uncertainty(draws.unsqueeze(2), NO_LABELS).entropy.mean().item()
+    assert found == pytest.approx(right, abs=0.03)
+    batches = [Regression().uncertainty(part.unsqueeze(2), NO_LABELS).entropy for part in draws.split(32)[:500]]
+    assert torch.cat(batches).mean().item() == pytest.approx(right, abs=0.13)  # of a step's candidates
 
 
 def test_a_regression_at_its_edges():
