@@ -21,6 +21,7 @@ from fairseq_mtmoe.errors import UserError, first_line
 from fairseq_mtmoe.io.files import regular_file
 
 DOCUMENT = "-DOCSTART-"
+PLACEHOLDER = "@placeholder"  # of an entity, in ReCoRD's queries
 WORD_LABEL = re.compile(r"O|[BI]-\S+")
 
 Record = dict[str, Any]
@@ -149,23 +150,18 @@ def _from_multirc(lines: Lines) -> Iterator[tuple[int, Record]]:
 
 
 def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:
-    """A record for each query, in which a candidate takes the place of `@placeholder`.
-
-    Candidates are the passage's entities, each text once, where it first stands; their ends are included.
-    """
+    """A record for each query, in which a candidate, an entity of the passage, takes the place of `@placeholder`."""
     for number, record in _from_jsonl(lines):
         try:
-            text = record["passage"]["text"]
-            places = sorted((entity["start"], entity["end"] + 1) for entity in record["passage"]["entities"])
-            entities = list(dict.fromkeys(text[start:end] for start, end in places))
+            entities = _entities(lines, number, record["passage"])
             for query in record["qas"]:
                 yield (
                     number,
                     {
                         "idx": query["idx"],
-                        "passage": text.replace("@highlight\n", "- "),
+                        "passage": record["passage"]["text"].replace("@highlight\n", "- "),
                         "entities": entities,
-                        "queries": [query["query"].replace("@placeholder", entity) for entity in entities],
+                        "queries": _queries(lines, number, query["query"], entities),
                         **_right_entities(lines, number, query, entities),
                     },
                 )
@@ -173,12 +169,32 @@ def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:
             raise lines.wrong(number, f"must be a passage with entities and queries, but lacks {error}") from error
 
 
+def _entities(lines: Lines, number: int, passage: Record) -> list[str]:
+    """A passage's entities, each text once, where it first stands; the file names their last characters."""
+    text = passage["text"]
+    if not isinstance(text, str):
+        raise lines.wrong(number, f"the passage must be a text, but is {text!r:.80} instead")
+    places = [(entity["start"], entity["end"]) for entity in passage["entities"]]
+    for start, last in places:
+        if not (type(start) is int and type(last) is int and 0 <= start <= last < len(text)):
+            rule = f"must stand in the passage of {len(text)} characters"
+            raise lines.wrong(number, f"an entity {rule}, but is said to stand from {start!r:.40} to {last!r:.40}")
+    return list(dict.fromkeys(text[start : last + 1] for start, last in sorted(places)))
+
+
+def _queries(lines: Lines, number: int, query: object, entities: list[str]) -> list[str]:
+    """What a query says with each of the entities in it."""
+    if not isinstance(query, str) or PLACEHOLDER not in query:
+        raise lines.wrong(number, f"a query must be a text with {PLACEHOLDER} in it, but is {query!r:.80} instead")
+    return [query.replace(PLACEHOLDER, entity) for entity in entities]
+
+
 def _right_entities(lines: Lines, number: int, query: Record, entities: list[str]) -> Record:
     """The numbers of a query's answers among the entities, if it has answers."""
-    answers = list(dict.fromkeys(answer["text"] for answer in query.get("answers") or []))
+    answers = [answer["text"] for answer in query.get("answers") or []]
     if unknown := [answer for answer in answers if answer not in entities]:
         raise lines.wrong(number, f"must have answers among the passage's entities, but has {unknown[0]!r:.80}")
-    return {"right": [entities.index(answer) for answer in answers]} if answers else {}
+    return {"right": list(dict.fromkeys(map(entities.index, answers)))} if answers else {}
 
 
 def _from_wsc(lines: Lines) -> Iterator[tuple[int, Record]]:

@@ -1,5 +1,6 @@
 """Every row of the table on small files in its authors' form: as they are, damaged in known ways, and in any."""
 
+import copy
 import gzip
 import json
 import re
@@ -330,6 +331,38 @@ def test_files_without_examples_are_named(task, content, tmp_path, write):
     with pytest.raises(UserError, match=f"must have examples of {ROWS[task].title}, but has none") as error:
         read_split(tmp_path, ROWS[task], "train")
     assert str(path.parent.parent if "*" in source.file else path.parent) in str(error.value)
+
+
+def record(entity=None, query=None, answer=None, text=RECORD["passage"]["text"]):
+    """ReCoRD's line with something else in the place of its second entity, second query or last answer."""
+    found = copy.deepcopy(RECORD)
+    found["passage"]["text"] = text
+    found["passage"]["entities"][1].update(entity or {})
+    found["qas"][1].update(query or {})
+    found["qas"][1]["answers"][1].update(answer or {})
+    return jsonl(RECORD, found)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (record({"start": 50, "end": 60}), "an entity must stand in the passage of 31 .* to stand from 50 to 60"),
+        (record({"end": 31}), "said to stand from 8 to 31"),
+        (record({"start": -1}), "said to stand from -1 to 10"),
+        (record({"start": 11}), "said to stand from 11 to 10"),
+        (record({"start": None}), "said to stand from None to 10"),
+        (record({"end": "10"}), "said to stand from 8 to '10'"),
+        (record(text=["Ann"]), "the passage must be a text, but is \\['Ann'\\] instead"),
+        (record(query={"query": "Who?"}), "a query must be a text with @placeholder in it, but is 'Who\\?' instead"),
+        (record(query={"query": ["@placeholder"]}), "a query must be a text .*, but is \\['@placeholder'\\] instead"),
+        (record(answer={"text": ["Ann"]}), "must have answers among the passage's entities, but has \\['Ann'\\]"),
+    ],
+)
+def test_a_wrong_line_of_records(content, why, tmp_path, write):
+    path = write_source(write, ROWS["record"].splits["train"][0], content)
+    with pytest.raises(UserError, match=why) as error:
+        read_split(tmp_path, ROWS["record"], "train")
+    assert str(error.value).startswith(f"`{path}`, line 2: ") and "lacks" not in str(error.value)
 
 
 # ---- damaged in any way ----
