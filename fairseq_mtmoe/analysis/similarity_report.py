@@ -13,8 +13,10 @@ from fairseq_mtmoe.analysis.tables import Table
 
 NOTE = (
     "Covariance similarity (CA-MTL, equation 7) of two tasks: of the inputs of the model's first block, a row for each "
-    "token of the set that is no padding, by XᵀX (not centred) in the least rank that holds 99% of the spectrum. Mean: "
-    "over a task's similarities to all others."
+    "token of the set's sequences that is no padding, by XᵀX (not centred) in the least rank that holds 99% of the "
+    "spectrum. A text that is in several sequences counts in each: a premise or passage once for every candidate "
+    "(COPA, ReCoRD), and what overlapping windows of a passage share once for every window. Mean: over a task's "
+    "similarities to all others."
 )
 SINGLE_NOTE = (
     "Single-task: between models of one task each, task i in its own model with task j in its own. A model's column is "

@@ -1,5 +1,8 @@
 """What a model's first block is given of each task's data, summed up as covariances: Σ x xᵀ over all tokens.
 
+Tokens are those of the sequences that the model reads, so a text that is in several of them counts in each: COPA's
+premise and ReCoRD's passage once for every candidate, and the overlap of a passage's windows once for every window.
+
 The data passes through batch by batch, and of each only what stands before the first block is computed: embeddings, and
 a conditional alignment where the model has one. What is kept of it is one matrix (H, H) in float64.
 """

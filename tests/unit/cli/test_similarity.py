@@ -59,6 +59,17 @@ def full_inputs(predictor, task):
     return torch.cat(rows).double().numpy()
 
 
+def test_a_premise_counts_once_for_every_candidate(runs):
+    """What the report says below its tables."""
+    predictor = predictor_of(runs, "together")
+    (examples,) = predictor.read(sets_of(predictor, "copa"))
+    premises = examples.seconds_S.reshape(-1, 2)  # with [CLS] and [SEP]: of both candidates alike
+    assert (premises[:, 0] == premises[:, 1]).all()
+    seconds = np.diff(examples.starts_S) - examples.seconds_S
+    sums = covariance_sums(predictor, sets_of(predictor, "copa"))
+    assert sums.tokens == 2 * premises[:, 0].sum() + seconds.sum()
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_the_sums_are_those_of_all_tokens_at_once(runs, task):
     predictor = predictor_of(runs, "together")
@@ -120,8 +131,9 @@ def test_tables_and_files_have_equation_7(runs, tmp_path):
         assert alone[task]["mean"] == pytest.approx(expected("alone", "alone", task), rel=1e-4)
         assert together[task]["mean_with_single_task"] == pytest.approx(expected("together", "alone", task), rel=1e-4)
         assert together[task]["mean"] != pytest.approx(alone[task]["mean"], rel=1e-3)
-    cells = f"{together['cola']['similarities']['copa']:.4f}"
-    assert cells in (tmp_path / "similarity.md").read_text()
+    markdown = (tmp_path / "similarity.md").read_text()
+    assert f"{together['cola']['similarities']['copa']:.4f}" in markdown
+    assert "a premise or passage once for every candidate (COPA, ReCoRD)" in markdown
     assert {path.name for path in tmp_path.iterdir()} == {"similarity.json", "similarity.md", "similarity.png"}
 
 
