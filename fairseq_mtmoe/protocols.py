@@ -37,6 +37,15 @@ class SamplesByUpdates(Protocol):
 
 
 @runtime_checkable
+class CountsUpdates(Protocol):
+    """A task that counts what is trained on, and of a step that makes no update nothing."""
+
+    def begin_step(self) -> None:
+        """A step begins; the one before, if its figures were not reduced, was left out."""
+        ...
+
+
+@runtime_checkable
 class GathersBeforeSaving(Protocol):
     """A task that saves what all processes know: they call it together, before one of them saves."""
 

@@ -16,7 +16,7 @@ from fairseq.trainer import Trainer
 from torch import Tensor
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.protocols import RunObserver, SamplesByUpdates
+from fairseq_mtmoe.protocols import CountsUpdates, RunObserver, SamplesByUpdates
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.training import rank_failures, screen, signals
@@ -157,6 +157,8 @@ class SparseTrainer(ResumableTrainer):
         with rank_failures.naming_lost_processes(), self._comm_log.update(), self._price_updates.step():
             self._dummies.clear()
             self._validated_on.end()
+            if isinstance(self.task, CountsUpdates):
+                self.task.begin_step()
             self._sparsify_when_due()
             # Whoever runs out of memory must say so where others wait for its tokens, and not make half a step.
             raise_oom = raise_oom or self._exchanges

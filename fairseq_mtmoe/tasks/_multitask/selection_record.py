@@ -32,9 +32,14 @@ class SelectionRecord:
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.names = list(sizes)
         self._seen = [np.zeros(size, dtype=bool) for size in sizes.values()]
-        self._untold: list[tuple[int, int]] = []  # what this process chose, and the others do not know of
+        self._chosen: list[tuple[int, int]] = []  # by this process for the step under way
+        self._untold: list[tuple[int, int]] = []  # of its steps that made an update, and the others do not know of
         self._sums = np.zeros((len(SUMS), len(sizes)))
         self._updates = 0  # that these are of
+
+    def begin_step(self) -> None:
+        """Forget what was chosen for a step that made no update, if it was the last one."""
+        self._chosen = []
 
     def note(self, chosen: Chosen, counts: bool) -> dict[str, float]:
         """Remember what this process chose for a step; returns what its logging output is to have of it.
@@ -45,7 +50,7 @@ class SelectionRecord:
         """
         if not counts:
             return {_key(what, name): 0.0 for what in SUMS for name in self.names}
-        self._untold += [(task, example[PLACE]) for task, example in chosen.items]
+        self._chosen += [(task, example[PLACE]) for task, example in chosen.items]
         tasks_C, length = chosen.candidates.task_C, len(self.names)
         trained = np.bincount([task for task, _ in chosen.items], minlength=length)
         entropy = np.bincount(tasks_C, np.nan_to_num(chosen.relative_C), minlength=length)
@@ -61,11 +66,16 @@ class SelectionRecord:
         return any(_key(TRAINED, self.names[0]) in log for log in logging_outputs)
 
     def add(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Add an update's, of all processes, and log which share of what was trained on each task has."""
+        """Add an update's, of all processes, and log which share of what was trained on each task has.
+
+        What this process chose for it counts from here on.
+        """
         sums = np.array([[sum(log.get(_key(what, name), 0) for log in logging_outputs) for name in self.names]
                          for what in SUMS])  # fmt: skip
         self._sums += sums
         self._updates += 1
+        self._untold += self._chosen
+        self._chosen = []
         counts = dict(zip(self.names, sums[SUMS.index(TRAINED)].tolist(), strict=True))
         total = sum(counts.values())
         for name, count in counts.items():

@@ -274,6 +274,11 @@ class Multitask(FairseqTask, ABC):
         if event is not None:
             self.run_log.write("selection", update=self._update, **event)
 
+    def begin_step(self) -> None:
+        """See `CountsUpdates`."""
+        if self._selection is not None:
+            self._selection.begin_step()
+
     def gather(self) -> None:
         """See `GathersBeforeSaving`."""
         if self._selection is not None:

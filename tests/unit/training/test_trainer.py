@@ -103,6 +103,21 @@ def test_bad_updates_are_counted(corpus, tmp_path):
     assert metrics.get_active_aggregators() == [metrics.get_meters("default")]
 
 
+def test_uncertainty_sampling_counts_what_updates_were_made_of(corpus, tmp_path):
+    options = (*SMALL, "--sampling-method", "uncertainty", "--update-freq", 2)
+    spoiled = trainer_here(corpus, tmp_path, *options)
+    groups = groups_of(spoiled, 4)
+    take(spoiled, groups, {1, 3}, "infinite gradients of a finite loss")
+    without = trainer_here(corpus, tmp_path, *options)
+    groups = groups_of(without, 4)
+    take(without, [groups[0], groups[2]])
+    found, right = (trainer.task.get_checkpoint_dict() for trainer in (spoiled, without) if not trainer.task.gather())
+    found, right = (next(iter(state.values()))["selection"] for state in (found, right))
+    assert found["updates"] == right["updates"] == 2 and found["sums"] == right["sums"]
+    for name, seen in right["seen"].items():
+        assert seen["bits"].any() and torch.equal(found["seen"][name]["bits"], seen["bits"]), name
+
+
 def test_too_many_in_a_row_end_the_run(corpus, tmp_path):
     trainer = trainer_here(corpus, tmp_path, *SMALL, "--max-nonfinite", 2)
     groups = groups_of(trainer, 5)

@@ -18,6 +18,7 @@ def chosen(*places, relative=(0.5, 1.0, 0.25, 0.75)):
 
 
 def step(record, *places):
+    record.begin_step()
     log = record.note(chosen(*places), counts=True)
     record.add([log, record.note(chosen(*places), counts=False)])
 
@@ -39,6 +40,21 @@ def test_the_sums_of_a_stretch_are_of_its_updates():
     step(record, (1, 0), (1, 1))
     event = record.take()
     assert event["updates"] == 1 and event["trained"] == {"mnli": 0, "rte": 2} and event["distinct"]["rte"] == 3
+
+
+def test_a_step_that_made_no_update_is_not_counted():
+    record = SelectionRecord(SIZES)
+    step(record, (0, 0), (0, 7))
+    record.begin_step()
+    record.note(chosen((0, 1), (1, 1)), counts=True)  # whose gradients overflow
+    record.gather()
+    before = record.state()["seen"]
+    assert before["mnli"]["bits"].tolist() == [0b10000001, 0] and not before["rte"]["bits"].any()
+    record.begin_step()
+    logs = [record.note(chosen(place), counts=True) for place in ((0, 9), (1, 2))]  # of `--update-freq 2`
+    record.add(logs)
+    event = record.take()
+    assert event["distinct"] == event["trained"] == {"mnli": 3, "rte": 1} and event["updates"] == 2
 
 
 def test_a_checkpoint_goes_on_in_the_middle_of_a_stretch():
