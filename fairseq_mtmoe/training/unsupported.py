@@ -33,10 +33,12 @@ def refuse_full_sharding(cfg: Any) -> None:
 
     It spreads each parameter over all processes, which take it to be the same in all of them, and it computes with
     CUDA's streams even where there is no GPU. Experts in wrappers of their own would train all right, but a checkpoint
-    needs their parameters and moments by name, and the wrapper keeps both as shards of one nameless vector.
+    needs their parameters and moments by name, and the wrapper keeps both as shards of one nameless vector. All of
+    that vector trains, or none of it. Its parts are whole only in a training step, not where candidates pass before.
 
     Raises:
-        UserError: the model has experts that other processes do not have, or there is no GPU.
+        UserError: the model has experts that other processes do not have, or a frozen part; uncertainty sampling
+            chooses what trains; or there is no GPU.
     """
     distributed = cfg.distributed_training
     if distributed.ddp_backend != "fully_sharded":
@@ -44,6 +46,11 @@ def refuse_full_sharding(cfg: Any) -> None:
     num_experts = getattr(cfg.model, "num_experts", 1)
     if math.gcd(num_experts, distributed.distributed_world_size) > 1:
         _refuse_back_end(distributed, "with experts in several processes")
+    if getattr(cfg.task, "sampling_method", None) == "uncertainty":
+        _refuse_back_end(distributed, "with `--sampling-method uncertainty`")
+    frozen = getattr(cfg.model, "freeze_layers", "0")
+    if str(frozen) != "0":
+        _refuse_back_end(distributed, f"with `--freeze-layers {frozen}`")
     if not torch.cuda.is_available():
         _refuse_back_end(distributed, "on a machine without CUDA")
 

@@ -115,15 +115,24 @@ def test_spread_state_trains_and_resumes_alike(kind, num_experts):
 
 
 @pytest.mark.parametrize(
-    ("num_experts", "has_cuda", "place"),
-    [(4, True, "with experts in several processes"), (3, False, "on a machine without CUDA"), (3, True, None)],
+    ("model", "sampling", "has_cuda", "place"),
+    [
+        ({"num_experts": 4}, "temperature", True, "with experts in several processes"),
+        ({"num_experts": 3}, "uncertainty", True, "with `--sampling-method uncertainty`"),
+        ({"freeze_layers": "half"}, "temperature", True, "with `--freeze-layers half`"),
+        ({"freeze_layers": 3}, "temperature", True, "with `--freeze-layers 3`"),
+        ({"num_experts": 3}, "temperature", False, "on a machine without CUDA"),
+        ({"num_experts": 3, "freeze_layers": "0"}, "temperature", True, None),
+        ({}, None, True, None),
+    ],
 )
-def test_full_sharding_is_refused_where_it_cannot_work(num_experts, has_cuda, place, monkeypatch):
+def test_full_sharding_is_refused_where_it_cannot_work(model, sampling, has_cuda, place, monkeypatch):
     from fairseq_mtmoe.training.unsupported import refuse_full_sharding
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     distributed = {"ddp_backend": "fully_sharded", "distributed_world_size": 2}
-    cfg = OmegaConf.create({"model": {"num_experts": num_experts}, "distributed_training": distributed})
+    task = {} if sampling is None else {"sampling_method": sampling}
+    cfg = OmegaConf.create({"model": model, "task": task, "distributed_training": distributed})
     if place is None:
         refuse_full_sharding(cfg)
         return
