@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from torch.nn import functional as F
 
+from fairseq_mtmoe.backbones.bert.attention import SelfAttention
+from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
 from fairseq_mtmoe.conditioning import (
     ConditionalAlignment,
     ConditionalAttentionBias,
@@ -17,7 +18,7 @@ from fairseq_mtmoe.conditioning import (
 )
 from tests.helpers.models import perturb
 
-K, D, H = 3, 5, 6
+K, D, H, HEADS = 3, 5, 6, 2
 TASK_IDS = torch.tensor([2, 0, 2, 1])
 MODULES = {
     "alignment": (lambda: ConditionalAlignment(D, H), reference.alignment),
@@ -155,20 +156,28 @@ def test_a_block_is_as_wide_as_in_the_paper(positions, size, width):
     assert block_width(positions, size) == width
 
 
+def slow_attention(layer, x_BLH, bias_LL, num_tokens):
+    """What `SelfAttention` gives for one sentence, by the reference."""
+    query, key, value = (
+        projection(x_BLH[0]).view(len(bias_LL), HEADS, -1).transpose(0, 1)
+        for projection in (layer.q_proj, layer.k_proj, layer.v_proj)
+    )
+    read = reference.attention(query, key, value, bias_LL, num_tokens)
+    return layer.out_proj(read.transpose(0, 1).flatten(1))
+
+
+@pytest.mark.parametrize("in_place", ["every place", "real tokens"])
 @pytest.mark.parametrize("num_tokens", range(1, 12))
-def test_padding_is_never_attended_to_whatever_the_bias_says(num_tokens):
+def test_padding_is_never_attended_to_whatever_the_bias_says(num_tokens, in_place):
     """With padding from each position on, against a sentence without padding, gradients included."""
     table, module = trained_table(), ConditionalAttentionBias(D, 9, 4)
     perturb(module, 2.0)
-    length, heads = 11, 2
-    query, key, value = (
-        torch.randn(1, heads, length, 4, generator=torch.Generator().manual_seed(seed), requires_grad=True)
-        for seed in range(3)
-    )
+    length, real = 11, slice(0, num_tokens)
+    layer = SelfAttention(H, HEADS, dropout=0.0)
+    x_BLH = torch.randn(1, length, H, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    mask = (torch.arange(length) >= num_tokens).unsqueeze(0)
+    rows = Rows((1, length), mask) if in_place == "every place" else rows_of(mask)
     tasks, task_ids = table(), torch.tensor([1])
-    hidden = (torch.arange(length) >= num_tokens) * -1e4
-    fast = F.scaled_dot_product_attention(query, key, value, module(tasks, task_ids, length) + hidden)
-    bias_LL = reference.attention_bias(module, tasks, 1, length)
-    slow = reference.attention(query[0], key[0], value[0], bias_LL, num_tokens)
-    real = slice(0, num_tokens)
-    assert_same(fast[0, :, real], slow[:, real], module, table, inputs=[query, key, value])
+    fast = rows.spread(layer(rows.take(x_BLH), rows, module(tasks, task_ids, length)))
+    slow = slow_attention(layer, x_BLH, reference.attention_bias(module, tasks, 1, length), num_tokens)
+    assert_same(fast[0, real], slow[real], module, table, layer, inputs=[x_BLH])
