@@ -65,7 +65,9 @@ def read(path: str | Path) -> list[Event]:
     """
     file = Path(path) / FILE_NAME if os.path.isdir(path) else Path(path)
     if not os.path.lexists(file):
-        raise UserError(f"There is no run log {file}: give the --save-dir of a run of the task translation_heated.")
+        raise UserError(
+            f"There is no run log {file}: give the --save-dir of a run of --task translation_heated or glue."
+        )
     content = read_bytes(file, "a run log")
     lines = {number: event for number, line in enumerate(content.split(b"\n"), start=1) if (event := _parse(line))}
     if content and not lines:

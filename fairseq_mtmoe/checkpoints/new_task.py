@@ -127,8 +127,8 @@ class _NewRows:
         self._is_drawn = new.begins_as in (RANDOM, XAVIER)
         for name in () if self._is_drawn else self._sources:
             if name not in new.tasks:
-                rule = f"{RANDOM}, {XAVIER}, {MEAN}, or among the checkpoint's tasks {', '.join(new.tasks)}"
-                must_be("--embedding-from", rule, name)
+                rule = f"{RANDOM}, {XAVIER} or {MEAN}, or among the checkpoint's tasks {', '.join(new.tasks)}"
+                must_be("--embedding-from", rule, new.begins_as)
         self._drawn: dict[str, Tensor] = {}
         self._generator = torch.Generator().manual_seed(new.seed)
 

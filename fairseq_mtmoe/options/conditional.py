@@ -52,7 +52,7 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
         UserError: there is no such part, or no task ids for it, or the positions are none.
     """
     given = value_of(cfg, ConditionalOptions, "conditional")
-    parts = frozenset() if given in ("", NONE) else frozenset(given.split(","))
+    parts = frozenset() if given == NONE else frozenset(given.split(","))
     if not parts <= set(PARTS):
         must_be("--conditional", f"a comma-separated list of {', '.join(PARTS)}, or {NONE}", given)
     if value_of(cfg, ConditionalOptions, "conditional_positions") < 1:

@@ -89,6 +89,11 @@ class Schedule:
         for name, duration in (("epochs", self.heating_epochs), ("updates", self.heating_updates)):
             if duration is not None and duration < 1:
                 must_be(f"--heating-{name}", "at least 1", duration)
+        if self.draws_candidates:
+            raise UserError(
+                f"`--heating-coefficient` must be 0 with `--sampling-method {UNCERTAINTY}`, where the model decides how "
+                f"often each task trains, but is {self.heating_coefficient} instead."
+            )
         if self.weights is not None or self.method != "temperature":
             raise UserError(
                 "`--heating-coefficient` above 0 heats a temperature: "

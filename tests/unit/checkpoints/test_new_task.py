@@ -129,7 +129,7 @@ def test_moments_of_other_shapes_are_left_out():
 @pytest.mark.parametrize("name", ["xx", "aa,xx", "mean,aa", ""])
 def test_an_unknown_task_is_named(name):
     state, _ = trained(**GATED)
-    with pytest.raises(UserError, match=r"`--embedding-from` must be random, xavier, mean, or among .* aa, bb, cc"):
+    with pytest.raises(UserError, match=r"`--embedding-from` must be random, xavier or mean, or among .* aa, bb, cc"):
         extended(state, name)
 
 

@@ -57,7 +57,7 @@ def test_only_the_method_temperature_has_one():
             "must be one of uniform, temperature, concat, RoundRobin, uniform-then-natural, uncertainty, but",
         ),
         ({"method": "uncertainty", "weights": (1.0, 2.0)}, "`--sampling-weights` must not be given with"),
-        ({"method": "uncertainty", "heating_coefficient": 1.0}, "heats a temperature: use `--sampling-method temper"),
+        ({"method": "uncertainty", "heating_coefficient": 1.0}, "`--heating-coefficient` must be 0 with"),
         ({"method": "uncertainty", "natural_from_epoch": 3}, "need each other: give both or neither"),
         (
             {"method": "uniform-then-natural"},
