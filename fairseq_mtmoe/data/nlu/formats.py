@@ -25,6 +25,7 @@ PLACEHOLDER = "@placeholder"  # of an entity, in ReCoRD's queries
 WORD_LABEL = re.compile(r"O|[BI]-\S+")
 
 Record = dict[str, Any]
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escape of half a character
 
 
 @dataclass
@@ -125,7 +126,7 @@ def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Iterat
 def _from_jsonl(lines: Lines) -> Iterator[tuple[int, Record]]:
     for number, line in lines.numbered():
         try:
-            record = json.loads(line)
+            record = _parsed(line)
         except (ValueError, RecursionError) as error:  # a number of thousands of digits is no JSONDecodeError
             raise lines.wrong(
                 number, f"must be an object in JSON, but {str(error) or 'is nested too deeply'}"
@@ -133,6 +134,27 @@ def _from_jsonl(lines: Lines) -> Iterator[tuple[int, Record]]:
         if not isinstance(record, dict):
             raise lines.wrong(number, f"must be an object in JSON, but is {type(record).__name__}")
         yield number, record
+
+
+def _parsed(text: str) -> Any:
+    """The value of a text in JSON.
+
+    Raises:
+        ValueError: it is none, or has half a character in it.
+        RecursionError: it is nested too deeply.
+    """
+    value = json.loads(text)
+    if SURROGATE.search(text):  # two of them may be the halves of one character
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("has half a character in it, one of two that JSON writes some as") from error
+    return value
+
+
+def _amiss(error: Exception) -> str:
+    """What a record is that led to an error: it misses a field, or something else stands where one should."""
+    return f"lacks {error}" if isinstance(error, KeyError) else "has a value of another kind among its fields"
 
 
 def _from_multirc(lines: Lines) -> Iterator[tuple[int, Record]]:
@@ -146,7 +168,7 @@ def _from_multirc(lines: Lines) -> Iterator[tuple[int, Record]]:
                     fields = {"passage": passage["text"], "question": question["question"], "answer": answer["text"]}
                     yield number, {**answer, **fields, "key": key}
         except (KeyError, TypeError, AttributeError) as error:
-            raise lines.wrong(number, f"must be a passage with questions and answers, but lacks {error}") from error
+            raise lines.wrong(number, f"must be a passage with questions and answers, but {_amiss(error)}") from error
 
 
 def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:
@@ -166,7 +188,7 @@ def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:
                     },
                 )
         except (KeyError, TypeError, AttributeError) as error:
-            raise lines.wrong(number, f"must be a passage with entities and queries, but lacks {error}") from error
+            raise lines.wrong(number, f"must be a passage with entities and queries, but {_amiss(error)}") from error
 
 
 def _entities(lines: Lines, number: int, passage: Record) -> list[str]:
@@ -203,7 +225,7 @@ def _from_wsc(lines: Lines) -> Iterator[tuple[int, Record]]:
             text, target = record["text"], record["target"]
             places = [_words_at(text, target[f"span{n}_index"], target[f"span{n}_text"]) for n in (1, 2)]
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise lines.wrong(number, f"must be a text with two spans in it, but lacks {error}") from error
+            raise lines.wrong(number, f"must be a text with two spans in it, but {_amiss(error)}") from error
         (start1, end1), (start2, end2) = places
         yield number, {**record, "start1": start1, "end1": end1, "start2": start2, "end2": end2}
 
@@ -224,11 +246,14 @@ def _occurrences(text: str, words: str) -> list[int]:
 
 
 def _from_squad(lines: Lines) -> Iterator[tuple[int, Record]]:
+    content = "".join(lines.whole())
     try:
-        paragraphs = [one for article in json.loads("".join(lines.whole()))["data"] for one in article["paragraphs"]]
+        paragraphs = [one for article in _parsed(content)["data"] for one in article["paragraphs"]]
         questions = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
     except (KeyError, TypeError) as error:
-        raise UserError(f"`{lines.path}` must be one of SQuAD's, articles of paragraphs, but lacks {error}.") from error
+        raise UserError(
+            f"`{lines.path}` must be one of SQuAD's, articles of paragraphs, but {_amiss(error)}."
+        ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"`{lines.path}` must be an object in JSON, but {first_line(error)}.") from error
     for number, (context, question) in enumerate(questions, 1):
@@ -238,7 +263,7 @@ def _from_squad(lines: Lines) -> Iterator[tuple[int, Record]]:
             starts = [(answer["text"], answer["answer_start"]) for answer in answers or ()]
             places = [(text, start, start + len(text)) for text, start in starts]
         except (KeyError, TypeError, AttributeError) as error:
-            raise lines.wrong(number, f"must be a question with its answers, but lacks {error}") from error
+            raise lines.wrong(number, f"must be a question with its answers, but {_amiss(error)}") from error
         yield number, {**found, "answers": answers and [text for text, _ in starts], "places": places}
 
 
@@ -257,7 +282,7 @@ def _from_mrqa(lines: Lines) -> Iterator[tuple[int, Record]]:
                 ]
                 yield number, {**found, "answers": answers, "places": places}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise lines.wrong(number, f"must be a passage with questions and answers, but lacks {error}") from error
+            raise lines.wrong(number, f"must be a passage with questions and answers, but {_amiss(error)}") from error
 
 
 def _from_conll(lines: Lines) -> Iterator[tuple[int, Record]]:

@@ -91,8 +91,8 @@ class Schedule:
                 must_be(f"--heating-{name}", "at least 1", duration)
         if self.draws_candidates:
             raise UserError(
-                f"`--heating-coefficient` must be 0 with `--sampling-method {UNCERTAINTY}`, where the model decides how "
-                f"often each task trains, but is {self.heating_coefficient} instead."
+                f"`--heating-coefficient` must be 0 with `--sampling-method {UNCERTAINTY}`, where the model decides "
+                f"how often each task trains, but is {self.heating_coefficient} instead."
             )
         if self.weights is not None or self.method != "temperature":
             raise UserError(

@@ -78,7 +78,7 @@ def without(record, name):
 
 
 WRONG_SQUAD = [
-    ([], "must be one of SQuAD's, articles of paragraphs, but lacks "),
+    ([], "must be one of SQuAD's, articles of paragraphs, but has a value of another kind among its fields"),
     ({"data": [{"title": "Ann"}]}, "must be one of SQuAD's, articles of paragraphs, but lacks 'paragraphs'"),
     (squad(without(question(), "id")), "question 1: must be a question with its answers, but lacks 'id'"),
     (squad(question(), question(answers=[{"text": "Ann"}])), "question 2: must be a question .* lacks 'answer_start'"),
@@ -91,6 +91,7 @@ WRONG_SQUAD = [
     (squad(question(answers=[{"text": "Ann", "answer_start": -23}])), "said to stand from -23 to -20"),
     (squad(question(answers=[{"text": "", "answer_start": 3}])), "said to stand from 3 to 3"),
     (squad(question(), context=None), "question 1: must have the field context"),
+    (squad(question(question="who \ud800")), "must be an object in JSON, but has half a character in it"),
 ]
 
 
@@ -108,13 +109,26 @@ def test_half_a_file_of_squads(tmp_path, write):
         read(tmp_path)
 
 
+def test_a_file_of_squads_in_another_encoding(tmp_path, write):
+    path = write("SQuAD/train-v1.1.json", "")
+    path.write_bytes('{"data": "café"}'.encode("latin-1"))
+    with pytest.raises(UserError) as error:
+        read(tmp_path)
+    assert str(error.value).startswith(f"`{path}`, ") and str(error.value).count("must be") == 1
+
+
+def test_halves_that_are_a_character(tmp_path, write):
+    write("SQuAD/train-v1.1.json", json.dumps(squad(question(question="who \U0001f600"))))
+    assert read(tmp_path)
+
+
 WRONG_MRQA = [
     (without(mrqa(), "qas"), "lacks 'qas'"),
     (without(mrqa(), "context"), "lacks 'context'"),
     ({"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "qid")]}, "lacks 'qid'"),
     ({"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "detected_answers")]}, "lacks 'detected_answers'"),
     (mrqa(detected_answers=[{"text": "Ann"}]), "lacks 'char_spans'"),
-    (mrqa(detected_answers=[{"text": "Ann", "char_spans": [[0]]}]), "but lacks not enough values"),
+    (mrqa(detected_answers=[{"text": "Ann", "char_spans": [[0]]}]), "but has a value of another kind among its fields"),
     (mrqa(detected_answers=[{"text": "Ann", "char_spans": [["0", "2"]]}]), "must be a passage with questions"),
     (mrqa(detected_answers=[{"text": "won.", "char_spans": [[20, 23]]}]), "said to stand from 20 to 24"),
     (mrqa(answers=["Ann", 7]), "must be a list of texts, but is"),
