@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.special import entr
 
 DROPOUT_DRAWS = 2  # outputs under dropout that a spread is taken of: each costs a pass over a task's candidates
+LEAST_BETWEEN = 0.01  # least variance between examples, in shares of that of their draws
 
 
 class Uncertainty(NamedTuple):
@@ -34,14 +35,16 @@ def spread_of(draws: Tensor) -> Uncertainty:
 
     σ_i is the standard deviation of an example's draws, τ that of what the examples' draws are around: a model that
     tells examples apart by more than dropout does is certain of them, in whatever unit. τ² is estimated as in an
-    analysis of variance: means of K draws vary by σ²/K more than what they estimate, and where they do not vary by
-    even that, τ is 0. One example alone is compared with 1.
+    analysis of variance: means of K draws vary by σ²/K more than what they estimate. It is at least a hundredth of σ²:
+    else all would be exactly 1 where the means vary by less, and leave no place to other tasks' undecided examples.
+    One example alone is compared with 1.
     """
     draws = draws.double()  # of values that differ little
     within_E = draws.var(1)
     between = draws.new_ones(())
     if len(draws) > 1:
-        between = (draws.mean(1).var() - within_E.mean() / draws.shape[1]).clamp(min=0)
+        within = within_E.mean()
+        between = (draws.mean(1).var() - within / draws.shape[1]).clamp(min=LEAST_BETWEEN * within)
     total_E = within_E + between
     share_E = (within_E / total_E.where(total_E > 0, 1)).sqrt().float()
     return Uncertainty(share_E, share_E.new_ones(len(share_E)))

@@ -56,9 +56,9 @@ def test_a_regressions_share_is_what_it_is_where_the_spread_of_the_examples_is_k
     within = draws.var(1)
     right = (within / (within + tau**2)).sqrt().mean().item()
     found = Regression().uncertainty(draws.unsqueeze(2), NO_LABELS).entropy.mean().item()
-    assert found == pytest.approx(right, abs=0.03)
+    assert found == pytest.approx(right, abs=0.03 if tau else 0.1)
     batches = [Regression().uncertainty(part.unsqueeze(2), NO_LABELS).entropy for part in draws.split(32)[:500]]
-    assert torch.cat(batches).mean().item() == pytest.approx(right, abs=0.13)  # of a step's candidates
+    assert torch.cat(batches).mean().item() == pytest.approx(right, abs=0.03 if tau else 0.2)  # of a step's candidates
 
 
 def test_a_regression_at_its_edges():
@@ -67,4 +67,6 @@ def test_a_regression_at_its_edges():
 
     assert uncertainty([[2.0, 2.0], [2.0, 2.0]]) == [0, 0]  # without dropout, and untrained
     assert uncertainty([[2.0, 4.0]]) == [pytest.approx((2 / 3) ** 0.5)]  # alone
-    assert uncertainty([[1.0, 3.0], [3.0, 1.0]]) == [1, 1]
+    assert uncertainty([[1.0, 3.0], [3.0, 1.0]]) == [pytest.approx((1 / 1.01) ** 0.5)] * 2  # never quite undecided
+    nearly_alike = uncertainty([[1.0, 3.0], [3.0, 1.1], [1.5, 2.4], [2.8, 1.2]])
+    assert len(set(nearly_alike)) == 4 and 0.97 < min(nearly_alike) < max(nearly_alike) < 1
