@@ -169,7 +169,7 @@ def test_24_tasks_differ_from_eight_in_what_the_paper_says():
     assert changed[("task", "glue_tasks")] == ("all", "mtl24") and changed[("task", "max_positions")] == (128, 256)
     assert set(changed) - updates == {
         *(("task", name) for name in ("glue_tasks", "max_positions", "virtual_epoch_size", "save_dir")),
-        *(("model", "conditional_form"), ("checkpoint", "save_dir")),
+        *(("model", "conditional_form"), ("model", "conditional_positions"), ("checkpoint", "save_dir")),
     }
     assert tasks24.optimization.max_update == tasks24.lr_scheduler.total_num_update == 8 * 392_702 // 32
 
