@@ -92,7 +92,7 @@ def test_predictions_of_an_evaluation(task, predicted):
 
 
 def test_uncertainties_are_told_with_the_numbers_of_their_examples():
-    numbers = {**NUMBERS, "value": torch.tensor([[1.0], [5.0], [4.0], [4.0]])}
+    numbers = {**NUMBERS, "value": torch.tensor([[1.0], [5.0], [13.0], [13.0]])}
     rows = {"three": torch.tensor([[5], [0]]), "value": torch.arange(1, 5).view(4, 1)}
     ids = torch.tensor([20, 31, 31, 32, 32, 21])  # in the order of the rows
     batch = {"net_input": {"rows": rows}, "id": ids, "target": {"three": torch.ones(2), "value": torch.ones(4)}}
@@ -105,6 +105,6 @@ def test_uncertainties_are_told_with_the_numbers_of_their_examples():
     torch.testing.assert_close(most, torch.full((2,), math.log(3)))
     found, (entropy, most) = criterion().uncertainties(model, batch, under_dropout=True)
     assert found.tolist() == [31, 32] and most.tolist() == [1, 1]
-    assert entropy[0] == pytest.approx((8 / (8 + 0.5)) ** 0.5) and entropy[1] == 0
+    assert entropy[0] == pytest.approx((8 / (8 + 50 - 4 / 2)) ** 0.5) and entropy[1] == 0
     none = {**batch, "net_input": {"rows": {"three": rows["three"]}}, "id": ids[:2]}
     assert not len(criterion().uncertainties(model, none, under_dropout=True)[0])
