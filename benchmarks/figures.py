@@ -105,6 +105,20 @@ def costs() -> Iterator[tuple[str, str]]:
     yield "assignment: median time / libbase", f"{assignment['time / libbase, median over all scores']:.2f}"
     yield "assignment: largest time / libbase", f"{assignment['time / libbase, largest']:.2f}"
     yield "epoch of 10M pairs: time / fairseq", f"{epoch['10M pairs, all drawn: time, ours / fairseq']:.2f}"
+    yield from encoder_costs()
+
+
+def encoder_costs() -> Iterator[tuple[str, str]]:
+    """Training steps of multi-task encoders."""
+    glue, conditional = of_floors("glue"), of_floors("conditional")
+    for lengths in ("GLUE's lengths", "128 tokens"):
+        for own, other in (("mt_tag_minilm", "mt_dense_minilm"), ("mt_dense_minilm", "Hugging Face's BertModel")):
+            yield f"{lengths}: {own} / {other}", f"{glue[f'step, {lengths}: {own} / {other}']:.2f}"
+        for own, other in (
+            ("mt_dense, half frozen", "mt_dense"),
+            ("ca_mtl, half frozen", "ca_mtl, nothing frozen"),
+        ):
+            yield f"{lengths}: {own} / {other}", f"{conditional[f'step, {lengths}: {own} / {other}']:.2f}"
 
 
 def captions() -> Iterator[tuple[str, str]]:
