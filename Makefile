@@ -68,7 +68,7 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/mypy
 
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
-test: lint  ## every test (about 13 minutes on 2 cores)
+test: lint  ## every test (about 17 minutes on 2 cores)
 	$(PYTEST)
 
 check: lint  ## style, types and the quick tests, for while you change something (under 2 minutes on 2 cores)
