@@ -12,7 +12,7 @@ from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
 from fairseq_mtmoe.backbones.t5.attention import RelativePositions
 from fairseq_mtmoe.backbones.t5.blocks import DecoderBlock, EncoderBlock, RMSNorm, hidden_at
 from fairseq_mtmoe.backbones.t5.config import T5Config
-from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamState, group_size, sentence_order
+from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamState, reordered_sentences
 from fairseq_mtmoe.slots import BatchContext
 
 
@@ -59,17 +59,9 @@ class T5Encoder(Stack, FairseqEncoder):
 
     def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
         """As fairseq's; hypotheses of one sentence share its row as long as they stay together."""
-        (beam,) = encoder_out.get("beam", [1])
-        num_sentences = encoder_out["encoder_out"][0].shape[1]
-        if beam == 1:
-            beam = group_size(num_sentences, new_order)
-            if beam > 1:
-                return {**encoder_out, "beam": [beam]}
-        sentences, stays = sentence_order(new_order, beam, num_sentences)
-        if stays:
-            return encoder_out
+        sentences, beam = reordered_sentences(encoder_out, new_order)
         if sentences is None:
-            sentences, beam = new_order // beam, 1
+            return {**encoder_out, "beam": [beam]}
         return {
             "encoder_out": [x.index_select(1, sentences) for x in encoder_out["encoder_out"]],
             "encoder_padding_mask": [mask.index_select(0, sentences) for mask in encoder_out["encoder_padding_mask"]],

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
-from torch import Tensor
+from torch import LongTensor, Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 STATE = "beams"  # the key of fairseq's `incremental_state` under which a decoder's `BeamState` is found
@@ -84,6 +84,30 @@ def _asked(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
     are_apart, are_moved = torch.stack([apart, moved]).tolist()
     stays = not (are_apart or are_moved) and len(sentence_S) == num_sentences
     return SentenceOrder(None if are_apart else sentence_S, stays)
+
+
+def reordered_sentences(
+    encoder_out: dict[str, Any], new_order: LongTensor, may_share: bool = True
+) -> tuple[Tensor | None, int]:
+    """How an encoder's output follows a search: its sentences' new order, None where they stay, and the beam.
+
+    Hypotheses of one sentence share its row, as long as they stay together.
+
+    Args:
+        encoder_out: the output, whose `beam` says how many share a row; 1 where it says nothing.
+        new_order: of the search's rows.
+        may_share: whether they may begin to.
+    """
+    (beam,) = encoder_out.get("beam", [1])
+    num_sentences = encoder_out["encoder_out"][0].shape[1]
+    if beam == 1 and may_share:
+        beam = group_size(num_sentences, new_order)
+        if beam > 1:
+            return None, beam
+    sentences, stays = sentence_order(new_order, beam, num_sentences)
+    if stays:
+        return None, beam
+    return (new_order // beam, 1) if sentences is None else (sentences, beam)
 
 
 class BeamState:

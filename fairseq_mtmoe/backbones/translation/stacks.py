@@ -17,8 +17,7 @@ from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBloc
 from fairseq_mtmoe.backbones.translation.decoding import (
     STATE,
     BeamState,
-    group_size,
-    sentence_order,
+    reordered_sentences,
     shares_beams,
 )
 from fairseq_mtmoe.slots import BatchContext
@@ -109,17 +108,9 @@ class Encoder(FairseqStack, TransformerEncoderBase):
 
         Hypotheses of one sentence share its row, as long as they stay together: `beam` says how many they are.
         """
-        (beam,) = encoder_out.get("beam", [1])
-        num_sentences = encoder_out["encoder_out"][0].shape[1]
-        if beam == 1 and shares_beams(self.cfg):
-            beam = group_size(num_sentences, new_order)
-            if beam > 1:
-                return {**encoder_out, "beam": [beam]}
-        sentences, stays = sentence_order(new_order, beam, num_sentences)
-        if stays:
-            return encoder_out
+        sentences, beam = reordered_sentences(encoder_out, new_order, shares_beams(self.cfg))
         if sentences is None:
-            sentences, beam = new_order // beam, 1
+            return {**encoder_out, "beam": [beam]}
         reordered = super().reorder_encoder_out(encoder_out, sentences)
         reordered["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
         kept = {name: encoder_out[name] for name in ("tasks",) if name in encoder_out}
