@@ -84,8 +84,9 @@ def naming_what_differs(trainer: Any, path: str) -> Iterator[None]:
             raise
         raise UserError(
             f"`{path}` must hold the optimizer's moments of the parameters that are trained, but holds those of more "
-            "or fewer; options such as `--share-all-embeddings` decide which are one, `--reset-optimizer` goes on "
-            "without the moments, and `--finetune-from-model` begins a run of other tasks with the weights."
+            "or fewer; options such as `--share-all-embeddings`, `--freeze-layers`, `--conditional` and `--glue-tasks` "
+            "decide which these are, `--reset-optimizer` goes on without the moments, and `--finetune-from-model` "
+            "begins a run of other tasks with the weights."
         ) from error
 
 
