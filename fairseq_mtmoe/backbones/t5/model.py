@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fairseq.data import Dictionary
@@ -23,12 +23,15 @@ class T5Model(FairseqEncoderDecoderModel):
         slot_plans: what stands in the slot of which block, the same in both stacks; none: a dense model.
     """
 
+    encoder_class: ClassVar[type[T5Encoder]] = T5Encoder
+    decoder_class: ClassVar[type[T5Decoder]] = T5Decoder
+
     def __init__(self, config: T5Config, dictionary: Dictionary, slot_plans: SlotPlans | None = None) -> None:
         embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(embed_tokens.weight, std=config.initializer_factor)
         super().__init__(
-            T5Encoder(config, dictionary, embed_tokens, slot_plans or {}),
-            T5Decoder(config, dictionary, embed_tokens, slot_plans or {}),
+            self.encoder_class(config, dictionary, embed_tokens, slot_plans or {}),
+            self.decoder_class(config, dictionary, embed_tokens, slot_plans or {}),
         )
         self.config = config
 

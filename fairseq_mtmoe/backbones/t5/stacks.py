@@ -44,17 +44,28 @@ class T5Encoder(Stack, FairseqEncoder):
         self, src_tokens: LongTensor, src_lengths: Tensor | None = None, task_ids: LongTensor | None = None
     ) -> dict[str, list[Any]]:
         """Encode texts (B, L), padded; the output is of the form that fairseq's searches know."""
-        padding_mask = src_tokens.eq(self.config.pad_token_id)
-        context = BatchContext(task_ids, padding_mask)
-        x = self.dropout_module(self.embed_tokens(src_tokens)).transpose(0, 1)
+        x, context = self.embed(src_tokens, task_ids)
+        assert context.padding_mask is not None
         places = torch.arange(len(x), device=x.device)
-        bias = self.relative_positions(places, len(x)) + hidden_at(padding_mask, x)[:, None, None]
+        bias = self.relative_positions(places, len(x)) + hidden_at(context.padding_mask, x)[:, None, None]
         for block in self.layers:
             x = block(x, context, bias)
+        return self.encoded(self.dropout_module(self.layer_norm(x)), context)
+
+    def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
+        """The stream before the first block, (L, B, H), and what the blocks may know of the batch.
+
+        A subclass may have more in the stream than the tokens; the context says what of it is padding.
+        """
+        x = self.dropout_module(self.embed_tokens(src_tokens)).transpose(0, 1)
+        return x, BatchContext(task_ids, src_tokens.eq(self.config.pad_token_id))
+
+    def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
+        """The output: states (L, B, H), and what else the decoder may know."""
         return {
-            "encoder_out": [self.dropout_module(self.layer_norm(x))],  # (L, B, H)
-            "encoder_padding_mask": [padding_mask],  # (B, L)
-            "task_ids": [] if task_ids is None else [task_ids],
+            "encoder_out": [states],  # (L, B, H)
+            "encoder_padding_mask": [context.padding_mask],  # (B, L)
+            "task_ids": [] if context.task_ids is None else [context.task_ids],
         }
 
     def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
@@ -105,20 +116,19 @@ class T5Decoder(Stack, FairseqIncrementalDecoder):
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Scores of the next words, (B, L, V), or states (B, L, H); while a text grows, those of the last word."""
-        x = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return (x if features_only else self.output_layer(x)), {"attn": [None]}
+        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return (x if features_only else self.output_layer(x)), extra
 
     def extract_features(
         self,
         prev_output_tokens: LongTensor,
         encoder_out: dict[str, Any],
         incremental_state: dict[str, Any] | None = None,
-    ) -> Tensor:
-        """The states from which words are predicted, (B, L, H)."""
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The states from which words are predicted, (B, L, H), and what else fairseq may ask for."""
         (beam,) = encoder_out.get("beam", [1])
         words: Tensor = prev_output_tokens
         (source,), (source_padding,) = encoder_out["encoder_out"], encoder_out["encoder_padding_mask"]
-        (task_ids,) = encoder_out["task_ids"] or [None]
         length = prev_output_tokens.shape[1]
         places = torch.arange(length, device=prev_output_tokens.device)
         if incremental_state is not None:
@@ -129,8 +139,7 @@ class T5Decoder(Stack, FairseqIncrementalDecoder):
             words, places = words[:, -1:], places[-1:]
         elif beam > 1:  # in an ensemble with a model that keeps no state
             source, source_padding = source.repeat_interleave(beam, 1), source_padding.repeat_interleave(beam, 0)
-        task_ids = None if task_ids is None else task_ids.repeat_interleave(beam)
-        context = BatchContext(task_ids, None)
+        context = self.context_of(words, encoder_out)
         x = self.dropout_module(self.embed_tokens(words)).transpose(0, 1)
         bias = self.relative_positions(places, length).to(x.dtype)
         if incremental_state is None:
@@ -139,7 +148,17 @@ class T5Decoder(Stack, FairseqIncrementalDecoder):
         for block in self.layers:
             x = block(x, context, bias, source, source_padding, incremental_state)
         features: Tensor = self.dropout_module(self.layer_norm(x)).transpose(0, 1) * self.config.output_scale
-        return features
+        return features, self.extra(context, encoder_out)
+
+    def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
+        """What the blocks may know of the batch, whose rows are hypotheses, `beam` of each text."""
+        (beam,) = encoder_out.get("beam", [1])
+        (task_ids,) = encoder_out["task_ids"] or [None]
+        return BatchContext(None if task_ids is None else task_ids.repeat_interleave(beam), None)
+
+    def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
+        """What comes out beside scores or states, after a pass whose blocks had this context."""
+        return {"attn": [None]}
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Scores of words, (…, V)."""
