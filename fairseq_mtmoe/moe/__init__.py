@@ -7,7 +7,7 @@ from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import BaseGate, BaseRouting, Gate, Routing, SwitchGate, TaskGate, build_gate
 from fairseq_mtmoe.moe.layer import MoELayer
 from fairseq_mtmoe.moe.losses import balance_loss
-from fairseq_mtmoe.moe.stats import ExpertLoad
+from fairseq_mtmoe.moe.stats import ExpertLoad, MixtureWeights
 
 __all__ = [
     "Assignment",
@@ -19,6 +19,7 @@ __all__ = [
     "ExpertLoad",
     "Gate",
     "LocalDispatcher",
+    "MixtureWeights",
     "MoELayer",
     "Routing",
     "RunningPrices",

@@ -1,4 +1,6 @@
-"""How many tokens each expert got, per task: the numbers behind the paper's pictures (figures 1, 3, 4)."""
+"""Who uses whom: how many tokens each expert got, per task ("Tricks for Training Sparse Translation Models", figures 1,
+3, 4); the weight of each member of a mixture (PEMT, figure 4).
+"""
 
 from __future__ import annotations
 
@@ -43,3 +45,28 @@ class ExpertLoad:
     def shares(self) -> Tensor:
         """Each task's distribution over experts, (K, N), float32; 0 for a task without tokens."""
         return self.counts / self.counts.sum(1, keepdim=True).clamp(min=1)
+
+
+class MixtureWeights:
+    """The mean weight of each of a mixture's K members, over all sentences while it is `enabled` (not at first).
+
+    It is no part of a checkpoint.
+    """
+
+    def __init__(self, num_members: int) -> None:
+        self.enabled = False
+        self.sums = torch.zeros(num_members + 1)  # the last one counts what was added up
+
+    def reset(self) -> None:
+        """Forget what was recorded."""
+        self.sums = torch.zeros_like(self.sums)
+
+    def record(self, weights: Tensor) -> None:
+        """Add weights that hold for all sentences of a pass (K,), or for each of them (B, K), if enabled."""
+        if self.enabled:
+            rows = weights.detach().float().view(-1, weights.shape[-1])
+            self.sums = self.sums.to(rows.device) + torch.cat([rows.sum(0), rows.new_full((1,), len(rows))])
+
+    def mean(self) -> Tensor:
+        """The mean weights, (K,), float32; NaN where nothing passed."""
+        return self.sums[:-1] / self.sums[-1]

@@ -2,7 +2,7 @@
 
 import torch
 
-from fairseq_mtmoe.moe import ExpertLoad
+from fairseq_mtmoe.moe import ExpertLoad, MixtureWeights
 
 
 def test_it_counts_by_task_once_enabled():
@@ -33,3 +33,16 @@ def test_tokens_without_task_ids_count_for_the_first_row():
     load.enabled = True
     load.record(torch.tensor([1, 0]), None)
     assert load.counts.tolist() == [[1, 1], [0, 0]]
+
+
+def test_weights_are_means_over_sentences():
+    seen = MixtureWeights(2)
+    seen.record(torch.tensor([1.0, 0.0]))
+    assert seen.mean().isnan().all()
+    seen.enabled = True
+    seen.record(torch.tensor([[0.5, 0.5], [0.25, 0.75], [0.0, 1.0]], requires_grad=True))
+    seen.record(torch.tensor([0.75, 0.25], dtype=torch.bfloat16))
+    assert torch.allclose(seen.mean(), torch.tensor([0.375, 0.625]))
+    assert not seen.mean().requires_grad
+    seen.reset()
+    assert seen.mean().isnan().all()
