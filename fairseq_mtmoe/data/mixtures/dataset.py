@@ -15,6 +15,7 @@ import torch
 from fairseq.data import FairseqDataset
 
 from fairseq_mtmoe.data.sampling import Numbering
+from fairseq_mtmoe.errors import UserError
 
 Item = tuple[int, dict[str, Any]]  # the number of a task in the mixture, and an example of its dataset
 Batch = dict[str, Any]
@@ -92,6 +93,19 @@ class MixtureDataset(FairseqDataset):
         task, example = self.numbering.locate(int(index))
         return tuple(int(length) for length in sizes_of(self.datasets[task])[example])
 
+    def check_fit(self, indices: np.ndarray, max_tokens: int | None) -> None:
+        """See that each example fits into a batch.
+
+        Raises:
+            UserError: one is longer than `max_tokens`.
+        """
+        longest = 0 if max_tokens is None else int(self.num_tokens_vec(indices).max(initial=0))
+        if max_tokens is not None and longest > max_tokens:
+            raise UserError(
+                f"`--max-tokens`, or in training `--max-tokens-valid`, must be at least {longest}, the length of the "
+                f"longest example to evaluate, but is {max_tokens} instead."
+            )
+
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
         """The indices of examples that are not too long, and the others.
 
@@ -104,10 +118,17 @@ class MixtureDataset(FairseqDataset):
         too_long_V = (self.sizes_of(indices) > np.asarray(max_sizes)).any(axis=1)
         return indices[~too_long_V], indices[too_long_V].tolist()
 
-    def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+    def batch_by_size(
+        self, indices: np.ndarray, max_tokens: int | None = None, *args: Any, **kwargs: Any
+    ) -> list[np.ndarray]:
         """fairseq's batches of these indices, and the last one, which fairseq drops where it holds fewer examples than
-        `--required-batch-size-multiple`: those would never be seen, not even in a test."""
-        batches = super().batch_by_size(indices, *args, **kwargs) if len(indices) else []
+        `--required-batch-size-multiple`: those would never be seen, not even in a test.
+
+        Raises:
+            UserError: an example is longer than `max_tokens`.
+        """
+        self.check_fit(indices, max_tokens)
+        batches = super().batch_by_size(indices, max_tokens, *args, **kwargs) if len(indices) else []
         rest = indices[sum(len(batch) for batch in batches) :]
         return [*batches, rest] if len(rest) else list(batches)
 

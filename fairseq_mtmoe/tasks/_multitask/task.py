@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from fairseq import utils
@@ -182,6 +182,8 @@ class Multitask(FairseqTask, ABC):
             dataset.set_epoch(epoch)
             limits = (max_tokens, max_sentences, required_batch_size_multiple)
             batches, too_long = dataset.epoch_batches(max_positions, *limits)
+            if not batches:
+                _refuse_all(dataset.num_tokens_vec(too_long).min(), max_tokens, max_positions)
             # It says which examples are left out, or refuses them.
             self.filter_indices_by_size(too_long, dataset, max_positions, ignore_invalid_inputs)
             return batches
@@ -357,6 +359,16 @@ class Multitask(FairseqTask, ABC):
         if layers:
             self.run_log.write("experts", **place, task_names=self.task_names, layers=layers)
         start_counting(model)
+
+
+def _refuse_all(shortest: int, max_tokens: int | None, max_positions: Any) -> NoReturn:
+    """Say which limit leaves no training example, of which the shortest has so many tokens."""
+    if max_tokens is not None and shortest > max_tokens:
+        must_be("--max-tokens", f"at least {shortest}, the length of the shortest training example", max_tokens)
+    raise UserError(
+        f"Training examples must have at most {max_positions} tokens, as model and task allow, but the shortest of "
+        f"the epoch has {shortest}."
+    )
 
 
 def _device(model: nn.Module) -> torch.device:

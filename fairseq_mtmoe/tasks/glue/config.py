@@ -55,6 +55,7 @@ class GlueConfig(FairseqDataclass):
     # Options of other parts of fairseq's configuration. Without help they are no options of the task's own.
     seed: int = option(II("common.seed"), None)
     train_subset: str = option(II("dataset.train_subset"), None)
+    max_tokens_valid: Optional[int] = option(II("dataset.max_tokens_valid"), None)
     max_epoch: int = option(II("optimization.max_epoch"), None)
     update_freq: List[int] = field(default=II("optimization.update_freq"))
     save_dir: str = option(II("checkpoint.save_dir"), None)

@@ -192,13 +192,17 @@ class GlueTask(Multitask):
         """Called by fairseq before it trains.
 
         Raises:
-            UserError: the figure by which checkpoints are compared is none that a validation gives.
+            UserError: the figure by which checkpoints are compared is none that a validation gives, or an example to
+                validate on does not fit into a batch.
         """
         figures = [f"{key}_{name}" for key in self.evaluated for name in (*self._metrics(key), "loss")]
         known = ["loss", *(group.name for group in self.groups()), *figures]
         if self.evaluated and self.args.best_checkpoint_metric not in known:
             rule = f"one of {', '.join(known)}"
             must_be("--best-checkpoint-metric", rule, self.args.best_checkpoint_metric)
+        for dataset in self.datasets.values():
+            if isinstance(dataset, EvaluationMixture):
+                dataset.check_fit(np.arange(len(dataset)), self.args.max_tokens_valid)
         super().begin_epoch(epoch, model)
 
     @property
