@@ -25,16 +25,19 @@ class Block(SlotBlock):
         """The block's second half: the residual stream `h` (L, B, H) plus the branch of the slot."""
         branch_input = self.normalize(self.final_layer_norm, h, context) if self.normalize_before else h
         h = self.join(self.slot(self, h, branch_input, context), h)
-        return h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
+        output = h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
+        if context.mixture is not None:
+            context.mixture.see_output(self, output, context.padding_mask)
+        return output
 
     def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
         """`x` (L, B, H) after one of the block's norms, which may be a `ConditionalLayerNorm`."""
         return apply_norm(norm, x, context.tasks, context.task_ids)
 
-    def dense_branch(self, branch_input: Tensor) -> Tensor:
-        """The feed-forward layer that the block was built with."""
-        output: Tensor = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(branch_input))))
-        return output
+    def inner(self, branch_input: Tensor) -> Tensor:
+        """What the feed-forward layer's second matrix reads: (L, B, H) to (L, B, F)."""
+        inner: Tensor = self.activation_dropout_module(self.activation_fn(self.fc1(branch_input)))
+        return inner
 
     def join(self, branch: Tensor, h: Tensor) -> Tensor:
         """The residual stream after a branch of it, which dropout thins out."""

@@ -1,5 +1,6 @@
 """Sparse mixtures of experts in PyTorch. README.md has the letters of the shapes and a picture."""
 
+from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.assignment import Assignment, balanced_assignment, priced_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import RunningPrices, forget_prices, remember_prices, running_prices
 from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, combine, dispatch
@@ -7,23 +8,31 @@ from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import BaseGate, BaseRouting, Gate, Routing, SwitchGate, TaskGate, build_gate
 from fairseq_mtmoe.moe.layer import MoELayer
 from fairseq_mtmoe.moe.losses import balance_loss
+from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, TargetAdapter
 from fairseq_mtmoe.moe.stats import ExpertLoad, MixtureWeights
 
 __all__ = [
+    "ADAPTERS",
+    "AdapterBank",
+    "AdapterMixture",
     "Assignment",
     "BaseGate",
     "BaseRouting",
+    "BottleneckBank",
     "DispatchPlan",
     "Dispatcher",
     "ExpertBank",
     "ExpertLoad",
     "Gate",
     "LocalDispatcher",
+    "LoraBank",
+    "MixtureGate",
     "MixtureWeights",
     "MoELayer",
     "Routing",
     "RunningPrices",
     "SwitchGate",
+    "TargetAdapter",
     "TaskGate",
     "balance_loss",
     "balanced_assignment",

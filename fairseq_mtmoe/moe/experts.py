@@ -6,14 +6,12 @@ MT-TaG is a transformer's feed-forward layer. Its norm and its residual connecti
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.moe.form import is_on_cpu
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 from fairseq_mtmoe.moe.grouped_matmul.operators import (
@@ -25,9 +23,10 @@ from fairseq_mtmoe.moe.grouped_matmul.operators import (
 )
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.moe.parallel.skipped_draws import skip_uniform
+from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
 
 
-class ExpertBank(nn.Module):
+class ExpertBank(StackedBank):
     """N independent feed-forward networks, or those of them that one process holds.
 
     Args:
@@ -55,8 +54,7 @@ class ExpertBank(nn.Module):
         draws: bool = True,
     ) -> None:
         super().__init__()
-        if num_experts < 1:
-            must_be("num_experts", "at least 1", num_experts)
+        check_count("num_experts", num_experts)
         self.num_experts = num_experts
         self.placement = placement if placement is not None else ExpertPlacement(num_experts, 0, num_experts)
         assert self.placement.num_experts == num_experts
@@ -84,16 +82,13 @@ class ExpertBank(nn.Module):
         """
         self._skip_experts(self.placement.first)
         for expert in range(self.placement.count):
-            for stacked in ((self.fc1_weight, self.fc1_bias), (self.fc2_weight, self.fc2_bias)):
-                weight, bias = (parameter[expert] for parameter in stacked)
-                bound = 1 / math.sqrt(weight.shape[1])
-                nn.init.uniform_(weight, -bound, bound)
-                nn.init.uniform_(bias, -bound, bound)
+            draw_linear_(self.fc1_weight[expert], self.fc1_bias[expert])
+            draw_linear_(self.fc2_weight[expert], self.fc2_bias[expert])
         self._skip_experts(self.num_experts - self.placement.first - self.placement.count)
 
     def _skip_experts(self, number: int) -> None:
         """Leave the generator as if so many experts had been drawn."""
-        one_expert = [parameter[0] for parameter in self.parameters()]
+        one_expert = self.member(0).values()
         if all(is_on_cpu(parameter) and parameter.dtype == torch.float32 for parameter in one_expert):
             skip_uniform(number * sum(parameter.numel() for parameter in one_expert))
             return

@@ -8,6 +8,7 @@ from torch import LongTensor, Tensor
 
 from fairseq_mtmoe.conditioning import Tasks
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
+from fairseq_mtmoe.slots.mixture_pass import MixturePass
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class BatchContext:
         task_ids: each sentence's task, (B,), long; None where tasks are not told apart.
         padding_mask: True at padding, (B, L); None without padding.
         tasks: the embeddings of all tasks in this pass, for conditional modules; None in a model without.
+        mixture: what gates of adapters read, and what is left there of them; None in a model without such gates.
         token_counts: what the first layer that asks learns of the other processes' batches, for those after it.
     """
 
@@ -30,3 +32,4 @@ class BatchContext:
     padding_mask: Tensor | None = None
     token_counts: TokenCounts = field(default_factory=TokenCounts)
     tasks: Tasks | None = None
+    mixture: MixturePass | None = None

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from fairseq_mtmoe.moe.mixture import AdapterMixture
 from fairseq_mtmoe.slots.batch_context import BatchContext
 
 
@@ -15,7 +16,8 @@ class SlotBlock(nn.Module, ABC):
     """What slots know of a block. Every backbone's blocks are of this class, dense or not.
 
     The parameters of what stands in a slot are the block's own, under the names that checkpoints have: `fc1` and `fc2`,
-    the feed-forward layer that the block was built with; or what takes their place, such as `moe`.
+    the feed-forward layer that the block was built with; what takes their place, such as `moe`; or what stands beside
+    them, such as `mixture`.
     """
 
     slot: Slot
@@ -23,10 +25,16 @@ class SlotBlock(nn.Module, ABC):
     fc2: nn.Linear
     activation_fn: Callable[[Tensor], Tensor]
     activation_dropout_module: Any  # a dropout of probability `p`
+    mixture: AdapterMixture  # of a block with adapters
 
     @abstractmethod
+    def inner(self, branch_input: Tensor) -> Tensor:
+        """The inner activations of the feed-forward layer that the block was built with, (L, B, H) to (L, B, F)."""
+
     def dense_branch(self, branch_input: Tensor) -> Tensor:
         """The feed-forward layer that the block was built with, (L, B, H) to (L, B, H)."""
+        output: Tensor = self.fc2(self.inner(branch_input))
+        return output
 
 
 class Slot(Protocol):

@@ -49,13 +49,13 @@ class T5Block(Block):
             if linear is not None:
                 nn.init.normal_(linear.weight, std=std * linear.in_features**-0.5)
 
-    def dense_branch(self, branch_input: Tensor) -> Tensor:
-        """The feed-forward layer, gated in T5 1.1: (L, B, H)."""
+    def inner(self, branch_input: Tensor) -> Tensor:
+        """What the feed-forward layer's second matrix reads, gated in T5 1.1: (L, B, F)."""
         inner = self.activation_fn(self.fc1(branch_input))
         if self.fc1_gate is not None:
             inner = inner * self.fc1_gate(branch_input)
-        output: Tensor = self.fc2(self.activation_dropout_module(inner))
-        return output
+        dropped: Tensor = self.activation_dropout_module(inner)
+        return dropped
 
 
 class EncoderBlock(T5Block):

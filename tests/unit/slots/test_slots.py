@@ -26,8 +26,8 @@ class Block(SlotBlock):
         self.activation_dropout_module = nn.Dropout(0.0)
         self.slot = dense
 
-    def dense_branch(self, branch_input):
-        return self.fc2(torch.relu(self.fc1(branch_input)))
+    def inner(self, branch_input):
+        return torch.relu(self.fc1(branch_input))
 
     def forward(self, hidden, context):
         return self.slot(self, hidden, hidden, context)
@@ -116,9 +116,9 @@ def test_a_slot_may_be_of_any_kind():
     assert "scale" in block.state_dict() and expert_slots(block) == {}
 
 
-def test_a_block_without_a_dense_branch_is_refused_when_it_is_made():
+def test_a_block_without_inner_activations_is_refused_when_it_is_made():
     class Unfinished(SlotBlock):
         pass
 
-    with pytest.raises(TypeError, match="dense_branch"):
+    with pytest.raises(TypeError, match="inner"):
         Unfinished()

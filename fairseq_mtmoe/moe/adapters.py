@@ -1,0 +1,191 @@
+"""Banks of low-rank adapters, and their weighted sum as one low-rank product: PEMT, equation 1.
+
+An adapter reads I numbers of a token, narrows them to r and widens these to O. A mixture of K of them with weights w is
+
+    Σ_k w_k E_k(x) = [w_1 z_1 … w_K z_K] [up_1; …; up_K],   [z_1 … z_K] = narrow([down_1; …; down_K] x)
+
+two products with M = K·r columns between them. Where the adapters are frozen, the backward pass keeps of a token these
+M numbers, and nothing as wide as an adapter's input or output.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
+
+TINY = 1e-16  # the square of a norm, up to which an adapter's output has no direction
+
+
+class AdapterBank(StackedBank, ABC):
+    """K adapters of one kind.
+
+    Parameters are `down` (K, r, I) and `up` (K, r, O), and those that a kind has beside them. `down` is drawn as
+    `nn.Linear` does, each member by itself; all else is 0, so that a new adapter adds nothing.
+
+    Args:
+        num_members: K.
+        input_size: I.
+        output_size: O.
+        rank: r.
+        scale: what the sum is multiplied with.
+
+    Attributes:
+        reads_inner: whether its input is the inner activations of a feed-forward layer, F numbers, and not what that
+            layer reads.
+
+    Raises:
+        UserError: a number is not positive.
+    """
+
+    reads_inner: ClassVar[bool]
+
+    def __init__(self, num_members: int, input_size: int, output_size: int, rank: int, scale: float = 1.0) -> None:
+        super().__init__()
+        check_count("num_members", num_members)
+        check_count("rank", rank)
+        if not 0 < scale < float("inf"):
+            must_be("scale", "above 0", scale)
+        self.num_members = num_members
+        self.rank = rank
+        self.scale = scale
+        self.down = nn.Parameter(torch.empty(num_members, rank, input_size))
+        self.up = nn.Parameter(torch.empty(num_members, rank, output_size))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw every member anew."""
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+        for down_RI in self.down:
+            draw_linear_(down_RI)
+
+    def forward(self, x: Tensor, weights: Tensor | None = None, base: Tensor | None = None) -> Tensor:
+        """The mixture's output, (…, B, O), plus `base`: `widen` of `narrow`, whose arguments these are."""
+        return self.widen(self.narrow(x), weights, base)
+
+    @abstractmethod
+    def narrow(self, x: Tensor) -> Tensor:
+        """All members' narrow activations, (…, I) to (…, M), member after member."""
+
+    def widen(self, narrow: Tensor, weights: Tensor | None = None, base: Tensor | None = None) -> Tensor:
+        """The weighted sum of the members' outputs.
+
+        Args:
+            narrow: what `narrow` gave, (…, B, M).
+            weights: of the members, (K,), or for each sentence (B, K); None: all 1. A single member of weight 1 gives
+                what it gives alone, bit for bit.
+            base: what it is added to, (…, B, O); None: nothing.
+        """
+        if weights is not None:
+            narrow = narrow * weights.to(narrow.dtype).repeat_interleave(self.rank, -1)
+        offset = self._offset(weights)
+        if offset is not None:
+            offset = offset.to(narrow.dtype)
+            base = offset.expand(*narrow.shape[:-1], -1) if base is None else base + offset
+        up_MO = self.up.flatten(0, 1)
+        if base is None:
+            return self.scale * (narrow @ up_MO)
+        rows_TM = narrow.flatten(0, -2)
+        return torch.addmm(base.reshape(len(rows_TM), -1), rows_TM, up_MO, alpha=self.scale).view(base.shape)
+
+    def _offset(self, weights: Tensor | None) -> Tensor | None:
+        """What every token gets: (O,) or (B, O); None: nothing."""
+        return None
+
+    def cosines(self, narrow: Tensor, output: Tensor) -> Tensor:
+        """How like a layer's output each member's is: cos(H_o, E_k), (…, K), float32; no E_k is ever made.
+
+        H_o·E_k = (up_k H_o)·z_k, and |E_k|² = z_k·(up_k up_kᵀ) z_k. Where E_k is 0 so is its cosine.
+
+        Args:
+            narrow: what `narrow` gave, (…, M).
+            output: H_o, (…, O).
+        """
+        unit = F.normalize(output.float(), dim=-1).to(narrow.dtype)
+        z_TKR = narrow.reshape(-1, self.num_members, self.rank)
+        seen_TKR = (unit @ self.up.flatten(0, 1).t()).view_as(z_TKR)
+        grams_KRR = self.up @ self.up.transpose(1, 2)
+        turned_TKR = torch.bmm(z_TKR.transpose(0, 1), grams_KRR).transpose(0, 1)
+        products_TK = (seen_TKR * z_TKR).sum(-1, dtype=torch.float32)
+        squares_TK = (turned_TKR * z_TKR).sum(-1, dtype=torch.float32)
+        extra = self._products_of_offsets(unit.reshape(-1, unit.shape[-1]), z_TKR)
+        if extra is not None:
+            products_TK, squares_TK = products_TK + extra[0], squares_TK + extra[1]
+        lengths_TK = squares_TK.masked_fill(squares_TK <= TINY, float("inf")).sqrt()
+        return (products_TK / lengths_TK).view(*narrow.shape[:-1], self.num_members)
+
+    def _products_of_offsets(self, unit_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor] | None:
+        """What offsets add to H_o·E_k and to |E_k|², (T, K) each; None: nothing."""
+        return None
+
+    def extra_repr(self) -> str:
+        """The sizes, for printing a model."""
+        sizes = f"input_size={self.down.shape[2]}, output_size={self.up.shape[2]}, rank={self.rank}"
+        return f"num_members={self.num_members}, {sizes}, scale={self.scale}"
+
+
+class LoraBank(AdapterBank):
+    """LoRA (Hu et al., 2022): E(x) = α/r · upᵀ down x, beside the second matrix of the feed-forward layer."""
+
+    reads_inner = True
+
+    def narrow(self, x: Tensor) -> Tensor:
+        """See `AdapterBank`."""
+        return F.linear(x, self.down.flatten(0, 1))
+
+    @torch.no_grad()
+    def merged(self, weights_K: Tensor) -> Tensor:
+        """What the mixture adds to the matrix that it stands beside, (O, I)."""
+        columns_M = weights_K.to(self.up.dtype).repeat_interleave(self.rank)
+        return self.scale * ((self.up.flatten(0, 1).t() * columns_M) @ self.down.flatten(0, 1))
+
+
+class BottleneckBank(AdapterBank):
+    """The parallel adapter (He et al., 2022): E(x) = upᵀ relu(down x + down_bias) + up_bias, beside the layer.
+
+    It has `down_bias` (K, r) and `up_bias` (K, O), too, which count as its low-rank product does: `scale` is 1.
+    """
+
+    reads_inner = False
+
+    def __init__(self, num_members: int, input_size: int, output_size: int, rank: int) -> None:
+        super().__init__(num_members, input_size, output_size, rank)
+        self.down_bias = nn.Parameter(torch.zeros(num_members, rank))
+        self.up_bias = nn.Parameter(torch.zeros(num_members, output_size))
+
+    def narrow(self, x: Tensor) -> Tensor:
+        """See `AdapterBank`."""
+        return F.relu(F.linear(x, self.down.flatten(0, 1), self.down_bias.flatten()))
+
+    def _offset(self, weights: Tensor | None) -> Tensor | None:
+        return self.up_bias.sum(0) if weights is None else weights.to(self.up_bias.dtype) @ self.up_bias
+
+    def _products_of_offsets(self, unit_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor]:
+        crossed_KR = (self.up @ self.up_bias.unsqueeze(2)).squeeze(2)
+        crossed_TK = (z_TKR * crossed_KR).sum(-1, dtype=torch.float32)
+        squares_K = self.up_bias.float().square().sum(-1)
+        return (unit_TO @ self.up_bias.t()).float(), 2 * crossed_TK + squares_K
+
+    @torch.no_grad()
+    def merged(self, weights_K: Tensor) -> BottleneckBank:
+        """One adapter of rank K·r that gives what the mixture does: the weights are in its `up` and `up_bias`."""
+        _, _, input_size = self.down.shape
+        one = BottleneckBank(1, input_size, self.up.shape[2], self.num_members * self.rank).to(self.up)
+        weights_K = weights_K.to(self.up.dtype)
+        one.down.copy_(self.down.flatten(0, 1).unsqueeze(0))
+        one.down_bias.copy_(self.down_bias.flatten().unsqueeze(0))
+        one.up.copy_((weights_K[:, None, None] * self.up).flatten(0, 1).unsqueeze(0))
+        one.up_bias.copy_((weights_K @ self.up_bias).unsqueeze(0))
+        return one
+
+
+LORA, BOTTLENECK = "lora", "bottleneck"
+ADAPTERS: dict[str, type[AdapterBank]] = {LORA: LoraBank, BOTTLENECK: BottleneckBank}  # by `--adapter`'s names

@@ -1,0 +1,84 @@
+"""What PEMT puts beside a block's feed-forward layer: source adapters, their gate, and the target task's adapter."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fairseq_mtmoe.moe.adapters import AdapterBank
+from fairseq_mtmoe.moe.stacked import check_count
+
+TARGET_STD = 0.01  # of a target adapter's weights (the authors' code)
+
+
+class MixtureGate(nn.Module):
+    """The weights of a layer's sources: w = softmax(W_g s) of a summary s (equation 2); equal at the start.
+
+    Computed in float32, also in half precision and under autocast. `weight` is (K, d).
+    """
+
+    def __init__(self, num_sources: int, summary_size: int) -> None:
+        super().__init__()
+        check_count("num_sources", num_sources)
+        self.weight = nn.Parameter(torch.zeros(num_sources, summary_size))
+
+    def forward(self, summary: Tensor) -> Tensor:
+        """Positive weights of sum 1: (d,) to (K,), (B, d) to (B, K), float32."""
+        with torch.autocast(summary.device.type, enabled=False):
+            return F.linear(summary.float(), self.weight.float()).softmax(-1)
+
+
+class TargetAdapter(nn.Module):
+    """The target task's own adapter, y + up(gelu(down y)), after the layer and the mixture beside it.
+
+    The paper says that it is inserted after the mixture (§3.2); residual connection, GELU and N(0, 0.01²) with biases
+    of 0 are the authors' code.
+    """
+
+    def __init__(self, size: int, narrow_size: int) -> None:
+        super().__init__()
+        check_count("narrow_size", narrow_size)
+        self.down, self.up = nn.Linear(size, narrow_size), nn.Linear(narrow_size, size)
+        for linear in (self.down, self.up):
+            nn.init.normal_(linear.weight, std=TARGET_STD)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, y: Tensor) -> Tensor:
+        """Shaped as y, (…, H)."""
+        added: Tensor = self.up(F.gelu(self.down(y), approximate="tanh"))
+        return y + added
+
+
+class AdapterMixture(nn.Module):
+    """What stands beside a block's feed-forward layer.
+
+    In stage 1 that is one adapter, in stage 2 the sources' adapters with a gate, and the target adapter. Each part may
+    be left out.
+    """
+
+    def __init__(
+        self, adapters: AdapterBank | None, gate: MixtureGate | None, target_adapter: TargetAdapter | None
+    ) -> None:
+        super().__init__()
+        assert gate is None or (adapters is not None and len(gate.weight) == adapters.num_members)
+        self.adapters = adapters
+        self.gate = gate
+        self.target_adapter = target_adapter
+
+
+def layer_similarity(cosines: Tensor, weights: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    """One layer's 1/K Σ_k w_k cos(H_o, E_k), the mean over the tokens that are no padding: a scalar, float32.
+
+    Equation 5 is its negative mean over layers.
+
+    Args:
+        cosines: (L, B, K).
+        weights: (K,) or (B, K).
+        padding_mask: True at padding, (B, L); None without padding.
+    """
+    of_tokens_LB = (cosines * weights.float()).sum(-1) / cosines.shape[-1]
+    if padding_mask is None:
+        return of_tokens_LB.mean()
+    real_LB = ~padding_mask.t()
+    return (of_tokens_LB * real_LB).sum() / real_LB.sum().clamp(min=1)

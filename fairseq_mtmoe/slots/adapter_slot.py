@@ -1,0 +1,94 @@
+"""A block's feed-forward layer with adapters beside it: one, or a mixture of many under a gate, and one after them.
+
+PEMT, §3.1 and §3.2. All of it is one module of the block, `mixture`, with the parts `adapters`, `gate` and
+`target_adapter`; the block's own parameters keep their names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.moe.adapters import LORA, AdapterBank, BottleneckBank, LoraBank
+from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, TargetAdapter
+from fairseq_mtmoe.slots.batch_context import BatchContext
+from fairseq_mtmoe.slots.slot import SlotBlock, dense
+
+
+@dataclass(frozen=True)
+class AdapterPlan:
+    """What stands beside one block's feed-forward layer.
+
+    Attributes:
+        kind: `lora` or `bottleneck`.
+        rank: of each adapter.
+        num_adapters: K; 0 for a target adapter alone.
+        alpha: LoRA's outputs are scaled by alpha/rank.
+        summary_size: what the block's gate reads, d; None: no gate, and every adapter counts fully.
+        target_size: of the target adapter's narrow part; None: no target adapter.
+    """
+
+    kind: str
+    rank: int
+    num_adapters: int = 1
+    alpha: float = 64.0
+    summary_size: int | None = None
+    target_size: int | None = None
+
+    def fill(self, block: SlotBlock) -> None:
+        """Give a block its adapters, on the device and of the type of its feed-forward layer."""
+        weight, K = block.fc2.weight, self.num_adapters
+        adapters = self._adapters(block) if K else None
+        gate = MixtureGate(K, self.summary_size) if K and self.summary_size is not None else None
+        target = None if self.target_size is None else TargetAdapter(len(weight), self.target_size)
+        block.mixture = AdapterMixture(adapters, gate, target).to(weight).train(block.training)
+        block.slot = adapted
+
+    def _adapters(self, block: SlotBlock) -> AdapterBank:
+        H, F = block.fc2.weight.shape
+        if self.kind == LORA:
+            return LoraBank(self.num_adapters, F, H, self.rank, self.alpha / self.rank)
+        return BottleneckBank(self.num_adapters, block.fc1.in_features, H, self.rank)
+
+
+def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
+    """The slot of a block with adapters; see `Slot`."""
+    mixture, through = block.mixture, context.mixture
+    inner = block.inner(branch_input)
+    branch: Tensor = block.fc2(inner)
+    if mixture.adapters is not None:
+        read = inner if mixture.adapters.reads_inner else branch_input
+        narrow, weights = mixture.adapters.narrow(read), None
+        if mixture.gate is not None:
+            assert through is not None, "a gate reads the pass's summary"
+            weights = through.weights_of(block, mixture.gate, read)
+            through.hold(block, mixture.adapters, narrow)
+        branch = mixture.adapters.widen(narrow, weights, branch)
+    return branch if mixture.target_adapter is None else mixture.target_adapter(branch)
+
+
+def adapter_blocks(model: nn.Module) -> dict[str, SlotBlock]:
+    """Every block with adapters by its dotted path: `encoder.layers.0`, …"""
+    blocks = ((path, block) for path, block in model.named_modules() if isinstance(block, SlotBlock))
+    return {path: block for path, block in blocks if block.slot is adapted}
+
+
+@torch.no_grad()
+def merge_adapters(block: SlotBlock, weights_K: Tensor) -> None:
+    """Fold a block's mixture under fixed weights (K,) into what costs nothing more: the gate is gone.
+
+    LoRA goes into the matrix `fc2` that it stands beside; bottlenecks become a single one of rank K·r. The target
+    adapter, which comes after them, stays.
+    """
+    mixture = block.mixture
+    if isinstance(mixture.adapters, LoraBank):
+        block.fc2.weight += mixture.adapters.merged(weights_K)
+        mixture.adapters = None
+    elif isinstance(mixture.adapters, BottleneckBank):
+        mixture.adapters = mixture.adapters.merged(weights_K)
+    mixture.gate = None
+    if mixture.adapters is None and mixture.target_adapter is None:
+        del block.mixture
+        block.slot = dense

@@ -1,0 +1,60 @@
+"""What mixtures of adapters read of a pass through a stack, and what they leave there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.moe.adapters import AdapterBank
+from fairseq_mtmoe.moe.mixture import MixtureGate, layer_similarity
+
+
+@dataclass(frozen=True)
+class MixturePass:
+    """Made anew for each pass through a stack, as the `BatchContext` that holds it.
+
+    While a text grows word by word nothing that it holds changes, so one may go with a text from word to word: its
+    gates are then asked once. Gradients of `summary` and `similarities` would be lost under fairseq's activation
+    checkpointing, as those of all tensors of a context.
+
+    Attributes:
+        summary: what all gates read, (d,), or (B, d) with a summary for each sentence (for each token, in an order that
+            has the stream as (1, T, H)); or how to get it from what a layer's adapters read, (L, B, I) to (B, d).
+        wants_similarities: whether blocks leave what the task sparsity loss needs.
+        weights: what blocks leave, in order: the weights of their sources, (K,) or (B, K), float32.
+        similarities: what they leave if it is wanted: `layer_similarity`, a scalar.
+    """
+
+    summary: Tensor | Callable[[Tensor], Tensor]
+    wants_similarities: bool = False
+    weights: dict[nn.Module, Tensor] = field(default_factory=dict)
+    similarities: dict[nn.Module, Tensor] = field(default_factory=dict)
+    _held: dict[nn.Module, tuple[AdapterBank, Tensor]] = field(default_factory=dict)  # until its output is there
+
+    def weights_of(self, block: nn.Module, gate: MixtureGate, read: Tensor) -> Tensor:
+        """The weights of a block's sources, whose adapters read `read` (L, B, I)."""
+        if callable(self.summary):
+            self.weights[block] = gate(self.summary(read))
+        elif torch.is_grad_enabled() or block not in self.weights:  # a block that is computed again has no gradient yet
+            self.weights[block] = gate(self.summary)
+        return self.weights[block]
+
+    def hold(self, block: nn.Module, sources: AdapterBank, narrow: Tensor) -> None:
+        """Keep the narrow activations of a block's sources until its output is there, if they are needed then."""
+        if self.wants_similarities:
+            self._held[block] = sources, narrow
+
+    def see_output(self, block: nn.Module, output: Tensor, padding_mask: Tensor | None) -> None:
+        """Note how like a block's output (L, B, H) its sources' are, but for padding, (B, L)."""
+        if block in self._held:
+            sources, narrow = self._held.pop(block)
+            cosines = sources.cosines(narrow, output)
+            self.similarities[block] = layer_similarity(cosines, self.weights[block], padding_mask)
+
+
+def task_sparsity_loss(passes: Iterable[MixturePass]) -> Tensor:
+    """PEMT's equation 5, of all layers of the passes (of encoder and decoder), which wanted similarities: a scalar."""
+    return -torch.stack([value for each in passes for value in each.similarities.values()]).mean()

@@ -1,0 +1,198 @@
+"""Banks of adapters and the mixture of them: equal to loops, gradients included, in all types."""
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe import BottleneckBank, LoraBank, MixtureGate, TargetAdapter
+from fairseq_mtmoe.moe.adapter_reference import adapter_output, slow_mixture, slow_similarity
+from fairseq_mtmoe.moe.mixture import layer_similarity
+
+L, B, D, H, K, R = 3, 4, 10, 6, 3, 2
+KINDS = {
+    "lora": lambda k=K, r=R: LoraBank(k, D, H, r, scale=1.3),
+    "bottleneck": lambda k=K, r=R: BottleneckBank(k, D, H, r),
+}
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+def trained(kind, *sizes, seed=0):
+    """A bank in which nothing is 0."""
+    torch.manual_seed(seed)
+    bank = KINDS[kind](*sizes)
+    for parameter in bank.parameters():
+        nn.init.normal_(parameter)
+    return bank
+
+
+def weights_of(shape):
+    return torch.randn(*shape, K).softmax(-1).requires_grad_()
+
+
+def gradients(output, inputs):
+    torch.manual_seed(9)
+    return torch.autograd.grad(output, inputs, torch.randn_like(output))
+
+
+@both
+@pytest.mark.parametrize("shape", [(), (B,)], ids=["one for all", "each sentence"])
+def test_a_mixture_is_the_weighted_sum_of_its_adapters(kind, shape):
+    bank, weights = trained(kind), weights_of(shape)
+    x, base = torch.randn(L, B, D, requires_grad=True), torch.randn(L, B, H, requires_grad=True)
+    inputs = [x, weights, *bank.parameters()]
+    fast, slow = bank(x, weights), slow_mixture(bank, x, weights)
+    torch.testing.assert_close(fast, slow)
+    torch.testing.assert_close(gradients(fast, inputs), gradients(slow, inputs))
+    added = bank(x, weights, base)
+    torch.testing.assert_close(added, base + slow)
+    torch.testing.assert_close(
+        gradients(added, [base, *inputs]), gradients(base + slow_mixture(bank, x, weights), [base, *inputs])
+    )
+
+
+@both
+def test_without_weights_all_count_fully(kind):
+    bank, x = trained(kind), torch.randn(L, B, D)
+    torch.testing.assert_close(bank(x), slow_mixture(bank, x, torch.ones(K)))
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_one_source_of_weight_1_is_that_adapter_bit_for_bit(kind, dtype):
+    bank, x, base = trained(kind, 1).to(dtype), torch.randn(L, B, D).to(dtype), torch.randn(L, B, H).to(dtype)
+    alone = bank(x, None, base)
+    assert torch.equal(bank(x, torch.ones(1), base), alone) and torch.equal(bank(x, torch.ones(B, 1), base), alone)
+    gate = MixtureGate(1, 5)
+    nn.init.normal_(gate.weight)
+    assert torch.equal(bank(x, gate(torch.randn(5)), base), alone)
+
+
+@both
+def test_a_single_weight_of_1_chooses_an_adapter(kind):
+    bank, x = trained(kind), torch.randn(L, B, D)
+    for k in range(K):
+        wanted = torch.stack([torch.stack([adapter_output(bank, k, x_D) for x_D in x_BI]) for x_BI in x])
+        torch.testing.assert_close(bank(x, torch.eye(K)[k]), wanted)
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(kind, dtype):
+    bank, x, weights = trained(kind).to(dtype), torch.randn(L, B, D).to(dtype), weights_of((B,))
+    wanted = slow_mixture(bank.float(), x.float(), weights)
+    bank.to(dtype)
+    mixed = bank(x, weights)
+    assert mixed.dtype == dtype
+    torch.testing.assert_close(mixed.float(), wanted, rtol=0.03, atol=0.1)
+    cosines = bank.cosines(bank.narrow(x), mixed)
+    similarity = layer_similarity(cosines, weights)
+    assert similarity.dtype == torch.float32
+    wanted = slow_similarity(bank.float(), x.float(), mixed.float(), weights)
+    torch.testing.assert_close(similarity, wanted, rtol=0.03, atol=0.01)
+
+
+@both
+def test_under_autocast(kind):
+    bank, x, weights, gate = trained(kind), torch.randn(L, B, D), weights_of((B,)), MixtureGate(K, 5)
+    nn.init.normal_(gate.weight)
+    summary = torch.randn(B, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed, weights_BK = bank(x, weights, torch.zeros(L, B, H)), gate(summary)
+    torch.testing.assert_close(mixed.float(), slow_mixture(bank, x, weights), rtol=0.03, atol=0.1)
+    assert torch.equal(weights_BK, gate(summary)) and weights_BK.dtype == torch.float32
+
+
+@both
+def test_frozen_sources_keep_no_more_than_their_narrow_activations(kind):
+    bank = trained(kind).requires_grad_(False)
+    x, base = torch.randn(L, B, D, requires_grad=True), torch.randn(L, B, H, requires_grad=True)
+    x, base = x * 2, base * 2  # as inside of a model: no leaves
+    weights, kept = weights_of((B,)), []
+    frozen = {parameter.untyped_storage().data_ptr() for parameter in bank.parameters()}
+
+    def keep(tensor):
+        if tensor.untyped_storage().data_ptr() not in frozen:
+            kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        bank(x, weights, base).sum()
+    of_tokens = {tensor.data_ptr(): tensor.numel() for tensor in kept if len(tensor) in (L, L * B)}
+    assert sum(of_tokens.values()) <= L * B * K * R
+
+
+@both
+def test_new_adapters_add_nothing_and_are_drawn_one_by_one(kind):
+    torch.manual_seed(0)
+    bank, x = KINDS[kind](4, 64), torch.randn(L, B, D)
+    assert torch.equal(bank(x, torch.full((4,), 0.25)), torch.zeros(L, B, H))
+    assert not torch.allclose(bank.down[0], bank.down[1])
+    assert bank.down.abs().max() <= D**-0.5 and bank.down.std().item() == pytest.approx((3 * D) ** -0.5, rel=0.05)
+    torch.manual_seed(0)
+    assert torch.equal(KINDS[kind](1, 64).down[0], bank.down[0])  # whatever comes after it
+    assert {name: value.shape for name, value in bank.member(2).items()} == {
+        name: value.shape[1:] for name, value in bank.named_parameters()
+    }
+
+
+@both
+@pytest.mark.parametrize("shape", [(), (B,)], ids=["one for all", "each sentence"])
+def test_similarities_are_those_of_outputs_that_are_never_made(kind, shape):
+    bank, weights = trained(kind), weights_of(shape)
+    x, output = torch.randn(L, B, D, requires_grad=True), torch.randn(L, B, H, requires_grad=True)
+    padding = torch.zeros(B, L, dtype=torch.bool)
+    padding[0, 1:] = padding[2, 2:] = True
+    inputs = [x, output, weights, *bank.parameters()]
+    for mask in (None, padding):
+        fast = layer_similarity(bank.cosines(bank.narrow(x), output), weights, mask)
+        slow = slow_similarity(bank, x, output, weights, mask)
+        torch.testing.assert_close(fast, slow)
+        torch.testing.assert_close(gradients(fast, inputs), gradients(slow, inputs), rtol=1e-4, atol=1e-6)
+
+
+@both
+def test_adapters_that_give_nothing_are_like_nothing(kind):
+    bank, x = KINDS[kind](), torch.randn(L, B, D, requires_grad=True)
+    cosines = bank.cosines(bank.narrow(x), torch.randn(L, B, H))
+    assert torch.equal(cosines, torch.zeros(L, B, K))
+    (gradient,) = torch.autograd.grad(cosines.sum(), x)
+    assert gradient.isfinite().all()
+    assert layer_similarity(cosines, torch.ones(K), torch.ones(B, L, dtype=torch.bool)) == 0  # nothing but padding
+
+
+def test_lora_merges_into_a_matrix():
+    bank, x, weights = trained("lora"), torch.randn(L, B, D), torch.randn(K).softmax(-1)
+    torch.testing.assert_close(x @ bank.merged(weights).t(), bank(x, weights))
+
+
+def test_bottlenecks_merge_into_one():
+    bank, x, weights = trained("bottleneck"), torch.randn(L, B, D), torch.randn(K).softmax(-1)
+    one = bank.merged(weights)
+    assert one.num_members == 1 and one.rank == K * R
+    torch.testing.assert_close(one(x), bank(x, weights))
+
+
+def test_a_new_gate_prefers_nobody():
+    assert torch.equal(MixtureGate(K, 5)(torch.randn(B, 5)), torch.full((B, K), 1 / K))
+
+
+def test_a_target_adapter_is_a_small_residual_bottleneck():
+    torch.manual_seed(0)
+    adapter, y = TargetAdapter(64, 32), torch.randn(L, B, 64)
+    assert adapter.down.weight.std().item() == pytest.approx(0.01, rel=0.1) and not adapter.up.bias.any()
+    inner = y @ adapter.down.weight.t()
+    wanted = (
+        y
+        + (0.5 * inner * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (inner + 0.044715 * inner**3))))
+        @ adapter.up.weight.t()
+    )
+    torch.testing.assert_close(adapter(y), wanted)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: LoraBank(0, D, H, R), lambda: LoraBank(K, D, H, 0), lambda: LoraBank(K, D, H, R, 0.0)]
+)
+def test_bad_sizes_are_refused(make):
+    with pytest.raises(UserError, match="must be"):
+        make()

@@ -1,0 +1,203 @@
+"""Adapters beside the feed-forward layers of all three backbones: what blocks compute, what they leave in the pass."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fairseq_mtmoe.backbones.bert.blocks import BertBlock
+from fairseq_mtmoe.backbones.t5.blocks import EncoderBlock as T5EncoderBlock
+from fairseq_mtmoe.backbones.translation.blocks import EncoderBlock
+from fairseq_mtmoe.moe.adapter_reference import slow_mixture, slow_similarity
+from fairseq_mtmoe.options.transformer import nested_options
+from fairseq_mtmoe.slots import (
+    AdapterPlan,
+    BatchContext,
+    MixturePass,
+    adapted,
+    adapter_blocks,
+    dense,
+    merge_adapters,
+    task_sparsity_loss,
+)
+from tests.helpers.bert import TINY as TINY_BERT
+from tests.helpers.bert import perturb
+from tests.helpers.models import SIZES, DenseConfig
+from tests.helpers.t5 import TINY as TINY_T5
+from tests.helpers.t5 import TINY_1_1
+
+L, B, H, K, D = 5, 3, 16, 4, 7
+
+
+def translation_block(norm):
+    return EncoderBlock(nested_options(DenseConfig(**{**SIZES, "encoder_normalize_before": norm})))
+
+
+BLOCKS = {
+    "t5": lambda: T5EncoderBlock(TINY_T5),
+    "t5 1.1": lambda: T5EncoderBlock(TINY_1_1),
+    "bert": lambda: BertBlock(TINY_BERT),
+    "translation, pre-norm": lambda: translation_block(True),
+    "translation, post-norm": lambda: translation_block(False),
+}
+backbones = pytest.mark.parametrize("backbone", BLOCKS)
+kinds = pytest.mark.parametrize("kind", ["lora", "bottleneck"])
+MIXED = {"num_adapters": K, "summary_size": D, "target_size": 3}
+
+
+def filled(backbone, seed=0, **plan):
+    """A block in evaluation mode with these adapters; nothing in it is 0."""
+    torch.manual_seed(seed)
+    block = BLOCKS[backbone]()
+    AdapterPlan(**{"rank": 2, **plan}).fill(block)
+    perturb(block)
+    return block.eval()
+
+
+def stream():
+    return torch.randn(L, B, H, generator=torch.Generator().manual_seed(3))
+
+
+def target_adapter_of(block, y):
+    adapter = block.mixture.target_adapter
+    return y + adapter.up(F.gelu(adapter.down(y), approximate="tanh"))
+
+
+@backbones
+@kinds
+def test_a_block_computes_layer_mixture_target_adapter_and_residual(backbone, kind):
+    block, h, summary = filled(backbone, kind=kind, **MIXED), stream(), torch.randn(B, D)
+    through = MixturePass(summary, wants_similarities=True)
+    padding = torch.zeros(B, L, dtype=torch.bool)
+    padding[1, 3:] = True
+    output = block.feed_forward(h, BatchContext(padding_mask=padding, mixture=through))
+
+    read = block.final_layer_norm(h) if block.normalize_before else h
+    inner = block.inner(read)
+    weights = (summary @ block.mixture.gate.weight.t()).softmax(-1)
+    mixed = slow_mixture(block.mixture.adapters, inner if kind == "lora" else read, weights)
+    wanted = h + target_adapter_of(block, block.dense_branch(read) + mixed)
+    wanted = wanted if block.normalize_before else block.final_layer_norm(wanted)
+    torch.testing.assert_close(output, wanted)
+    torch.testing.assert_close([*through.weights.values()], [weights])
+    similarity = slow_similarity(block.mixture.adapters, inner if kind == "lora" else read, output, weights, padding)
+    torch.testing.assert_close(task_sparsity_loss([through]), -similarity)
+
+
+@backbones
+@kinds
+def test_new_adapters_change_nothing(backbone, kind):
+    torch.manual_seed(0)
+    block = BLOCKS[backbone]().eval()
+    names, h = set(block.state_dict()), stream()
+    wanted = block.feed_forward(h, BatchContext())
+    AdapterPlan(kind, 2).fill(block)
+    assert torch.equal(block.feed_forward(h, BatchContext()), wanted)
+    new = {"mixture.adapters.down", "mixture.adapters.up"}
+    biases = {"mixture.adapters.down_bias", "mixture.adapters.up_bias"} if kind == "bottleneck" else set()
+    assert set(block.state_dict()) == names | new | biases
+
+
+def test_keys_of_a_whole_mixture():
+    block = filled("t5", kind="lora", **MIXED)
+    assert sorted(name for name, _ in block.mixture.named_parameters()) == [
+        "adapters.down", "adapters.up", "gate.weight", "target_adapter.down.bias", "target_adapter.down.weight",
+        "target_adapter.up.bias", "target_adapter.up.weight",
+    ]  # fmt: skip
+
+
+@backbones
+@kinds
+def test_one_source_is_that_sources_own_block(backbone, kind):
+    source = filled(backbone, kind=kind)
+    target = filled(backbone, seed=1, kind=kind, summary_size=D)
+    gate = target.mixture.gate.weight.clone()
+    missing, unexpected = target.load_state_dict(source.state_dict(), strict=False)
+    assert (missing, unexpected) == (["mixture.gate.weight"], []) and gate.any()
+    output = target.feed_forward(stream(), BatchContext(mixture=MixturePass(torch.randn(D))))
+    assert torch.equal(output, source.feed_forward(stream(), BatchContext()))
+
+
+@backbones
+@kinds
+@pytest.mark.parametrize("target_size", [None, 3])
+def test_merged_is_unmerged(backbone, kind, target_size):
+    block, summary = filled(backbone, kind=kind, **{**MIXED, "target_size": target_size}), torch.randn(D)
+    through = MixturePass(summary)
+    wanted = block.feed_forward(stream(), BatchContext(mixture=through))
+    merge_adapters(block, through.weights[block])
+    torch.testing.assert_close(block.feed_forward(stream(), BatchContext()), wanted, rtol=0, atol=1e-5)
+    names = {name for name, _ in block.named_parameters()}
+    assert not any("gate" in name.split(".") or (kind == "lora" and ".adapters." in name) for name in names)
+    if kind == "lora" and target_size is None:
+        assert block.slot is dense and names == {name for name, _ in BLOCKS[backbone]().named_parameters()}
+    else:
+        assert block.slot is adapted
+
+
+def test_a_target_adapter_alone():
+    block = filled("t5", kind="lora", num_adapters=0, summary_size=D, target_size=3)
+    read = block.final_layer_norm(stream())
+    wanted = stream() + target_adapter_of(block, block.dense_branch(read))
+    torch.testing.assert_close(block.feed_forward(stream(), BatchContext()), wanted)
+    assert block.mixture.adapters is None and block.mixture.gate is None
+
+
+@kinds
+def test_a_gate_may_read_what_its_adapters_read(kind):
+    width = TINY_T5.d_ff if kind == "lora" else H
+    block = filled("t5", kind=kind, num_adapters=K, summary_size=width)
+    through = MixturePass(lambda read: read[:2].mean(0))
+    block.feed_forward(stream(), BatchContext(mixture=through))
+    read = block.final_layer_norm(stream())
+    read = block.inner(read) if kind == "lora" else read
+    wanted = (read[:2].mean(0) @ block.mixture.gate.weight.t()).softmax(-1)
+    torch.testing.assert_close(through.weights[block], wanted)
+
+
+def test_gates_are_asked_once_while_a_text_grows():
+    block = filled("t5", kind="lora", **MIXED)
+    context = BatchContext(mixture=MixturePass(torch.randn(D)))
+    asked = []
+    block.mixture.gate.register_forward_hook(lambda *_: asked.append(1))
+    with torch.no_grad():
+        first, second = (block.feed_forward(stream(), context) for _ in range(2))
+    assert torch.equal(first, second) and len(asked) == 1
+    block.feed_forward(stream(), context).sum().backward()  # as where activations are computed again
+    assert len(asked) == 2 and block.mixture.gate.weight.grad.any()
+
+
+def test_the_loss_is_of_all_layers_of_all_passes():
+    blocks = [filled("t5", seed, kind="lora", **MIXED) for seed in range(3)]
+    passes = [MixturePass(torch.randn(D), wants_similarities=True) for _ in range(2)]
+    h = stream()
+    for block, through in zip(blocks, (passes[0], passes[0], passes[1]), strict=True):
+        h = block.feed_forward(h, BatchContext(mixture=through))
+    similarities = [value for through in passes for value in through.similarities.values()]
+    assert len(similarities) == 3 and len(set(map(float, similarities))) == 3
+    loss = task_sparsity_loss(passes)
+    torch.testing.assert_close(loss, -sum(similarities) / 3)
+    loss.backward()
+    assert all(block.mixture.gate.weight.grad.any() for block in blocks)
+    unwanted = MixturePass(torch.randn(D))
+    blocks[0].feed_forward(h, BatchContext(mixture=unwanted))
+    assert not unwanted.similarities and len(unwanted.weights) == 1
+
+
+def test_half_precision_and_copies():
+    block = filled("t5", kind="lora", **MIXED)
+    wanted = block.feed_forward(stream(), BatchContext(mixture=MixturePass(torch.ones(D))))
+    other = copy.deepcopy(block).bfloat16()
+    through = MixturePass(torch.ones(D), wants_similarities=True)
+    output = other.feed_forward(stream().bfloat16(), BatchContext(mixture=through))
+    assert output.dtype == torch.bfloat16 and through.similarities[other].dtype == torch.float32
+    torch.testing.assert_close(output.float(), wanted, rtol=0.03, atol=0.1)
+    nn.init.zeros_(other.mixture.adapters.up)
+    assert block.mixture.adapters.up.any()
+
+
+def test_blocks_with_adapters_are_found():
+    model = nn.ModuleDict({"a": BLOCKS["t5"](), "b": filled("t5", kind="lora"), "c": filled("bert", kind="bottleneck")})
+    assert [*adapter_blocks(model)] == ["b", "c"]
