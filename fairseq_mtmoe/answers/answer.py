@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from torch import Tensor
 
@@ -17,11 +17,19 @@ from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 Said = str | int | float
 
 
+class Scored(Protocol):
+    """What turns what was predicted of a set into its metrics and its file."""
+
+    def columns(self, metric: str, split: Any, predicted: Predicted) -> tuple[Values, ...]:
+        """See `Answer`."""
+        ...
+
+
 class Answer(ABC):
     """A kind of answer, with what a task's row says of it.
 
     Attributes:
-        metrics: those of `tasks.glue.metrics` that can score it.
+        metrics: those of `tasks._benchmark.metrics` that can score it.
         dropout_draws: how many outputs under dropout its `uncertainty` is told from; 0 where one without tells it.
     """
 
@@ -61,7 +69,7 @@ class Answer(ABC):
         """
 
     def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
-        """What `tasks.glue.metrics` makes a metric of, over the units that it is of: examples, or others.
+        """What `tasks._benchmark.metrics` makes a metric of, over the units that it is of: examples, or others.
 
         A single column is what each unit reached, of which the metric is the mean; of two the first has labels and the
         second predictions; here these.

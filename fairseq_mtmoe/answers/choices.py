@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -58,14 +59,19 @@ class Classification(Answer):
         labels_E, predictions_E = super().columns(metric, split, predicted)
         if metric != "exact-match":
             return labels_E, predictions_E
-        questions_E = [key.rpartition("/")[0] or key for key in split.keys_E[predicted.examples_E].tolist()]
-        _, question_E = np.unique(questions_E, return_inverse=True)
-        wrong_Q = np.bincount(question_E, labels_E != predictions_E)
-        return ((wrong_Q == 0).astype(np.float64),)
+        return (right_questions(split.keys_E[predicted.examples_E].tolist(), labels_E != predictions_E),)
 
     def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
         """See `Answer`."""
         return [labels[number] for number in predicted.values_V.astype(np.int64).tolist()]
+
+
+def right_questions(keys_E: Sequence[str], is_wrong_E: NDArray[np.bool_]) -> Values:
+    """1 for each question of which no answer is wrong, else 0; keys of one question differ after the last / alone."""
+    questions_E = [key.rpartition("/")[0] or key for key in keys_E]
+    _, question_E = np.unique(questions_E, return_inverse=True)
+    right_Q: Values = (np.bincount(question_E, is_wrong_E) == 0).astype(np.float64)
+    return right_Q
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy, multitask
 from fairseq_mtmoe.tasks.glue.task import GlueTask
+from fairseq_mtmoe.tasks.text_to_text.task import TextToTextTask
 from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
 
-__all__ = ["GlueTask", "TranslationHeatedTask", "moe_label_smoothed_cross_entropy", "multitask"]
+__all__ = ["GlueTask", "TextToTextTask", "TranslationHeatedTask", "moe_label_smoothed_cross_entropy", "multitask"]

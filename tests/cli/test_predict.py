@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.tasks.glue.metrics import score
+from fairseq_mtmoe.tasks._benchmark.metrics import score
 from tests.helpers.benchmark import validate
 from tests.helpers.commands import run
 

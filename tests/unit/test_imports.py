@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "sparsify": {"errors", "checkpoints", "slots", "optim"},
     "models": set(),
     "models/_encoder": {"protocols", "errors", "conditioning", "options", "backbones/bert", "backbones/blocks"},
+    "models/_t5": {"errors", "backbones/t5"},
     "models/_transfer": {"errors", "moe", "conditioning"},
     "criterions": {"errors", "moe", "slots", "answers"},
     "optim": {"errors"},
@@ -83,12 +84,18 @@ MAY_IMPORT = {
         "data/translation/file_names",
         "data/translation/tiers",
     },
-    "tasks": {"criterions", "tasks/glue", "tasks/translation"},
+    "tasks": {"criterions", "tasks/glue", "tasks/text_to_text", "tasks/translation"},
     "tasks/_multitask": {"protocols", "errors", "analysis", "data", "data/mixtures", "data/sampling", "slots"},
+    "tasks/_benchmark": {
+        *("errors", "io", "analysis", "checkpoints", "answers", "tasks/_multitask", "data/mixtures", "data/nlu"),
+    },
     "tasks/glue": {
-        *("errors", "io", "slots", "analysis", "checkpoints", "answers", "criterions"),
-        *("tasks/_multitask", "backbones/bert", "models/_encoder"),
-        *("data/mixtures", "data/nlu"),
+        *("errors", "slots", "checkpoints", "answers", "criterions"),
+        *("tasks/_benchmark", "backbones/bert", "models/_encoder", "data/nlu"),
+    },
+    "tasks/text_to_text": {
+        *("errors", "slots", "checkpoints", "answers"),
+        *("tasks/_benchmark", "tasks/_multitask", "backbones/t5", "models/_t5", "data/nlu"),
     },
     "tasks/translation": {
         *("errors", "io", "slots", "criterions", "tasks/_multitask"),
@@ -98,7 +105,8 @@ MAY_IMPORT = {
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {
     *("errors", "moe", "conditioning", "checkpoints", "slots", "options"),
-    *("backbones/blocks", "backbones/translation", "backbones/bert", "models/_encoder", "models/_transfer"),
+    *("backbones/blocks", "backbones/translation", "backbones/bert", "backbones/t5"),
+    *("models/_encoder", "models/_t5", "models/_transfer"),
 }
 NO_FAIRSEQ = (
     *("errors", "protocols", "io", "moe", "conditioning", "slots"),

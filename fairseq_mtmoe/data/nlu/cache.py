@@ -7,13 +7,14 @@ import json
 import logging
 import os
 import zipfile
-from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.passages import Passages
@@ -49,13 +50,19 @@ def tokenized_split(
         UserError: the split is not there, or is not what the row says.
     """
     files = source_files(root, row, split)
-    path = cache / f"{name}.{split.replace('/', '.')}.{_key(root, files, row, split, tokenizer, labelled)}.npz"
+    key = key_of(root, files, FORM, row, split, tokenizer.fingerprint, tokenizer.max_length, labelled)
+    path = cache / f"{name}.{split.replace('/', '.')}.{key}.npz"
     read = partial(read_split, root, row, split, labelled)
-    found = _load(path)
-    if found is None:
-        found = _made(name, row, split, tokenizer, read())
-        _save(path, found)
+    arrays = arrays_of(path, (*ARRAYS, *NAMES), lambda: _arrays(_made(name, row, split, tokenizer, read())))
+    counts = {name: int(arrays[name]) for name in ("num_truncated", "num_lost")}
+    kept: dict[str, Any] = {name: arrays[name] for name in ARRAYS} | counts
+    found = TokenizedSplit(**kept, names=Strings(*(arrays[name] for name in NAMES)))
     return replace(found, passages=Passages(read, tokenizer)) if row.kind is Kind.span else found
+
+
+def _arrays(made: TokenizedSplit) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {name: np.asarray(getattr(made, name)) for name in ARRAYS}
+    return arrays | dict(zip(NAMES, (made.names.bytes_B, made.names.starts_N), strict=True))
 
 
 def _made(name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, examples: Sequence[Example]) -> TokenizedSplit:
@@ -74,33 +81,48 @@ def _made(name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, example
     return made
 
 
-def _key(root: Path, files: list[Path], row: TaskRow, split: str, tokenizer: TextTokenizer, labelled: bool) -> str:
-    """Differs where what would be made differs; files count as changed by their size and time."""
+def key_of(root: Path, files: Sequence[Path], *parts: Any) -> str:
+    """Differs where what would be made of files differs; these count as changed by their size and time.
+
+    Args:
+        root: the data directory.
+        files: below it.
+        parts: whatever else it follows from; dataclasses by their fields.
+    """
     states = [(os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    parts = [FORM, states, asdict(row), split, tokenizer.fingerprint, tokenizer.max_length, labelled]
-    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
+    plain = [asdict(part) if is_dataclass(part) and not isinstance(part, type) else part for part in parts]
+    return hashlib.sha256(json.dumps([states, plain], default=str).encode()).hexdigest()[:16]
 
 
-def _load(path: Path) -> TokenizedSplit | None:
-    """What a file of the cache holds; None if there is none, or a damaged one."""
+def arrays_of(
+    path: Path, names: Sequence[str], make: Callable[[], Mapping[str, NDArray[Any]]]
+) -> Mapping[str, NDArray[Any]]:
+    """The arrays in a file of the cache; made and put there if there is none, or a damaged one.
+
+    Args:
+        path: of the file. A folder that cannot be written to is no error.
+        names: of the arrays.
+        make: makes those of these names.
+    """
+    found = _load(path, names)
+    if found is not None:
+        return found
+    made = make()
+    named: dict[str, Any] = {**made}
+    try:
+        with replacing(path) as partial:
+            np.savez(partial, **named)
+    except ValueError as error:  # a UserError: the next run tokenizes again
+        logger.warning(str(error))
+    return made
+
+
+def _load(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
     try:
         with np.load(path, allow_pickle=False) as saved:
-            arrays: dict[str, Any] = {name: saved[name] for name in ARRAYS}
-            names = Strings(*(saved[name] for name in NAMES))
+            return {name: saved[name] for name in names}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         logger.warning(f"{path} is damaged and made anew: {error}")
         return None
-    counts = {name: int(arrays[name]) for name in ("num_truncated", "num_lost")}
-    return TokenizedSplit(**{**arrays, **counts, "names": names})
-
-
-def _save(path: Path, made: TokenizedSplit) -> None:
-    try:
-        with replacing(path) as partial:
-            names = dict(zip(NAMES, (made.names.bytes_B, made.names.starts_N), strict=True))
-            arrays: dict[str, Any] = {name: getattr(made, name) for name in ARRAYS} | names
-            np.savez(partial, **arrays)
-    except ValueError as error:  # a UserError: the next run tokenizes again
-        logger.warning(str(error))

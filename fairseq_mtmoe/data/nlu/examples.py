@@ -29,6 +29,8 @@ class Example:
         answers: the texts that are right, of a question about a passage; of test data none.
         words: where words have labels, those of the one text, in which a space is between them.
         tags: their labels; of test data none.
+        reads: what a model of texts reads, where it is asked for; see `TextForm`.
+        referent: what its answer is compared with, where the form names one.
     """
 
     candidates: tuple[tuple[str, ...], ...]
@@ -40,3 +42,5 @@ class Example:
     answers: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     tags: tuple[int, ...] = ()
+    reads: str = ""
+    referent: str = ""

@@ -50,13 +50,30 @@ def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) 
         seed: names the draw, in which a smaller share's examples are among a larger one's.
         is_regression: whether labels are numbers, and not classes.
     """
-    values_E = np.nan_to_num(split.labels_E)  # questions about passages have no labels
-    if is_regression:
-        bounds = np.quantile(values_E, np.arange(1, GROUPS) / GROUPS)
-        strata_E: NDArray[np.integer] = np.searchsorted(bounds, values_E)
-    else:
-        strata_E = values_E.astype(np.int64)
-    return _chosen(split, stratified_share(strata_E, share, seed))
+    return _chosen(split, stratified_share(_strata(split.labels_E, is_regression, GROUPS), share, seed))
+
+
+def drawn_examples(labels_E: NDArray[np.float64], count: int, seed: int, is_regression: bool) -> NDArray[np.int64]:
+    """The numbers of `count` examples, drawn as `few_of` draws a share.
+
+    Raises:
+        UserError: they are fewer than there are labels.
+    """
+    strata_E = _strata(labels_E, is_regression, min(GROUPS, count))
+    num_strata = len(np.unique(strata_E))
+    if count < num_strata:
+        must_be("--train-examples", f"at least {num_strata}, an example of each label", count)
+    return stratified_share(strata_E, count / len(labels_E), seed)
+
+
+def _strata(labels_E: NDArray[np.float64], is_regression: bool, groups: int) -> NDArray[np.integer]:
+    """The label of each example, or which of so many groups of equal sizes a regression's value is in."""
+    values_E = np.nan_to_num(labels_E)  # questions about passages have no labels
+    if not is_regression:
+        return values_E.astype(np.int64)
+    bounds = np.quantile(values_E, np.arange(1, groups) / groups)
+    strata_E: NDArray[np.integer] = np.searchsorted(bounds, values_E)
+    return strata_E
 
 
 def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSplit:

@@ -183,6 +183,7 @@ def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:
                         "idx": query["idx"],
                         "passage": record["passage"]["text"].replace("@highlight\n", "- "),
                         "entities": entities,
+                        "query": query["query"],
                         "queries": _queries(lines, number, query["query"], entities),
                         **_right_entities(lines, number, query, entities),
                     },
@@ -227,7 +228,10 @@ def _from_wsc(lines: Lines) -> Iterator[tuple[int, Record]]:
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise lines.wrong(number, f"must be a text with two spans in it, but {_amiss(error)}") from error
         (start1, end1), (start2, end2) = places
-        yield number, {**record, "start1": start1, "end1": end1, "start2": start2, "end2": end2}
+        found = {"start1": start1, "end1": end1, "start2": start2, "end2": end2}
+        # As T5 reads and writes it: the pronoun between asterisks, and the noun.
+        asked = {"marked": f"{text[:start2]}*{text[start2:end2]}*{text[end2:]}", "noun": text[start1:end1]}
+        yield number, {**record, **found, **asked}
 
 
 def _words_at(text: str, index: int, words: str) -> tuple[int, int]:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from fairseq.data import FairseqDataset
 
-from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.dataset import dataset_of
-from fairseq_mtmoe.data.nlu.few_shot import few_of
-from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
-from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.data.nlu.table import TaskRow
 
 logger = logging.getLogger(__name__)
 
 
-class BenchmarkLoader:
+class Countable(Protocol):
+    """A tokenized set."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many examples a data set of it has."""
+        ...
+
+    def __len__(self) -> int:
+        """How many are scored."""
+        ...
+
+
+Split = TypeVar("Split", bound=Countable)
+
+
+class BenchmarkLoader(Generic[Split]):
     """Loads a split of all tasks: a `TaskLoader` of one shard for each set.
 
     Attributes:
@@ -25,44 +37,42 @@ class BenchmarkLoader:
         keys: the names of its sets: a task's own, or with a further set's, as in `mnli/mismatched`.
         rows: of the tasks.
         tasks: the task of each set.
+        sets: what each consists of.
 
     Args:
-        root: the data directory.
         rows: of the tasks, by their names.
         split: of the data.
-        tokenizer: of the encoder.
-        cache: the folder of tokenized splits.
+        read: a task's set, which has a name in the task's row.
+        dataset_of: its examples as they stand in batches.
     """
 
     kind = "task"
 
     def __init__(
         self,
-        root: Path,
         rows: Mapping[str, TaskRow],
         split: str,
-        tokenizer: TextTokenizer,
-        cache: Path,
+        read: Callable[[str, TaskRow, str], Split],
+        dataset_of: Callable[[Split], FairseqDataset],
     ) -> None:
         self.split = split
         self.rows = rows
+        self._dataset_of = dataset_of
         sets = [(name, row, key) for name, row in rows.items() for key in row.sets(split)]
         self.keys = [key.replace(split, name, 1) for name, _, key in sets]
         self.tasks = [name for name, _, _ in sets]
-        self.sets = [tokenized_split(root, name, row, key, tokenizer, cache) for name, row, key in sets]
+        self.sets = [read(*one) for one in sets]
 
-    def keep(self, shares: Mapping[str, float], seed: int) -> None:
-        """Keep a share of each task's examples alone (see `few_of`), and say how many there are.
+    def keep(self, few_of: Callable[[str, Split], Split]) -> None:
+        """Keep some of each set's examples alone, and say how many there are.
 
         Args:
-            shares: of each task.
-            seed: names the draw.
+            few_of: those of a task's set; the set itself where all are kept.
         """
         counts = []
         for n, (task, split) in enumerate(zip(self.tasks, self.sets, strict=True)):
-            if shares[task] < 1:
-                self.sets[n] = few_of(split, shares[task], seed, self.rows[task].kind is Kind.regression)
-            left = f" of {len(split)}" if shares[task] < 1 else ""
+            self.sets[n] = few_of(task, split)
+            left = "" if self.sets[n] is split else f" of {len(split)}"
             counts.append(f"{self.keys[n]} {len(self.sets[n])}{left}")
         logger.info(f"[{self.split}] examples: {', '.join(counts)}")
 
@@ -73,4 +83,4 @@ class BenchmarkLoader:
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
         """Each set's dataset."""
-        return [dataset_of(split) for split in self.sets]
+        return [self._dataset_of(split) for split in self.sets]

@@ -13,7 +13,7 @@ from typing import TypeVar
 from fairseq_mtmoe.data.nlu.answer_texts import normalized
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.formats import Lines, Record, records
-from fairseq_mtmoe.data.nlu.table import BY_LABEL, Format, Kind, Source, TaskRow
+from fairseq_mtmoe.data.nlu.table import BY_LABEL, Format, Kind, Source, TaskRow, TextForm
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import regular_file
 
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # below the data directory, in which benchmarks are unpacked
 FIELD = re.compile(r"\{(\w+)\}")
+FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have names of several words
 LABEL_FIELD = "label"
 Item = TypeVar("Item")
 WITHOUT_LABELS = "`mtmoe predict` writes predictions for data without labels"
@@ -60,7 +61,7 @@ def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
     return [path for path, _ in _files(folder, source, row.labels)] + ids
 
 
-def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True) -> list[Example]:
+def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_text: bool = False) -> list[Example]:
     """The examples of a split, in the order of its file.
 
     Args:
@@ -68,6 +69,7 @@ def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True) -> l
         row: of the task.
         split: or set, as the row has it.
         labelled: whether examples have labels; a benchmark's test data has none.
+        as_text: whether what the row's `text_form` says is made of them.
 
     Raises:
         UserError: no file is there, a line is not what the row says, or nothing is in it.
@@ -77,7 +79,7 @@ def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True) -> l
     for path, label in _files(folder, source, row.labels):
         lines = Lines(path, source, row.skip_ragged, skip_unplaced=split.partition("/")[0] == "train")
         found = [
-            example
+            _with_text(lines, number, record, row.text_form, example) if as_text and row.text_form else example
             for number, record in _chosen(folder, source, records(lines), lines)
             if (example := _example(lines, number, _labelled(record, label), row, labelled)) is not None
         ]
@@ -154,6 +156,17 @@ def _example(lines: Lines, number: int, record: Record, row: TaskRow, labelled: 
     spans = _spans(lines, number, record, row, texts)
     right = () if row.kind is not Kind.ranking or label is None else (int(label),)
     return Example(candidates, label, str(record.get(row.key, "")), spans, right)
+
+
+def _with_text(lines: Lines, number: int, record: Record, form: TextForm, example: Example) -> Example:
+    """The example with what its record is to a model of texts."""
+
+    def said(name: str) -> str:
+        value = record.get(name)
+        return ", ".join(map(str, value)) if isinstance(value, list) else _field(lines, number, record, name)
+
+    referent = said(form.referent) if form.referent else ""
+    return replace(example, reads=FORM_FIELD.sub(lambda match: said(match[1]), form.reads), referent=referent)
 
 
 def _open_ranking(lines: Lines, number: int, record: Record, row: TaskRow, labelled: bool) -> Example:

@@ -124,6 +124,26 @@ class Submission:
 
 
 @dataclass
+class TextForm:
+    """How a task is put to a model that reads and writes text; T5's forms are in appendix D of its paper.
+
+    Attributes:
+        reads: what it reads: a text with fields of the files in braces, of which one that lists texts is joined by
+            commas.
+        writes: what it writes for each label; by default the labels as the files have them. Questions about passages
+            and rankings without labels are answered by a text, regressions by a number.
+        referent: a field: it writes that field's text where it is of the label 1, and is trained on these examples
+            alone; whatever it writes in validation is of the label 1 where both name the same, and else 0.
+        step: of a regression: between the values that it writes.
+    """
+
+    reads: str = MISSING
+    writes: list[str] = field(default_factory=list)
+    referent: str = ""
+    step: float = 0.2
+
+
+@dataclass
 class TaskRow:
     """A task.
 
@@ -132,6 +152,8 @@ class TaskRow:
         benchmarks: names of sets of tasks that it belongs to, by which they are chosen together.
         group: of tasks that have an average, shown where those of several groups are scored.
         description: what it asks, in a sentence.
+        prompt: the same as a paper has it, with which a trained prompt begins; by default the description.
+        text_form: how it is asked in text and answered in text; without one it cannot be.
         kind: what kind of answer it wants.
         texts: what the encoder reads, one or two: a field's name, or a text with fields in braces; of word labels the
             field that lists the words.
@@ -151,7 +173,7 @@ class TaskRow:
         ignore: labels of examples that are left out.
         bounds: of a regression: the least and the greatest value.
         key: the field by which a submission names an example; by default its number.
-        metric: as in `fairseq_mtmoe.tasks.glue.metrics`; averages are of this one.
+        metric: as in `fairseq_mtmoe.tasks._benchmark.metrics`; averages are of this one.
         also: metrics that are reported beside it.
         small: it counts among the benchmark's small tasks (at most 10,000 training examples).
         skip_ragged: lines with another number of fields are left out and counted, because the authors' file has some.
@@ -165,6 +187,8 @@ class TaskRow:
     benchmarks: list[str] = field(default_factory=list)
     group: str = ""
     description: str = MISSING
+    prompt: str = ""
+    text_form: TextForm | None = None
     kind: Kind = MISSING
     texts: list[str] = MISSING
     choices: list[str] = field(default_factory=list)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from argparse import Namespace
 from typing import Any
 
@@ -13,7 +12,7 @@ from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.tasks._benchmark.beginnings import check_named_checkpoints, checkpoint_of
 
 TOKENIZER = "tokenizer"  # its name in a checkpoint's state of the task
 SERIALIZED = "tokenizer.json"
@@ -31,20 +30,11 @@ def encoder_source(args: Namespace) -> PretrainedEncoder:
     path = checkpoint_of(args)
     if path is not None:
         return _of_checkpoint(path)
-    for option in ("continue_once", "finetune_from_model"):
-        if getattr(args, option):
-            regular_file(getattr(args, option), f"a checkpoint to begin with (`--{option.replace('_', '-')}`)")
+    check_named_checkpoints(args)
     raise UserError(
         "`--init-encoder` must name a file of `mtmoe import-hf`, or `--finetune-from-model` a checkpoint of "
         "`--task glue`, but both are missing."
     )
-
-
-def checkpoint_of(args: Namespace) -> str | None:
-    """The checkpoint that a run goes on from, or begins with; None if there is none."""
-    last = os.path.join(args.save_dir, args.restore_file)
-    paths = (args.continue_once, args.finetune_from_model, args.restore_file, last)
-    return next((path for path in paths if path and os.path.isfile(path)), None)
 
 
 def _of_checkpoint(path: str) -> PretrainedEncoder:

@@ -12,7 +12,7 @@ from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks.glue.metrics import check_metric
+from fairseq_mtmoe.tasks._benchmark.metrics import check_metric
 from tests.helpers.benchmark import serialized_tokenizer
 
 OLD_HEADS = (  # in checkpoints of 0.1.5

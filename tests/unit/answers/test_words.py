@@ -17,7 +17,7 @@ from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
 from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.few_shot import few_of
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, first_tokens
-from fairseq_mtmoe.tasks.glue.metrics import score, standard_error
+from fairseq_mtmoe.tasks._benchmark.metrics import score, standard_error
 from tests.helpers.benchmark import serialized_tokenizer
 
 ANSWER = WordLabels(("O", "B-x", "I-x", "B-y", "I-y"))

@@ -5,7 +5,8 @@ import torch
 from tokenizers.implementations import BertWordPieceTokenizer
 
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.data.nlu.cache import tokenized_split
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset, dataset_of
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.table import load_tables
@@ -101,9 +102,11 @@ def test_loading_a_benchmark(tmp_path, write):
     for name in ("train", "val"):
         write(f"COPA/{name}.jsonl", json.dumps(record))
     rows = {name: load_tables()[name] for name in ("mnli", "copa")}
-    train, valid = (
-        BenchmarkLoader(tmp_path, rows, split, TOKENIZER, tmp_path / "cache") for split in ("train", "valid")
-    )
+
+    def read(name, row, key):
+        return tokenized_split(tmp_path, name, row, key, TOKENIZER, tmp_path / "cache")
+
+    train, valid = (BenchmarkLoader(rows, split, read, dataset_of) for split in ("train", "valid"))
     assert (train.keys, train.tasks, train.shard_sizes) == (["mnli", "copa"], ["mnli", "copa"], [(5,), (1,)])
     assert (valid.keys, valid.tasks) == (["mnli", "mnli/mismatched", "copa"], ["mnli", "mnli", "copa"])
     assert [len(dataset) for dataset in valid.load()] == [11, 14, 1]

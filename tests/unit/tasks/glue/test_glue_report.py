@@ -9,7 +9,7 @@ import torch
 
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks.glue.report import FoundSet, ValidationReport
+from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport
 from tests.helpers.benchmark import make_benchmark
 
 ROWS = {name: row for name, row in load_tables().items() if name in ("copa", "rte")}

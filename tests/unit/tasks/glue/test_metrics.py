@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.tasks.glue.metrics import score, standard_error
+from fairseq_mtmoe.tasks._benchmark.metrics import score, standard_error
 
 
 def values(*numbers):

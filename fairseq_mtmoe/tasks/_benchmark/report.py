@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from fairseq_mtmoe.data.nlu.reading import source_files
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, read_json
-from fairseq_mtmoe.tasks.glue.metrics import Values, score, standard_error
+from fairseq_mtmoe.tasks._benchmark.metrics import Values, score, standard_error
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,13 @@ class ValidationReport:
     Args:
         args: the task's; `path` is the checkpoint, `results_path` the folder of the scores, if any.
         rows: of the tasks.
+        about: what a checkpoint's options say of its model, beyond what all models' do.
     """
 
-    def __init__(self, args: Namespace, rows: Mapping[str, TaskRow]) -> None:
-        self._args, self._rows = args, rows
+    def __init__(
+        self, args: Namespace, rows: Mapping[str, TaskRow], about: Callable[[Mapping[str, Any]], dict[str, Any]]
+    ) -> None:
+        self._args, self._rows, self._about = args, rows, about
         self._subsets: list[str] = []
 
     def begin(self, subset: str) -> None:
@@ -107,7 +109,17 @@ class ValidationReport:
         """What the scores are of."""
         args = self._args
         place = {"checkpoint": args.path, "data": args.data, "subset": self._subsets[-1]}
-        return {**place, **_about(args.path), "max_positions": args.max_positions}
+        state = peek(args.path) or {}
+        cfg = state["cfg"]
+        last: Mapping[str, Any] = (state.get("optimizer_history") or [{}])[-1]
+        return {
+            **place,
+            "model": cfg["model"]["_name"],
+            "finetune_from_model": cfg["checkpoint"]["finetune_from_model"],
+            "seed": cfg["common"]["seed"],
+            "updates": last.get("num_updates"),
+            **self._about(cfg),
+        }
 
     def _scores(self, found: Mapping[str, FoundSet]) -> list[TaskScore]:
         """Of the tasks that have some, in the table's order."""
@@ -122,7 +134,7 @@ class ValidationReport:
         row = self._rows[task]
         values = {name: (score(name, *made), standard_error(name, *made)) for name, made in found.columns.items()}
         files = source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1))
-        also = {name: values[name] for name in row.also}
+        also = {name: value for name, value in values.items() if name != row.metric}
         return SetScore(key, found.examples, *values[row.metric], _digest(files), also)
 
 
@@ -137,23 +149,6 @@ def _digest(files: Sequence[Path]) -> str:
         with open(path, "rb") as file:
             found.update(hashlib.file_digest(file, "sha256").digest())
     return found.hexdigest()
-
-
-def _about(path: str) -> dict[str, Any]:
-    """What a checkpoint says of the run that it is from."""
-    state = peek(path) or {}
-    cfg = state["cfg"]
-    encoder = json.loads(cfg["model"]["encoder"])
-    last: Mapping[str, Any] = (state.get("optimizer_history") or [{}])[-1]
-    return {
-        "model": cfg["model"]["_name"],
-        "conditional": cfg["model"].get("conditional"),
-        "encoder": {"layers": encoder["num_hidden_layers"], "width": encoder["hidden_size"]},
-        "trained_tasks": list(json.loads(cfg["model"]["heads"])),
-        "finetune_from_model": cfg["checkpoint"]["finetune_from_model"],
-        "seed": cfg["common"]["seed"],
-        "updates": last.get("num_updates"),
-    }
 
 
 def _settings_of(path: Path) -> dict[str, Any] | None:

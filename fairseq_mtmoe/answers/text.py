@@ -1,0 +1,162 @@
+"""What a model of texts writes of an example, which is a label only where it is the text of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.answers.answer import Said
+from fairseq_mtmoe.answers.choices import right_questions
+from fairseq_mtmoe.answers.predicted import Predicted, Values
+from fairseq_mtmoe.data.nlu import answer_texts
+from fairseq_mtmoe.data.nlu.pieces import Pieces
+from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
+from fairseq_mtmoe.data.nlu.text_split import TextSplit, answer_texts_of, form_of, label_texts, stepped
+from fairseq_mtmoe.errors import must_be
+
+NO_LABEL = "no-label"  # a metric: the share of answers that are none
+NONE = -1  # in the place of a label's number
+DETERMINERS = frozenset(  # which T5 leaves out before it compares what pronouns stand for
+    {"a", "an", "each", "every", "few", "her", "his", "many", "much", "my", "our", "some", "that", "the", "their"}
+    | {"these", "this", "those", "which", "whose", "your"}
+)
+ALIKE = {
+    "em": answer_texts.exact_match,
+    "exact-match": answer_texts.exact_match,
+    "f1": answer_texts.f1,
+    "text-f1": answer_texts.f1,
+}
+
+
+@dataclass(frozen=True)
+class TextAnswer:
+    """A task's answers as texts. Predicted values are the tokens of what was written, with an end.
+
+    An answer that is no label counts as wrong, as in T5's own evaluation, and its share is the metric `no-label`: it is
+    of no class for accuracy and Matthews' correlation, of the wrong one for F1, and below all values of a regression.
+
+    Args:
+        row: of the task.
+        pieces: of the model.
+
+    Raises:
+        UserError: two labels are one text to the pieces.
+    """
+
+    row: TaskRow
+    pieces: Pieces
+
+    def __post_init__(self) -> None:
+        labels = self.labels
+        if len(set(labels)) < len(labels):
+            shown = ", ".join(label_texts(self.row))
+            must_be("spiece.model", f"one that tells the labels of {self.row.title} ({shown}) apart", labels)
+
+    @property
+    def labels(self) -> list[str]:
+        """The text of each label as a model writes it; none where the answer is another text."""
+        return [self.pieces.as_written(label) for label in label_texts(self.row)]
+
+    @property
+    def most_tokens(self) -> int | None:
+        """So many tokens before its end show of any answer whether it is a label, and which; None where none are."""
+        row, step = self.row, form_of(self.row).step
+        texts = label_texts(row)
+        if row.kind is Kind.regression:
+            low, high = row.bounds
+            texts = [stepped(low + step * n, step) for n in range(round((high - low) / step) + 1)]
+        # One more: what goes on after a label's text is another.
+        return max(len(self.pieces.numbers(text)) for text in texts) + 1 if texts else None
+
+    def written(self, predicted: Predicted) -> list[str]:
+        """The text of each example's answer."""
+        return [self.pieces.text(values.astype(np.int64).tolist()) for _, values in predicted]
+
+    def columns(self, metric: str, split: TextSplit, predicted: Predicted) -> tuple[Values, ...]:
+        """See `Answer`."""
+        written = self.written(predicted)
+        if metric in ALIKE and not self.row.labels:
+            return (self._alike(metric, split, predicted, written),)
+        values_E, labels_E = self.values(split, predicted, written), split.labels_E[predicted.examples_E]
+        is_none_E = self._is_none(values_E)
+        if metric == NO_LABEL:
+            return (is_none_E.astype(np.float64),)
+        if metric == "exact-match":
+            return (right_questions(split.keys_E[predicted.examples_E].tolist(), labels_E != values_E),)
+        return labels_E, np.where(is_none_E, 1 - labels_E, values_E) if metric == "f1" else values_E
+
+    def _is_none(self, values_E: Values) -> NDArray[np.bool_]:
+        is_none_E: NDArray[np.bool_] = values_E == (self._below if self.row.kind is Kind.regression else NONE)
+        return is_none_E
+
+    @property
+    def _below(self) -> float:
+        return self.row.bounds[0] - 1
+
+    def _alike(self, metric: str, split: TextSplit, predicted: Predicted, written: Sequence[str]) -> Values:
+        """How alike each answer, and that right one which is most alike, are."""
+        right = (answer_texts_of(self.row, split.texts.examples[n]) for n in predicted.examples_E.tolist())
+        pairs = zip(written, right, strict=True)
+        return np.array([answer_texts.best(ALIKE[metric], *pair) for pair in pairs])
+
+    def values(self, split: TextSplit, predicted: Predicted, written: Sequence[str]) -> Values:
+        """Each answer as a label's number or a regression's value, (E,); see the class for what is none."""
+        if form_of(self.row).referent:
+            examples = (split.texts.examples[n] for n in predicted.examples_E.tolist())
+            return np.array([names_the_same(text, one.referent) for text, one in zip(written, examples, strict=True)])
+        if self.row.kind is Kind.regression:
+            return np.array([self._number(text) for text in written])
+        numbers = {text: float(number) for number, text in enumerate(self.labels)}
+        return np.array([numbers.get(text, NONE) for text in written])
+
+    def _number(self, text: str) -> float:
+        low, high = self.row.bounds
+        try:
+            value = float(text)
+        except ValueError:
+            return self._below
+        return min(max(value, low), high) if math.isfinite(value) else self._below
+
+    def said(self, split: TextSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
+        """See `Answer`; an answer that is no label is the first one, and a regression's the least."""
+        written = self.written(predicted)
+        if not has_labels(self.row):
+            return [*written]
+        values_E = self.values(split, predicted, written)
+        if self.row.kind is Kind.regression:
+            return [max(value, self.row.bounds[0]) for value in values_E.tolist()]
+        return [labels[max(int(value), 0)] for value in values_E.tolist()]
+
+
+def metrics_of_text(row: TaskRow) -> tuple[str, ...]:
+    """The metrics that can score what a model of texts writes of a task."""
+    of_kind = {
+        Kind.classification: ("accuracy", "matthews", "f1", "exact-match"),
+        Kind.word_pair: ("accuracy", "matthews", "f1"),
+        Kind.regression: ("spearman",),
+        Kind.ranking: ("accuracy",) if row.labels else ("exact-match", "text-f1"),
+        Kind.span: ("em", "f1"),
+        Kind.word_labels: (),
+    }
+    return of_kind[row.kind]
+
+
+def has_labels(row: TaskRow) -> bool:
+    """Whether an answer is one of several texts, or a number, and not any text."""
+    return bool(row.labels) or row.kind is Kind.regression
+
+
+def names_the_same(answer: str, referent: str) -> float:
+    """Whether a written noun is the one that a pronoun is asked about: 1 or 0, and -1 for no noun at all.
+
+    As in T5's evaluation: one has all words of the other, without determiners, and both or none have an apostrophe.
+    """
+    words, right = ({word for word in text.lower().split() if word not in DETERMINERS} for text in (answer, referent))
+    if not words:
+        return NONE
+    has_apostrophe = ["'" in " ".join(found) for found in (words, right)]
+    return float(has_apostrophe[0] == has_apostrophe[1] and (words <= right or right <= words))

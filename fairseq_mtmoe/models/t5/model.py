@@ -1,0 +1,39 @@
+"""T5 as it is pretrained, all of which is trained: what systems with few trained parameters are compared with.
+
+"Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (Raffel et al., 2020), §2.1, §3.5.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from fairseq.models import BaseFairseqModel, register_model
+
+from fairseq_mtmoe.backbones.t5.model import T5Model
+from fairseq_mtmoe.models._t5 import PUBLISHED, begin, register_sizes, t5_config
+from fairseq_mtmoe.models.t5.config import FineTunedT5Config
+
+
+@register_model("t5", dataclass=FineTunedT5Config)
+class FineTunedT5(T5Model):
+    """A T5 of `--task text_to_text`."""
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the options of the model's own dataclass; defaults are left to the architecture."""
+        BaseFairseqModel.add_args.__func__(cls, parser)
+
+    @classmethod
+    def build_model(cls, cfg: FineTunedT5Config, task: Any) -> FineTunedT5:
+        """Called by fairseq.
+
+        Raises:
+            UserError: a size is another one than the pretrained T5's.
+        """
+        model = cls(t5_config(cfg), task.target_dictionary)
+        begin(model, task)
+        return model
+
+
+register_sizes("t5", PUBLISHED)

@@ -1,0 +1,19 @@
+"""Options of models on a T5, under fairseq's names for a transformer's sizes."""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+
+@dataclass
+class T5Options:
+    """Mixed into the configuration of every model on a T5; `models/_t5.py` reads it.
+
+    Sizes that are not given are the pretrained model's; those that are must agree with it.
+    """
+
+    encoder_layers: Optional[int] = field(default=None, metadata={"help": "blocks of the encoder"})
+    decoder_layers: Optional[int] = field(default=None, metadata={"help": "blocks of the decoder"})
+    encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": "width of both"})
+    encoder_attention_heads: Optional[int] = field(default=None, metadata={"help": "heads of attention"})
+    dropout: float = field(default=0.1, metadata={"help": "dropout of states, inner values and attention weights"})
+    t5: str = field(default="", metadata={"help": "all sizes of the T5, in JSON; the task fills it in"})

@@ -1,0 +1,1 @@
+"""Tasks that are asked in text and answered in text, as by T5."""

@@ -1,0 +1,63 @@
+"""A tiny T5 with pieces of its own, and training it on a made benchmark through the real commands."""
+
+import dataclasses
+import functools
+import io
+from pathlib import Path
+
+import sentencepiece
+
+from fairseq_mtmoe.backbones.t5.config import T5Config
+from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5, bare_state
+from fairseq_mtmoe.data.nlu.pieces import Pieces
+from tests.helpers.benchmark import LETTERS
+from tests.helpers.commands import PLUGIN, run
+from tests.helpers.t5 import TINY, tiny_t5
+
+WORDS = "entailment not_ acceptable un True False 0.123456789 sentence1: sentence2: rte cola stsb * question: context:"
+
+
+@functools.cache
+def spiece() -> bytes:
+    """A model of SentencePiece with T5's first pieces, of letters and of what T5's forms say."""
+    model = io.BytesIO()
+    texts = [WORDS, " ".join(LETTERS), " ".join(LETTERS).upper(), *WORDS.split(), *LETTERS] * 3
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=90, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+        minloglevel=3, hard_vocab_limit=False,
+    )  # fmt: skip
+    return model.getvalue()
+
+
+def tiny_config() -> T5Config:
+    """The tiny T5 with as many embeddings as there are pieces, and some that are none."""
+    return dataclasses.replace(TINY, vocab_size=len(Pieces(spiece())) + 8)
+
+
+def pretrained_t5(seed: int = 1) -> PretrainedT5:
+    """What `mtmoe import-hf` would have read."""
+    config = tiny_config()
+    return PretrainedT5(config, spiece(), bare_state(tiny_t5(config, seed).state_dict(), config))
+
+
+def make_t5(path: Path) -> None:
+    """A file of `mtmoe import-hf`."""
+    pretrained_t5().save(path)
+
+
+def text_arguments(data: object, save_dir: object, *args: object) -> tuple[object, ...]:
+    """The arguments of `fairseq-train` for a tiny T5 on RTE; `args` come last and win."""
+    task = () if "--source-task" in args else ("--target-task", "rte")
+    return (
+        data, *PLUGIN, "--task", "text_to_text", *task, "--save-dir", save_dir, "--cpu", "--seed", 1, "--arch", "t5",
+        "--criterion", "cross_entropy", "--optimizer", "adam", "--lr", 0.003, "--batch-size", 16, "--dropout", 0.0,
+        "--max-source-positions", 64, "--max-target-positions", 16, "--max-epoch", 100,
+        "--best-checkpoint-metric", "all", "--maximize-best-checkpoint-metric", "--no-epoch-checkpoints",
+        "--num-workers", 0, "--log-format", "json", "--log-interval", 50, "--no-progress-bar", *args,
+    )  # fmt: skip
+
+
+def train_text(data: object, save_dir: object, *args: object) -> str:
+    """`fairseq-train` of such a model; returns what it wrote."""
+    result = run("fairseq-train", *text_arguments(data, save_dir, *args))
+    return str(result.stdout) + str(result.stderr)
