@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -141,6 +142,57 @@ class RefusesNonfiniteWeights(Protocol):
 
     def expect_finite_weights(self) -> None:
         """Raise a `UserError` if some are not finite; all processes call it together."""
+        ...
+
+
+@dataclass(frozen=True)
+class TaskDescription:
+    """What a task is, in a sentence.
+
+    Attributes:
+        name: of the task.
+        text: the sentence.
+        tokens: the sentence's, in the model's dictionary, without an end.
+    """
+
+    name: str
+    text: str
+    tokens: Sequence[int]
+
+
+@runtime_checkable
+class DescribesTask(Protocol):
+    """A task that trains a model for one thing, and says in a sentence what that is; prompts begin with it."""
+
+    def described(self) -> TaskDescription:
+        """Called when a model is built.
+
+        Raises:
+            UserError: it trains a model for several things, or what it is for has no description.
+        """
+        ...
+
+
+@runtime_checkable
+class NotesOptions(Protocol):
+    """A model that, once it is built, knows options which its checkpoints are to be built with."""
+
+    @property
+    def noted_options(self) -> Mapping[str, str]:
+        """Their values by their names, which the model's configuration has."""
+        ...
+
+
+@runtime_checkable
+class LeavesFile(Protocol):
+    """A model of which a part is a file beside its checkpoints: of the best one, or of the last where none is the best."""
+
+    def leave_file(self, folder: str) -> None:
+        """Write it, completely or not at all; called in one process, when such a checkpoint was written.
+
+        Raises:
+            UserError: it cannot be written.
+        """
         ...
 
 

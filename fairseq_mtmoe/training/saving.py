@@ -31,7 +31,7 @@ from fairseq_mtmoe.errors import UserError, first_line, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.optim.saved_state import Parameters
-from fairseq_mtmoe.protocols import BecomesSparse, RefusesNonfiniteWeights
+from fairseq_mtmoe.protocols import BecomesSparse, LeavesFile, RefusesNonfiniteWeights
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.training import error_broadcast, rank_failures, rotation
@@ -86,12 +86,16 @@ def _save(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any
         return None
     moment = rotation.Moment(epoch_itr.epoch, trainer.get_num_updates(), epoch_itr.end_of_epoch(), val_loss)
     logger.info(f"Preparing to save checkpoint for epoch {moment.epoch} @ {moment.updates} updates")
-    paths = rotation.due(cfg, moment, trainer.checkpoint_suffix, remembered.get("best"))
+    best = remembered.get("best")
+    paths = rotation.due(cfg, moment, trainer.checkpoint_suffix, best)
     saved = None
     if paths:
         begin = time.perf_counter()
         saved = trainer.save_checkpoint(paths[0], _beside_the_model(trainer, epoch_itr, val_loss, remembered))
         _copy_to(paths[1:], paths[0], cfg)
+        model = unwrapped(trainer.get_model())
+        if isinstance(model, LeavesFile) and moment.val_loss == best:
+            model.leave_file(cfg.save_dir)
         took = f"writing took {time.perf_counter() - begin} seconds"
         at = f"epoch {moment.epoch} @ {moment.updates} updates, score {val_loss}"
         logger.info(f"Saved checkpoint {paths[0]} ({at}) ({took})")

@@ -71,13 +71,15 @@ class T5Encoder(Stack, FairseqEncoder):
     def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
         """As fairseq's; hypotheses of one sentence share its row as long as they stay together."""
         sentences, beam = reordered_sentences(encoder_out, new_order)
-        if sentences is None:
-            return {**encoder_out, "beam": [beam]}
+        selected = encoder_out if sentences is None else self.select(encoder_out, sentences)
+        return {**selected, "beam": [beam]}
+
+    def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
+        """The output of these texts, in this order."""
         return {
             "encoder_out": [x.index_select(1, sentences) for x in encoder_out["encoder_out"]],
             "encoder_padding_mask": [mask.index_select(0, sentences) for mask in encoder_out["encoder_padding_mask"]],
             "task_ids": [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]],
-            "beam": [beam],
         }
 
     def max_positions(self) -> int:

@@ -22,7 +22,7 @@ from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.protocols import NamesTasks, TakesTaskIds
+from fairseq_mtmoe.protocols import NamesTasks, NotesOptions, TakesTaskIds
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.tasks._multitask import selection
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups, plain_numbers
@@ -107,6 +107,9 @@ class Multitask(FairseqTask, ABC):
             with open_dict(cfg):
                 cfg.task_names = ",".join(self.task_names)
         model = super().build_model(cfg, from_checkpoint)
+        if not from_checkpoint and isinstance(model, NotesOptions):
+            with open_dict(cfg):
+                cfg.update(model.noted_options)
         names = model.task_names if isinstance(model, NamesTasks) else None
         if from_checkpoint and names:
             if self._model_names not in (None, names):

@@ -1,0 +1,86 @@
+"""What a model that borrows was built with: its task's description and its sources, noted in its checkpoints' options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.pemt.source_file import Source
+
+MOST_VECTORS = 1 << 16  # of a prompt: options that ask for more are damaged
+
+
+@dataclass(frozen=True)
+class AboutSource:
+    """A source that a model borrows from: its task, the description of it, and how long its prompt is; 0 without."""
+
+    task: str
+    description: str
+    length: int
+
+
+@dataclass(frozen=True)
+class About:
+    """What a model was built with.
+
+    Attributes:
+        task: which it is trained on.
+        description: the sentence that its prompt begins as.
+        tokens: the sentence's, in the model's dictionary.
+        sources: in the order of the gates' weights.
+    """
+
+    task: str
+    description: str
+    tokens: tuple[int, ...]
+    sources: tuple[AboutSource, ...]
+
+    def to_text(self) -> str:
+        """In JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_text(cls, text: str) -> About:
+        """The reverse.
+
+        Raises:
+            UserError: it is the reverse of nothing.
+        """
+        try:
+            values = json.loads(text)
+            sources = tuple(AboutSource(**source) for source in values.pop("sources"))
+            about = cls(**{**values, "tokens": tuple(values["tokens"]), "sources": sources})
+            _check(about)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"`pemt` in a checkpoint's options must say what it was built with, but says {text[:80]!r}."
+            ) from error
+        return about
+
+
+def _check(about: About) -> None:
+    """Raise the `ValueError` of a value that nobody wrote."""
+    texts = [
+        about.task,
+        about.description,
+        *(text for source in about.sources for text in (source.task, source.description)),
+    ]
+    numbers: list[Any] = [*about.tokens, *(source.length for source in about.sources)]
+    lengths = [len(about.tokens), *(source.length for source in about.sources)]
+    if not all(isinstance(text, str) for text in texts) or not all(
+        type(number) is int and number >= 0 for number in numbers
+    ):
+        raise ValueError
+    if max(lengths) > MOST_VECTORS:
+        raise ValueError
+
+
+def about_sources(sources: Iterable[Source]) -> tuple[AboutSource, ...]:
+    """What is noted of sources."""
+    return tuple(
+        AboutSource(source.task, source.description, 0 if source.prompt is None else len(source.prompt))
+        for source in sources
+    )

@@ -1,0 +1,177 @@
+"""What every model of PEMT can do, whatever its backbone: begin from sources, train a stage, and leave a source's file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.models.pemt import source_file
+from fairseq_mtmoe.models.pemt.about import About, about_sources
+from fairseq_mtmoe.models.pemt.config import LORA, SOURCE, check_options, gate_input, has_prompt, source_paths
+from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt, Prompt
+from fairseq_mtmoe.models.pemt.source_file import Made, Source
+from fairseq_mtmoe.models.pemt.stages import FINGERPRINT, backbone, freeze, is_added
+from fairseq_mtmoe.protocols import DescribesTask
+from fairseq_mtmoe.slots import AdapterPlan, adapter_blocks
+
+TARGET_SHARE = 16  # the stream is so many times wider than a target adapter (the authors' code)
+
+
+class PemtModel(nn.Module):
+    """Mixed into a system's model, before its backbone's; its encoder has `prompt` and `gate_input`.
+
+    `build_model` asks `beginnings` what there is, builds the backbone with `adapter_plans` and calls `begin`. Prompts and
+    sources begin when the backbone gets its weights, in `load_state_dict`.
+    """
+
+    encoder: Any
+    about: About
+    backbone_fingerprint: Tensor
+
+    def begin(self, cfg: Any, about: About, sources: Mapping[str, Source]) -> None:
+        """To be called when the model is built.
+
+        Args:
+            cfg: with `PemtOptions`.
+            about: see `beginnings`.
+            sources: by their files' names; none in a model that gets a checkpoint's weights.
+        """
+        self.about = about
+        self._stage, self._prompt_init = cfg.pemt_stage, cfg.prompt_init
+        self._made, self._sources = made_by(cfg), dict(sources)
+        self.encoder.prompt = self._new_prompt() if self._made.has_prompt else None
+        self.encoder.gate_input = gate_input(cfg) if about.sources else None
+        # Of whole numbers, so that neither half precision nor an average changes it
+        self.register_buffer(FINGERPRINT, torch.zeros(32, dtype=torch.long))
+        freeze(self, cfg.pemt_stage)
+
+    def _new_prompt(self) -> Prompt:
+        length, width = len(self.about.tokens), self.prompt_embeddings().shape[1]
+        if not self.about.sources:
+            return Prompt(length, width)
+        return CorrelatedPrompt(length, width, [source.length for source in self.about.sources])
+
+    def prompt_embeddings(self) -> Tensor:
+        """The vectors of all tokens as they stand in the encoder's stream, (V, H)."""
+        weight: Tensor = self.encoder.embed_tokens.weight
+        return weight
+
+    @property
+    def noted_options(self) -> dict[str, str]:
+        """See `protocols.NotesOptions`."""
+        return {"pemt": self.about.to_text()}
+
+    def load_state_dict(  # type: ignore[override]  # fairseq's
+        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """As fairseq's. With a backbone's weights alone, prompts and sources begin, too.
+
+        Raises:
+            UserError: a source is of another backbone.
+        """
+        if any(is_added(name) for name in state_dict):
+            return super().load_state_dict(state_dict, strict)
+        own = {name: value for name, value in self.state_dict().items() if is_added(name)}
+        loaded = super().load_state_dict({**state_dict, **own}, strict)
+        self._begin_additions(state_dict)
+        return loaded
+
+    @torch.no_grad()
+    def _begin_additions(self, state: Mapping[str, Tensor]) -> None:
+        # Of the state, whose numbers half precision has not rounded yet
+        digest = source_file.fingerprint((name, state.get(name, value)) for name, value in backbone(self))
+        self.backbone_fingerprint.copy_(torch.tensor(list(bytes.fromhex(digest))))
+        for path, source in self._sources.items():
+            source_file.expect_same(path, source.made, self.made)
+            source_file.expect_tensors(path, source, self._adapters(0), self.prompt_embeddings().shape[1])
+        prompt = self.encoder.prompt
+        if prompt is not None:
+            prompt.begin_as_(self.about.tokens, self.prompt_embeddings(), self._prompt_init)
+        for index, source in enumerate(self._sources.values()):
+            for name, kept in self._adapters(index).items():
+                kept.copy_(source.tensors[name])
+        if isinstance(prompt, CorrelatedPrompt):
+            prompt.take_sources_([source.tensors[source_file.PROMPT] for source in self._sources.values()])
+        self._sources = {}
+
+    @property
+    def made(self) -> Made:
+        """What adapters of this model fit to."""
+        digest = bytes(self.backbone_fingerprint.tolist()).hex()
+        return replace(self._made, backbone=digest)
+
+    def _adapters(self, index: int) -> dict[str, Tensor]:
+        """All layers' adapters of one source, by their names in the model, as views."""
+        return {
+            f"{path}.mixture.adapters.{name}": value
+            for path, block in adapter_blocks(self).items()
+            if block.mixture.adapters is not None
+            for name, value in block.mixture.adapters.member(index).items()
+        }
+
+    def leave_file(self, folder: str) -> None:
+        """See `protocols.LeavesFile`: in stage 1, the source's.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        if self._stage != SOURCE:
+            return
+        tensors = self._adapters(0)
+        if self.encoder.prompt is not None:
+            tensors[source_file.PROMPT] = self.encoder.prompt.weight
+        kept = {name: value.detach().to("cpu", torch.float32, copy=True) for name, value in tensors.items()}
+        about = self.about
+        Source(about.task, about.description, self.made, kept).save(Path(folder) / f"{about.task}.pt")
+
+
+def beginnings(cfg: Any, task: Any) -> tuple[About, dict[str, Source]]:
+    """What a model is built with: a new one with its sources, by their files' names, one of a checkpoint without.
+
+    Args:
+        cfg: with `PemtOptions`.
+        task: fairseq's.
+
+    Raises:
+        UserError: an option is wrong, or the task does not describe itself, or a source's file is not what it must be.
+    """
+    check_options(cfg)
+    if cfg.pemt:
+        return About.from_text(cfg.pemt), {}
+    if not isinstance(task, DescribesTask):
+        raise UserError("`--task` must be one that describes what it trains, such as `--task text_to_text`.")
+    sources = {path: source_file.load(path) for path in source_paths(cfg)}
+    made = made_by(cfg)
+    for path, source in sources.items():
+        source_file.expect_same(path, source.made, made)
+    found = task.described()
+    if made.has_prompt and not found.tokens:
+        must_be(f"the description of `{found.name}`", "a sentence", found.text)
+    return About(found.name, found.text, tuple(found.tokens), about_sources(sources.values())), sources
+
+
+def made_by(cfg: Any) -> Made:
+    """What adapters fit to that have these options; of no backbone yet."""
+    alpha = cfg.adapter_alpha if cfg.adapter == LORA else 0.0
+    return Made("", cfg.adapter, cfg.adapter_rank, alpha, has_prompt(cfg))
+
+
+def adapter_plan(cfg: Any, about: About, width: int) -> AdapterPlan:
+    """What stands beside each block's feed-forward layer.
+
+    Args:
+        cfg: with `PemtOptions`.
+        about: see `beginnings`.
+        width: of the stream.
+    """
+    if cfg.pemt_stage == SOURCE:
+        return AdapterPlan(cfg.adapter, cfg.adapter_rank, 1, cfg.adapter_alpha)
+    target_size = cfg.target_adapter_size or max(1, width // TARGET_SHARE)
+    count = len(about.sources)
+    return AdapterPlan(cfg.adapter, cfg.adapter_rank, count, cfg.adapter_alpha, width if count else None, target_size)

@@ -1,0 +1,96 @@
+"""Options of PEMT: what trains, what it borrows from, and how."""
+
+from dataclasses import dataclass, field
+from typing import Any, List, Optional
+
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.models.pemt.prompts import INITS
+
+SOURCE, TARGET = STAGES = ("source", "target")
+LORA, BOTTLENECK = ADAPTERS = ("lora", "bottleneck")
+CORRELATION, ACTIVATIONS, HIDDEN = GATE_INPUTS = ("correlation", "activations", "hidden")
+
+
+@dataclass
+class PemtOptions:
+    """Mixed into the configuration of every model that can borrow from source tasks, whatever its backbone."""
+
+    pemt_stage: str = field(
+        default=TARGET,
+        metadata={
+            "help": "source: train a task's adapters and prompt, and write them to SAVE_DIR/TASK.pt; target: borrow "
+            "from --pemt-sources"
+        },
+    )
+    pemt_sources: str = field(
+        default="",
+        metadata={
+            "help": "comma-separated files of source tasks; none: the target's own adapters alone, without a prompt"
+        },
+    )
+    adapter: str = field(
+        default=LORA,
+        metadata={"help": "the sources' adapters: lora, on the feed-forward layer's second matrix, or bottleneck"},
+    )
+    adapter_rank: int = field(default=64, metadata={"help": "rank of the sources' adapters"})
+    adapter_alpha: float = field(
+        default=64.0, metadata={"help": "scale of LoRA times its rank: what an adapter says is alpha / rank of it"}
+    )
+    target_adapter_size: Optional[int] = field(
+        default=None, metadata={"help": "width of the target's own adapters (by default a 16th of the stream's)"}
+    )
+    no_prompt: bool = field(
+        default=False, metadata={"help": "no prompt, and no correlation of prompts: gates read --gate-input hidden"}
+    )
+    prompt_init: str = field(
+        default="description", metadata={"help": "what a prompt begins as: description, or random values alike"}
+    )
+    gate_input: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "what gates read: correlation, the mean of the target's prompt (by default); activations, the "
+            "mean of its states in each text, as in the authors' code; hidden, the mean of all states of each text"
+        },
+    )
+    pemt: str = field(default="", metadata={"help": "prompts and sources, in JSON; the model fills it in"})
+
+
+def source_paths(cfg: Any) -> List[str]:
+    """The files of `--pemt-sources`."""
+    return [path for path in cfg.pemt_sources.split(",") if path]
+
+
+def check_options(cfg: Any) -> None:
+    """Raise the `UserError` that names the first of the `PemtOptions` that is out of its range, or fits to no other."""
+    choices = {"pemt_stage": STAGES, "adapter": ADAPTERS, "prompt_init": INITS, "gate_input": (None, *GATE_INPUTS)}
+    for name, known in choices.items():
+        if getattr(cfg, name) not in known:
+            must_be(_shown(name), f"one of {', '.join(filter(None, known))}", getattr(cfg, name))
+    if cfg.adapter_rank < 1:
+        must_be("--adapter-rank", "at least 1", cfg.adapter_rank)
+    if not 0 < cfg.adapter_alpha < float("inf"):
+        must_be("--adapter-alpha", "above 0", cfg.adapter_alpha)
+    if cfg.target_adapter_size is not None and cfg.target_adapter_size < 1:
+        must_be("--target-adapter-size", "at least 1", cfg.target_adapter_size)
+    if cfg.no_prompt and cfg.gate_input not in (None, HIDDEN):
+        must_be("--gate-input", f"{HIDDEN} with --no-prompt", cfg.gate_input)
+    paths = source_paths(cfg)
+    if cfg.pemt_stage == SOURCE and paths:
+        must_be("--pemt-sources", f"left out with --pemt-stage {SOURCE}", cfg.pemt_sources)
+    twice = [path for path in paths if paths.count(path) > 1]
+    if twice:
+        raise UserError(f"`--pemt-sources` must name each file once, but names `{twice[0]}` twice.")
+
+
+def gate_input(cfg: Any) -> str:
+    """What gates read, by default what the paper says; of the states themselves where there is no prompt."""
+    return cfg.gate_input or (HIDDEN if cfg.no_prompt else CORRELATION)
+
+
+def has_prompt(cfg: Any) -> bool:
+    """Whether there is one: the paper's ablation of all sources has none, too."""
+    return not cfg.no_prompt and (cfg.pemt_stage == SOURCE or bool(source_paths(cfg)))
+
+
+def _shown(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,67 @@
+"""What gates read in a pass through encoder and decoder: PEMT, equation 2, and what it is instead of a prompt's mean.
+
+The decoder's gates read the same as the encoder's where that is of the prompt. Means of states are of each layer's own
+states in the encoder; the decoder's are of the encoder's output, because a mean of its own would tell a word of later
+ones, and would not be the same while a text grows.
+
+Letters: `B` sentences, `L` places with the prompt's, `P` the prompt's alone, `H` the stream's width.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fairseq_mtmoe.models.pemt.config import ACTIVATIONS, CORRELATION
+from fairseq_mtmoe.slots import MixturePass
+
+
+def encoder_pass(
+    gate_input: str, prompt_PH: Tensor | None, padding_mask_BL: Tensor, wants_similarities: bool
+) -> MixturePass:
+    """What the encoder's gates read.
+
+    Args:
+        gate_input: one of `config.GATE_INPUTS`.
+        prompt_PH: which stands before each sentence; None only where gates read hidden states.
+        padding_mask_BL: True at padding, of prompt and words.
+        wants_similarities: for the task sparsity loss.
+    """
+    if gate_input == CORRELATION:
+        assert prompt_PH is not None
+        return MixturePass(prompt_PH.mean(0), wants_similarities)
+    reads_BL = ~padding_mask_BL
+    if gate_input == ACTIVATIONS:
+        assert prompt_PH is not None
+        reads_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(reads_BL) < len(prompt_PH)
+    return MixturePass(partial(mean_states, reads_BL=reads_BL), wants_similarities)
+
+
+def mean_states(states_LBH: Tensor, reads_BL: Tensor) -> Tensor:
+    """The mean of each sentence's states in the places that are read, (B, H), float32."""
+    shares_BL = reads_BL / reads_BL.sum(1, keepdim=True).clamp(min=1)
+    return torch.einsum("lbh,bl->bh", states_LBH.float(), shares_BL)
+
+
+def decoder_pass(of_encoder: MixturePass, states_LBH: Tensor) -> MixturePass:
+    """What the decoder's gates read, after a pass through the encoder whose output is `states_LBH`."""
+    summary = of_encoder.summary
+    return MixturePass(summary(states_LBH) if callable(summary) else summary, of_encoder.wants_similarities)
+
+
+def of_rows(of_sentences: MixturePass, beam: int) -> MixturePass:
+    """What gates of the decoder read of hypotheses, so many of each sentence."""
+    summary = of_sentences.summary
+    assert isinstance(summary, Tensor)
+    if beam == 1 or summary.dim() == 1:
+        return of_sentences
+    return MixturePass(summary.repeat_interleave(beam, 0))
+
+
+def selected(of_sentences: MixturePass, sentences: Tensor) -> MixturePass:
+    """The same of these sentences, in this order."""
+    summary = of_sentences.summary
+    assert isinstance(summary, Tensor)
+    return of_sentences if summary.dim() == 1 else MixturePass(summary.index_select(0, sentences))

@@ -1,0 +1,44 @@
+"""What trains in each of PEMT's two stages: all else has no gradient, and an optimizer keeps nothing of it.
+
+Stage 1 trains a source task's adapters and its prompt. Stage 2 trains the target's prompt, the gates, the target's own
+adapters, and the layer norms (the last is the authors' code).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from fairseq_mtmoe.models.pemt.config import SOURCE, TARGET
+
+MIXTURE = ".mixture."  # in the name of what stands beside a block's feed-forward layer
+PROMPT = "encoder.prompt."
+FINGERPRINT = "backbone_fingerprint"
+
+_TRAINS = {
+    SOURCE: re.compile(r"encoder\.prompt\.weight|.*\.mixture\.adapters\..*"),
+    TARGET: re.compile(r"encoder\.prompt\.weight|.*\.mixture\.(gate|target_adapter)\..*|.*layer_?norm.*"),
+}
+
+
+def trains(name: str, stage: str) -> bool:
+    """Whether a parameter of this name trains in a stage."""
+    return bool(_TRAINS[stage].fullmatch(name))
+
+
+def freeze(model: nn.Module, stage: str) -> None:
+    """Leave gradients to what trains in a stage."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trains(name, stage))
+
+
+def is_added(name: str) -> bool:
+    """Whether this is the name of what a model has beside its backbone: prompts, adapters, gates."""
+    return MIXTURE in name or name.startswith(PROMPT) or name == FINGERPRINT
+
+
+def backbone(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of a model's backbone by their names, each once."""
+    return ((name, value) for name, value in model.named_parameters() if not is_added(name))

@@ -1,0 +1,74 @@
+"""T5's stacks with a prompt before each text, and gates that are told what they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import LongTensor, Tensor
+
+from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
+from fairseq_mtmoe.models.pemt import passes
+from fairseq_mtmoe.models.pemt.prompts import Prompt, prepended
+from fairseq_mtmoe.slots import BatchContext, task_sparsity_loss
+
+ENCODER, DECODER = "mixture", "decoder_mixture"  # the keys of each stack's pass in the encoder's output
+
+
+class PemtT5Encoder(T5Encoder):
+    """T5's encoder, whose blocks may have adapters.
+
+    Attributes:
+        prompt: before the tokens of each text; None without.
+        gate_input: what gates read, one of `config.GATE_INPUTS`; None where there are none.
+    """
+
+    prompt: Prompt | None = None
+    gate_input: str | None = None
+
+    def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
+        """See `T5Encoder`; the prompt is part of the stream, and places are counted from its first vector."""
+        x, padding_mask = self.embed_tokens(src_tokens).transpose(0, 1), src_tokens.eq(self.config.pad_token_id)
+        prompt = None if self.prompt is None else self.prompt()
+        if prompt is not None:
+            x, padding_mask = prepended(prompt, x, padding_mask)
+        mixture = None
+        if self.gate_input is not None:
+            mixture = passes.encoder_pass(self.gate_input, prompt, padding_mask, self.training)
+        return self.dropout_module(x), BatchContext(task_ids, padding_mask, mixture=mixture)
+
+    def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
+        """See `T5Encoder`; with the pass that was, and the decoder's."""
+        output = super().encoded(states, context)
+        if context.mixture is None:
+            return output
+        return {**output, ENCODER: [context.mixture], DECODER: [passes.decoder_pass(context.mixture, states)]}
+
+    def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
+        """See `T5Encoder`."""
+        output = super().select(encoder_out, sentences)
+        if DECODER in encoder_out:
+            output[DECODER] = [passes.selected(mixture, sentences) for mixture in encoder_out[DECODER]]
+        return output
+
+
+class PemtT5Decoder(T5Decoder):
+    """T5's decoder, whose gates read what the encoder says."""
+
+    def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
+        """See `T5Decoder`; where the task sparsity loss is wanted it tells padding, too."""
+        context = super().context_of(words, encoder_out)
+        if DECODER not in encoder_out:
+            return context
+        (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out[DECODER]
+        padding_mask = None
+        if mixture.wants_similarities:
+            padding_mask = words.eq(self.config.pad_token_id)
+            padding_mask[:, 0] = False  # the first word is T5's padding
+        return BatchContext(context.task_ids, padding_mask, mixture=passes.of_rows(mixture, beam))
+
+    def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
+        """See `T5Decoder`; in training with the task sparsity loss of all layers."""
+        extra = super().extra(context, encoder_out)
+        if context.mixture is None or not context.mixture.wants_similarities:
+            return extra
+        return {**extra, "task_sparsity": task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}

@@ -1,0 +1,107 @@
+"""Prompts and their correlation, against the paper's equations as loops."""
+
+import math
+
+import pytest
+import torch
+
+from fairseq_mtmoe.models.pemt.prompts import ATTENTION_DROPOUT, CorrelatedPrompt, Prompt, prepended
+
+LENGTHS, WIDTH, OWN = (3, 5, 1), 4, 6
+
+
+def correlated(seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    prompt = CorrelatedPrompt(OWN, WIDTH, LENGTHS).eval()
+    sources = [torch.randn(length, WIDTH, generator=generator) for length in LENGTHS]
+    prompt.take_sources_(sources)
+    with torch.no_grad():
+        prompt.weight.copy_(torch.randn(OWN, WIDTH, generator=generator))
+    return prompt, sources
+
+
+def slowly(queries, sources):
+    """H = Q + Σ_k attn(Q, P_k, P_k), number by number."""
+    rows = []
+    for query in queries:
+        row = [value for value in query]
+        for source in sources:
+            scores = [sum(query[h] * vector[h] for h in range(WIDTH)) for vector in source]
+            total = sum(torch.exp(score) for score in scores)
+            for score, vector in zip(scores, source, strict=True):
+                for h in range(WIDTH):
+                    row[h] = row[h] + torch.exp(score) / total * vector[h]
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+def test_correlation_is_equations_3_and_4():
+    prompt, sources = correlated()
+    queries = prompt.weight.detach().clone().requires_grad_()
+    wanted, found = slowly(queries, sources), prompt()
+    torch.testing.assert_close(found, wanted)
+    weights = torch.randn(OWN, WIDTH, generator=torch.Generator().manual_seed(2))
+    (wanted * weights).sum().backward()
+    (found * weights).sum().backward()
+    torch.testing.assert_close(prompt.weight.grad, queries.grad)
+
+
+def test_a_source_of_one_vector_gives_that_vector():
+    prompt = CorrelatedPrompt(OWN, WIDTH, [1]).eval()
+    prompt.take_sources_([torch.full((1, WIDTH), 3.0)])
+    assert torch.equal(prompt(), torch.full((OWN, WIDTH), 3.0))
+
+
+def test_dropout_is_of_attention_and_of_training_alone():
+    prompt, _ = correlated()
+    assert torch.equal(prompt(), prompt())
+    prompt.train()
+    torch.manual_seed(1)
+    several = torch.stack([prompt().detach() for _ in range(4000)])
+    assert several.std(0).max() > 0
+    torch.testing.assert_close(several.mean(0), prompt.eval()(), atol=0.06, rtol=0)
+    assert ATTENTION_DROPOUT == 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_beyond_half_precision_are_finite(dtype):
+    """As T5's embeddings make them."""
+    prompt, sources = correlated()
+    with torch.no_grad():
+        prompt.weight.mul_(1000)
+    prompt.take_sources_([1000 * source for source in sources])
+    prompt = prompt.to(dtype)
+    found = prompt()
+    assert found.dtype == dtype and found.isfinite().all()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert prompt.float()().isfinite().all()
+
+
+def test_what_it_keeps_of_its_sources_is_saved_and_does_not_train():
+    prompt, _ = correlated()
+    assert [name for name, _ in prompt.named_parameters()] == ["weight"]
+    other = CorrelatedPrompt(OWN, WIDTH, LENGTHS).eval()
+    other.load_state_dict(prompt.state_dict())
+    assert torch.equal(other(), prompt())
+
+
+def test_it_begins_as_its_description_or_at_random_and_alike():
+    embeddings = torch.randn(500, 64, generator=torch.Generator().manual_seed(3)) * 5 + 2
+    prompt = Prompt(400, 64)
+    tokens = [index % 7 for index in range(400)]
+    prompt.begin_as_(tokens, embeddings, "description")
+    assert torch.equal(prompt(), embeddings[tokens])
+    torch.manual_seed(1)
+    prompt.begin_as_(tokens, embeddings, "random")
+    found = prompt().detach()
+    assert found.mean().item() == pytest.approx(2, abs=5 * 5 / math.sqrt(found.numel()))
+    assert found.std().item() == pytest.approx(5, rel=0.03)
+    assert not torch.equal(found[0], found[7])
+
+
+def test_a_prompt_stands_before_every_row_and_is_no_padding():
+    x_LBH, mask_BL = torch.arange(24.0).view(3, 2, 4), torch.tensor([[False, False, True], [False, True, True]])
+    prompt_PH = -torch.ones(2, 4)
+    stream, mask = prepended(prompt_PH, x_LBH, mask_BL)
+    assert stream.shape == (5, 2, 4) and (stream[:2] == -1).all() and torch.equal(stream[2:], x_LBH)
+    assert mask.tolist() == [[False] * 4 + [True], [False] * 3 + [True] * 2]

@@ -1,0 +1,153 @@
+"""Sources' files: what they hold comes back, and what does not fit to a model is refused in a sentence."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.pemt import source_file
+from fairseq_mtmoe.models.pemt.source_file import KIND, PROMPT, Made, Source, expect_same, expect_tensors, fingerprint
+from tests.helpers.damage import damaged, value_or_sentence
+
+WIDTH = 4
+ADAPTERS = {"encoder.layers.0.mixture.adapters.down": torch.empty(2, WIDTH, device="meta")}
+MADE = Made("ab" * 32, "lora", 2, 16.0, has_prompt=True)
+
+
+def source():
+    tensors = {name: torch.randn(like.shape) for name, like in ADAPTERS.items()}
+    return Source("mnli", "Given two sentences, say …", MADE, {**tensors, PROMPT: torch.randn(5, WIDTH)})
+
+
+def test_a_file_holds_all_of_it(tmp_path):
+    wanted = source()
+    wanted.save(tmp_path / "mnli.pt")
+    found = source_file.load(tmp_path / "mnli.pt")
+    assert (found.task, found.description, found.made) == (wanted.task, wanted.description, MADE)
+    assert found.tensors.keys() == wanted.tensors.keys()
+    assert all(torch.equal(found.tensors[name], value) for name, value in wanted.tensors.items())
+    expect_same("mnli.pt", found.made, MADE)
+    expect_tensors("mnli.pt", found, ADAPTERS, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (dict(backbone="cd" * 32), "trained on the weights that this run begins with.* cdcdcdcdcdcd….* abababababab…"),
+        (dict(adapter="bottleneck"), "`--adapter` lora as this run, but was trained with bottleneck"),
+        (dict(rank=3), "`--adapter-rank` 2 as this run, but was trained with 3"),
+        (dict(alpha=8.0), "`--adapter-alpha` 16.0 as this run, but was trained with 8.0"),
+        (dict(has_prompt=False), "`x.pt` must have a prompt .* x.pt has none .`--no-prompt`"),
+    ],
+)
+def test_another_run_s_is_refused(change, sentence):
+    with pytest.raises(UserError, match=sentence):
+        expect_same("x.pt", replace(MADE, **change), MADE)
+
+
+def test_before_there_are_weights_their_fingerprint_is_not_asked_for():
+    expect_same("x.pt", MADE, replace(MADE, backbone=""))
+
+
+def without(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def put(name, value):
+    return lambda tensors: tensors.update({name: value})
+
+
+DOWN = next(iter(ADAPTERS))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (without(DOWN), "must have a tensor .*down"),
+        (put(DOWN, torch.zeros(3, WIDTH)), r"must be \(2, 4\), float32, but is \(3, 4\), float32"),
+        (put(DOWN, torch.zeros(2, WIDTH).half()), "but is .*float16"),
+        (put("more", torch.zeros(1)), "`more`, too"),
+        (put(PROMPT, torch.zeros(5, WIDTH + 1)), r"`prompt` .*must be \(5, 4\)"),
+        (put(PROMPT, torch.zeros(0, WIDTH)), r"`prompt` .*must be \(1, 4\)"),
+        (put(PROMPT, torch.zeros(WIDTH)), r"`prompt` .*must be \(1, 4\)"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(change, sentence):
+    found = source()
+    change(found.tensors)
+    with pytest.raises(UserError, match=sentence):
+        expect_tensors("x.pt", found, ADAPTERS, WIDTH)
+
+
+def about(**changes):
+    source().save("x.pt")
+    content = file_io.load("x.pt")
+    content[KIND].update(changes)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (dict(rank="2"), "must say the rank of its source, but says '2'"),
+        (dict(rank=True), "must say the rank"),
+        (dict(task=7), "must say the task"),
+        (dict(task="../rte"), "must say the task"),
+        (dict(alpha=float("nan")), "must say the alpha"),
+        (dict(has_prompt=False), "must hold a prompt"),
+    ],
+)
+def test_what_a_file_says_is_checked(changes, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file_io.save(about(**changes), "x.pt")
+    with pytest.raises(UserError, match=sentence):
+        source_file.load("x.pt")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    path = str(tmp_path / "other.pt")
+    file_io.save({"model": {"weight": torch.zeros(1)}}, path)
+    with pytest.raises(UserError, match="must be a source's file"):
+        source_file.load(path)
+    file_io.save({KIND: {"task": "rte"}, "model": {}}, path)
+    with pytest.raises(UserError, match="must say the description"):
+        source_file.load(path)
+    with pytest.raises(UserError, match="missing"):
+        source_file.load(tmp_path / "missing.pt")
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    path = tmp_path_factory.mktemp("source") / "source.pt"
+    source().save(path)
+    return path.read_bytes()
+
+
+def test_damaged_files_are_refused(content, tmp_path):
+    path = tmp_path / "source.pt"
+
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(damaged(content))
+    def check(data):
+        path.write_bytes(data)
+        found = value_or_sentence(lambda: source_file.load(path))
+        assert found is None or data == content
+
+    check()
+
+
+def test_a_fingerprint_tells_values_names_and_shapes_apart():
+    values = {"b": torch.arange(6.0).view(2, 3), "a": torch.zeros(2)}
+    wanted = fingerprint(values.items())
+    assert len(wanted) == 64 and wanted == fingerprint(reversed(values.items()))
+    others = [
+        {**values, "b": values["b"].view(3, 2)},
+        {**values, "b": values["b"] + torch.eye(2, 3) * 1e-6},
+        {"b": values["b"], "c": values["a"]},
+        {"b": values["b"]},
+    ]
+    assert len({wanted, *(fingerprint(other.items()) for other in others)}) == 5
+    assert fingerprint({**values, "b": values["b"].t().contiguous().t()}.items()) == wanted
