@@ -185,7 +185,7 @@ class NotesOptions(Protocol):
 
 @runtime_checkable
 class LeavesFile(Protocol):
-    """A model of which a part is a file beside its checkpoints: of the best one, or of the last where none is the best."""
+    """A model with a part that is a file beside its checkpoints: of the best one, or of the last where none is best."""
 
     def leave_file(self, folder: str) -> None:
         """Write it, completely or not at all; called in one process, when such a checkpoint was written.

@@ -19,7 +19,7 @@ from fairseq_mtmoe.errors import must_be
 
 @dataclass
 class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """Options of fairseq's `label_smoothed_cross_entropy`, which smooths nothing by default, and the sparsity's weight."""
+    """fairseq's options of `label_smoothed_cross_entropy`, without smoothing by default, and the sparsity's weight."""
 
     sparsity_weight: float = field(
         default=0.1, metadata={"help": "weight of the task sparsity loss of gates, per token or sentence"}

@@ -63,7 +63,7 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
         narrow, weights = mixture.adapters.narrow(read), None
         if mixture.gate is not None:
             assert through is not None, "a gate reads the pass's summary"
-            weights = through.weights_of(block, mixture.gate, read)
+            weights = through.weights_of(block, mixture.gate, branch_input)
             through.hold(block, mixture.adapters, narrow)
         branch = mixture.adapters.widen(narrow, weights, branch)
     return branch if mixture.target_adapter is None else mixture.target_adapter(branch)

@@ -22,7 +22,7 @@ class MixturePass:
 
     Attributes:
         summary: what all gates read, (d,), or (B, d) with a summary for each sentence (for each token, in an order that
-            has the stream as (1, T, H)); or how to get it from what a layer's adapters read, (L, B, I) to (B, d).
+            has the stream as (1, T, H)); or how to get it from what a feed-forward layer reads, (L, B, H) to (B, d).
         wants_similarities: whether blocks leave what the task sparsity loss needs.
         weights: what blocks leave, in order: the weights of their sources, (K,) or (B, K), float32.
         similarities: what they leave if it is wanted: `layer_similarity`, a scalar.
@@ -34,10 +34,10 @@ class MixturePass:
     similarities: dict[nn.Module, Tensor] = field(default_factory=dict)
     _held: dict[nn.Module, tuple[AdapterBank, Tensor]] = field(default_factory=dict)  # until its output is there
 
-    def weights_of(self, block: nn.Module, gate: MixtureGate, read: Tensor) -> Tensor:
-        """The weights of a block's sources, whose adapters read `read` (L, B, I)."""
+    def weights_of(self, block: nn.Module, gate: MixtureGate, branch_input: Tensor) -> Tensor:
+        """The weights of a block's sources; its feed-forward layer reads `branch_input`, (L, B, H)."""
         if callable(self.summary):
-            self.weights[block] = gate(self.summary(read))
+            self.weights[block] = gate(self.summary(branch_input))
         elif torch.is_grad_enabled() or block not in self.weights:  # a block that is computed again has no gradient yet
             self.weights[block] = gate(self.summary)
         return self.weights[block]

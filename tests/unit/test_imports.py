@@ -105,7 +105,8 @@ MAY_IMPORT = {
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {
     *("errors", "moe", "conditioning", "checkpoints", "slots", "options"),
-    *("backbones/blocks", "backbones/translation", "backbones/bert", "backbones/t5"),
+    *("protocols", "backbones/blocks", "backbones/hugging_face"),
+    *("backbones/translation", "backbones/bert", "backbones/t5"),
     *("models/_encoder", "models/_t5", "models/_transfer"),
 }
 NO_FAIRSEQ = (

@@ -1,4 +1,4 @@
-"""What a model that borrows was built with: its task's description and its sources, noted in its checkpoints' options."""
+"""What a model was built with: its task's description and its sources, noted in its checkpoints' options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every model of PEMT can do, whatever its backbone: begin from sources, train a stage, and leave a source's file."""
+"""What every model of PEMT can do, whatever its backbone: begin from sources, train a stage, leave a source's file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TARGET_SHARE = 16  # the stream is so many times wider than a target adapter (th
 class PemtModel(nn.Module):
     """Mixed into a system's model, before its backbone's; its encoder has `prompt` and `gate_input`.
 
-    `build_model` asks `beginnings` what there is, builds the backbone with `adapter_plans` and calls `begin`. Prompts and
-    sources begin when the backbone gets its weights, in `load_state_dict`.
+    `build_model` asks `beginnings` what there is, builds the backbone with an `adapter_plan` in each block, and calls
+    `begin`. Prompts and sources begin when the backbone gets its weights, in `load_state_dict`.
     """
 
     encoder: Any

@@ -1,4 +1,4 @@
-"""A source's file: what one task taught, to be borrowed by others: its adapters, its prompt, and what they were made on.
+"""A source's file: what one task taught, for others to borrow. Its adapters, its prompt, and what they were made on.
 
 It is a file of `torch.save` with a checksum (`checkpoints/checksum.py`), of which loading executes nothing.
 """
@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import LongTensor, Tensor
+from torch import LongTensor, Tensor, nn
 
+from fairseq_mtmoe.backbones.blocks import SlotPlans
+from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
 from fairseq_mtmoe.models.pemt import passes
 from fairseq_mtmoe.models.pemt.prompts import Prompt, prepended
@@ -22,8 +24,12 @@ class PemtT5Encoder(T5Encoder):
         gate_input: what gates read, one of `config.GATE_INPUTS`; None where there are none.
     """
 
-    prompt: Prompt | None = None
-    gate_input: str | None = None
+    prompt: Prompt | None
+    gate_input: str | None
+
+    def __init__(self, config: T5Config, dictionary: Any, embed_tokens: nn.Embedding, slot_plans: SlotPlans) -> None:
+        super().__init__(config, dictionary, embed_tokens, slot_plans)
+        self.prompt = self.gate_input = None
 
     def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
         """See `T5Encoder`; the prompt is part of the stream, and places are counted from its first vector."""

@@ -24,7 +24,7 @@ def slowly(queries, sources):
     """H = Q + Σ_k attn(Q, P_k, P_k), number by number."""
     rows = []
     for query in queries:
-        row = [value for value in query]
+        row = list(query)
         for source in sources:
             scores = [sum(query[h] * vector[h] for h in range(WIDTH)) for vector in source]
             total = sum(torch.exp(score) for score in scores)

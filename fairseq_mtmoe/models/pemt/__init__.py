@@ -1,0 +1,1 @@
+"""System 4, PEMT: importing this package registers it with fairseq."""
