@@ -16,6 +16,7 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError, first_line
 from fairseq_mtmoe.io.files import new_folder, read_json, regular_file
 
+IMPORT_ANEW = "write it anew by `mtmoe import-hf`"  # what to do where a file of such a folder is damaged
 CONFIG, SAFETENSORS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
 
 
@@ -25,7 +26,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: there is none, or it is damaged.
     """
-    readers: Mapping[str, Callable[[Path], dict[str, Any]]] = {SAFETENSORS: _read_safetensors, TORCH: file_io.load}  # type: ignore[dict-item]
+    readers: Mapping[str, Callable[[Path], dict[str, Any]]] = {SAFETENSORS: _read_safetensors, TORCH: _read_torch}
     for name, read in readers.items():
         index = folder / f"{name}.index.json"
         if (folder / name).exists():
@@ -114,6 +115,10 @@ def _parts(index: Path) -> list[Path]:
 
 def _are_names(values: Any) -> bool:
     return all(isinstance(value, str) and Path(value).name == value for value in values)
+
+
+def _read_torch(path: Path) -> dict[str, Any]:
+    return file_io.load(str(path), remedy="fetch it anew")
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:

@@ -16,8 +16,15 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 
 
-def damaged(path: str | Path) -> UserError:
-    """The sentence for a damaged file: it names the newest good checkpoint beside it, if there is one."""
+def damaged(path: str | Path, remedy: str | None = None) -> UserError:
+    """The sentence for a damaged file: it names the newest good checkpoint beside it, if there is one.
+
+    Args:
+        path: of the file.
+        remedy: what to do where it is no checkpoint of a run, which others could take the place of.
+    """
+    if remedy is not None:
+        return UserError(f"`{path}` must be a whole file, but is truncated or damaged; {remedy}.")
     return UserError(
         f"`{path}` must be a whole checkpoint, but is truncated or damaged; use an older one{suggested_fallback(path)}."
     )

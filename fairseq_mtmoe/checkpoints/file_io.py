@@ -77,13 +77,18 @@ def copy_open(source: CheckpointFile, target: str) -> None:
         source.write_to(duplicate)
 
 
-def load(path: str, mapped: bool = False) -> dict[str, Any]:
-    """The content of a checkpoint file, on the CPU; `mapped`: tensors are read when they are touched, and not held.
+def load(path: str, mapped: bool = False, remedy: str | None = None) -> dict[str, Any]:
+    """The content of a checkpoint file, on the CPU.
+
+    Args:
+        path: of the file.
+        mapped: tensors are read when they are touched, and not held.
+        remedy: what to do where it is damaged, for a sentence; by default to use another checkpoint of the run.
 
     Raises:
         UserError: the file is missing, damaged, or holds what no checkpoint should: see `contents.py`.
     """
-    with CheckpointFile(path) as file:
+    with CheckpointFile(path, remedy) as file:
         return file.load(mapped)
 
 

@@ -111,6 +111,11 @@ def _upgraded(path: str, state: dict[str, Any], arg_overrides: Any) -> Any:
     from fairseq.dataclass.utils import overwrite_args_by_name
     from omegaconf import OmegaConf
 
+    if not {"optimizer_history", "best_loss"} & state.keys():  # in all versions of fairseq
+        raise UserError(
+            f"`{path}` must be a checkpoint of a run, but is none; a file of `mtmoe import-hf` is what a run begins "
+            "with."
+        )
     with readable(path):
         building.admit(path, state)
         if state.get("args") is not None:

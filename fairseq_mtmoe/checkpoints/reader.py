@@ -27,13 +27,14 @@ class CheckpointFile:
 
     Args:
         path: its name, which is looked up here and never again.
+        remedy: what to do where it is damaged, for a sentence; by default to use another checkpoint of the run.
 
     Raises:
         UserError: there is no such file, or it cannot be read.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self._path = str(path)
+    def __init__(self, path: str | Path, remedy: str | None = None) -> None:
+        self._path, self._remedy = str(path), remedy
         self._digest: str | None = None
         self._is_verified = False
         with readable(self._path):
@@ -57,7 +58,7 @@ class CheckpointFile:
                 try:
                     self._digest = checksum.verify(self._file)
                 except checksum.Damaged as error:
-                    raise damaged(self._path) from error
+                    raise damaged(self._path, self._remedy) from error
             self._is_verified = True
         return self._digest
 

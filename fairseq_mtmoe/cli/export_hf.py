@@ -18,11 +18,12 @@ def command(model: Path, folder: Path) -> None:
     """
     from fairseq_mtmoe.backbones.bert import encoder_file
     from fairseq_mtmoe.backbones.bert import hugging_face as of_bert
+    from fairseq_mtmoe.backbones.hugging_face import IMPORT_ANEW
     from fairseq_mtmoe.backbones.t5 import hugging_face as of_t5
     from fairseq_mtmoe.backbones.t5 import model_file
     from fairseq_mtmoe.checkpoints import file_io
 
-    content = file_io.load(str(model))
+    content = file_io.load(str(model), remedy=IMPORT_ANEW)
     if model_file.KIND in content:
         t5 = model_file.read(model, content)
         of_t5.write_folder(t5, folder)

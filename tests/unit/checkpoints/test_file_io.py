@@ -185,16 +185,23 @@ def test_a_file_of_another_kind_is_no_whole_checkpoint(tmp_path):
         file_io.load(str(path))
 
 
-def test_a_whole_file_that_is_no_checkpoint_is_not_called_damaged(tmp_path):
+def test_what_is_of_no_run_is_said_to_be_none(tmp_path):
     path = str(tmp_path / "0-3.pt")
     file_io.save({"experts": {}}, path)
+    with pytest.raises(UserError, match=r"0-3\.pt` must be a checkpoint of a run, but is none"):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
+
+
+def test_a_whole_file_that_is_no_checkpoint_is_not_called_damaged(tmp_path):
+    path = str(tmp_path / "0-3.pt")
+    file_io.save({"best_loss": 1.0}, path)
     with pytest.raises(
-        UserError, match=r"0-3\.pt` must be .* it is whole, but loading it ends in .*KeyError: 'best_loss'"
+        UserError, match=r"0-3\.pt` must be .* it is whole, but loading it ends in .*KeyError: 'optimizer'"
     ):
         checkpoint_utils.load_checkpoint_to_cpu(path)
-    torch.save({"experts": {}}, path)  # it has no checksum
+    torch.save({"best_loss": 1.0}, path)  # it has no checksum
     with pytest.raises(
-        UserError, match=r"it may be truncated or damaged, but loading it ends in .*KeyError: 'best_loss'"
+        UserError, match=r"it may be truncated or damaged, but loading it ends in .*KeyError: 'optimizer'"
     ):
         checkpoint_utils.load_checkpoint_to_cpu(path)
     with pytest.raises(UserError, match="none is good"), readable(path):

@@ -233,6 +233,15 @@ def test_a_checkpoint_of_another_task(data):
         Predictor(str(data), str(OLD / "sparse" / "checkpoint_last.pt"), ON_CPU)
 
 
+def test_a_pretrained_encoder_is_no_checkpoint(data):
+    result = CliRunner().invoke(commands, ["predict", str(data), "--path", str(data / "encoder.pt"), "--cpu"])
+    assert str(result.exception) == (
+        f"`{data / 'encoder.pt'}` must be a checkpoint of a run, but is none; a file of `mtmoe import-hf` is what a "
+        "run begins with."
+    )
+    assert not (data / "predictions" / "encoder-test").exists()
+
+
 def test_two_types_at_once():
     with pytest.raises(UserError, match="--bf16"):
         Inference(fp16=True, bf16=True)

@@ -260,6 +260,20 @@ def test_nothing_is_executed(tmp_path, monkeypatch):
     assert not (tmp_path / "attacked").exists()
 
 
+def test_of_a_truncated_file_no_older_checkpoint_is_spoken(tmp_path):
+    path, folder = tmp_path / "encoder.pt", write(tmp_path / "folder", theirs())
+    pretrained().save(path)
+    pretrained().save(tmp_path / "checkpoint_last.pt")  # which is beside it, and no other one of it
+    for file, read, remedy in (
+        (path, encoder_file.load, "write it anew by `mtmoe import-hf`"),
+        (folder / "pytorch_model.bin", lambda _: hugging_face.read_folder(folder), "fetch it anew"),
+    ):
+        os.truncate(file, file.stat().st_size // 2)
+        with pytest.raises(UserError) as raised:
+            read(file)
+        assert str(raised.value) == f"`{file}` must be a whole file, but is truncated or damaged; {remedy}."
+
+
 @pytest.mark.parametrize(
     "change, sentence",
     [
