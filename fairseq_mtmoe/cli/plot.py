@@ -5,7 +5,7 @@ benchmark's and CA-MTL's, and of the gates and task embeddings in a checkpoint.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +157,7 @@ def _pictures(
     def experts() -> Figure | str:
         chosen = [run for run in runs if run.experts.layers]
         if not chosen:
-            return "because the model has no expert layers yet (a dense run, or one that is still dense)"
+            return _why_no_experts(states.values())
         return plots.experts_figure(chosen, langs, layers, updates)
 
     def perplexity() -> Figure | str:
@@ -186,14 +186,31 @@ def _pictures(
     return pictures
 
 
+def _why_no_experts(states: Iterable[Mapping[str, Any]]) -> str:
+    """Whether the runs' models will have experts is told by the checkpoints' options, where these are known."""
+    options: list[Any] = [(state.get("cfg") or {}).get("model") for state in states]
+    if options and all(isinstance(known, dict) and "num_experts" not in known for known in options):
+        kinds = dict.fromkeys(str(known.get("_name")) for known in options)
+        return f"because {' and '.join(kinds)} has no experts"
+    return "because the model has no expert layers yet (a dense run, or one that is still dense)"
+
+
 def _check_choices(runs: Sequence[Run], langs: Sequence[str], layers: Sequence[str]) -> None:
-    """Before anything is drawn: the first run with expert layers, whose rows and columns are drawn, has them."""
-    experts = next((run.experts for run in runs if run.experts.layers), None)
-    if experts is not None:
-        for option, chosen, known in (("--langs", langs, experts.tasks), ("--layers", layers, experts.layers)):
-            for name in chosen:
-                if name not in known:
-                    must_be(option, f"some of {', '.join(known)}", name)
+    """Before anything is drawn: the first run with expert layers, whose rows and columns are drawn, has them.
+
+    Where no run has any, nothing of them is drawn, and names are compared with the tasks that the runs say they have.
+    """
+    run = next((run for run in runs if run.experts.layers), None)
+    tasks = run.experts.tasks if run else list(dict.fromkeys(task for run in runs for task in run.data))
+    option = "--tasks" if any(run.metrics.sets for run in runs) else "--langs"
+    for name in langs:
+        if tasks and name not in tasks:
+            must_be(option, f"some of {', '.join(tasks)}", name)
+    for name in layers:
+        if run is None:
+            must_be("--layers", "left out where the log has no expert layers", name)
+        if name not in run.experts.layers:
+            must_be("--layers", f"some of {', '.join(run.experts.layers)}", name)
 
 
 def _whole_number(text: str) -> int:

@@ -11,7 +11,8 @@ from fairseq.logging import metrics
 
 from fairseq_mtmoe.data.mixtures.training import TaskLoader, TrainingMixture
 from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, options_of
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.data.sampling.schedule import UNCERTAINTY
+from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.tasks._multitask.run_log import TrainingRunLog
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,12 @@ def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
     Raises:
         UserError: an option is out of its range, or a task has no weight.
     """
+    for name in ("heating_epochs", "heating_updates"):
+        if args.given_duration and args.sampling_method == UNCERTAINTY and getattr(args, name) is not None:
+            raise UserError(
+                f"`--{name.replace('_', '-')}` must not be given with `--sampling-method {UNCERTAINTY}`, where the "
+                "model decides how often each task trains, and nothing is heated."
+            )
     weights = None
     if args.sampling_weights:
         for key in loader.keys:

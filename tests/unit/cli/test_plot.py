@@ -23,8 +23,8 @@ def write_log(folder, sparse=True, epochs=3):
     return folder
 
 
-def write_benchmark(folder, checkpoint=True):
-    """A run of `--task glue` with a task gate in each of two blocks."""
+def write_benchmark(folder, checkpoint=True, sparse=True):
+    """A run of `--task glue` with a task gate in each of two blocks, or of CA-MTL."""
     log = RunLog(folder / FILE_NAME)
     log.write("run", sizes={"cola": 300, "rte": 100}, task_names=["cola", "rte"])
     log.write("sampling", epoch=1, temperature=None, probabilities={"cola": 0.75, "rte": 0.25})
@@ -32,8 +32,13 @@ def write_benchmark(folder, checkpoint=True):
         tasks = {"cola": {"loss": 0.5, "matthews": float(update)}, "rte": {"loss": 0.5, "accuracy": 60.0}}
         log.write("valid", update=update, minutes=1.0, subset="valid", tasks=tasks, groups={"all": {"mean": 40.0}},
                   all={"loss": 0.5})  # fmt: skip
-        log.write("experts", update=update, task_names=["cola", "rte"], layers={"encoder.layers.0": [[3, 1], [1, 3]]})
-    if checkpoint:
+        if sparse:
+            layers = {"encoder.layers.0": [[3, 1], [1, 3]]}
+            log.write("experts", update=update, task_names=["cola", "rte"], layers=layers)
+    if not sparse:
+        state = {"cfg": {"model": {"_name": "ca_mtl", "task_names": "cola,rte"}}, "model": {"a": torch.zeros(1)}}
+        torch.save(state, folder / "checkpoint_last.pt")
+    elif checkpoint:
         gates = {f"encoder.layers.{n}.moe.gate.weight": torch.randn(2, 4, 8) for n in range(2)}
         cfg = {"model": {"_name": "mt_tag", "task_names": "cola,rte"}}
         torch.save(
@@ -119,8 +124,17 @@ def test_a_benchmark_has_metrics_and_gates_in_the_place_of_perplexity(tmp_path):
     run = write_benchmark(tmp_path / "run")
     names = ("sampling", "experts", "metrics", "gates")
     assert plot(run, "--tasks", "rte").output.splitlines() == [f"{name}: {run}/plots/{name}.png" for name in names]
-    with pytest.raises(UserError, match="`--langs` must be some of cola, rte"):
+    with pytest.raises(UserError, match="`--tasks` must be some of cola, rte"):
         plot(run, "--tasks", "mnli")
+
+
+def test_a_benchmark_without_experts_refuses_unknown_names_and_says_that_there_are_none(tmp_path):
+    run = write_benchmark(tmp_path / "run", sparse=False)
+    for option, name, rule in (("--tasks", "mnli", "some of cola, rte"), ("--layers", "encoder.layers.0", "left out")):
+        with pytest.raises(UserError, match=f"`{option}` must be {rule}.*, but is '{name}'"):
+            plot(run, option, name)
+    assert not (run / "plots").exists()
+    assert "experts: not drawn, because ca_mtl has no experts\n" in plot(run, "--tasks", "rte").output
 
 
 def states_of(run):

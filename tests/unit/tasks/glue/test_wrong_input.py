@@ -69,6 +69,7 @@ CASES = {
     "batches too small": (new("--max-tokens", 3), "`--max-tokens` must be at least 4, the length of the shortest trai"),
     "batches too small, uncertain": (new("--max-tokens", 3, "--sampling-method", "uncertainty"), "`--max-tokens` "),
     "batches too small to validate": (new("--max-tokens-valid", 4), "`--max-tokens`, or in training `--max-tokens-va"),
+    "heating, uncertain": (new("--sampling-method", "uncertainty", "--heating-epochs", 3), "`--heating-epochs` m"),
     "an unknown metric": (with_table(metric="acc"), "`the metric of mine` must be one of accuracy, matthews, spearma"),
     "f1 of three": (with_table(metric="f1", labels="[a, b, c]"), "`the metric of mine` must be another than f1, whic"),
     "a name of torch's": (with_table("values"), "`the name of a task` must be one without dots, and none that torch'"),
