@@ -153,11 +153,13 @@ class TaskDescription:
         name: of the task.
         text: the sentence.
         tokens: the sentence's, in the model's dictionary, without an end.
+        is_source: whether the run trains it for others to borrow from; None where the task does not say.
     """
 
     name: str
     text: str
     tokens: Sequence[int]
+    is_source: bool | None = None
 
 
 @runtime_checkable

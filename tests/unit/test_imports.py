@@ -94,7 +94,7 @@ MAY_IMPORT = {
         *("tasks/_benchmark", "backbones/bert", "models/_encoder", "data/nlu"),
     },
     "tasks/text_to_text": {
-        *("errors", "slots", "checkpoints", "answers"),
+        *("protocols", "errors", "slots", "checkpoints", "answers"),
         *("tasks/_benchmark", "tasks/_multitask", "backbones/t5", "models/_t5", "data/nlu"),
     },
     "tasks/translation": {

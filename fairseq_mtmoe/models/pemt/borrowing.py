@@ -147,10 +147,11 @@ def beginnings(cfg: Any, task: Any) -> tuple[About, dict[str, Source]]:
     if not isinstance(task, DescribesTask):
         raise UserError("`--task` must be one that describes what it trains, such as `--task text_to_text`.")
     sources = {path: source_file.load(path) for path in source_paths(cfg)}
-    made = made_by(cfg)
+    made, found = made_by(cfg), task.described()
+    if found.is_source not in (None, cfg.pemt_stage == SOURCE):
+        must_be("--pemt-stage", "source with --source-task, and target with --target-task", cfg.pemt_stage)
     for path, source in sources.items():
         source_file.expect_same(path, source.made, made)
-    found = task.described()
     if made.has_prompt and not found.tokens:
         must_be(f"the description of `{found.name}`", "a sentence", found.text)
     return About(found.name, found.text, tuple(found.tokens), about_sources(sources.values())), sources

@@ -3,8 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
+from fairseq.dataclass import FairseqDataclass
+
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models.pemt.prompts import INITS
+from fairseq_mtmoe.options.run import RunOptions
+from fairseq_mtmoe.options.t5 import T5Options
 
 SOURCE, TARGET = STAGES = ("source", "target")
 LORA, BOTTLENECK = ADAPTERS = ("lora", "bottleneck")
@@ -53,6 +57,11 @@ class PemtOptions:
         },
     )
     pemt: str = field(default="", metadata={"help": "prompts and sources, in JSON; the model fills it in"})
+
+
+@dataclass
+class PemtT5Config(PemtOptions, RunOptions, T5Options, FairseqDataclass):
+    """PEMT on a pretrained T5."""
 
 
 def source_paths(cfg: Any) -> List[str]:

@@ -28,6 +28,7 @@ from fairseq_mtmoe.data.nlu.text_dataset import TextCollate, TextDataset
 from fairseq_mtmoe.data.nlu.text_split import TextSplit, TextTokenizer, text_split
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._t5 import note_sizes
+from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.tasks._benchmark.beginnings import checkpoint_of
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
@@ -101,10 +102,10 @@ class TextToTextTask(BenchmarkTask):
             "max_target_positions": self.args.max_target_positions,
         }
 
-    @property
-    def description(self) -> str:
-        """What the task asks, with which a trained prompt begins."""
-        return self.row.prompt or self.row.description
+    def described(self) -> TaskDescription:
+        """What the task asks; see `protocols.DescribesTask`."""
+        text = self.row.prompt or self.row.description
+        return TaskDescription(self.name, text, self.pieces.numbers(text), self.is_source)
 
     # ---- model ----
 
