@@ -109,21 +109,25 @@ class AdapterBank(StackedBank, ABC):
             narrow: what `narrow` gave, (…, M).
             output: H_o, (…, O).
         """
-        unit = F.normalize(output.float(), dim=-1).to(narrow.dtype)
-        z_TKR = narrow.reshape(-1, self.num_members, self.rank)
-        seen_TKR = (unit @ self.up.flatten(0, 1).t()).view_as(z_TKR)
-        grams_KRR = self.up @ self.up.transpose(1, 2)
-        turned_TKR = torch.bmm(z_TKR.transpose(0, 1), grams_KRR).transpose(0, 1)
-        products_TK = (seen_TKR * z_TKR).sum(-1, dtype=torch.float32)
-        squares_TK = (turned_TKR * z_TKR).sum(-1, dtype=torch.float32)
-        extra = self._products_of_offsets(unit.reshape(-1, unit.shape[-1]), z_TKR)
-        if extra is not None:
-            products_TK, squares_TK = products_TK + extra[0], squares_TK + extra[1]
+        # A stream may be beyond the range of half precision with 5 bits of exponent.
+        kind = torch.float32 if narrow.dtype == torch.float16 else narrow.dtype
+        with torch.autocast(narrow.device.type, enabled=False):
+            z_TKR = narrow.to(kind).reshape(-1, self.num_members, self.rank)
+            output_TO, up_KRO = output.reshape(-1, output.shape[-1]).to(kind), self.up.to(kind)
+            seen_TKR = (output_TO @ up_KRO.flatten(0, 1).t()).view_as(z_TKR)
+            grams_KRR = up_KRO @ up_KRO.transpose(1, 2)
+            turned_TKR = torch.bmm(z_TKR.transpose(0, 1), grams_KRR).transpose(0, 1)
+            products_TK = (seen_TKR * z_TKR).sum(-1, dtype=torch.float32)
+            squares_TK = (turned_TKR * z_TKR).sum(-1, dtype=torch.float32)
+            extra = self._products_of_offsets(output_TO, z_TKR)
+            if extra is not None:
+                products_TK, squares_TK = products_TK + extra[0], squares_TK + extra[1]
         lengths_TK = squares_TK.masked_fill(squares_TK <= TINY, float("inf")).sqrt()
+        lengths_TK = lengths_TK * output_TO.float().norm(dim=-1, keepdim=True).clamp(min=TINY)
         return (products_TK / lengths_TK).view(*narrow.shape[:-1], self.num_members)
 
-    def _products_of_offsets(self, unit_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor] | None:
-        """What offsets add to H_o·E_k and to |E_k|², (T, K) each; None: nothing."""
+    def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor] | None:
+        """What offsets add to H_o·E_k and to |E_k|², (T, K) each, float32; None: nothing."""
         return None
 
     def extra_repr(self) -> str:
@@ -168,11 +172,12 @@ class BottleneckBank(AdapterBank):
     def _offset(self, weights: Tensor | None) -> Tensor | None:
         return self.up_bias.sum(0) if weights is None else weights.to(self.up_bias.dtype) @ self.up_bias
 
-    def _products_of_offsets(self, unit_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor]:
-        crossed_KR = (self.up @ self.up_bias.unsqueeze(2)).squeeze(2)
+    def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor]:
+        up_KRO, bias_KO = self.up.to(z_TKR), self.up_bias.to(z_TKR)
+        crossed_KR = (up_KRO @ bias_KO.unsqueeze(2)).squeeze(2)
         crossed_TK = (z_TKR * crossed_KR).sum(-1, dtype=torch.float32)
-        squares_K = self.up_bias.float().square().sum(-1)
-        return (unit_TO @ self.up_bias.t()).float(), 2 * crossed_TK + squares_K
+        squares_K = bias_KO.float().square().sum(-1)
+        return (output_TO @ bias_KO.t()).float(), 2 * crossed_TK + squares_K
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> BottleneckBank:

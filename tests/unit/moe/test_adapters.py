@@ -99,6 +99,8 @@ def test_under_autocast(kind):
     summary = torch.randn(B, 5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed, weights_BK = bank(x, weights, torch.zeros(L, B, H)), gate(summary)
+        similarity = layer_similarity(bank.cosines(bank.narrow(x), mixed.float()), weights)
+    torch.testing.assert_close(similarity, slow_similarity(bank, x, mixed.float(), weights), rtol=0.03, atol=0.01)
     torch.testing.assert_close(mixed.float(), slow_mixture(bank, x, weights), rtol=0.03, atol=0.1)
     assert torch.equal(weights_BK, gate(summary)) and weights_BK.dtype == torch.float32
 
@@ -149,6 +151,15 @@ def test_similarities_are_those_of_outputs_that_are_never_made(kind, shape):
         slow = slow_similarity(bank, x, output, weights, mask)
         torch.testing.assert_close(fast, slow)
         torch.testing.assert_close(gradients(fast, inputs), gradients(slow, inputs), rtol=1e-4, atol=1e-6)
+
+
+@both
+def test_a_stream_beyond_half_precisions_range_has_similarities(kind):
+    bank, x, weights = trained(kind).half(), torch.randn(L, B, D).half(), weights_of(())
+    output = 30_000 * torch.randn(L, B, H)  # under autocast it is float32
+    similarity = layer_similarity(bank.cosines(bank.narrow(x), output), weights)
+    wanted = slow_similarity(bank.float(), x.float(), output, weights)
+    torch.testing.assert_close(similarity, wanted, rtol=0.03, atol=0.01)
 
 
 @both
