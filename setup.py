@@ -88,6 +88,7 @@ setup(
             "transformers>=5",  # Switch and NLLB-MoE layers and BERT, peers in the benchmarks
             "tokenizers>=0.21",  # reads the texts of bench_glue.py
             "fairscale>=0.4.13",  # another peer
+            "peft>=0.17",  # plain LoRA, with which adapters are compared
             "scipy>=1.11",  # the exact assignment that ours is compared with
         ],
         "test": [
@@ -97,6 +98,7 @@ setup(
             "hypothesis>=6",  # finds inputs that nobody thought of
             "scipy>=1.11",  # the exact assignment that ours is compared with
             "fairscale>=0.4.13",  # fully sharded training
+            "peft>=0.17",  # its LoRA is what ours is compared with
             "transformers>=5",  # its BERT and RoBERTa are what ours are compared with, and it loads what we export
             "ruff>=0.6",  # style
             "mypy>=1.11",  # types

@@ -1,0 +1,192 @@
+"""The systems of `bench_adapters.py`: T5s of the same weights that learn a task by adapters, or with all they have."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.sequence_generator import SequenceGenerator
+from peft import LoraConfig, inject_adapter_in_model
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fairseq_mtmoe.backbones.t5.config import T5Config
+from fairseq_mtmoe.backbones.t5.model import T5Model, shifted
+from fairseq_mtmoe.models.pemt.about import About, AboutSource
+from fairseq_mtmoe.models.pemt.borrowing import adapter_plan
+from fairseq_mtmoe.models.pemt.config import BOTTLENECK, LORA, SOURCE, TARGET, PemtOptions
+from fairseq_mtmoe.models.pemt.model import PemtT5Model
+from fairseq_mtmoe.slots import adapter_blocks, merge_adapters
+
+RANK = 64  # and alpha, in the paper as here
+SPARSITY_WEIGHT = 0.1
+PEER, OURS, FULL = "LoRA (peft)", "LoRA (ours)", "full fine-tuning"
+ONE, SIX, BOTTLENECKS, MERGED = "1 source", "6 sources", "6 bottlenecks", "6 sources, merged"
+ON_TOP = "6 sources, prompt on top"
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured.
+
+    Attributes:
+        config: of the T5.
+        batch: texts in a step.
+        positions: which the encoder has for each text, its prompt among them.
+        prompt: vectors of the prompt.
+        answer: words of an answer in training.
+        written: words that are written of each text.
+    """
+
+    config: T5Config
+    batch: int = 8
+    positions: int = 256
+    prompt: int = 32
+    answer: int = 4
+    written: int = 16
+
+
+class System:
+    """A model, and what it does with a batch.
+
+    Args:
+        model: a T5.
+        length: of its texts, in tokens.
+    """
+
+    def __init__(self, model: T5Model, length: int, size: Size) -> None:
+        self.module = model
+        self.size = size
+        shape = (size.batch, length)
+        generator = torch.Generator().manual_seed(1)
+        self.texts = torch.randint(3, size.config.vocab_size, shape, generator=generator)
+        self.answers = torch.randint(3, size.config.vocab_size, (size.batch, size.answer), generator=generator)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
+        self._generator = SequenceGenerator(
+            [model], model.encoder.dictionary, beam_size=4, max_len_b=size.written, min_len=size.written
+        )
+
+    def loss(self) -> Tensor:
+        """Negative log-likelihood, and the task sparsity loss where there are sources: equation 6."""
+        scores, extra = self.module(self.texts, None, shifted(self.answers, self.size.config))
+        loss = F.cross_entropy(scores.flatten(0, 1), self.answers.flatten())
+        return loss + SPARSITY_WEIGHT * extra["task_sparsity"] if "task_sparsity" in extra else loss
+
+    def prepare(self) -> None:
+        """Free the gradients, as a trainer does before each step."""
+        self.module.train()
+        self.module.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        """One update."""
+        self.loss().backward()
+        self._optimizer.step()
+
+    def write(self) -> list[Tensor]:
+        """The best answer to each text."""
+        self.module.eval()
+        sample = {"net_input": {"src_tokens": self.texts, "src_lengths": torch.full((len(self.texts),), 1)}}
+        return [found[0]["tokens"] for found in self._generator.generate([self.module], sample)]
+
+    @property
+    def held(self) -> int:
+        """Bytes of parameters, and of what trains once more for its gradient and twice for the optimizer."""
+        parameters = list(self.module.parameters())
+        return sum(one.numel() * one.element_size() * (4 if one.requires_grad else 1) for one in parameters)
+
+    @property
+    def trained(self) -> int:
+        """How many parameters train."""
+        return sum(one.numel() for one in self.module.parameters() if one.requires_grad)
+
+
+def dictionary(size: int) -> Dictionary:
+    """fairseq's, in which tokens have T5's numbers."""
+    symbols = Dictionary(bos="<pad>", pad="<pad>", eos="</s>", unk="<unk>")
+    for number in range(len(symbols), size):
+        symbols.add_symbol(f"p{number}")
+    return symbols
+
+
+def pemt(size: Size, symbols: Dictionary, stage: str, kind: str = LORA, sources: int = 0) -> PemtT5Model:
+    """PEMT's T5 in either of its stages, as `--arch pemt_t5_base` is; in stage 1 without a prompt, plain LoRA."""
+    options = {field.name: field.default for field in dataclasses.fields(PemtOptions)}
+    options |= {"pemt_stage": stage, "adapter": kind, "adapter_rank": RANK, "no_prompt": stage == SOURCE}
+    options |= {"adapter_alpha": float(RANK), "pemt_sources": ",".join(f"{k}.pt" for k in range(sources))}
+    cfg = SimpleNamespace(**options)
+    words = tuple(range(3, 3 + size.prompt))
+    about = About("target", "", words, tuple(AboutSource(f"{k}", "", size.prompt) for k in range(sources)))
+    plan = adapter_plan(cfg, about, size.config.d_model)
+    blocks = max(size.config.num_layers, size.config.num_decoder_layers)
+    model = PemtT5Model(size.config, symbols, dict.fromkeys(range(blocks), plan))
+    model.begin(cfg, about, {})
+    return model
+
+
+def with_peft(model: T5Model) -> T5Model:
+    """The same with LoRA of Hugging Face's on each block's second matrix."""
+    lora = LoraConfig(r=RANK, lora_alpha=RANK, lora_dropout=0.0, target_modules=["fc2"])
+    adapted: Any = inject_adapter_in_model(lora, model)
+    return adapted  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def merged(model: PemtT5Model) -> PemtT5Model:
+    """A model whose gates are fixed by its prompt, as `mtmoe merge` leaves it."""
+    summary = model.eval().encoder.prompt().mean(0)
+    for block in adapter_blocks(model).values():
+        merge_adapters(block, block.mixture.gate(summary))
+    model.encoder.gate_input = None
+    return model
+
+
+def systems(size: Size) -> dict[str, System]:
+    """All of them, of the same backbone; in ours every adapter says something."""
+    symbols, texts = dictionary(size.config.vocab_size), size.positions - size.prompt
+    models: dict[str, tuple[T5Model, int]] = {
+        PEER: (with_peft(T5Model(size.config, symbols)), size.positions),
+        OURS: (pemt(size, symbols, SOURCE), size.positions),
+        FULL: (T5Model(size.config, symbols), size.positions),
+        ONE: (pemt(size, symbols, TARGET, sources=1), texts),
+        SIX: (pemt(size, symbols, TARGET, sources=6), texts),
+        BOTTLENECKS: (pemt(size, symbols, TARGET, BOTTLENECK, 6), texts),
+        ON_TOP: (pemt(size, symbols, TARGET, sources=6), size.positions),
+        MERGED: (pemt(size, symbols, TARGET, sources=6), texts),
+    }
+    _make_equal(models)
+    models[MERGED] = merged(models[MERGED][0]), texts  # type: ignore[arg-type]
+    return {name: System(model, length, size) for name, (model, length) in models.items()}
+
+
+@torch.no_grad()
+def _make_equal(models: dict[str, tuple[T5Model, int]]) -> None:
+    """Give all models the same backbone, those of the same additions the same, and both LoRAs one.
+
+    What is frozen of it is held once for all, but for the model that is to be merged.
+    """
+    state = {name: value.clone() for name, value in models[FULL][0].state_dict().items()}
+    for of, (model, _) in models.items():
+        torch.manual_seed(1)
+        for name, parameter in model.named_parameters():
+            plain = name.replace("fc2.base_layer", "fc2")
+            if plain in state:
+                own = parameter.requires_grad or of == MERGED
+                parameter.data = state[plain].clone() if own else state[plain]
+            elif "layer_norm" not in name:
+                nn.init.normal_(parameter, std=0.02)
+    of_peft = adapters_of_peft(models[PEER][0])
+    for block, (down, up) in zip(adapter_blocks(models[OURS][0]).values(), of_peft, strict=True):
+        assert block.mixture.adapters is not None
+        block.mixture.adapters.down.copy_(down.weight.unsqueeze(0))
+        block.mixture.adapters.up.copy_(up.weight.t().unsqueeze(0))
+
+
+def adapters_of_peft(model: nn.Module) -> Sequence[tuple[nn.Linear, nn.Linear]]:
+    """The two matrices of each block's LoRA, in the order of the blocks."""
+    adapted: Any = [module for module in model.modules() if hasattr(module, "lora_A")]
+    return [(one.lora_A["default"], one.lora_B["default"]) for one in adapted]
