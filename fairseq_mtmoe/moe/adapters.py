@@ -123,7 +123,8 @@ class AdapterBank(StackedBank, ABC):
             if extra is not None:
                 products_TK, squares_TK = products_TK + extra[0], squares_TK + extra[1]
         lengths_TK = squares_TK.masked_fill(squares_TK <= TINY, float("inf")).sqrt()
-        lengths_TK = lengths_TK * output_TO.float().norm(dim=-1, keepdim=True).clamp(min=TINY)
+        norms_T1: Tensor = torch.linalg.vector_norm(output_TO.float(), dim=-1, keepdim=True)
+        lengths_TK = lengths_TK * norms_T1.clamp(min=TINY)
         return (products_TK / lengths_TK).view(*narrow.shape[:-1], self.num_members)
 
     def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -147,9 +148,9 @@ class LoraBank(AdapterBank):
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> Tensor:
-        """What the mixture adds to the matrix that it stands beside, (O, I)."""
-        columns_M = weights_K.to(self.up.dtype).repeat_interleave(self.rank)
-        return self.scale * ((self.up.flatten(0, 1).t() * columns_M) @ self.down.flatten(0, 1))
+        """What the mixture adds to the matrix that it stands beside, (O, I), float32."""
+        columns_M = weights_K.float().repeat_interleave(self.rank)
+        return self.scale * ((self.up.float().flatten(0, 1).t() * columns_M) @ self.down.float().flatten(0, 1))
 
 
 class BottleneckBank(AdapterBank):
@@ -184,11 +185,11 @@ class BottleneckBank(AdapterBank):
         """One adapter of rank K·r that gives what the mixture does: the weights are in its `up` and `up_bias`."""
         _, _, input_size = self.down.shape
         one = BottleneckBank(1, input_size, self.up.shape[2], self.num_members * self.rank).to(self.up)
-        weights_K = weights_K.to(self.up.dtype)
+        weights_K = weights_K.float()
         one.down.copy_(self.down.flatten(0, 1).unsqueeze(0))
         one.down_bias.copy_(self.down_bias.flatten().unsqueeze(0))
         one.up.copy_((weights_K[:, None, None] * self.up).flatten(0, 1).unsqueeze(0))
-        one.up_bias.copy_((weights_K @ self.up_bias).unsqueeze(0))
+        one.up_bias.copy_((weights_K @ self.up_bias.float()).unsqueeze(0))
         return one
 
 

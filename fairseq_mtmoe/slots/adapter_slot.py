@@ -84,7 +84,7 @@ def merge_adapters(block: SlotBlock, weights_K: Tensor) -> None:
     """
     mixture = block.mixture
     if isinstance(mixture.adapters, LoraBank):
-        block.fc2.weight += mixture.adapters.merged(weights_K)
+        block.fc2.weight.copy_(block.fc2.weight + mixture.adapters.merged(weights_K))
         mixture.adapters = None
     elif isinstance(mixture.adapters, BottleneckBank):
         mixture.adapters = mixture.adapters.merged(weights_K)

@@ -14,7 +14,7 @@ from fairseq_mtmoe.backbones.bert.dropout import Dropout
 from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
 from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.slots import BatchContext, ExpertSlot, SlotBlock, dense
+from fairseq_mtmoe.slots import BatchContext, ExpertSlot, SlotBlock, adapted, dense
 
 
 class Encoded(NamedTuple):
@@ -139,4 +139,5 @@ def computes_alone(block: nn.Module) -> bool:
     if isinstance(block.slot, ExpertSlot):
         moe = block.slot.moe
         return moe is None or (moe.gate.routes_alone and not moe.load.enabled)
-    return block.slot is dense
+    # A gate's summary, and the task sparsity loss, may be of all tokens.
+    return block.slot is dense or (block.slot is adapted and block.mixture.gate is None)
