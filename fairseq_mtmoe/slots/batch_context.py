@@ -25,6 +25,7 @@ class BatchContext:
         padding_mask: True at padding, (B, L); None without padding.
         tasks: the embeddings of all tasks in this pass, for conditional modules; None in a model without.
         mixture: what gates of adapters read, and what is left there of them; None in a model without such gates.
+        prompt_length: how many of the first positions are no words, but a prompt of all sentences.
         token_counts: what the first layer that asks learns of the other processes' batches, for those after it.
     """
 
@@ -33,3 +34,4 @@ class BatchContext:
     token_counts: TokenCounts = field(default_factory=TokenCounts)
     tasks: Tasks | None = None
     mixture: MixturePass | None = None
+    prompt_length: int = 0

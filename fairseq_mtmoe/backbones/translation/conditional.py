@@ -16,6 +16,7 @@ from typing import Any, Self
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
 from torch import LongTensor, Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_mtmoe.backbones.blocks import SlotPlans
@@ -110,8 +111,11 @@ class ConditionalBlock(FairseqBlock):
         """What is added to the scores of self-attention among the words of `x` (L, B, H), (B·A, L, L)."""
         if self.attention_bias is None:
             return None
-        places = None if context.padding_mask is None else places_of(context.padding_mask)
-        bias_B1LL: Tensor = self.attention_bias(context.tasks, context.task_ids, len(x), places)
+        before = context.prompt_length  # these have no places, and no bias
+        mask = context.padding_mask
+        places = None if mask is None else places_of(mask[:, before:])
+        bias_B1LL: Tensor = self.attention_bias(context.tasks, context.task_ids, len(x) - before, places)
+        bias_B1LL = F.pad(bias_B1LL, (before, 0, before, 0))
         return bias_B1LL.expand(-1, self.self_attn.num_heads, -1, -1).flatten(0, 1)
 
 

@@ -77,31 +77,50 @@ class Encoder(FairseqStack, TransformerEncoderBase):
         task_ids: LongTensor | None = None,
     ) -> dict[str, list[Any]]:
         """As fairseq's, with `task_ids` (B,), which come out again under their name; so do the tasks' embeddings."""
-        padding_mask = src_tokens.eq(self.padding_idx)
-        has_padding = padding_mask.any()
-        context = self.context_of(task_ids, padding_mask if has_padding else None)
-        x, embedded = self.forward_embedding(src_tokens, token_embeddings)
-        x = x * (1 - padding_mask.unsqueeze(-1).type_as(x) * has_padding.type_as(x))
-        x = self.before_blocks(x.transpose(0, 1), context)
+        x, context, embedded = self.embed(src_tokens, task_ids, token_embeddings)
+        x = self.before_blocks(x, context)
         states = [x] if return_all_hiddens else []
         for block in self.layers:
             x = block(x, context)
             if return_all_hiddens:
                 states.append(x)
-        encoded: dict[str, list[Any]] = {
-            "encoder_out": [x if self.layer_norm is None else self.layer_norm(x)],  # (S, B, H)
-            "encoder_padding_mask": [padding_mask],  # (B, S)
-            "encoder_embedding": [embedded],  # (B, S, H)
-            "encoder_states": states,  # (S, B, H) each
-            "src_tokens": [],
-            "src_lengths": [(~padding_mask).sum(dim=1, dtype=torch.int32).reshape(-1, 1)],
-            "task_ids": [] if task_ids is None else [task_ids],
-        }
-        return encoded if context.tasks is None else {**encoded, "tasks": [context.tasks]}
+        x = x if self.layer_norm is None else self.layer_norm(x)
+        output = self.encoded(x, context)
+        return {**output, "encoder_embedding": [embedded], "encoder_states": states}  # (B, S, H); (L, B, H) each
+
+    def embed(
+        self, src_tokens: Tensor, task_ids: LongTensor | None, token_embeddings: Tensor | None = None
+    ) -> tuple[Tensor, BatchContext, Tensor]:
+        """The stream before the first block, (L, B, H), what the blocks may know of the batch, the words' embeddings.
+
+        A subclass may have more in the stream than the words, before them; the context says how much, and what of all
+        is padding.
+        """
+        padding_mask = src_tokens.eq(self.padding_idx)
+        has_padding = padding_mask.any()
+        x, embedded = self.forward_embedding(src_tokens, token_embeddings)
+        x = x * (1 - padding_mask.unsqueeze(-1).type_as(x) * has_padding.type_as(x))
+        return x.transpose(0, 1), self.context_of(task_ids, padding_mask if has_padding else None), embedded
 
     def context_of(self, task_ids: LongTensor | None, padding_mask: Tensor | None) -> BatchContext:
-        """What the blocks may know of the batch."""
+        """What the blocks may know of the batch, as long as it has nothing but words."""
         return BatchContext(task_ids, padding_mask)
+
+    def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
+        """The output: states (L, B, H), and what else the decoder may know."""
+        padding_mask = context.padding_mask
+        if padding_mask is None:
+            padding_mask = torch.zeros(states.shape[1::-1], dtype=torch.bool, device=states.device)
+        lengths = (~padding_mask).sum(dim=1, dtype=torch.int32) - context.prompt_length
+        encoded: dict[str, list[Any]] = {
+            "encoder_out": [states],
+            "encoder_padding_mask": [padding_mask],  # (B, L)
+            "src_tokens": [],
+            "src_lengths": [lengths.reshape(-1, 1)],
+            "task_ids": [] if context.task_ids is None else [context.task_ids],
+        }
+        encoded |= {} if context.tasks is None else {"tasks": [context.tasks]}
+        return encoded | ({"prompt_length": [context.prompt_length]} if context.prompt_length else {})
 
     def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
         """As fairseq's; the task ids follow their sentences.
@@ -111,10 +130,14 @@ class Encoder(FairseqStack, TransformerEncoderBase):
         sentences, beam = reordered_sentences(encoder_out, new_order, shares_beams(self.cfg))
         if sentences is None:
             return {**encoder_out, "beam": [beam]}
-        reordered = super().reorder_encoder_out(encoder_out, sentences)
-        reordered["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
-        kept = {name: encoder_out[name] for name in ("tasks",) if name in encoder_out}
-        return {**reordered, **kept, "beam": [beam]}
+        return {**self.select(encoder_out, sentences), "beam": [beam]}
+
+    def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
+        """The output of these sentences, in this order; `beam` is left out."""
+        selected: dict[str, Any] = super().reorder_encoder_out(encoder_out, sentences)
+        selected["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
+        kept = {name: encoder_out[name] for name in ("tasks", "prompt_length") if name in encoder_out}
+        return {**selected, **kept}
 
 
 class Decoder(FairseqStack, TransformerDecoderBase):
@@ -162,17 +185,12 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         (beam,) = source.get("beam", [1])
         (encoded,) = source.get("encoder_out") or [None]
         (source_mask,) = source.get("encoder_padding_mask") or [None]
-        (task_ids,) = source.get("task_ids") or [None]
-        (tasks,) = source.get("tasks") or [None]
         if incremental_state is not None and shares_beams(self.cfg):
             self._read_word(prev_output_tokens, beam, incremental_state)
         elif beam > 1:  # in an ensemble with a model that keeps no state
             encoded, source_mask = encoded.repeat_interleave(beam, 1), source_mask.repeat_interleave(beam, 0)
         words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
-        padding_mask = words.eq(self.padding_idx)
-        has_padding = self.cross_self_attention or padding_mask.any()
-        task_ids = None if task_ids is None else task_ids.repeat_interleave(beam)
-        context = BatchContext(task_ids, padding_mask if has_padding else None, tasks=tasks)
+        context = self.context_of(words, source)
         x = self.before_blocks(self._embedded(prev_output_tokens, incremental_state), context)
         looks_back = incremental_state is None and not full_context_alignment
         attention, states = None, [x]
@@ -185,10 +203,25 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             )  # fmt: skip
             states.append(x)
             if weights is not None and index == chosen:
-                attention = weights.float().to(x)[:alignment_heads].mean(dim=0)  # over the heads
+                over_heads = weights.float().to(x)[:alignment_heads].mean(dim=0)
+                attention = over_heads[:, :, source.get("prompt_length", [0])[0] :]  # to words
         x = (x if self.layer_norm is None else self.layer_norm(x)).transpose(0, 1)
         x = x if self.project_out_dim is None else self.project_out_dim(x)
-        return x, {"attn": [attention], "inner_states": states}
+        return x, {"attn": [attention], "inner_states": states, **self.extra(context, source)}
+
+    def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
+        """What the blocks may know of the batch, whose rows are hypotheses, `beam` of each sentence."""
+        (beam,) = encoder_out.get("beam", [1])
+        (task_ids,) = encoder_out.get("task_ids") or [None]
+        (tasks,) = encoder_out.get("tasks") or [None]
+        padding_mask = words.eq(self.padding_idx)
+        has_padding = self.cross_self_attention or padding_mask.any()
+        task_ids = None if task_ids is None else task_ids.repeat_interleave(beam)
+        return BatchContext(task_ids, padding_mask if has_padding else None, tasks=tasks)
+
+    def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
+        """What comes out beside states and attention, after a pass whose blocks had this context."""
+        return {}
 
     def _embedded(self, prev_output_tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
         """The words' embeddings, (L, B, H); while a translation grows word by word, the last word's alone."""
