@@ -186,6 +186,21 @@ class NotesOptions(Protocol):
 
 
 @runtime_checkable
+class MixesSources(Protocol):
+    """A model that may borrow from source tasks."""
+
+    @property
+    def target_name(self) -> str:
+        """The task that it is trained for."""
+        ...
+
+    @property
+    def source_names(self) -> Sequence[str]:
+        """Their names, in the order of a gate's weights; none where it borrows from none."""
+        ...
+
+
+@runtime_checkable
 class LeavesFile(Protocol):
     """A model with a part that is a file beside its checkpoints: of the best one, or of the last where none is best."""
 

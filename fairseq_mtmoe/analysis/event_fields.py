@@ -101,6 +101,13 @@ FIELDS: dict[str, dict[str, Rule]] = {
         "relative_entropy": Rule(f"names with {_AMOUNT} each", _is_dictionary_of(_is_amount)),
         "share_of_data": Rule(_AMOUNT, _is_amount),
     },
+    "sources": {
+        "update": _UPDATE,
+        "subset": _NAME,
+        "target": _NAME,
+        "sources": _NAMES,
+        "layers": Rule(f"names with lists of {_AMOUNT} each", _is_dictionary_of(_is_list_of(_is_amount))),
+    },
 }
 
 

@@ -2,7 +2,7 @@
 
 Sampling probabilities and temperature (equations 1 and 2), who uses which expert (figures 1, 3, 4) and validation
 perplexity (figure 2) of "Tricks for Training Sparse Translation Models"; a benchmark's metrics; what uncertainty
-sampling chose. Nothing is drawn here.
+sampling chose; what is borrowed from which source. Nothing is drawn here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
+from fairseq_mtmoe.analysis.sources import SourceWeights, source_weights
 from fairseq_mtmoe.analysis.task_scores import SMALL
 from fairseq_mtmoe.errors import UserError
 
@@ -100,6 +101,7 @@ class Run:
     data: dict[str, float] = field(default_factory=dict)  # each task's share of the training sentences
     metrics: MetricSeries = field(default_factory=MetricSeries)
     selection: SelectionSeries = field(default_factory=SelectionSeries)
+    sources: SourceWeights = field(default_factory=SourceWeights)
 
     @property
     def unit(self) -> str:
@@ -124,6 +126,7 @@ def read_run(path: str | Path, name: str | None = None) -> Run:
         data=data_shares(events),
         metrics=metric_series(events),
         selection=selection_series(events),
+        sources=source_weights(_of_first_subset(events, "sources")),
     )
 
 

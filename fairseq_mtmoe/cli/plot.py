@@ -1,5 +1,5 @@
 """`mtmoe plot`: pictures of what training logged, the figures of "Tricks for Training Sparse Translation Models", a
-benchmark's and CA-MTL's, and of the gates and task embeddings in a checkpoint.
+benchmark's, CA-MTL's and PEMT's, and of the gates and task embeddings in a checkpoint.
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ def command(
 ) -> None:
     """Draw pictures of a training run from RUN/mtmoe.jsonl; of several RUNs, to compare them.
 
-    RUN is the --save-dir of a run of the tasks translation_heated or glue. The pictures: sampling (probability of every
-    language pair or task, and temperature, over epochs), experts (which share of a language's or a task's tokens goes
-    to which expert, early and late), perplexity (of translation on the validation set, per tier), metrics (of a
-    benchmark's tasks and averages on the validation set), selection (of --sampling-method uncertainty: each task's
-    share of what was trained on, and its uncertainty); of RUN's best checkpoint, or else its last one, gates (if each
-    task has one: how alike these are, layer by layer) and embeddings (a map of the task embeddings).
+    RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. The pictures: sampling
+    (probability of every language pair or task, and temperature, over epochs), experts (which share of a language's or
+    a task's tokens goes to which expert, early and late), perplexity (of translation on the validation set, per tier),
+    metrics (of a benchmark's tasks and averages on the validation set), selection (of --sampling-method uncertainty:
+    each task's share of what was trained on, and its uncertainty), sources (of a run that borrows: the weight of each
+    source, layer by layer); of RUN's best checkpoint, or else its last one, gates (if each task has one: how alike
+    these are, layer by layer) and embeddings (a map of the task embeddings).
     """
     known = read_runs(runs, labels)
     _check_choices(known, langs, layers)
@@ -177,6 +178,9 @@ def _pictures(
     selecting = [run for run in runs if run.selection.updates]
     if selecting:
         pictures["selection"] = lambda: plots.selection_figure(selecting)
+    borrowing = [run for run in runs if run.sources.layers]
+    if borrowing:
+        pictures["sources"] = lambda: plots.sources_figure(borrowing)
     gates = {name: found for name, state in states.items() if (found := task_gates(state))}
     if gates:
         pictures["gates"] = lambda: plots.gates_figure(gates)

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.adapters import AdapterBank
 from fairseq_mtmoe.moe.stacked import check_count
+from fairseq_mtmoe.moe.stats import MixtureWeights
 
 TARGET_STD = 0.01  # of a target adapter's weights (the authors' code)
 
@@ -55,6 +56,9 @@ class AdapterMixture(nn.Module):
 
     In stage 1 that is one adapter, in stage 2 the sources' adapters with a gate, and the target adapter. Each part may
     be left out.
+
+    Attributes:
+        seen: the weights that the gate gave, once it is enabled; None without a gate.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class AdapterMixture(nn.Module):
         self.adapters = adapters
         self.gate = gate
         self.target_adapter = target_adapter
+        self.seen = None if gate is None else MixtureWeights(len(gate.weight))
 
 
 def layer_similarity(cosines: Tensor, weights: Tensor, padding_mask: Tensor | None = None) -> Tensor:

@@ -64,6 +64,7 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
         if mixture.gate is not None:
             assert through is not None, "a gate reads the pass's summary"
             weights = through.weights_of(block, mixture.gate, branch_input)
+            mixture.seen.record(weights)
             through.hold(block, mixture.adapters, narrow)
         branch = mixture.adapters.widen(narrow, weights, branch)
     return branch if mixture.target_adapter is None else mixture.target_adapter(branch)
@@ -88,7 +89,7 @@ def merge_adapters(block: SlotBlock, weights_K: Tensor) -> None:
         mixture.adapters = None
     elif isinstance(mixture.adapters, BottleneckBank):
         mixture.adapters = mixture.adapters.merged(weights_K)
-    mixture.gate = None
+    mixture.gate = mixture.seen = None
     if mixture.adapters is None and mixture.target_adapter is None:
         del block.mixture
         block.slot = dense

@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "models/_encoder": {"protocols", "errors", "conditioning", "options", "backbones/bert", "backbones/blocks"},
     "models/_t5": {"errors", "backbones/t5"},
     "models/_transfer": {"errors", "moe", "conditioning"},
+    "models/_translator": set(),
     "criterions": {"errors", "moe", "slots", "answers"},
     "optim": {"errors"},
     "training": {
@@ -85,7 +86,9 @@ MAY_IMPORT = {
         "data/translation/tiers",
     },
     "tasks": {"criterions", "tasks/glue", "tasks/text_to_text", "tasks/translation"},
-    "tasks/_multitask": {"protocols", "errors", "analysis", "data", "data/mixtures", "data/sampling", "slots"},
+    "tasks/_multitask": {
+        *("protocols", "errors", "analysis", "data", "data/mixtures", "data/sampling", "moe", "slots"),
+    },
     "tasks/_benchmark": {
         *("errors", "io", "analysis", "checkpoints", "answers", "tasks/_multitask", "data/mixtures", "data/nlu"),
     },
@@ -98,7 +101,7 @@ MAY_IMPORT = {
         *("tasks/_benchmark", "tasks/_multitask", "backbones/t5", "models/_t5", "data/nlu"),
     },
     "tasks/translation": {
-        *("errors", "io", "slots", "criterions", "tasks/_multitask"),
+        *("protocols", "errors", "io", "slots", "criterions", "tasks/_multitask"),
         *("data/mixtures", "data/translation", "data/translation/file_names", "data/translation/tiers"),
     },
 }
@@ -107,7 +110,7 @@ OF_A_SYSTEM = {
     *("errors", "moe", "conditioning", "checkpoints", "slots", "options"),
     *("protocols", "backbones/blocks", "backbones/hugging_face"),
     *("backbones/translation", "backbones/bert", "backbones/t5"),
-    *("models/_encoder", "models/_t5", "models/_transfer"),
+    *("models/_encoder", "models/_t5", "models/_transfer", "models/_translator"),
 }
 NO_FAIRSEQ = (
     *("errors", "protocols", "io", "moe", "conditioning", "slots"),

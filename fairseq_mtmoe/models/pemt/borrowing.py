@@ -63,6 +63,16 @@ class PemtModel(nn.Module):
         return weight
 
     @property
+    def target_name(self) -> str:
+        """See `protocols.MixesSources`."""
+        return self.about.task
+
+    @property
+    def source_names(self) -> list[str]:
+        """See `protocols.MixesSources`."""
+        return [source.task for source in self.about.sources]
+
+    @property
     def noted_options(self) -> dict[str, str]:
         """See `protocols.NotesOptions`."""
         return {"pemt": self.about.to_text()}

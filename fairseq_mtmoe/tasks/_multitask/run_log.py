@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
-from fairseq_mtmoe.slots import expert_layers
+from fairseq_mtmoe.moe import MixtureWeights
+from fairseq_mtmoe.slots import adapter_blocks, expert_layers
 
 
 class Stopwatch:
@@ -94,3 +95,28 @@ def stop_counting(model: nn.Module) -> dict[str, list[list[int]]]:
             torch.distributed.all_reduce(total)
         counts[path] = total.tolist()
     return counts
+
+
+def start_noting(model: nn.Module) -> None:
+    """From now on, and from zero, note the weights that gates give sources."""
+    for seen in _mixtures(model).values():
+        seen.reset()
+        seen.enabled = True
+
+
+def stop_noting(model: nn.Module) -> dict[str, list[float]]:
+    """By layer, the mean weight of each source, over the sentences of all processes since `start_noting`."""
+    weights = {}
+    for path, seen in _mixtures(model).items():
+        seen.enabled = False
+        if torch.distributed.is_initialized():
+            seen.sums = seen.sums.to(next(model.parameters()).device)
+            torch.distributed.all_reduce(seen.sums)
+        weights[path] = seen.mean().tolist()
+    return weights
+
+
+def _mixtures(model: nn.Module) -> dict[str, MixtureWeights]:
+    """What blocks with a gate over sources noted of it, by their dotted paths."""
+    blocks = adapter_blocks(model)
+    return {path: block.mixture.seen for path, block in blocks.items() if block.mixture.seen is not None}

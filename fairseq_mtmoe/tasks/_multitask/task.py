@@ -22,11 +22,18 @@ from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.protocols import NamesTasks, NotesOptions, TakesTaskIds
+from fairseq_mtmoe.protocols import MixesSources, NamesTasks, NotesOptions, TakesTaskIds
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.tasks._multitask import selection
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups, plain_numbers
-from fairseq_mtmoe.tasks._multitask.run_log import Stopwatch, TrainingRunLog, start_counting, stop_counting
+from fairseq_mtmoe.tasks._multitask.run_log import (
+    Stopwatch,
+    TrainingRunLog,
+    start_counting,
+    start_noting,
+    stop_counting,
+    stop_noting,
+)
 from fairseq_mtmoe.tasks._multitask.sampling import announce
 from fairseq_mtmoe.tasks._multitask.selection import Chosen
 from fairseq_mtmoe.tasks._multitask.selection_record import REPORT_EVERY, SelectionRecord
@@ -226,6 +233,7 @@ class Multitask(FairseqTask, ABC):
         """As fairseq's; of a step's candidates, on the most uncertain ones. The clock of the run log runs."""
         if not self.stopwatch.is_running:
             stop_counting(model)
+            stop_noting(model)
             self.stopwatch.start()
         sample = self._company(sample, model) if ignore_grad else sample
         chosen = None
@@ -318,6 +326,7 @@ class Multitask(FairseqTask, ABC):
         self._report_selection()
         self.stopwatch.stop()
         start_counting(model)
+        start_noting(model)
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """As fairseq's, with the sums of the batch's task in the logging output."""
@@ -361,7 +370,12 @@ class Multitask(FairseqTask, ABC):
         layers = stop_counting(model)
         if layers:
             self.run_log.write("experts", **place, task_names=self.task_names, layers=layers)
+        inner, weights = unwrapped(model), stop_noting(model)
+        if weights and isinstance(inner, MixesSources):
+            target, sources = inner.target_name, list(inner.source_names)
+            self.run_log.write("sources", **place, target=target, sources=sources, layers=weights)
         start_counting(model)
+        start_noting(model)
 
 
 def _refuse_all(shortest: int, max_tokens: int | None, max_positions: Any) -> NoReturn:

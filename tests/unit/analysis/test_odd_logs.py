@@ -22,6 +22,8 @@ EVENTS = [
     {"event": "experts", "epoch": 1, "update": 10, "subset": "valid", "task_names": ["de", "lv"],
      "layers": {"enc.1": [[3, 1], [1, 3]]}},
     {"event": "sparsified", "update": 10, "num_experts": 2},
+    {"event": "sources", "update": 10, "subset": "valid", "target": "lv", "sources": ["de", "lt"],
+     "layers": {"enc.1": [0.25, 0.75]}},
     {"event": "sampling", "epoch": 2, "temperature": 1.5, "probabilities": {"en-de": 0.6, "en-lv": 0.4}},
     {"event": "valid", "epoch": 2, "update": 20, "minutes": 1.0, "subset": "valid", "all": {"ppl": 6.0}},
     {"event": "experts", "epoch": 2, "update": 20, "subset": "valid", "task_names": ["de", "lv"],
@@ -34,7 +36,8 @@ FIELDS = [
     ("run", "sizes"), ("run", "task_ids"), ("sampling", "epoch"), ("sampling", "temperature"),
     ("sampling", "probabilities"), ("valid", "update"), ("valid", "minutes"), ("valid", "subset"), ("valid", "tiers"),
     ("valid", "all"), ("valid", "tasks"), ("valid", "groups"), ("experts", "update"), ("experts", "task_names"),
-    ("experts", "layers"), ("sparsified", "update"),
+    ("experts", "layers"), ("sparsified", "update"), ("sources", "update"), ("sources", "sources"),
+    ("sources", "layers"),
 ]  # fmt: skip
 WRONG = [
     "x", "\ud800", True, -1, 0.5, 10**400, [], [1], [[1]], {}, {"en-de": "x"}, {"en-de": -1}, {"en-de": 10**400},
@@ -55,6 +58,7 @@ def draw(run):
     figures += [plots.experts_figure([run])] if run.experts.layers else []
     figures += [plots.perplexity_figure([run])] if run.perplexity.groups else []
     figures += [plots.metrics_figure([run])] if run.metrics.sets else []
+    figures += [plots.sources_figure([run])] if run.sources.layers else []
     for figure in figures:
         figure.canvas.draw()
 
@@ -77,7 +81,7 @@ def test_the_sentence_says_where_and_what(tmp_path):
     with pytest.raises(UserError) as error:
         read(tmp_path)
     assert str(error.value) == (
-        f"Line 9 of the run log `{tmp_path / FILE_NAME}` must have a whole number from 0 as `update`, but has 'many'; "
+        f"Line 10 of the run log `{tmp_path / FILE_NAME}` must have a whole number from 0 as `update`, but has 'many'; "
         "remove the line to read the others."
     )
     del wrong["update"]

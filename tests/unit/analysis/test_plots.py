@@ -20,6 +20,7 @@ from fairseq_mtmoe.analysis.series import (
     SamplingSeries,
     SelectionSeries,
 )
+from fairseq_mtmoe.analysis.sources import SourceWeights
 
 
 def make_run(name="run", pairs=3, epochs=4, num_experts=4, sparsified_at=None, layers=("encoder.layers.1",)):
@@ -358,6 +359,45 @@ def test_selections_of_several_runs_stand_side_by_side():
     figure = plots.selection_figure(runs)
     assert [axes.get_title("left") for axes in figure.axes] == ["one", "", "two", ""]
     assert figure.axes[0].get_title("right") == ""
+
+
+def borrowing(name, layers, sources=("mnli", "qnli"), target="rte"):
+    return dataclasses.replace(make_run(name), sources=SourceWeights(1200, target, sources, layers))
+
+
+def bars(axes):
+    """By source, the height of each bar, below whose name it stands."""
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    return {
+        container.patches[0].get_gid(): dict(zip(labels, [bar.get_height() for bar in container], strict=True))
+        for container in axes.containers
+    }
+
+
+def test_sources_show_the_weight_of_each_in_each_layer():
+    run = borrowing("run", {"encoder.layers.0": [0.75, 0.25], "decoder.layers.0": [0.5, 0.5]})
+    (axes,) = plots.sources_figure([run]).axes
+    assert bars(axes) == {
+        "mnli": {"all layers": 0.625, "encoder.layers.0": 0.75, "decoder.layers.0": 0.5},
+        "qnli": {"all layers": 0.375, "encoder.layers.0": 0.25, "decoder.layers.0": 0.5},
+    }
+    assert axes.get_title("right") == "rte, update 1,200"
+    tops = [bar.get_y() + bar.get_height() for bar in axes.containers[1]]
+    assert tops == [1.0, 1.0, 1.0]
+    assert {bar.get_hatch() for container in axes.containers for bar in container} == {"", "///"}
+
+
+def test_sources_of_several_runs_have_their_means_beside_each_other():
+    runs = [
+        borrowing("one", {"encoder.layers.0": [0.75, 0.25], "encoder.layers.1": [math.nan, math.nan]}),
+        borrowing("two", {"encoder.layers.0": [1.0]}, sources=["squad"], target="boolq"),
+    ]
+    means, one, two = plots.sources_figure(runs).axes
+    assert bars(means) == {
+        "mnli": {"one": 0.75, "two": 0.0}, "qnli": {"one": 0.25, "two": 0.0}, "squad": {"one": 0.0, "two": 1.0},
+    }  # fmt: skip
+    assert bars(one)["mnli"] == {"all layers": 0.75, "encoder.layers.0": 0.75, "encoder.layers.1": 0.0}
+    assert [axes.get_title("left") for axes in (means, one, two)] == ["", "one", "two"]
 
 
 def test_the_map_is_of_the_first_two_principal_components():

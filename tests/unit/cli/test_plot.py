@@ -1,5 +1,6 @@
 """`mtmoe plot` writes three pictures, or says in one sentence why not."""
 
+import math
 import sys
 
 import pytest
@@ -165,6 +166,21 @@ def test_uncertainty_sampling_and_task_embeddings_have_pictures(tmp_path):
     assert task_embeddings(states_of(run)["run"]).tasks == ["cola", "rte"]
     names = ("sampling", "experts", "metrics", "selection", "embeddings")
     assert plot(run).output.splitlines() == [f"{name}: {run}/plots/{name}.png" for name in names]
+
+
+def test_what_is_borrowed_has_a_picture(tmp_path):
+    run = write_benchmark(tmp_path / "run", checkpoint=False)
+    log = RunLog(run / FILE_NAME)
+    for update, weights in ((10, [0.5, 0.5]), (20, [0.75, 0.25])):
+        log.write("sources", epoch=1, update=update, subset="valid", target="rte", sources=["mnli", "qnli"],
+                  layers={"encoder.layers.0": weights, "decoder.layers.0": [math.nan, math.nan]})  # fmt: skip
+    sources = read_runs([run])[0].sources
+    assert (sources.update, sources.target, sources.sources) == (20, "rte", ["mnli", "qnli"])
+    assert sources.layers["encoder.layers.0"] == [0.75, 0.25] and sources.mean() == [0.75, 0.25]
+    assert f"sources: {run}/plots/sources.png" in plot(run).output.splitlines()
+    log.write("sources", update=30, subset="valid", sources=["mnli"], layers={"encoder.layers.0": [0.5, 0.5]})
+    with pytest.raises(UserError, match="a weight for each of the 1 sources"):
+        plot(run)
 
 
 def test_without_a_checkpoint_there_are_no_gates(tmp_path):
