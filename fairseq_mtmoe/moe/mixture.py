@@ -71,6 +71,11 @@ class AdapterMixture(nn.Module):
         self.target_adapter = target_adapter
         self.seen = None if gate is None else MixtureWeights(len(gate.weight))
 
+    def note(self, weights: Tensor) -> None:
+        """Let `seen` record what the gate gave, (K,) or (B, K)."""
+        assert self.seen is not None
+        self.seen.record(weights)
+
 
 def layer_similarity(cosines: Tensor, weights: Tensor, padding_mask: Tensor | None = None) -> Tensor:
     """One layer's 1/K Σ_k w_k cos(H_o, E_k), the mean over the tokens that are no padding: a scalar, float32.

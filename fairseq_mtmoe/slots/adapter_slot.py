@@ -64,7 +64,7 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
         if mixture.gate is not None:
             assert through is not None, "a gate reads the pass's summary"
             weights = through.weights_of(block, mixture.gate, branch_input)
-            mixture.seen.record(weights)
+            mixture.note(weights)
             through.hold(block, mixture.adapters, narrow)
         branch = mixture.adapters.widen(narrow, weights, branch)
     return branch if mixture.target_adapter is None else mixture.target_adapter(branch)

@@ -31,6 +31,8 @@ class Transformer(TransformerModelBase):
     # A system whose blocks are its own names its stacks here.
     encoder_class: ClassVar[type[Encoder]] = Encoder
     decoder_class: ClassVar[type[Decoder]] = Decoder
+    conditional_encoder_class: ClassVar[type[ConditionalEncoder]] = ConditionalEncoder
+    conditional_decoder_class: ClassVar[type[ConditionalDecoder]] = ConditionalDecoder
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -69,7 +71,7 @@ class Transformer(TransformerModelBase):
             cfg: fairseq's nested options.
             task: with the dictionaries.
             slot_plans: what stands in the slot of which block, the same in both stacks; none: a dense model.
-            conditions: what of the stacks adapts to tasks; not in a system whose blocks are its own.
+            conditions: what of the stacks adapts to tasks; a system whose stacks are its own names those for it, too.
         """
         cfg.slot_plans, cfg.conditions = slot_plans, conditions
         model: Self = TransformerModelBase.build_model.__func__(cls, cfg, task)
@@ -80,7 +82,7 @@ class Transformer(TransformerModelBase):
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Module) -> Encoder:
         """Called by fairseq."""
         if cfg.conditions is not None:
-            return ConditionalEncoder(cfg, src_dict, embed_tokens, cfg.slot_plans, cfg.conditions)
+            return cls.conditional_encoder_class(cfg, src_dict, embed_tokens, cfg.slot_plans, cfg.conditions)
         return cls.encoder_class(cfg, src_dict, embed_tokens, cfg.slot_plans)
 
     @classmethod
@@ -88,7 +90,7 @@ class Transformer(TransformerModelBase):
         """Called by fairseq."""
         options = {"no_encoder_attn": cfg.no_cross_attention}
         if cfg.conditions is not None:
-            return ConditionalDecoder(cfg, tgt_dict, embed_tokens, cfg.slot_plans, cfg.conditions, **options)
+            return cls.conditional_decoder_class(cfg, tgt_dict, embed_tokens, cfg.slot_plans, cfg.conditions, **options)
         return cls.decoder_class(cfg, tgt_dict, embed_tokens, cfg.slot_plans, **options)
 
     def forward(

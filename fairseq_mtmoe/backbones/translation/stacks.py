@@ -136,7 +136,7 @@ class Encoder(FairseqStack, TransformerEncoderBase):
         """The output of these sentences, in this order; `beam` is left out."""
         selected: dict[str, Any] = super().reorder_encoder_out(encoder_out, sentences)
         selected["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
-        kept = {name: encoder_out[name] for name in ("tasks", "prompt_length") if name in encoder_out}
+        kept: dict[str, Any] = {name: encoder_out[name] for name in ("tasks", "prompt_length") if name in encoder_out}
         return {**selected, **kept}
 
 

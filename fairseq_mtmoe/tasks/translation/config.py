@@ -1,4 +1,4 @@
-"""The options of `--task translation_heated`: those of fairseq's `translation_multi_simple_epoch`, and five more.
+"""The options of `--task translation_heated`: those of fairseq's `translation_multi_simple_epoch`, and six more.
 
 Every option of that task keeps its name, default and meaning. Dictionaries and lists are written as strings, on the
 command line and in a configuration file alike: `lang_pairs: en-de,en-ro`, `sampling_weights: "{'main:en-de': 0.7}"`.
@@ -45,6 +45,12 @@ class TranslationHeatedConfig(FairseqDataclass):
         None, "the first epoch, or virtual epoch, that uniform-then-natural draws by size; those before are uniform"
     )
     task_ids: str = option("target", "what a sentence's task is: its target language, its source language, or its pair")
+
+    description: Optional[str] = option(
+        None,
+        "a sentence that says what the only pair of --lang-pairs is, for a model that borrows from other pairs "
+        "(default: what is known of its two languages)",
+    )
 
     langs: Optional[str] = option(
         None, "comma-separated languages that may occur in pairs; their order is that of the language tokens"

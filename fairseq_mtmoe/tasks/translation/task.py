@@ -21,9 +21,11 @@ from fairseq_mtmoe.criterions.token_entropy import sentence_entropies
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.translation.collating import PairCollate
+from fairseq_mtmoe.data.translation.descriptions import description_of_pair, description_tokens
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import takes
 from fairseq_mtmoe.tasks._multitask.groups import Group
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
@@ -160,6 +162,17 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if not self.training:
             raise UserError("`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`.")
         super().begin_epoch(epoch, model)
+
+    # ---- a model that borrows ----
+
+    def described(self) -> TaskDescription:
+        """See `DescribesTask`."""
+        pairs = all_pairs(self.args)
+        if len(pairs) != 1:
+            must_be("--lang-pairs", "a single pair for a model that borrows from others", ",".join(pairs))
+        text = self.args.description or description_of_pair(pairs[0])
+        tokens = description_tokens(text, self.source_dictionary, split_paths(self.args.data)[0])
+        return TaskDescription(pairs[0], text, tokens)
 
     # ---- the run log ----
 

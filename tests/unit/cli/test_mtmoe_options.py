@@ -40,6 +40,7 @@ def test_defaults_are_those_of_the_architecture():
 def test_each_option_is_ours_or_fairseqs():
     assert set(ours("translation_heated")) == {
         "--heating-coefficient", "--heating-epochs", "--heating-updates", "--natural-from-epoch", "--task-ids",
+        "--description",
     }  # fmt: skip
     assert set(ours("moe_label_smoothed_cross_entropy")) == {"--load-balancing-weight"}
     assert not ours("fused_adam") and "--adam-betas" in {option.flag for option in options_of("fused_adam")}

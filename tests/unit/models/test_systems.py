@@ -11,7 +11,7 @@ def test_each_folder_is_a_system_in_the_order_of_names(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
-    assert models.systems() == ["ape", "base_sparse", "ca_mtl", "mt_tag", "pemt", "zebra"]
+    assert models.systems() == ["ape", "base_sparse", "ca_mtl", "mt_tag", "pemt", "t5", "zebra"]
 
 
 def test_fairseq_knows_every_system_after_loading_the_plugin():

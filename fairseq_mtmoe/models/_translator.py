@@ -1,4 +1,4 @@
-"""Named sizes. Each sparse architecture and its dense twin share one function: the twin has the same active size."""
+"""Named sizes of translators. A sparse architecture and its dense twin share one function, and have one active size."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,0 +1,166 @@
+"""PEMT for languages: a translator with a prompt before each sentence, which borrows adapters of language pairs.
+
+A source task is a language pair that the translator was trained on, or not; the target is another. The prompt begins
+as the embeddings of what the pair's languages are, and has no places: words keep theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq.models import register_model
+from torch import LongTensor, Tensor
+from torch.nn import functional as F
+
+from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, Conditions
+from fairseq_mtmoe.backbones.translation.model import Transformer
+from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.models._translator import register_sizes
+from fairseq_mtmoe.models.pemt import passes
+from fairseq_mtmoe.models.pemt.borrowing import PemtModel, adapter_plan, beginnings
+from fairseq_mtmoe.models.pemt.config import PemtOptions
+from fairseq_mtmoe.models.pemt.prompts import Prompt
+from fairseq_mtmoe.models.pemt.t5 import DECODER, ENCODER
+from fairseq_mtmoe.options.conditional import ConditionalOptions
+from fairseq_mtmoe.options.run import RunOptions
+from fairseq_mtmoe.options.tasks import names_of_tasks
+from fairseq_mtmoe.options.transformer import FlatTransformerConfig, nested_options
+from fairseq_mtmoe.slots import BatchContext, task_sparsity_loss
+
+
+class PromptedEncoder(Encoder):
+    """Mixed into an encoder, whose blocks may have adapters.
+
+    Attributes:
+        prompt: before the words of each sentence; None without.
+        gate_input: what gates read, one of `config.GATE_INPUTS`; None where there are none.
+    """
+
+    prompt: Prompt | None
+    gate_input: str | None
+    layernorm_embedding: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prompt = self.gate_input = None
+
+    def embed(
+        self, src_tokens: Tensor, task_ids: LongTensor | None, token_embeddings: Tensor | None = None
+    ) -> tuple[Tensor, BatchContext, Tensor]:
+        """See `Encoder`; the prompt's vectors are embedded as words are, but for their places."""
+        x, context, embedded = super().embed(src_tokens, task_ids, token_embeddings)
+        prompt_PH = None if self.prompt is None else self.prompt()
+        padding_mask = src_tokens.eq(self.padding_idx)
+        if prompt_PH is not None:
+            x = torch.cat([self._embedded_prompt(prompt_PH, x), x])
+            padding_mask = F.pad(padding_mask, (len(prompt_PH), 0))
+        mixture = None
+        if self.gate_input is not None:
+            mixture = passes.encoder_pass(self.gate_input, prompt_PH, padding_mask, self.training)
+        has_padding = context.padding_mask is not None
+        context = dataclasses.replace(
+            context,
+            padding_mask=padding_mask if has_padding else None,
+            prompt_length=len(x) - src_tokens.shape[1],
+            mixture=mixture,
+        )
+        return x, context, embedded
+
+    def _embedded_prompt(self, prompt_PH: Tensor, x_LBH: Tensor) -> Tensor:
+        """(P, B, H)."""
+        vectors = prompt_PH.to(x_LBH.dtype).unsqueeze(1).expand(-1, x_LBH.shape[1], -1)
+        vectors = vectors if self.layernorm_embedding is None else self.layernorm_embedding(vectors)
+        embedded: Tensor = self.dropout_module(vectors)
+        return embedded
+
+    def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
+        """See `Encoder`; with the pass that was, and the decoder's."""
+        output = super().encoded(states, context)
+        if context.mixture is None:
+            return output
+        return {**output, ENCODER: [context.mixture], DECODER: [passes.decoder_pass(context.mixture, states)]}
+
+    def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
+        """See `Encoder`."""
+        output = super().select(encoder_out, sentences)
+        if DECODER in encoder_out:
+            output[DECODER] = [passes.selected(mixture, sentences) for mixture in encoder_out[DECODER]]
+        return output
+
+
+class GuidedDecoder(Decoder):
+    """Mixed into a decoder, whose gates read what the encoder says."""
+
+    def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
+        """See `Decoder`."""
+        context = super().context_of(words, encoder_out)
+        if DECODER not in encoder_out:
+            return context
+        (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out[DECODER]
+        return dataclasses.replace(context, mixture=passes.of_rows(mixture, beam))
+
+    def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
+        """See `Decoder`; in training with the task sparsity loss of all layers."""
+        extra = super().extra(context, encoder_out)
+        if context.mixture is None or not context.mixture.wants_similarities:
+            return extra
+        return {**extra, "task_sparsity": task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}
+
+
+class ConditionalPromptedEncoder(PromptedEncoder, ConditionalEncoder):
+    """The same of a translator that adapts to tasks."""
+
+
+class ConditionalGuidedDecoder(GuidedDecoder, ConditionalDecoder):
+    """The same of a translator that adapts to tasks."""
+
+
+@dataclass
+class PemtTranslationConfig(PemtOptions, ConditionalOptions, RunOptions, FlatTransformerConfig):
+    """What `--arch pemt_translation…` adds to fairseq's transformer options."""
+
+
+@register_model("pemt_translation", dataclass=PemtTranslationConfig)
+class PemtTranslationModel(PemtModel, Transformer):
+    """A dense translator that borrows from language pairs; `--finetune-from-model` gives it the translator's weights.
+
+    Attributes:
+        task_names: the names behind the task ids that it tells apart; none where it does not.
+    """
+
+    encoder_class, decoder_class = PromptedEncoder, GuidedDecoder
+    conditional_encoder_class, conditional_decoder_class = ConditionalPromptedEncoder, ConditionalGuidedDecoder
+    task_names: list[str]
+
+    @classmethod
+    def build_model(cls, cfg: PemtTranslationConfig, task: Any) -> PemtTranslationModel:
+        """Called by fairseq.
+
+        Raises:
+            UserError: an option is out of its range, a source's file is not what it must be, or the task trains several
+                language pairs.
+        """
+        for name in ("cross_self_attention", "quant_noise_pq", "base_layers", "checkpoint_activations"):
+            if getattr(cfg, name):
+                must_be(f"--{name.replace('_', '-')}", "off in a model that borrows", getattr(cfg, name))
+        about, sources = beginnings(cfg, task)
+        conditions = Conditions.of(cfg)
+        plan = adapter_plan(cfg, about, cfg.encoder_embed_dim)
+        plans = dict.fromkeys(range(max(cfg.encoder_layers, cfg.decoder_layers)), plan)
+        model = cls.build_with_slots(nested_options(cfg), task, plans, conditions)
+        model.task_names = names_of_tasks(cfg) if conditions is not None else []
+        model.begin(cfg, about, sources)
+        return model
+
+    def prompt_embeddings(self) -> Tensor:
+        """See `PemtModel`."""
+        encoder: Any = self.encoder
+        scaled: Tensor = encoder.embed_scale * encoder.embed_tokens.weight
+        return scaled
+
+
+register_sizes("pemt_translation")

@@ -1,0 +1,73 @@
+"""Tiny translators that borrow from language pairs, without a data directory."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from fairseq_mtmoe.protocols import TaskDescription
+from tests.helpers.models import SIZES, TASKS, dense_model, perturb, stub_task
+
+from fairseq_mtmoe.models.pemt.translation import PemtTranslationConfig, PemtTranslationModel  # isort: skip
+
+DESCRIPTION = (5, 9, 4)  # tokens
+RANK = 3
+SOURCES = {"aa-bb": (7, 8), "aa-cc": (6, 6, 10, 11)}  # tokens of their descriptions, by their names
+
+
+def describing_task(name: str = "aa-dd", tokens: tuple[int, ...] = DESCRIPTION) -> SimpleNamespace:
+    """What a model that borrows asks of a task."""
+    description = TaskDescription(name, f"what {name} is", tokens)
+    return SimpleNamespace(**vars(stub_task()), described=lambda: description)
+
+
+def pemt_model(seed: int = 1, task: Any = None, **options: Any) -> PemtTranslationModel:
+    """A 2+2-block translator with adapters, before it gets its translator's weights."""
+    torch.manual_seed(seed)
+    settings = {"adapter_rank": RANK, **_with_tasks(options)}
+    return PemtTranslationModel.build_model(PemtTranslationConfig(**settings), task or describing_task()).eval()
+
+
+def _with_tasks(options: dict[str, Any]) -> dict[str, Any]:
+    return {**SIZES, **({"task_names": ",".join(TASKS)} if "conditional" in options else {}), **options}
+
+
+def translator(**options: Any) -> nn.Module:
+    """The dense translator whose weights all models here begin with."""
+    dense = dense_model(2, **_with_tasks(options))
+    perturb(dense)
+    return dense
+
+
+def write_sources(folder: Path, adapter: str = "lora", prompt: bool = True, **options: Any) -> list[Path]:
+    """The files of sources whose adapters and prompts are at random."""
+    for seed, (name, tokens) in enumerate(SOURCES.items()):
+        model = pemt_model(
+            task=describing_task(name, tokens), pemt_stage="source", adapter=adapter, no_prompt=not prompt, **options
+        )
+        model.load_state_dict(translator(**options).state_dict())
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+        model.leave_file(str(folder))
+    return [folder / f"{name}.pt" for name in SOURCES]
+
+
+def target_model(folder: Path, seed: int = 1, **options: Any) -> PemtTranslationModel:
+    """A model of stage 2 on these sources, whose gates and adapters are no longer at their beginning."""
+    written = {
+        name: options[name] for name in ("adapter", "conditional", "encoder_normalize_before") if name in options
+    }
+    files = write_sources(folder, prompt=not options.get("no_prompt", False), **written)
+    model = pemt_model(seed, pemt_sources=",".join(map(str, files)), **options)
+    model.load_state_dict(translator(**{k: v for k, v in written.items() if k != "adapter"}).state_dict())
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".mixture." in name and parameter.requires_grad:
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return model

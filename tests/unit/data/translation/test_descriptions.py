@@ -1,0 +1,61 @@
+"""Language pairs in a sentence."""
+
+import re
+
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary
+
+from fairseq_mtmoe.data.corpora.binarize import make_dictionary
+from fairseq_mtmoe.data.corpora.spm import train_model
+from fairseq_mtmoe.data.translation.descriptions import description_of_pair, description_tokens, languages
+from fairseq_mtmoe.errors import UserError
+
+ML50 = (
+    "ar_AR,cs_CZ,de_DE,en_XX,es_XX,et_EE,fi_FI,fr_XX,gu_IN,hi_IN,it_IT,ja_XX,kk_KZ,ko_KR,lt_LT,lv_LV,my_MM,ne_NP,nl_XX,"
+    "ro_RO,ru_RU,si_LK,tr_TR,vi_VN,zh_CN,af_ZA,az_AZ,bn_IN,fa_IR,he_IL,hr_HR,id_ID,ka_GE,km_KH,mk_MK,ml_IN,mn_MN,mr_IN,"
+    "pl_PL,ps_AF,pt_XX,sv_SE,sw_KE,ta_IN,te_IN,th_TH,tl_XX,uk_UA,ur_PK,xh_ZA,gl_ES,sl_SI"
+)
+
+
+def test_a_pair_is_described_by_its_languages():
+    assert description_of_pair("en-be") == (
+        "Given a sentence in English, a West Germanic language, in the Latin script, translate it into Belarusian, an "
+        "East Slavic language close to Russian and Ukrainian, in the Cyrillic script."
+    )
+    assert "into Chinese, a Sinitic language, in traditional" in description_of_pair("de-zh_Hant")
+    assert "into Chinese, a Sinitic language, in simplified" in description_of_pair("de-zh_Hans")
+
+
+def test_the_table_has_the_papers_languages_and_each_is_told_from_the_others():
+    assert {code for code in ML50.split(",") if code.split("_")[0] not in languages()} == set()
+    described = [text for code, text in languages().items() if code != "zh_TW"]
+    assert len(set(described)) == len(described)
+    assert all(re.fullmatch(r"[A-Z][^,]+, an? .+[a-z]", text) for text in described)
+
+
+def test_of_an_unknown_language_one_must_say_what_it_is():
+    with pytest.raises(UserError, match=r"`--description` must say .* what en-qq is, .* the language qq"):
+        description_of_pair("en-qq")
+
+
+def test_tokens_are_those_of_the_datas_sentencepiece(tmp_path):
+    text = "Given a sentence, translate it."
+    content = train_model([text] * 50, 20, 1.0)
+    (tmp_path / "spm.model").write_bytes(content)
+    model = sentencepiece.SentencePieceProcessor(model_proto=content)
+    dictionary = make_dictionary(model)
+    tokens = description_tokens(text, dictionary, str(tmp_path))
+    assert tokens == model.encode(text) and len(tokens) > 5
+    (tmp_path / "spm.model").write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match=r"spm.model` must be a model of SentencePiece"):
+        description_tokens(text, dictionary, str(tmp_path))
+
+
+def test_without_one_they_are_the_words_as_they_are(tmp_path):
+    dictionary = Dictionary()
+    known = dictionary.add_symbol("▁trans"), dictionary.add_symbol("late")
+    assert description_tokens("▁trans late it", dictionary, str(tmp_path)) == [*known, dictionary.unk()]
+    for text in ("nothing known", " "):
+        with pytest.raises(UserError, match="`--description` must be a sentence with words of the dictionary in"):
+            description_tokens(text, dictionary, str(tmp_path))
