@@ -34,7 +34,7 @@ class Answer(ABC):
     """
 
     dropout_draws: ClassVar[int] = 0
-    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "matthews", "spearman", "f1")
+    metrics: tuple[str, ...] = ("accuracy", "matthews", "spearman", "f1")
 
     @classmethod
     @abstractmethod

@@ -91,12 +91,12 @@ class Ranking(Answer):
     Labels (E, C) are 1 for those that are right, 0 for others and NaN where an example has fewer; numbers are (E, C).
     """
 
-    metrics = ("accuracy", "exact-match", "text-f1")
+    metrics: tuple[str, ...] = ("accuracy", "exact-match", "text-f1")
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
-        """See `Answer`."""
-        return cls()
+        """See `Answer`: candidates that labels stand for have no names to compare."""
+        return cls() if row.is_open else cls(("accuracy",))
 
     @property
     def head(self) -> HeadSize:

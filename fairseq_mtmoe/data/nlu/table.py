@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Optional, TypeVar
 
 import yaml
 from omegaconf import MISSING, OmegaConf
@@ -163,7 +163,7 @@ class TaskRow:
             texts of `choices`.
         words: of a word pair: where the two stand.
         stride: of a span: how many tokens of a passage lie between the beginnings of two windows, if it is too long for
-            one; at most half of what fits into one (see `windows`).
+            one; at most half of what fits into one (see `windows`), and by default at most BERT's 128.
         longest_answer: of a span: the most tokens that a predicted answer has.
         say: for fields whose values are replaced by others: for each value the other.
         label: the field with the label; of a ranking without labels it lists the numbers of the right candidates, one
@@ -194,7 +194,7 @@ class TaskRow:
     choices: list[str] = field(default_factory=list)
     names: str = ""
     words: list[Words] = field(default_factory=list)
-    stride: int = 128
+    stride: Optional[int] = None  # noqa: UP045 (OmegaConf reads it)
     longest_answer: int = 30
     say: dict[str, dict[str, str]] = field(default_factory=dict)
     label: str = "label"
@@ -354,7 +354,7 @@ def _check_span(where: str, row: TaskRow) -> None:
     if len(row.texts) != 2 or row.labels:
         must_be(f"{where}: texts", "the question and the passage of a span, which has no labels", row.texts)
     for name in ("stride", "longest_answer"):
-        if getattr(row, name) < 1:
+        if getattr(row, name) is not None and getattr(row, name) < 1:
             must_be(f"{where}: {name}", "a number of tokens, at least 1", getattr(row, name))
 
 

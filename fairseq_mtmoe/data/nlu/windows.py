@@ -19,6 +19,7 @@ from fairseq_mtmoe.data.nlu.token_runs import ends
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 
 CHUNK = 1_000  # examples that are tokenized at a time: where tokens stand takes much memory
+STRIDE = 128  # BERT's
 LONGEST_QUESTION = 64  # tokens, as in BERT; and at most half of the room
 AT_FIRST = (0, 0)  # [CLS], in the place of an answer that is not in a window
 
@@ -55,7 +56,7 @@ def window_starts(length: int, room: int, stride: int) -> list[int]:
     return [0, *range(stride, length - room + stride, stride)] if length > room else [0]
 
 
-def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stride: int) -> TokenizedSplit:
+def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stride: int | None) -> TokenizedSplit:
     """The windows of the passages that questions are about.
 
     Args:
@@ -63,7 +64,7 @@ def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stri
         examples: of two texts each, question and passage, with the places of the answers if they are known.
         stride: see `TaskRow`.
     """
-    made = _Windows(tokenizer, stride)
+    made = _Windows(tokenizer, stride or STRIDE)
     for start in range(0, len(examples), CHUNK):
         made.add(examples[start : start + CHUNK])
     return made.split([example.key for example in examples])

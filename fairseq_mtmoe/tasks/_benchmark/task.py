@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import abstractmethod
 from argparse import Namespace
@@ -34,7 +35,10 @@ from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 
+logger = logging.getLogger(__name__)
+
 CACHE = "mtmoe-cache"
+OF_ALL = ("loss", "small", "all")  # what a validation calls figures that are of no single task
 GATHERED = ("examples", "predictions")  # of a validation: predicted values (V,), and the example that each is of
 
 
@@ -46,7 +50,6 @@ class BenchmarkTask(Multitask):
     Attributes:
         table: the rows that are known.
         rows: those of this task.
-        evaluated: the sets of the split that was loaded last, by their names.
         report: of a checkpoint's validation; None in training.
     """
 
@@ -58,7 +61,7 @@ class BenchmarkTask(Multitask):
         self.args = args
         tables = [Path(path) for path in (args.task_table or "").split(",") if path]
         self.table = load_tables(tables)
-        self.evaluated: dict[str, Any] = {}
+        self._sets: dict[str, dict[str, Any]] = {}  # of each split that is evaluated, by their names
         self._found_sets: dict[str, tuple[Tensor, FoundSet]] = {}  # what was found of the last predictions
 
     def set_up_rows(self, rows: Mapping[str, TaskRow], metrics: Mapping[str, Sequence[str]]) -> None:
@@ -69,10 +72,11 @@ class BenchmarkTask(Multitask):
             metrics: those that can score each row's answers.
 
         Raises:
-            UserError: a row has another one.
+            UserError: a row has another one, or a name that is not to be told from others in a validation.
         """
         self.rows = dict(rows)
         for name, row in rows.items():
+            _check_names(name, row)
             for metric in (row.metric, *row.also):
                 check_metric(name, metric, metrics[name], len(row.labels))
         args = self.args
@@ -146,7 +150,11 @@ class BenchmarkTask(Multitask):
             self.datasets[loader.split] = mixture
         else:
             self.datasets[loader.split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)
-            self.evaluated = dict(zip(loader.keys, loader.sets, strict=True))
+            self._sets.pop(loader.split, None)  # the one that was loaded last comes last
+            self._sets[loader.split] = dict(zip(loader.keys, loader.sets, strict=True))
+            lacking = [name for name, row in self.rows.items() if not row.sets(loader.split)]
+            if lacking:
+                logger.warning(f"[{loader.split}] the table of tasks has no such data of {', '.join(lacking)}")
 
     def max_positions(self) -> None:
         """None: no example is too long, because sequences were cut when they were tokenized."""
@@ -171,8 +179,13 @@ class BenchmarkTask(Multitask):
         super().begin_epoch(epoch, model)
 
     @property
+    def evaluated(self) -> Mapping[str, Any]:
+        """The sets, by their names, of the split whose batches were asked for last; before, of the one loaded last."""
+        return self._sets.get(self._evaluated_split) or next(reversed(self._sets.values()), {})
+
+    @property
     def validated_tasks(self) -> list[str]:
-        """The sets of the split that was loaded last."""
+        """The sets of the split that is evaluated."""
         return list(self.evaluated)
 
     def groups(self) -> list[Group]:
@@ -259,6 +272,15 @@ class BenchmarkTask(Multitask):
         if name in self.evaluated:
             return {"loss": float(meters[f"{name}_loss"].avg), **self._set_scores(meters, name)}
         return {"mean": self._group_score(meters, next(group for group in self.groups() if group.name == name))}
+
+
+def _check_names(task: str, row: TaskRow) -> None:
+    for what, name in (("the name of a task", task), (f"the group of {task}", row.group)):
+        if name in OF_ALL:
+            must_be(what, f"none of {', '.join(OF_ALL)}, which a validation's averages have", name)
+    named = [row.metric, *row.also]
+    if len(set(named)) < len(named):
+        must_be(f"the metrics of {task}", "different ones", ", ".join(named))
 
 
 def _gathered(logging_outputs: Sequence[Mapping[str, Any]], key: str, name: str) -> Tensor:

@@ -1,5 +1,6 @@
+import json
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -7,8 +8,9 @@ from tokenizers.implementations import BertWordPieceTokenizer
 
 from fairseq_mtmoe.data.nlu import cache as module
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.data.nlu.table import Format, Source, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.errors import UserError
 
 ROWS = load_tables()
 HEADER = "index\tsentence1\tsentence2\tlabel\n"
@@ -103,3 +105,13 @@ def test_cut_texts_are_counted(data, write, caplog):
     write("RTE/train.tsv", HEADER + "0\ta b c d e f\tg\tentailment\n1\td\te\tentailment\n")
     load(data, length=8)
     assert "rte, train: 1 texts (50.0%) were longer than 8 tokens and lost their ends" in caplog.text
+
+
+def test_a_stride_longer_than_a_window_is_refused(data):
+    row = replace(ROWS["squad"], stride=17, splits={"train": [Source("SQuAD/train.json", Format.squad)]})
+    (data / "SQuAD").mkdir()
+    asked = {"context": "a b", "qas": [{"id": "1", "question": "c", "answers": [{"text": "a", "answer_start": 0}]}]}
+    (data / "SQuAD" / "train.json").write_text(json.dumps({"data": [{"paragraphs": [asked]}]}))
+    with pytest.raises(UserError, match="`rte: stride` must be at most the 16 tokens of a window, but is 17 instead"):
+        load(data, row=row)
+    assert len(load(data, row=row, length=17)) == 1

@@ -88,8 +88,9 @@ def test_windows_of_a_long_passage():
 
 
 def test_the_stride_is_at_most_half_of_the_room():
-    split = tokenize_windows(bert(8), [asked("who", "a b c d e f", "c d")], 128)
-    assert split.offsets_S.tolist() == [0, 2]
+    for stride in (None, 3, 8):
+        split = tokenize_windows(bert(8), [asked("who", "a b c d e f", "c d")], stride)
+        assert split.offsets_S.tolist() == [0, 2]
 
 
 def test_long_questions_and_answers_are_counted():

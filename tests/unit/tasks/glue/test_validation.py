@@ -58,6 +58,32 @@ def test_without_small_tasks_there_is_no_mean_of_them(data, tmp_path):
     assert [group.name for group in task.groups()] == ["mnli_mean", "all"]
 
 
+def test_of_several_splits_each_is_scored_by_its_own_labels(data, tmp_path, caplog):
+    """All examples read the same, so that all of the answers are right in one of the splits, and none in the other."""
+    for split, label in (("train", "a"), ("valid", "a"), ("test", "b")):
+        (tmp_path / f"{split}.tsv").write_text(f"text\tlabel\na b\t{label}\na b\t{label}\n")
+    fields = "  title: {0}\n  description: Say it.\n  kind: classification\n  texts: [text]\n  labels: [a, b]\n"
+    rows = {"mine": ("train", "valid", "test"), "trained": ("train", "valid")}
+    table = tmp_path / "table.yaml"
+    table.write_text("".join(
+        f"{name}:\n{fields.format(name)}  splits: {{{', '.join(f'{one}: [{{file: {one}.tsv}}]' for one in splits)}}}\n"
+        for name, splits in rows.items()
+    ))  # fmt: skip
+    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mine,trained", "--task-table", table)
+    trainer = trainer_of(task_arguments(tmp_path, tmp_path / "run", *options))
+    caplog.clear()
+    for split in ("valid", "test"):
+        trainer.task.load_dataset(split)
+    assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
+        "[test] the table of tasks has no such data of trained"
+    ]
+    validate(trainer.cfg, trainer, trainer.task, trainer.get_train_iterator(epoch=1), ["valid", "test"])
+    events = [json.loads(line) for line in (tmp_path / "run" / "mtmoe.jsonl").read_text().splitlines()]
+    found = {event["subset"]: event["tasks"] for event in events if event["event"] == "valid"}
+    assert {split: list(tasks) for split, tasks in found.items()} == {"valid": ["mine", "trained"], "test": ["mine"]}
+    assert sorted(tasks["mine"]["accuracy"] for tasks in found.values()) == [0, 100]
+
+
 def batches(trainer, size):
     """The batches of all sets, the task of each, and what the model says."""
     model = trainer.get_model().eval()

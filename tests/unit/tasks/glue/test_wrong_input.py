@@ -14,7 +14,7 @@ from tests.helpers.training import run_here
 ROW = """{name}:
   title: Mine
   description: Say it.
-  kind: classification
+  kind: {kind}
   texts: [text]
   labels: {labels}
   metric: {metric}
@@ -23,7 +23,7 @@ ROW = """{name}:
 BOTH = "{train: [{file: Mine/train.tsv}], valid: [{file: Mine/dev.tsv}]}"
 
 
-def with_table(name="mine", labels="[a, b]", metric="accuracy", splits=BOTH):
+def with_table(name="mine", labels="[a, b]", metric="accuracy", splits=BOTH, kind="classification"):
     """Options that need the table, and its text."""
     return ("--init-encoder", "ENCODER", "--task-table", "TABLE", "--glue-tasks", name), ROW.format(**locals())
 
@@ -72,6 +72,10 @@ CASES = {
     "heating, uncertain": (new("--sampling-method", "uncertainty", "--heating-epochs", 3), "`--heating-epochs` m"),
     "an unknown metric": (with_table(metric="acc"), "`the metric of mine` must be one of accuracy, matthews, spearma"),
     "f1 of three": (with_table(metric="f1", labels="[a, b, c]"), "`the metric of mine` must be another than f1, whic"),
+    "one metric twice": (with_table(metric="accuracy\n  also: [accuracy]"), "`the metrics of mine` must be different"),
+    "the name of an average": (with_table("small"), "`the name of a task` must be none of loss, small, all, which"),
+    "the group of averages": (with_table(metric="f1\n  group: all"), "`the group of mine` must be none of loss, sm"),
+    "nothing to compare": (with_table(metric="text-f1\n  choices: [text, text]", kind="ranking"), "must be one of acc"),
     "a name of torch's": (with_table("values"), "`the name of a task` must be one without dots, and none that torch'"),
     "no validation data": (with_table(splits="{train: [{file: Mine/train.tsv}]}"), "`mine` must have a split `valid`"),
     "no training data": (with_table(splits="{valid: [{file: Mine/dev.tsv}]}"), "mine: head` must be the task whose"),
