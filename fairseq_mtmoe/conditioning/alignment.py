@@ -30,6 +30,6 @@ class ConditionalAlignment(nn.Module):
 
     def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
         """`x` (…, B, H) aligned for the tasks `task_ids` (B,) of its sentences, or of its tokens."""
-        gamma_KH, beta_KH = self.film.parameters_of(tasks.raw_KD)
-        aligned = F.linear(x, self.weight.t()) * (1 + gamma_KH).index_select(0, task_ids)
+        scale_KH, beta_KH = tasks.once(self, lambda tasks: self.film.scale_and_shift_of(tasks.raw_KD))
+        aligned = F.linear(x, self.weight.t()) * scale_KH.index_select(0, task_ids)
         return aligned + x.sum(-1, keepdim=True) * beta_KH.index_select(0, task_ids)

@@ -53,7 +53,8 @@ class ConditionalAttentionBias(nn.Module):
         """The row of M(z) of every task at one place, up to it, (K, place + 1): for words that come one by one."""
         row = place % len(self.weight)
         num_before, num_in_block = place - row % self.width, row % self.width + 1
-        gamma_KW, beta_KW = (part[:, :num_in_block] for part in self.film.parameters_of(tasks.shared_KD))
+        of_tasks = tasks.once(self, lambda tasks: self.film.parameters_of(tasks.shared_KD))
+        gamma_KW, beta_KW = (part[:, :num_in_block] for part in of_tasks)
         return F.pad((1 + gamma_KW) * self.weight[row, :num_in_block] + beta_KW, (num_before, 0))
 
     def forward(self, tasks: Tasks, task_ids: LongTensor, length: int, place_BL: Tensor | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import LongTensor, Tensor, nn
 
-from fairseq_mtmoe.conditioning.film import FiLM, initialized
+from fairseq_mtmoe.conditioning.film import FiLM, initialized, modulated
 from fairseq_mtmoe.conditioning.layer_norm import apply_norm
 from fairseq_mtmoe.conditioning.task_embeddings import Tasks
 
@@ -39,5 +39,6 @@ class ConditionalBottleneck(nn.Module):
         """For `x` (…, B, H), and the tasks `task_ids` (B,) of its sentences, or of its tokens; shaped as `x`."""
         if self.layer_norm is not None:
             x = apply_norm(self.layer_norm, x, tasks, task_ids)
-        output: Tensor = self.up(self.down(self.film(x, tasks.shared_KD, task_ids)))
+        of_tasks = tasks.once(self, lambda tasks: self.film.scale_and_shift_of(tasks.shared_KD))
+        output: Tensor = self.up(self.down(modulated(x, *of_tasks, task_ids)))
         return output

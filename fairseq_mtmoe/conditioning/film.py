@@ -1,7 +1,8 @@
 """FiLM, feature-wise linear modulation: `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z.
 
 There are few tasks and many tokens. So γ and β are worked out for all tasks once, (K, F), and every sentence or token
-takes the row of its task: no product per token. They are worked out anew in each pass, since they train.
+takes the row of its task: no product per token. They are worked out anew in each pass, since they train; while a text
+grows word by word, once (`Tasks.keeping`).
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ class FiLM(nn.Module):
         gamma_KF, beta_KF = self.linear(z_KD).chunk(2, -1)
         return gamma_KF, beta_KF
 
+    def scale_and_shift_of(self, z_KD: Tensor) -> tuple[Tensor, Tensor]:
+        """1 + γ and β of each task, (K, F) both."""
+        gamma_KF, beta_KF = self.parameters_of(z_KD)
+        return 1 + gamma_KF, beta_KF
+
     def forward(self, x: Tensor, z_KD: Tensor, task_ids: LongTensor) -> Tensor:
         """`x` (…, B, F) modulated by the tasks `task_ids` (B,) of its sentences, or of its tokens."""
-        gamma_KF, beta_KF = self.parameters_of(z_KD)
-        return modulated(x, 1 + gamma_KF, beta_KF, task_ids)
+        return modulated(x, *self.scale_and_shift_of(z_KD), task_ids)
 
 
 def modulated(x: Tensor, scale_KF: Tensor, shift_KF: Tensor, task_ids: LongTensor) -> Tensor:

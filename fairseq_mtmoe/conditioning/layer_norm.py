@@ -36,9 +36,13 @@ class ConditionalLayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:  # type: ignore[override]
         """`x` (…, B, H) normed for the tasks `task_ids` (B,) of its sentences, or of its tokens."""
-        gamma_KH, beta_KH = self.film.parameters_of(tasks.shared_KD)
         normed = F.layer_norm(x, self.normalized_shape, eps=self.eps)
-        return modulated(normed, self.weight * (1 + gamma_KH), self.bias + beta_KH, task_ids)
+        return modulated(normed, *tasks.once(self, self._of_tasks), task_ids)
+
+    def _of_tasks(self, tasks: Tasks) -> tuple[Tensor, Tensor]:
+        """Scale and shift of each task, (K, H) both."""
+        gamma_KH, beta_KH = self.film.parameters_of(tasks.shared_KD)
+        return self.weight * (1 + gamma_KH), self.bias + beta_KH
 
 
 def apply_norm(norm: nn.Module, x: Tensor, tasks: Tasks | None, task_ids: LongTensor | None) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +19,24 @@ class Tasks:
     Attributes:
         raw_KD: the table itself, (K, D); alignment reads it.
         shared_KD: through the map that all other modules share, (K, D).
+        kept: what modules made of them, where many passes without gradients are of the same ones; None: nothing is.
     """
 
     raw_KD: Tensor
     shared_KD: Tensor
+    kept: dict[nn.Module, tuple[Tensor, Tensor]] | None = field(default=None, compare=False)
+
+    def keeping(self) -> Self:
+        """The same for many passes, such as of words that come one by one: each module is asked once."""
+        return replace(self, kept={})
+
+    def once(self, module: nn.Module, make: Callable[[Self], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """What a module makes of the tasks for all sentences and tokens alike: made now, or kept."""
+        if self.kept is None:
+            return make(self)
+        if module not in self.kept:
+            self.kept[module] = make(self)
+        return self.kept[module]
 
 
 class TaskEmbeddings(nn.Module):

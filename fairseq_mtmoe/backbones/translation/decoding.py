@@ -25,6 +25,7 @@ from torch import LongTensor, Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 STATE = "beams"  # the key of fairseq's `incremental_state` under which a decoder's `BeamState` is found
+TASKS = "tasks"  # and that of what conditional modules made of the tasks
 FIRST_PLACES = 32
 
 KeysAndValues = tuple[Tensor, Tensor]

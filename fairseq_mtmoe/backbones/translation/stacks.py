@@ -16,6 +16,7 @@ from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
 from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock, FairseqBlock, wrap_block
 from fairseq_mtmoe.backbones.translation.decoding import (
     STATE,
+    TASKS,
     BeamState,
     reordered_sentences,
     shares_beams,
@@ -190,7 +191,7 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         elif beam > 1:  # in an ensemble with a model that keeps no state
             encoded, source_mask = encoded.repeat_interleave(beam, 1), source_mask.repeat_interleave(beam, 0)
         words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
-        context = self.context_of(words, source)
+        context = self.context_of(words, _of_search(source, incremental_state))
         x = self.before_blocks(self._embedded(prev_output_tokens, incremental_state), context)
         looks_back = incremental_state is None and not full_context_alignment
         attention, states = None, [x]
@@ -251,3 +252,11 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             incremental_state[STATE].reorder(new_order)
         else:
             super().reorder_incremental_state_scripting(incremental_state, new_order)
+
+
+def _of_search(encoder_out: dict[str, Any], incremental_state: dict[str, Any] | None) -> dict[str, Any]:
+    """The encoder's output, with what conditional modules made of the tasks for the words before."""
+    (tasks,) = encoder_out.get("tasks") or [None]
+    if tasks is None or incremental_state is None or torch.is_grad_enabled():
+        return encoder_out
+    return {**encoder_out, "tasks": [incremental_state.setdefault(TASKS, tasks.keeping())]}

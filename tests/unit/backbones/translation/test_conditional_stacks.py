@@ -1,11 +1,15 @@
 """Stacks that adapt to tasks: against plain ones, the slow reference, each sentence alone, and word by word."""
 
+from collections import Counter
+
 import pytest
 import torch
+from fairseq.sequence_generator import EnsembleModel
 from torch.nn import functional as F
 
 from fairseq_mtmoe.checkpoints import mismatch
-from fairseq_mtmoe.conditioning import PARTS, reference
+from fairseq_mtmoe.conditioning import PARTS, Tasks, reference
+from fairseq_mtmoe.conditioning.film import FiLM
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.models import batch, dense_model, moe_model, perturb, without_ids
 from tests.unit.backbones.translation.test_decoding import decode, grouped_orders
@@ -136,6 +140,41 @@ def test_rows_that_change_their_sentences_keep_their_tasks():
     random = torch.Generator().manual_seed(4)
     apart = [torch.randint(0, 12, (12,), generator=random), torch.tensor([11, 3, 3, 8, 0, 5, 1])]
     assert decode(model, grouped_orders([4, 4]) + apart + [torch.arange(7)], inputs=INPUTS).beam == 1
+
+
+@torch.no_grad()
+def searched(model, orders):
+    """What the decoder says at each step of a search in beams of three, and how often each of its FiLMs was asked."""
+    asked = Counter()
+    films = {name: film.linear for name, film in model.decoder.named_modules() if isinstance(film, FiLM)}
+    hooks = [linear.register_forward_hook(lambda *_, name=name: asked.update([name])) for name, linear in films.items()]
+    ensemble, state = EnsembleModel([model]), {}
+    encoder_outs = ensemble.forward_encoder({key: batch()[key] for key in INPUTS})
+    encoder_outs = ensemble.reorder_encoder_out(encoder_outs, torch.arange(4).repeat_interleave(3))
+    words, said = torch.full((12, 1), 2), []
+    for order in orders:
+        said.append(ensemble.forward_decoder(words, encoder_outs, [state])[0])
+        words = torch.cat([words[order], said[-1].argmax(-1)[order].unsqueeze(1)], 1)
+        ensemble.reorder_incremental_state([state], order)
+        encoder_outs = ensemble.reorder_encoder_out(encoder_outs, order)
+    for hook in hooks:
+        hook.remove()
+    assert asked.keys() == films.keys()
+    return said, asked
+
+
+@norms
+def test_a_search_asks_what_tasks_are_once_and_says_the_same(norm, monkeypatch):
+    """To the bit; another search, after the model changed, asks anew."""
+    model, orders = conditional(norm), [*grouped_orders([4, 4, 3, 3, 1]), torch.tensor([2, 0])]
+    said, asked = searched(model, orders)
+    assert set(asked.values()) == {1} and len(asked) >= 5, asked
+    perturb(model)
+    again, _ = searched(model, orders)
+    monkeypatch.setattr(Tasks, "keeping", lambda tasks: tasks)
+    slowly, always = searched(model, orders)
+    assert set(always.values()) == {len(orders)}
+    assert all(map(torch.equal, again, slowly)) and not torch.equal(said[0], again[0])
 
 
 def test_no_word_sees_those_after_it():
