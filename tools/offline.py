@@ -93,6 +93,7 @@ def make_environment(folder: Path, torch: Path | None) -> str:
 
 
 def sees_torch(python: str) -> bool:
+    """Whether an interpreter finds a torch that is new enough."""
     try:
         find_torch(python)
     except NoTorch:
@@ -119,6 +120,7 @@ def unpack_kernels(wheel: Path, folder: Path) -> None:
 
 
 def main(wheelhouse: Path, environment: Path) -> None:
+    """Make the environment, and install what the wheelhouse and the folders beside it hold."""
     wheel = find_wheel(wheelhouse)
     beside = [wheelhouse.with_name(wheelhouse.name + suffix) for suffix in ("-optional", "-torch")]
     folders = [wheelhouse, *(folder for folder in beside if folder.is_dir())]

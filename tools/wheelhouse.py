@@ -139,14 +139,17 @@ def build(needed: Path, optional: Path, torch: Path | None) -> None:
 
 
 def write_lines(path: Path, lines: list[str]) -> None:
+    """Write a text file with these lines."""
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def megabytes(paths: list[Path]) -> str:
+    """How large files are together, in words."""
     return f"{sum(path.stat().st_size for path in paths) / 1e6:.1f} MB"
 
 
 def main() -> None:
+    """The command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--torch", action="store_true", help="torch, too, into FOLDER-torch")

@@ -37,7 +37,9 @@ Item = TypeVar("Item")
 class Track(Protocol):
     """Passes `items` through one by one, and shows the progress under `label`."""
 
-    def __call__(self, items: Sequence[Item], label: str) -> Iterable[Item]: ...
+    def __call__(self, items: Sequence[Item], label: str) -> Iterable[Item]:
+        """The items, in their order."""
+        ...
 
 
 def untracked(items: Sequence[Item], label: str) -> Iterable[Item]:

@@ -21,5 +21,6 @@ class BuildExtension(build_ext):
     """Builds the others."""
 
     def finalize_options(self) -> None:
+        """As setuptools', without those that stand for torch's."""
         super().finalize_options()
         self.extensions = [extension for extension in self.extensions if not isinstance(extension, CppExtension)]
