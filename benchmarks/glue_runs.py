@@ -1,4 +1,4 @@
-"""Runs of `--task glue` that are compared with each other: their commands, trained and validated one after the other.
+"""Runs on benchmarks' tasks that are compared: their commands, trained and validated one after the other.
 
 Every run is one `fairseq-train` on one core, and what it found stands in a JSON file as soon as it is there, with
 commit, command and seed. A run that stands there is left out; one that was trained is validated; one that was
@@ -37,13 +37,15 @@ class Run:
     stage: int = 1
     share: float = 1.0
     begins_with: str = ""  # the name of the run whose checkpoint this one begins with
+    examples: int = 0  # as many training examples; 0: all
 
     @property
     def name(self) -> str:
         """Its folder's."""
         alone = f"-{self.tasks[0]}" if len(self.tasks) == 1 else ""
         share = f"-{self.share:g}" if self.share < 1 else ""
-        return f"{self.system}{alone}{share}-{self.seed}"
+        few = f"-{self.examples}ex" if self.examples else ""
+        return f"{self.system}{alone}{share}{few}-{self.seed}"
 
 
 @dataclass
@@ -111,11 +113,18 @@ def validation_of(plan: Plan, run: Run) -> list[str]:
 
 def portable(plan: Plan, command: Sequence[str]) -> list[str]:
     """A command with names in the place of this machine's folders."""
-    return with_names(command, {plan.data: "GLUE_DIR", plan.encoder: "encoder.pt", plan.runs: "runs"})
+    return with_names(command, {plan.data: "GLUE_DIR", plan.encoder: plan.encoder.name, plan.runs: "runs"})
 
 
-def run_one(plan: Plan, run: Run, command: list[str]) -> dict[str, Any]:
-    """Train and validate a run; what it found, and with what. What is there of it already is not done again."""
+def run_one(plan: Plan, run: Run, command: list[str], validation: list[str] | None = None) -> dict[str, Any]:
+    """Train and validate a run; what it found, and with what. What is there of it already is not done again.
+
+    Args:
+        plan: what all runs share.
+        run: which one.
+        command: trains it.
+        validation: writes its scores; by default `validation_of`.
+    """
     folder = plan.runs / run.name
     if not (folder / CHECKPOINT).exists() or not (folder / TRAINED).exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -125,7 +134,7 @@ def run_one(plan: Plan, run: Run, command: list[str]) -> dict[str, Any]:
         found = {**surroundings(), "command": portable(plan, command), **asdict(run), "seconds": round(seconds)}
         write_json(folder / TRAINED, found)
     if not (folder / SCORES).exists():
-        execute(validation_of(plan, run), folder / "valid.log")
+        execute(validation or validation_of(plan, run), folder / "valid.log")
     scores = json.loads((folder / SCORES).read_text(encoding="utf-8"))
     shown = [f"{name} {task['score']:.1f}" for name, task in scores["tasks"].items()]
     say(f"{run.name}: {', '.join(shown)}")

@@ -1,5 +1,5 @@
-"""The tables of a study of runs on benchmarks' tasks, in Markdown beside the JSON of `compare_glue.py` or
-`compare_ca_mtl.py`; of whatever runs are there.
+"""The tables of a study of runs on benchmarks' tasks, in Markdown beside the JSON of `compare_glue.py`,
+`compare_ca_mtl.py` or `compare_pemt.py`; of whatever runs are there.
 
     python benchmarks/report_glue.py benchmarks/results/training_ca_mtl.json
 
@@ -86,9 +86,9 @@ def _run(
     return RunScores((), (), record["seed"], "", scores, titles, of_groups, {})
 
 
-def mixtures(records: Iterable[Record]) -> Kind | None:
-    """The runs of stage 1; the first system is the first that was run."""
-    of_stage = [record for record in records if record["stage"] == 1]
+def mixtures(records: Iterable[Record], stage: int = 1) -> Kind | None:
+    """The runs of a stage; the first system is the first that was run."""
+    of_stage = [record for record in records if record["stage"] == stage]
     return _kind(_grouped(of_stage), of_mixture) if of_stage else None
 
 
@@ -144,7 +144,8 @@ def _errors(records: Sequence[Record], read: Any, widest: RunScores) -> dict[str
 def score_table(kind: Kind, paper: Mapping[str, Mapping[str, float]]) -> str:
     """A row for each system, and one for the standard error of a single run; with what a paper reports of the mean."""
     extra = _extras(kind)
-    shown = {name: title for name, title in _PAPER.items() if paper and name in (ALL, *extra)}
+    reported = {name for figures in paper.values() for name in figures}
+    shown = {name: title for name, title in _PAPER.items() if name in reported and name in (ALL, *extra)}
     head = ["system", "seeds", *kind.columns.values(), *extra, *(f"paper: {title}" for title in shown.values())]
     rows = []
     for system in kind.systems:
@@ -257,22 +258,33 @@ def report(content: Mapping[str, Any], title: str) -> str:
     records = list(content["runs"].values())
     settings = content["settings"]
     lines = [f"# {title}", _surroundings(records), _settings(settings)]
-    for heading, kind in (
-        ("Mixtures", mixtures(records)),
-        ("New tasks, by the share of their examples", new_tasks(records)),
-    ):
+    for heading, kind, paper in _sections(records, settings):
         if kind is None or not kind.systems:
             continue
-        lines += [f"## {heading}", score_table(kind, settings.get("paper", {}) if heading == "Mixtures" else {})]
+        lines += [f"## {heading}", score_table(kind, paper)]
         lines.append(" ".join([HOW, *_extra_notes(kind)]))
         if len(kind.systems) > 1:
-            lines += [difference_table(kind, heading == "Mixtures" and "paper" in settings), PAIRED]
+            lines += [difference_table(kind, bool(paper) and "sections" not in settings), PAIRED]
         shares = share_table(kind) if len(kind.systems[0].runs[0].scores) > 1 else ""
         lines += ["Each task's share of the examples that were trained on, in percent:", shares] if shares else []
         if kind.incomplete:
             lines.append(f"Not finished, and not in the tables: {', '.join(kind.incomplete)}.")
     lines += ["## Commands", "The first run of each system, with one thread:", _commands(records)]
     return "\n\n".join(lines) + "\n"
+
+
+def _sections(records: Sequence[Record], settings: Mapping[str, Any]) -> list[tuple[str, Kind | None, Any]]:
+    """Headings, what stands below them, and a paper's figures beside it: mixtures and new tasks, or a study's own."""
+    paper = settings.get("paper", {})
+    if "sections" in settings:  # by stage
+        return [
+            (heading, mixtures(records, int(stage)), paper if int(stage) == 1 else {})
+            for stage, heading in settings["sections"].items()
+        ]
+    return [
+        ("Mixtures", mixtures(records), paper),
+        ("New tasks, by the share of their examples", new_tasks(records), {}),
+    ]
 
 
 def _extra_notes(kind: Kind) -> list[str]:
@@ -288,7 +300,7 @@ def _surroundings(records: Sequence[Record]) -> str:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    shown = {name: value for name, value in settings.items() if name != "paper"}
+    shown = {name: value for name, value in settings.items() if name not in ("paper", "sections")}
     return (
         "Settings: "
         + "; ".join(f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in shown.items())
