@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# A low-resource language with and without its relatives. DATA is a data directory of `mtmoe prepare`, such as that of
+# ../translation/ml50; the translator of all its pairs comes first, then adapters of some pairs, then those of LOW.
+set -euo pipefail
+DATA=${DATA:?must be a data directory of mtmoe prepare}
+RUNS=${RUNS:-runs/pemt}/languages
+LOW=${LOW:-gl}
+RELATIVES=${RELATIVES:-es,pt}
+OTHERS=${OTHERS:-fi,tr}
+SIZE=${SIZE:-_wmt15} # of the translator; empty: fairseq's own, or whatever the options say
+UPDATES=${UPDATES:-100000}
+SOURCE_UPDATES=${SOURCE_UPDATES:-5000}
+TARGET_UPDATES=${TARGET_UPDATES:-1000}
+
+# learn FOLDER ARCH PAIRS UPDATES VALIDATIONS [options]: the best of so many validations.
+learn() {
+    [ -e "$1/finished" ] && return
+    echo "== ${1##*/}"
+    fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "$1" --task translation_heated --arch "$2" \
+        --lang-dict "$DATA/langs.txt" --lang-pairs "$3" --encoder-langtok tgt --decoder-langtok \
+        --sampling-method temperature --sampling-temperature 1.5 --label-smoothing 0.1 --optimizer fused_adam \
+        --adam-betas '(0.9,0.98)' --clip-norm 1 --lr 0.0007 --lr-scheduler inverse_sqrt --warmup-updates "$(($4 / 25))" \
+        --max-update "$4" --max-tokens 8192 --validate-interval-updates "$(($4 / $5))" \
+        --save-interval-updates "$(($4 / $5))" --keep-interval-updates 1 --no-epoch-checkpoints --log-format rich \
+        --log-interval 20 "${@:6}"
+    touch "$1/finished"
+}
+
+borrowed() {
+    local language files=()
+    for language in ${1//,/ }; do files+=("$RUNS/source_$language/en-$language.pt"); done
+    (IFS=, && echo "${files[*]}")
+}
+
+low() { # NAME ARCH [options]
+    learn "$RUNS/$1" "$2" "en-$LOW" "$TARGET_UPDATES" 10 --finetune-from-model "$RUNS/translator/checkpoint_best.pt" "${@:3}"
+    mtmoe evaluate "$DATA" --path "$RUNS/$1/checkpoint_best.pt"
+}
+
+learn "$RUNS/translator" "base_dense$SIZE" "$DATA/lang_pairs.txt" "$UPDATES" 20 \
+    --criterion label_smoothed_cross_entropy "$@"
+PEMT=(--criterion pemt --adapter-rank 32 --adapter-alpha 32)
+for language in ${RELATIVES//,/ } ${OTHERS//,/ }; do
+    learn "$RUNS/source_$language" "pemt_translation$SIZE" "en-$language" "$SOURCE_UPDATES" 10 \
+        --finetune-from-model "$RUNS/translator/checkpoint_best.pt" --pemt-stage source "${PEMT[@]}" "$@"
+done
+low full "base_dense$SIZE" --criterion label_smoothed_cross_entropy "$@"
+low lora "pemt_translation$SIZE" --pemt-stage source --no-prompt "${PEMT[@]}" "$@"
+low relatives "pemt_translation$SIZE" --pemt-sources "$(borrowed "$RELATIVES")" "${PEMT[@]}" "$@"
+low others "pemt_translation$SIZE" --pemt-sources "$(borrowed "$OTHERS")" "${PEMT[@]}" "$@"
+low all "pemt_translation$SIZE" --pemt-sources "$(borrowed "$RELATIVES,$OTHERS")" "${PEMT[@]}" "$@"
+mtmoe plot "$RUNS/all"

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Table 4: the first 1, 2, 4 and 6 of the sources. The paper does not say in which order they come.
+source "$(dirname "$0")/runs.sh"
+sources lora "$SOURCES" "$@"
+systems=()
+for count in ${COUNTS:-1 2 4 6}; do
+    some=$(cut -d, -f "1-$count" <<<"$SOURCES")
+    targets "pemt_$count" "$TASKS" "${TARGET[@]}" --pemt-sources "$(borrowed lora "$some")" "$@"
+    systems+=("pemt_$count")
+done
+compare "$TASKS" "${systems[@]}"

@@ -1,0 +1,79 @@
+# PEMT's settings (tables 7 and 8) for the scripts beside it, which begin with `source runs.sh`. Of ../glue/stages.sh it has
+# `compare TASKS SYSTEM…` and the tasks' sizes; and here:
+#   sources KIND TASKS [options]     stage 1: each task's adapters and prompt, once for all seeds
+#   borrowed KIND TASKS              their files, as --pemt-sources has them
+#   targets SYSTEM TASKS [options]   stage 2, or whatever is compared with it: each task by itself, for each seed
+# What is finished is left as it is: scripts share their runs, and go on where they were interrupted.
+set -euo pipefail
+T5=${T5:?must be a file of mtmoe import-hf with a T5}
+RUNS=${RUNS:-runs/pemt}
+SEEDS=${SEEDS:-42 1024 4096}
+ENCODER=$T5
+TASKS=${TASKS:-stsb,mrpc,rte,cola,multirc,boolq,wic,wsc,cb} # targets
+source "$(dirname "$0")/../glue/stages.sh"
+SIZE=${SIZE:-base}
+SOURCES=${SOURCES:-mnli,qnli,qqp,sst2,squad,record}
+SOURCE_EPOCHS=${SOURCE_EPOCHS:-5}
+SOURCE_LR=${SOURCE_LR:-5e-4}
+TARGET_EPOCHS=${TARGET_EPOCHS:-20} # 10 of a task with over 10,000 examples, and 5 of MRQA's
+TARGET_LR=${TARGET_LR:-6e-4}       # or 1e-3
+FEW_UPDATES=${FEW_UPDATES:-100}    # with few examples
+EXAMPLES+=([squad]=86588 [record]=100730 [wsc]=554)
+declare -A POSITIONS=([squad]=512 [record]=512 [multirc]=348) # of all others 256
+
+# learn FOLDER TASK EXAMPLES EPOCHS BATCH WARMUP [options]: the best checkpoint of all epochs.
+learn() {
+    local updates=$((($3 * $4 + $5 - 1) / $5))
+    fairseq-train "$GLUE_DIR" --user-dir fairseq_mtmoe --save-dir "$1" --task text_to_text --init-model "$T5" \
+        --max-source-positions "${POSITIONS[$2]:-256}" --batch-size "$5" --optimizer fused_adam --adam-betas '(0.9,0.999)' \
+        --clip-norm 1 --lr-scheduler polynomial_decay --max-update "$updates" --total-num-update "$updates" \
+        --warmup-updates "$(($6 < updates ? $6 : updates / 10))" --best-checkpoint-metric all \
+        --maximize-best-checkpoint-metric --no-epoch-checkpoints --no-last-checkpoints --no-save-optimizer-state \
+        --log-format rich --log-interval 20 "${@:7}"
+}
+
+sources() {
+    local task
+    for task in ${2//,/ }; do
+        local folder=$RUNS/sources-$1/$task
+        [ -e "$folder/$task.pt" ] && [ -e "$folder/finished" ] && continue
+        echo "== source $task, $1"
+        learn "$folder" "$task" "${EXAMPLES[$task]}" "$SOURCE_EPOCHS" 128 500 --source-task "$task" \
+            --arch "pemt_t5_$SIZE" --pemt-stage source --criterion pemt --lr "$SOURCE_LR" "${@:3}"
+        rm -f "$folder/checkpoint_best.pt" # the source's file is all that targets want
+        touch "$folder/finished"
+    done
+}
+
+borrowed() {
+    local task files=()
+    for task in ${2//,/ }; do files+=("$RUNS/sources-$1/$task/$task.pt"); done
+    (IFS=, && echo "${files[*]}")
+}
+
+targets() {
+    local seed task
+    for seed in $SEEDS; do
+        for task in ${2//,/ }; do
+            local folder=$RUNS/$1-$seed/$task examples=${EXAMPLES[$task]} epochs=$TARGET_EPOCHS batch=64 few=()
+            [ -e "$folder/scores.json" ] && continue
+            [ "$examples" -gt 10000 ] && epochs=$(((TARGET_EPOCHS + 1) / 2))
+            if [ -n "${SHOTS:-}" ]; then # an update is an epoch
+                examples=$SHOTS epochs=$FEW_UPDATES batch=$SHOTS
+                few=(--train-examples "$SHOTS" --train-examples-seed "$seed" --validate-interval 10)
+            fi
+            local which=(--target-task "$task")
+            case " ${*:3} " in *" --pemt-stage source "*) which=(--source-task "$task") ;; esac # LoRA by itself
+            echo "== $1, seed $seed: $task"
+            learn "$folder" "$task" "$examples" "$epochs" "$batch" 0 "${which[@]}" --seed "$seed" "${few[@]}" "${@:3}"
+            fairseq-validate "$GLUE_DIR" --user-dir fairseq_mtmoe --task text_to_text "${which[@]}" \
+                --max-source-positions "${POSITIONS[$task]:-256}" --path "$folder/checkpoint_best.pt" --batch-size 64 \
+                --results-path "$folder"
+        done
+    done
+}
+
+# What scripts compare: PEMT with one kind of sources, LoRA by itself, and the whole T5.
+TARGET=(--arch "pemt_t5_$SIZE" --criterion pemt --lr "$TARGET_LR")
+LORA=("${TARGET[@]}" --pemt-stage source --no-prompt)
+FULL=(--arch "t5_$SIZE" --criterion cross_entropy --lr "${FULL_LR:-3e-4}")
