@@ -11,7 +11,7 @@ SEEDS=${SEEDS:-42 1024 4096}
 ENCODER=$T5
 TASKS=${TASKS:-stsb,mrpc,rte,cola,multirc,boolq,wic,wsc,cb} # targets
 source "$(dirname "$0")/../glue/stages.sh"
-SIZE=${SIZE:-base}
+SIZE=${SIZE-_base} # _small, _base or _large; empty: that of the T5
 SOURCES=${SOURCES:-mnli,qnli,qqp,sst2,squad,record}
 SOURCE_EPOCHS=${SOURCE_EPOCHS:-5}
 SOURCE_LR=${SOURCE_LR:-5e-4}
@@ -39,7 +39,7 @@ sources() {
         [ -e "$folder/$task.pt" ] && [ -e "$folder/finished" ] && continue
         echo "== source $task, $1"
         learn "$folder" "$task" "${EXAMPLES[$task]}" "$SOURCE_EPOCHS" 128 500 --source-task "$task" \
-            --arch "pemt_t5_$SIZE" --pemt-stage source --criterion pemt --lr "$SOURCE_LR" "${@:3}"
+            --arch "pemt_t5$SIZE" --pemt-stage source --criterion pemt --lr "$SOURCE_LR" "${@:3}"
         rm -f "$folder/checkpoint_best.pt" # the source's file is all that targets want
         touch "$folder/finished"
     done
@@ -74,6 +74,6 @@ targets() {
 }
 
 # What scripts compare: PEMT with one kind of sources, LoRA by itself, and the whole T5.
-TARGET=(--arch "pemt_t5_$SIZE" --criterion pemt --lr "$TARGET_LR")
+TARGET=(--arch "pemt_t5$SIZE" --criterion pemt --lr "$TARGET_LR")
 LORA=("${TARGET[@]}" --pemt-stage source --no-prompt)
-FULL=(--arch "t5_$SIZE" --criterion cross_entropy --lr "${FULL_LR:-3e-4}")
+FULL=(--arch "t5$SIZE" --criterion cross_entropy --lr "${FULL_LR:-3e-4}")

@@ -160,6 +160,38 @@ def test_a_configuration_of_ca_mtl_equals_the_command_line(name):
     assert command.common.seed == configuration.common.seed
 
 
+# As `learn` of examples/pemt/runs.sh has them.
+OF_PEMT = {
+    "source": (
+        "--arch pemt_t5 --source-task mnli --pemt-stage source --batch-size 128 --lr 5e-4 --max-update 15340"
+        " --total-num-update 15340 --warmup-updates 500 --save-dir runs/pemt/source-mnli-lora",
+        ("task.source_task=mnli",),
+    ),
+    "target": (
+        "--arch pemt_t5 --target-task rte --pemt-sources mnli.pt,qnli.pt --batch-size 64 --lr 6e-4 --max-update 779"
+        " --total-num-update 779 --save-dir runs/pemt/rte-seed42",
+        ("task.target_task=rte", "model.pemt_sources='mnli.pt,qnli.pt'"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_PEMT)
+def test_a_configuration_of_pemt_equals_the_command_line(name):
+    register()
+    arguments, overrides = OF_PEMT[name]
+    command = from_command_line(
+        "DATA --user-dir fairseq_mtmoe --task text_to_text --init-model T5 --max-source-positions 256 --seed 42"
+        " --criterion pemt --optimizer fused_adam --adam-betas (0.9,0.999) --clip-norm 1"
+        " --lr-scheduler polynomial_decay --best-checkpoint-metric all --maximize-best-checkpoint-metric"
+        f" --no-epoch-checkpoints {arguments}"
+    )
+    given = ("task.data=DATA", "task.init_model=T5", *overrides)
+    configuration = from_configuration(name, *given, system="pemt")
+    assert differing(command, configuration, GROUPS) == {}
+    options = ("pemt_stage", "pemt_sources", "adapter", "adapter_rank", "adapter_alpha", "prompt_init", "no_prompt")
+    assert [getattr(command.model, key) for key in options] == [configuration.model[key] for key in options]
+
+
 def test_24_tasks_differ_from_eight_in_what_the_paper_says():
     register()
     overrides = ("task.data=DATA", "task.init_encoder=ENCODER")
