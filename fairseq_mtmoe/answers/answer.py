@@ -24,6 +24,10 @@ class Scored(Protocol):
         """See `Answer`."""
         ...
 
+    def said(self, split: Any, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
+        """See `Answer`."""
+        ...
+
 
 class Answer(ABC):
     """A kind of answer, with what a task's row says of it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.text_split import TextSplit, answer_texts_of, form_of, label_texts, stepped
 from fairseq_mtmoe.errors import must_be
+
+logger = logging.getLogger(__name__)
 
 NO_LABEL = "no-label"  # a metric: the share of answers that are none
 NONE = -1  # in the place of a label's number
@@ -127,6 +130,10 @@ class TextAnswer:
         if not has_labels(self.row):
             return [*written]
         values_E = self.values(split, predicted, written)
+        if none := int(self._is_none(values_E).sum()):
+            logger.warning(
+                f"{self.row.title}: {none} of {len(written)} answers are no label, and are given the first one"
+            )
         if self.row.kind is Kind.regression:
             return [max(value, self.row.bounds[0]) for value in values_E.tolist()]
         return [labels[max(int(value), 0)] for value in values_E.tolist()]

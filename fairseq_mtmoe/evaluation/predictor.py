@@ -1,5 +1,6 @@
-"""A model of `--task glue` that is loaded once and predicts the sets of a data directory, labelled or not.
+"""A model of `--task glue` or `text_to_text` that is loaded once and predicts the sets of a data directory.
 
+Labels are not looked at, where there are some.
 The steps are those of fairseq-validate, with the same batches: a file of predictions has the score that it gives.
 """
 
@@ -15,19 +16,15 @@ import torch
 from fairseq import tasks, utils
 from torch import Tensor
 
-from fairseq_mtmoe.answers import Predicted, answer_of, flattened
-from fairseq_mtmoe.backbones.bert.heads import HeadSize
+from fairseq_mtmoe.answers import Predicted, flattened
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
-from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, dataset_of
 from fairseq_mtmoe.data.nlu.reading import is_there
 from fairseq_mtmoe.data.nlu.submissions import submission_of, written
 from fairseq_mtmoe.data.nlu.table import Submission, TaskRow
-from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.evaluation import stored
+from fairseq_mtmoe.evaluation.set_predictions import BY_TASK, NotFiniteError, SetPredictions
 
-TASKS = ("glue",)
 BATCH_MULTIPLE = 8  # fairseq-validate's default for --required-batch-size-multiple
 
 
@@ -89,14 +86,21 @@ class Choice:
     absent: list[str]
 
 
-def choose_sets(root: Path, rows: Mapping[str, TaskRow], heads: Mapping[str, HeadSize], subset: str) -> Choice:
+def choose_sets(
+    root: Path,
+    rows: Mapping[str, TaskRow],
+    heads: Mapping[str, object],
+    subset: str,
+    shape_of: Callable[[TaskRow], object],
+) -> Choice:
     """The sets that are there and that a head predicts: the task's own, or the one that its row names.
 
     Args:
         root: the data directory.
         rows: of all tasks that are known.
-        heads: the sizes of the model's heads, by their tasks.
+        heads: the shapes of what the model predicts, by their tasks.
         subset: `train`, `valid` or `test`.
+        shape_of: what a task's would be.
 
     Raises:
         UserError: there is no such set, or two have one file.
@@ -105,7 +109,7 @@ def choose_sets(root: Path, rows: Mapping[str, TaskRow], heads: Mapping[str, Hea
     for name, row in rows.items():
         keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
         found = [split for split in keys if is_there(root, row, split)]
-        head = next((task for task in (name, row.head) if heads.get(task) == answer_of(row).head), None)
+        head = next((task for task in (name, row.head) if task in heads and heads[task] == shape_of(row)), None)
         if head is not None:
             choice.sets.extend(PredictedSet(keys[split], name, row, split, head) for split in found)
         elif found:
@@ -146,13 +150,14 @@ class Predictor:
         self.use_cuda = torch.cuda.is_available() and not inference.cpu
         self.checkpoint, self._root = checkpoint, Path(data)
         state = stored.read(checkpoint)
-        settings = stored.task_settings(state, checkpoint, TASKS, "language understanding")
+        settings = stored.task_settings(state, checkpoint, tuple(BY_TASK), "language understanding")
         stored.change(settings, data=data)
         if task_table is not None:
             stored.change(settings, task_table=task_table)
         self._task: Any = tasks.setup_task(settings)
         self._task.load_state_dict(state["task_state"])
         self.model = self._prepared(stored.build_model(self._task, state, checkpoint))
+        self._sets: SetPredictions = BY_TASK[stored.setting(settings, "_name")](self._task, self.model)
 
     @property
     def table(self) -> Mapping[str, TaskRow]:
@@ -162,24 +167,18 @@ class Predictor:
 
     def choose(self, subset: str) -> Choice:
         """What the model predicts of a subset; see `choose_sets`."""
-        heads = {task: head.size for task, head in self.model.heads.items()}
-        return choose_sets(self._root, self.table, heads, subset)
+        return choose_sets(self._root, self.table, self._sets.shapes, subset, self._sets.shape_of)
 
-    def read(self, sets: Sequence[PredictedSet]) -> list[TokenizedSplit]:
+    def read(self, sets: Sequence[PredictedSet]) -> list[Any]:
         """The examples of sets.
 
         Raises:
             UserError: a file is not what the table says.
         """
-        tokenizer, cache = self._task.tokenizer, self._task.token_cache
-        return [
-            tokenized_split(self._root, one.name, one.row, one.split, tokenizer, cache, labelled=False) for one in sets
-        ]
+        return [self._sets.read(self._root, one.name, one.row, one.split) for one in sets]
 
     @torch.no_grad()
-    def predict(
-        self, chosen: PredictedSet, examples: TokenizedSplit, advance: Callable[[int], None] = lambda count: None
-    ) -> str:
+    def predict(self, chosen: PredictedSet, examples: Any, advance: Callable[[int], None] = lambda count: None) -> str:
         """The file of predictions of a set.
 
         Args:
@@ -190,24 +189,27 @@ class Predictor:
         Raises:
             UserError: the model gives no finite numbers.
         """
-        answer = answer_of(chosen.row)
         parts: list[tuple[Tensor, Tensor]] = []
         for sample in self.batches(chosen, examples):
-            numbers = self.model(**sample["net_input"])[chosen.head]
-            if not numbers.isfinite().all():
-                raise UserError(f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not.")
-            parts.append(flattened(sample["id"], answer.predictions(numbers)))
-            advance(len(numbers))
+            try:
+                predictions = self._sets.predictions(sample, chosen.row, chosen.head)
+            except NotFiniteError as error:
+                raise UserError(
+                    f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not."
+                ) from error
+            parts.append(flattened(sample["id"], predictions))
+            advance(len(sample["id"]))
         ids, values = (torch.cat(of_batches).cpu().numpy() for of_batches in zip(*parts, strict=True))
         predicted = Predicted.gathered(ids, values.astype(np.float64))
-        said = answer.said(examples, predicted, chosen.submission.labels or chosen.row.labels)
+        labels = chosen.submission.labels or chosen.row.labels
+        said = self._sets.scored(chosen.row).said(examples, predicted, labels)
         return written(chosen.submission, examples.keys_E.tolist(), said)
 
-    def batches(self, chosen: PredictedSet, examples: TokenizedSplit) -> Iterator[dict[str, Any]]:
+    def batches(self, chosen: PredictedSet, examples: Any) -> Iterator[dict[str, Any]]:
         """The batches of a set, as the model takes them."""
         task_id = self._task.id_of(chosen.head, "a task of the model")
-        collate = TaskCollate(self._task.tokenizer.padding, [chosen.head])
-        dataset = EvaluationMixture([chosen.key], [dataset_of(examples)], [task_id], collate)
+        examples_of_set, collate = self._sets.dataset(examples), self._sets.collate(chosen.head)
+        dataset = EvaluationMixture([chosen.key], [examples_of_set], [task_id], collate)
         batches = self._task.get_batch_iterator(
             dataset,
             max_tokens=self.inference.max_tokens,

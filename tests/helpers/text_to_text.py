@@ -14,17 +14,21 @@ from tests.helpers.benchmark import LETTERS
 from tests.helpers.commands import PLUGIN, run
 from tests.helpers.t5 import TINY, tiny_t5
 
-WORDS = "entailment not_ acceptable un True False 0.123456789 sentence1: sentence2: rte cola stsb * question: context:"
+# One piece each, so that what is to be learned is one choice.
+SYMBOLS = [
+    *("entailment", "not_entailment", "acceptable", "unacceptable", "True", "False"),
+    *("rte", "cola", "stsb", "wic", "sentence:", "sentence1:", "sentence2:", "word:", "question:", "context:"),
+]
 
 
 @functools.cache
 def spiece() -> bytes:
     """A model of SentencePiece with T5's first pieces, of letters and of what T5's forms say."""
     model = io.BytesIO()
-    texts = [WORDS, " ".join(LETTERS), " ".join(LETTERS).upper(), *WORDS.split(), *LETTERS] * 3
+    texts = [*LETTERS, *LETTERS.upper(), "0.123456789", "copa choice1: choice2: premise: * , : ?", "happened cause"] * 3
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=model, vocab_size=90, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
-        minloglevel=3, hard_vocab_limit=False,
+        user_defined_symbols=SYMBOLS, minloglevel=3, hard_vocab_limit=False,
     )  # fmt: skip
     return model.getvalue()
 

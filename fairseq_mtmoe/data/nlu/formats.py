@@ -166,9 +166,15 @@ def _from_multirc(lines: Lines) -> Iterator[tuple[int, Record]]:
                     # Key: the three numbers by which a submission names an answer.
                     key = f"{record['idx']}/{question['idx']}/{answer['idx']}"
                     fields = {"passage": passage["text"], "question": question["question"], "answer": answer["text"]}
+                    fields["paragraph"] = _without_markup(passage["text"])
                     yield number, {**answer, **fields, "key": key}
         except (KeyError, TypeError, AttributeError) as error:
             raise lines.wrong(number, f"must be a passage with questions and answers, but {_amiss(error)}") from error
+
+
+def _without_markup(text: str) -> str:
+    """A passage of MultiRC's as T5 reads it."""
+    return text.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
 
 
 def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:

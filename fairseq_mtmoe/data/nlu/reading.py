@@ -13,7 +13,7 @@ from typing import TypeVar
 from fairseq_mtmoe.data.nlu.answer_texts import normalized
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.formats import Lines, Record, records
-from fairseq_mtmoe.data.nlu.table import BY_LABEL, Format, Kind, Source, TaskRow, TextForm
+from fairseq_mtmoe.data.nlu.table import BY_LABEL, FORM_FIELD, Format, Kind, Source, TaskRow, TextForm
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import regular_file
 
@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # below the data directory, in which benchmarks are unpacked
 FIELD = re.compile(r"\{(\w+)\}")
-FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have names of several words
 LABEL_FIELD = "label"
 Item = TypeVar("Item")
 WITHOUT_LABELS = "`mtmoe predict` writes predictions for data without labels"

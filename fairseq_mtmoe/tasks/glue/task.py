@@ -62,15 +62,8 @@ class GlueTask(BenchmarkTask):
         return cls(args)
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        """Sizes of its encoder, which tasks it was trained on, and what of it is conditional."""
-        model = cfg["model"]
-        encoder = json.loads(model["encoder"])
-        return {
-            "conditional": model.get("conditional"),
-            "encoder": {"layers": encoder["num_hidden_layers"], "width": encoder["hidden_size"]},
-            "trained_tasks": list(json.loads(model["heads"])),
-            "max_positions": self.args.max_positions,
-        }
+        """See `about_encoder`."""
+        return {**about_encoder(cfg), "max_positions": self.args.max_positions}
 
     # ---- encoder and heads ----
 
@@ -163,3 +156,14 @@ class GlueTask(BenchmarkTask):
         if sample:
             logging_output = self.with_predictions(logging_output, sample, logging_output.pop("predictions"))
         return loss, sample_size, logging_output
+
+
+def about_encoder(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint's options say: sizes of its encoder, what of it is conditional, which tasks trained it."""
+    model = cfg["model"]
+    encoder = json.loads(model["encoder"])
+    return {
+        "conditional": model.get("conditional"),
+        "encoder": {"layers": encoder["num_hidden_layers"], "width": encoder["hidden_size"]},
+        "trained_tasks": list(json.loads(model["heads"])),
+    }

@@ -158,7 +158,12 @@ class TextToTextTask(BenchmarkTask):
         loader = BenchmarkLoader(self.rows, split, read, TextDataset)
         if split == self.args.train_subset:
             loader.keep(self._few_of)
-        self.mix(loader, TextCollate(self.pieces.padding, self.first_token), epoch)
+        self.mix(loader, self.collate, epoch)
+
+    @property
+    def collate(self) -> TextCollate:
+        """What makes batches."""
+        return TextCollate(self.pieces.padding, self.first_token)
 
     @property
     def tokenizer(self) -> TextTokenizer:

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
+from fairseq_mtmoe.answers import answer_of
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
@@ -211,7 +212,7 @@ def test_a_users_table(data, tmp_path):
 
 def test_a_head_of_another_size_predicts_nothing(data):
     rows = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU).table
-    choice = choose_sets(data, rows, {"rte": HeadSize(2), "mnli": HeadSize(2)}, "test")
+    choice = choose_sets(data, rows, {"rte": HeadSize(2), "mnli": HeadSize(2)}, "test", lambda row: answer_of(row).head)
     assert [one.key for one in choice.sets] == ["rte", "superglue_rte", "axb"]
     assert "mnli" in choice.headless and "ax" in choice.headless
 
@@ -228,7 +229,7 @@ def test_weights_that_are_not_finite(data, tmp_path):
 
 def test_a_checkpoint_of_another_task(data):
     with pytest.raises(
-        UserError, match=r"must be a checkpoint of language understanding \(glue\), but is 'translation_h"
+        UserError, match=r"must be a checkpoint of language understanding \(glue, text_to_text\), but is 'translation_h"
     ):
         Predictor(str(data), str(OLD / "sparse" / "checkpoint_last.pt"), ON_CPU)
 

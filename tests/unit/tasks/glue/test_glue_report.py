@@ -10,6 +10,7 @@ import torch
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport
+from fairseq_mtmoe.tasks.glue.task import about_encoder
 from tests.helpers.benchmark import make_benchmark
 
 ROWS = {name: row for name, row in load_tables().items() if name in ("copa", "rte")}
@@ -38,8 +39,8 @@ def report(tmp_path):
     make_benchmark(tmp_path, {"train": 4, "dev": 4})
     return lambda name="a.pt": ValidationReport(
         Namespace(path=str(save_checkpoint(tmp_path / name)), results_path=str(tmp_path / "scores"),
-                  data=str(tmp_path), max_positions=128),
-        ROWS,
+                  data=str(tmp_path)),
+        ROWS, about_encoder,
     )  # fmt: skip
 
 
