@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import io
+import random
 from pathlib import Path
 
 import sentencepiece
@@ -25,7 +26,9 @@ SYMBOLS = [
 def spiece() -> bytes:
     """A model of SentencePiece with T5's first pieces, of letters and of what T5's forms say."""
     model = io.BytesIO()
-    texts = [*LETTERS, *LETTERS.upper(), "0.123456789", "copa choice1: choice2: premise: * , : ?", "happened cause"] * 3
+    draw = random.Random(3)
+    texts = [" ".join(draw.choices(LETTERS + LETTERS.upper(), k=9)) for _ in range(100)]
+    texts += ["0.123456789 copa choice1: choice2: premise: * , : ? happened cause"] * 3
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=model, vocab_size=90, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
         user_defined_symbols=SYMBOLS, minloglevel=3, hard_vocab_limit=False,

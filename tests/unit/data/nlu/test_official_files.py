@@ -169,6 +169,23 @@ TRAINING = {
         [single("so \xe9 . ", label, str(n)) for n, label in enumerate([0] * 8 + [1] * 8)],
     ),
     "yelp": ('"1","Bad, ""really"".\\n"\n"2","Good."\n', [single('Bad, "really".\\n', 0), single("Good.", 1, "1")]),
+    "winogrande": (
+        jsonl(
+            {"qID": "3FCI-2", "sentence": "Ann saw Bea, so _ hid.", "option1": "Ann", "option2": "Bea", "answer": "2"}
+        ),
+        [
+            Example(
+                (("Ann saw Bea, so _ hid.", "Ann"), ("Ann saw Bea, so _ hid.", "Bea")),
+                1,
+                "3FCI-2",
+                right=(1,),
+            )
+        ],
+    ),
+    "paws": (
+        tsv("id|sentence1|sentence2|label", "7|Ann ran `` so ''|So ran Ann .|1"),
+        [pair("Ann ran `` so ''", "So ran Ann .", 1, "7")],
+    ),
     "sick": (
         tsv(
             "pair_ID|sentence_A|sentence_B|relatedness_score|entailment_judgment", "4|A boy.|No boy.|3.6|CONTRADICTION"

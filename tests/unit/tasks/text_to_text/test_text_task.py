@@ -1,0 +1,173 @@
+"""`--task text_to_text`: what it refuses, what it writes, and a validation's figures computed by hand from that."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from fairseq_cli.train import validate
+from torch.nn import functional as F
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.tasks.text_to_text.vocabulary import begun_dictionary, fill_dictionary
+from tests.helpers.benchmark import make_benchmark, make_encoder
+from tests.helpers.bert import perturb
+from tests.helpers.text_to_text import make_t5, text_arguments, tiny_config
+from tests.helpers.trainers import trainer_of
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("benchmark")
+    make_benchmark(folder, {"train": 24, "dev": 21})
+    make_t5(folder / "t5.pt")
+    return folder
+
+
+def trainer(data, folder, *options):
+    """Of an untrained model that says various things."""
+    logging.disable(logging.INFO)
+    made = trainer_of(text_arguments(data, folder, "--init-model", data / "t5.pt", *options))
+    perturb(made.get_model(), 0.3, seed=2)
+    made.task.load_dataset("valid")
+    return made
+
+
+def slowly_written(model, net_input, most):
+    """Greedy search, a whole pass of the model for each word: tokens of each text up to and with its end."""
+    texts, rows = net_input["src_tokens"], len(net_input["src_tokens"])
+    written = torch.zeros(rows, 1, dtype=torch.long)
+    ended = torch.zeros(rows, dtype=torch.bool)
+    for step in range(most + 1):
+        scores, _ = model(texts, None, written)
+        lprobs = scores[:, -1].log_softmax(-1)
+        lprobs[:, 0] = -torch.inf
+        if step == 0:
+            lprobs[:, 1] = -torch.inf  # fairseq writes at least a word
+        word = lprobs.argmax(-1).masked_fill(ended, 0)
+        word = torch.where(~ended & torch.tensor(step == most), torch.ones_like(word), word)
+        written = torch.cat([written, word.unsqueeze(1)], dim=1)
+        ended |= word == 1
+    return [row[1 : row.tolist().index(1) + 1].tolist() for row in written]
+
+
+@pytest.mark.parametrize("task", ["rte", "stsb", "copa"])
+def test_a_validations_figures(task, data, tmp_path):
+    """Loss, metric and answers that are no label, from a slow search, over whole sets in batches of several sizes."""
+    made = trainer(data, tmp_path, "--target-task", task, "--batch-size-valid", 4)
+    reported = []
+    stats = made.task.post_validate
+    made.task.post_validate = lambda model, found, meters: reported.append(dict(found)) or stats(model, found, meters)
+    validate(made.cfg, made, made.task, made.get_train_iterator(epoch=1), ["valid"])
+    (valid,) = [json.loads(line) for line in (tmp_path / "mtmoe.jsonl").read_text().splitlines()]
+    model, losses, count, said = made.get_model().eval(), 0.0, 0, {}
+    answer, most = made.task.scored(task), made.task.scored(task).most_tokens
+    for batch in made.task.get_batch_iterator(made.task.dataset("valid"), max_sentences=3).next_epoch_itr():
+        with torch.no_grad():
+            scores, _ = model(**batch["net_input"])
+            losses += F.cross_entropy(scores.flatten(0, 1), batch["target"].flatten(), ignore_index=0, reduction="sum")
+            for number, tokens in zip(
+                batch["id"].tolist(), slowly_written(model, batch["net_input"], most), strict=True
+            ):
+                said[number] = made.task.pieces.text(tokens)
+        count += int(batch["target"].ne(0).sum())
+    figures = valid["tasks"][task]
+    assert figures["loss"] == pytest.approx(float(losses) / count / np.log(2), rel=1e-4)
+    assert reported[0][f"{task}_loss"] == pytest.approx(figures["loss"], abs=1e-3)
+    written = [said[number] for number in range(21)]
+    right = made.task.evaluated[task].labels_E
+    if task == "stsb":
+        assert figures["no-label"] == pytest.approx(100 * np.mean([not is_number(text) for text in written]), abs=0.01)
+    else:
+        names = {"rte": ["entailment", "not_entailment"], "copa": ["False", "True"]}[task]
+        numbers = np.array([names.index(text) if text in names else -1 for text in written])
+        assert figures["accuracy"] == pytest.approx(100 * np.mean(numbers == right), abs=0.01)
+        assert figures["no-label"] == pytest.approx(100 * np.mean(numbers == -1), abs=0.01)
+    assert len(set(written)) > 2, "a model that writes one thing alone would hide a wrong order"
+    assert answer.labels == ([] if task == "stsb" else names)
+
+
+def is_number(text):
+    try:
+        return np.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def test_a_written_batch_ends_where_any_label_does(data, tmp_path):
+    made = trainer(data, tmp_path, "--target-task", "rte")
+    model, task = made.get_model().eval(), made.task
+    batch = task.dataset("valid").collater([task.dataset("valid")[n] for n in range(21)])
+    written = task.write(model, batch)
+    most = task.scored("rte").most_tokens
+    assert written.shape[1] <= most + 1
+    for row, tokens in zip(written.tolist(), slowly_written(model, batch["net_input"], most), strict=True):
+        assert [int(one) for one in row if one == one] == tokens and tokens[-1] == 1
+
+
+def test_a_sources_and_a_targets_run_say_what_they_are(data, tmp_path):
+    task = trainer(data, tmp_path, "--source-task", "cola", "--train-examples", 4).task
+    task.load_dataset("train")
+    assert (task.name, task.is_source, len(task.dataset("train").datasets[0])) == ("cola", True, 4)
+    assert task.about_the_run() == {
+        "task_names": ["cola"], "is_source": True, "train_examples": 4, "train_examples_seed": 1,
+    }  # fmt: skip
+    assert task.description == "Given a sentence, judge the grammatical acceptability of the sentence."
+    assert [group.name for group in task.groups()] == ["small", "all"]
+
+
+def test_the_dictionary_has_the_pieces_numbers(data, tmp_path):
+    task = trainer(data, tmp_path).task
+    dictionary, pieces = task.target_dictionary, list(task.pieces)
+    assert dictionary is task.source_dictionary and len(dictionary) == tiny_config().vocab_size == len(pieces) + 8
+    assert [dictionary[number] for number in range(len(pieces))] == pieces
+    assert (dictionary.pad(), dictionary.eos(), dictionary.unk(), dictionary.bos()) == (0, 1, 2, 0)
+    assert dictionary[len(pieces)] == "<extra_id_99>"
+    fill_dictionary(dictionary, task.pieces, len(dictionary))  # again, as when a checkpoint is loaded
+    assert len(dictionary) == len(pieces) + 8
+    with pytest.raises(UserError, match="at most as many pieces as the T5 has embeddings, 20, but is"):
+        fill_dictionary(begun_dictionary(), task.pieces, 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--source-task", "rte", "--target-task", "rte"), "must have either `--source-task` or `--target-task`, but"),
+        (("--source-task", "wnut17"), "`--source-task` must be a task with a text form and training data (cola, "),
+        (("--target-task", "ax"), "`--target-task` must be a task with a text form and training data"),
+        (("--target-task", "superglue"), "`--target-task` must be a task with a text form and training data"),
+        (("--max-source-positions", 1), "`--max-source-positions` must be at least 2, a token and an end, but is 1"),
+        (("--train-examples", 0), "`--train-examples` must be at least 1, but is 0"),
+        (("--arch", "mt_dense"), "`--arch` must be a model on a T5, such as t5_base, but is 'mt_dense'"),
+        (("--arch", "t5_small"), "`--encoder-layers` must be 2, as in the pretrained T5, but is 6 instead"),
+        (("--init-model", "nowhere.pt"), "nowhere.pt"),
+        (("--best-checkpoint-metric", "blue"), None),
+    ],
+)  # fmt: skip
+def test_what_it_refuses_at_its_start(options, says, data, tmp_path):
+    if says is None:
+        made = trainer(data, tmp_path, *options)
+        known = r"one of loss, small, all, rte_accuracy, rte_no-label, rte_loss, but is 'blue'"
+        made.task.load_dataset("train")
+        with pytest.raises(UserError, match=known):
+            made.task.begin_epoch(1, made.get_model())
+        return
+    with pytest.raises(UserError) as error:
+        trainer(data, tmp_path, *options)
+    assert says in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_a_run_needs_a_t5(data, tmp_path):
+    with pytest.raises(UserError, match="`--init-model` must name a file of `mtmoe import-hf` with a T5, or"):
+        trainer_of(text_arguments(data, tmp_path))
+    make_encoder(tmp_path / "encoder.pt")
+    with pytest.raises(UserError, match="must be a file of `mtmoe import-hf` with a T5, but has none"):
+        trainer_of(text_arguments(data, tmp_path, "--init-model", tmp_path / "encoder.pt"))
+
+
+def test_training_begins_with_the_pretrained_weights(data, tmp_path):
+    made = trainer_of(text_arguments(data, tmp_path, "--init-model", data / "t5.pt"))
+    state = torch.load(data / "t5.pt")["model"]
+    found = made.get_model().state_dict()
+    assert all(torch.equal(found[name], value) for name, value in state.items())
