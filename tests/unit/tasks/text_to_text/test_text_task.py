@@ -113,7 +113,7 @@ def test_a_sources_and_a_targets_run_say_what_they_are(data, tmp_path):
     assert task.about_the_run() == {
         "task_names": ["cola"], "is_source": True, "train_examples": 4, "train_examples_seed": 1,
     }  # fmt: skip
-    assert task.description == "Given a sentence, judge the grammatical acceptability of the sentence."
+    assert task.described().text == "Given a sentence, judge the grammatical acceptability of the sentence."
     assert [group.name for group in task.groups()] == ["small", "all"]
 
 
