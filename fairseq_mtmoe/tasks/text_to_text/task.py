@@ -19,6 +19,7 @@ from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from fairseq_mtmoe.answers.text import NO_LABEL, TextAnswer, has_labels, metrics_of_text
+from fairseq_mtmoe.backbones.t5.model import T5Model
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
 from fairseq_mtmoe.data.nlu.few_shot import drawn_examples
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
@@ -126,10 +127,12 @@ class TextToTextTask(BenchmarkTask):
             self.begins_with_checkpoint = checkpoint_of(self.args) is not None
             note_sizes(cfg, self.pretrained.config)
             self.state.merge_state_dict({PIECES: as_tensor(self.pretrained.sentencepiece)})
-        config = json.loads(cfg.t5)
-        fill_dictionary(self.dictionary, self.pieces, config["vocab_size"])
-        self.first_token: int = config["decoder_start_token_id"]
         model = super().build_model(cfg, from_checkpoint)
+        if not isinstance(model, T5Model):
+            must_be("--path", "a checkpoint of a model on a T5", getattr(cfg, "_name", None))
+        # After it, because a damaged checkpoint may name any size.
+        fill_dictionary(self.dictionary, self.pieces, model.config.vocab_size)
+        self.first_token: int = model.config.decoder_start_token_id
         self.pretrained = None
         return model
 
