@@ -31,12 +31,14 @@ class About:
         description: the sentence that its prompt begins as.
         tokens: the sentence's, in the model's dictionary.
         sources: in the order of the gates' weights.
+        merged_rank: of the one adapter in each layer that sources were folded into (`merging.py`); 0 without.
     """
 
     task: str
     description: str
     tokens: tuple[int, ...]
     sources: tuple[AboutSource, ...]
+    merged_rank: int = 0
 
     def to_text(self) -> str:
         """In JSON."""
@@ -68,13 +70,13 @@ def _check(about: About) -> None:
         about.description,
         *(text for source in about.sources for text in (source.task, source.description)),
     ]
-    numbers: list[Any] = [*about.tokens, *(source.length for source in about.sources)]
+    numbers: list[Any] = [about.merged_rank, *about.tokens, *(source.length for source in about.sources)]
     lengths = [len(about.tokens), *(source.length for source in about.sources)]
     if not all(isinstance(text, str) for text in texts) or not all(
         type(number) is int and number >= 0 for number in numbers
     ):
         raise ValueError
-    if max(lengths) > MOST_VECTORS:
+    if max(about.merged_rank, *lengths) > MOST_VECTORS:
         raise ValueError
 
 

@@ -184,5 +184,7 @@ def adapter_plan(cfg: Any, about: About, width: int) -> AdapterPlan:
     if cfg.pemt_stage == SOURCE:
         return AdapterPlan(cfg.adapter, cfg.adapter_rank, 1, cfg.adapter_alpha)
     target_size = cfg.target_adapter_size or max(1, width // TARGET_SHARE)
+    if about.merged_rank:
+        return AdapterPlan(cfg.adapter, about.merged_rank, 1, cfg.adapter_alpha, None, target_size)
     count = len(about.sources)
     return AdapterPlan(cfg.adapter, cfg.adapter_rank, count, cfg.adapter_alpha, width if count else None, target_size)

@@ -1,0 +1,147 @@
+"""Gates folded into what they weigh: a trained model of stage 2 that borrows at no cost.
+
+Gates that read the prompt alone give every sentence the same weights (equation 2). LoRA under fixed weights is a change
+of the matrix beside it, and goes into it; bottlenecks are one bottleneck of rank K·r. What the prompt attended to is
+added to it. The target's own adapters stay: they come after the feed-forward layer, with a non-linearity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.models.pemt.about import About
+from fairseq_mtmoe.models.pemt.config import CORRELATION, LORA, check_options, gate_input
+from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt
+from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
+from fairseq_mtmoe.moe.mixture import MixtureGate
+
+State = Mapping[str, Tensor]
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+_PROMPT = "encoder.prompt."
+_GATE = re.compile(r"(.+)\.mixture\.gate\.weight")
+
+
+@dataclass(frozen=True)
+class Merger:
+    """What a checkpoint's options say of its mixtures.
+
+    Attributes:
+        about: what its model was built with.
+        adapter: the kind of adapters.
+        rank: of each.
+        alpha: LoRA's scale times its rank.
+    """
+
+    about: About
+    adapter: str
+    rank: int
+    alpha: float
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Merger:
+        """That of a checkpoint's model.
+
+        Raises:
+            UserError: it borrows from nothing, or its gates have no fixed weights.
+        """
+        about = About.from_text(options["pemt"]) if options.get("pemt") else None
+        if about is None or not about.sources:
+            raise UserError(
+                "The checkpoint must be of a model that borrows from sources (--pemt-stage target), but is not."
+            )
+        cfg = SimpleNamespace(**options)
+        check_options(cfg)
+        if gate_input(cfg) != CORRELATION:
+            must_be(
+                "--gate-input",
+                f"{CORRELATION} in a model to be merged: other gates' weights are each text's",
+                gate_input(cfg),
+            )
+        return cls(about, cfg.adapter, cfg.adapter_rank, cfg.adapter_alpha)
+
+    def options(self) -> dict[str, str]:
+        """The options that change."""
+        rank = 0 if self.adapter == LORA else self.rank * len(self.about.sources)
+        return {"pemt": replace(self.about, sources=(), merged_rank=rank).to_text()}
+
+    @torch.no_grad()
+    def weights(self, state: State) -> dict[str, Tensor]:
+        """The weights that the gates of all blocks give the sources, (K,) float32, by the blocks' dotted paths.
+
+        Raises:
+            UserError: the state is not what the options say.
+        """
+        summary_H = self._prompt(state).mean(0)
+        found = {}
+        for path in (match[1] for match in map(_GATE.fullmatch, state) if match):
+            gate = MixtureGate(len(self.about.sources), len(summary_H))
+            found[path] = _filled(gate, state, f"{path}.mixture.gate.")(summary_H)
+        return found
+
+    @torch.no_grad()
+    def merged(self, state: State) -> dict[str, Tensor]:
+        """A model's state without gates and sources.
+
+        Raises:
+            UserError: the state is not what the options say.
+        """
+        result = dict(state)
+        for path, weights_K in self.weights(state).items():
+            bank = self._bank(state, f"{path}.mixture.adapters.")
+            for name in bank.state_dict():
+                del result[f"{path}.mixture.adapters.{name}"]
+            del result[f"{path}.mixture.gate.weight"]
+            if isinstance(bank, LoraBank):
+                fc2 = state[f"{path}.fc2.weight"]
+                result[f"{path}.fc2.weight"] = (fc2.float() + bank.merged(weights_K)).to(fc2)
+            elif isinstance(bank, BottleneckBank):
+                like = state[f"{path}.mixture.adapters.up"]
+                for name, value in bank.merged(weights_K).state_dict().items():
+                    result[f"{path}.mixture.adapters.{name}"] = value.to(like)
+        del result[f"{_PROMPT}sources"]
+        result[f"{_PROMPT}weight"] = self._prompt(state).to(state[f"{_PROMPT}weight"])
+        return result
+
+    @torch.no_grad()
+    def _prompt(self, state: State) -> Tensor:
+        """What stands before each sentence, (P, H)."""
+        _, width = _shape(state, f"{_PROMPT}weight", 2)
+        prompt = CorrelatedPrompt(len(self.about.tokens), width, [source.length for source in self.about.sources])
+        mixed: Tensor = _filled(prompt, state, _PROMPT)()
+        return mixed
+
+    def _bank(self, state: State, prefix: str) -> AdapterBank:
+        _, _, input_size = _shape(state, f"{prefix}down", 3)
+        output_size = _shape(state, f"{prefix}up", 3)[2]
+        scale = {"scale": self.alpha / self.rank} if self.adapter == LORA else {}
+        bank = ADAPTERS[self.adapter](len(self.about.sources), input_size, output_size, self.rank, **scale)
+        return _filled(bank, state, prefix)
+
+
+def _filled(module: AnyModule, state: State, prefix: str) -> AnyModule:
+    """A module with what a state has of it, in evaluation mode.
+
+    Raises:
+        UserError: that is not what its options say.
+    """
+    own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    wanted = {name: value.shape for name, value in module.state_dict().items()}
+    if {name: value.shape for name, value in own.items()} != wanted:
+        raise UserError(f"The checkpoint's `{prefix}…` must be as its options say, but are not: it is damaged.")
+    module.load_state_dict(own)
+    return module.eval()
+
+
+def _shape(state: State, name: str, dimensions: int) -> torch.Size:
+    if name not in state or state[name].dim() != dimensions:
+        raise UserError(f"The checkpoint must have a `{name}` of {dimensions} dimensions, but has none: it is damaged.")
+    return state[name].shape

@@ -1,0 +1,71 @@
+"""Adapters of language pairs, from a translator to a language that borrows them, through the real commands."""
+
+import json
+
+import pytest
+import torch
+
+from tests.helpers.commands import generate, run, train
+
+LANGS = ("--langs", "en,aa,bb,cc")
+
+
+def borrower(data, save_dir, dense, pair, *options, check=True):
+    return train(
+        data, save_dir, "--arch", "pemt_translation_tiny", "--criterion", "pemt", "--finetune-from-model", dense,
+        "--lang-pairs", pair, *LANGS, "--adapter-rank", 4, "--description", f"1 2 3 {pair}", *options, check=check,
+    )  # fmt: skip
+
+
+def model_of(path):
+    return torch.load(path)["model"]
+
+
+@pytest.fixture(scope="module")
+def dense(digits, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dense")
+    train(digits, folder, "--arch", "base_dense_tiny", "--lang-pairs", "en-aa,en-bb", *LANGS, "--max-update", 20)
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def sources(digits, dense, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    for pair in ("en-aa", "en-bb"):
+        borrower(digits, folder / pair, dense, pair, "--pemt-stage", "source", "--max-update", 5)
+    return ",".join(str(folder / pair / f"{pair}.pt") for pair in ("en-aa", "en-bb"))
+
+
+@pytest.mark.slow
+def test_a_language_borrows_is_interrupted_and_merged(digits, dense, sources, tmp_path):
+    options = ("--pemt-sources", sources, "--dropout", 0.1)
+    borrower(digits, tmp_path / "whole", dense, "en-cc", *options, "--max-update", 8)
+    for updates in (5, 8):
+        borrower(digits, tmp_path / "parts", dense, "en-cc", *options, "--max-update", updates)
+    path = tmp_path / "whole" / "checkpoint_last.pt"
+    whole, parts, begun = (model_of(each) for each in (path, tmp_path / "parts" / "checkpoint_last.pt", dense))
+    assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
+    changed = {key for key in begun if not torch.equal(begun[key], whole[key])}
+    assert changed and all("layer_norm" in key for key in changed)
+    trained = {key for key in whole if ".gate." in key or ".target_adapter." in key or key == "encoder.prompt.weight"}
+    assert len(torch.load(path)["last_optimizer_state"]["state"]) == len(trained | changed)
+    events = [json.loads(line) for line in (tmp_path / "whole" / "mtmoe.jsonl").read_text().splitlines()]
+    last = [event for event in events if event["event"] == "sources"][-1]
+    assert (last["target"], last["sources"]) == ("en-cc", ["en-aa", "en-bb"])
+    assert all(sum(weights) == pytest.approx(1, abs=1e-5) for weights in last["layers"].values())
+    run("mtmoe", "merge", path, tmp_path / "merged.pt")
+    written = [generate(digits, each, "cc", "--max-len-b", 12) for each in (path, tmp_path / "merged.pt")]
+    hypotheses = [[line.split("\t")[2] for line in text.splitlines() if line[:2] == "H-"] for text in written]
+    assert len(hypotheses[0]) == 60 and hypotheses[0] == hypotheses[1]
+
+
+@pytest.mark.slow
+def test_sources_of_another_translator_and_several_pairs_are_refused(digits, dense, sources, tmp_path):
+    state = torch.load(dense)
+    state["model"]["encoder.layers.0.fc1.bias"] += 1
+    torch.save(state, tmp_path / "other.pt")
+    refused = borrower(digits, tmp_path / "run", tmp_path / "other.pt", "en-cc", "--pemt-sources", sources,
+                       "--max-update", 1, check=False)  # fmt: skip
+    assert refused.returncode == 1 and "but its backbone is another" in refused.stderr
+    several = borrower(digits, tmp_path / "run", dense, "en-cc,en-aa", "--max-update", 1, check=False)
+    assert several.returncode == 1 and "`--lang-pairs` must be a single pair" in several.stderr

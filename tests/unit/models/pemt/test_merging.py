@@ -1,0 +1,149 @@
+"""Gates folded into what they weigh: what the model says stays, and costs what a model without sources costs."""
+
+import dataclasses
+import json
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.conditioning import PARTS
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.bert import perturb
+from tests.helpers.borrowing import RANK, describing_task, target_model
+from tests.helpers.models import SIZES, TASKS, batch, stub_task
+from tests.helpers.t5 import CONFIGS, dictionary, texts
+
+from fairseq_mtmoe.models.pemt.about import About, AboutSource  # isort: skip
+from fairseq_mtmoe.models.pemt.config import PemtT5Config  # isort: skip
+from fairseq_mtmoe.models.pemt.model import PemtT5Model  # isort: skip
+from fairseq_mtmoe.models.pemt.translation import PemtTranslationConfig, PemtTranslationModel  # isort: skip
+
+CONDITIONAL = dict(conditional=",".join(PARTS), task_names=",".join(TASKS))
+
+
+def translation(adapter, folder, **options):
+    """A model of stage 2, its options in a checkpoint, and how to build it again and what it says."""
+    model = target_model(folder, adapter=adapter, **options)
+    given = {"adapter": adapter, "adapter_rank": RANK, "pemt_sources": "gone.pt", **SIZES, **options}
+    inputs = batch(task_ids="conditional" in options)
+
+    def rebuilt(changed):
+        return PemtTranslationModel.build_model(PemtTranslationConfig(**changed), stub_task())
+
+    options = {**dataclasses.asdict(PemtTranslationConfig(**given)), **model.noted_options, "_name": "pemt_translation"}
+    return model, options, rebuilt, lambda model: model(**inputs)[0]
+
+
+def t5(adapter, version):
+    sources = (AboutSource("a", "what a is", 3), AboutSource("b", "what b is", 2), AboutSource("c", "what c is", 4))
+    about = About("d", "what d is", (7, 8, 9), sources)
+    config = CONFIGS[version]
+    given = {"adapter": adapter, "adapter_rank": RANK, "pemt_sources": "gone.pt", "pemt": about.to_text(),
+             "t5": json.dumps(dataclasses.asdict(config)), "dropout": 0.0}  # fmt: skip
+    source, target = texts(config=config), texts((5, 3, 6), seed=4, config=config)
+
+    def rebuilt(changed):
+        task = SimpleNamespace(pretrained=None, target_dictionary=dictionary(config))
+        return PemtT5Model.build_model(PemtT5Config(**changed), task)
+
+    torch.manual_seed(1)
+    model = rebuilt(given).eval()
+    perturb(model)
+    model.encoder.prompt.sources.normal_(generator=torch.Generator().manual_seed(3))
+    options = {**dataclasses.asdict(PemtT5Config(**given)), "_name": "pemt_t5"}
+    return model, options, rebuilt, lambda model: model(source, None, target)[0]
+
+
+CASES = {
+    "translation": lambda adapter, folder: translation(adapter, folder),
+    "translation, pre-norm": lambda adapter, folder: translation(adapter, folder, encoder_normalize_before=True),
+    "translation, conditional": lambda adapter, folder: translation(adapter, folder, **CONDITIONAL),
+    "t5 1.0": lambda adapter, folder: t5(adapter, "1.0"),
+    "t5 1.1": lambda adapter, folder: t5(adapter, "1.1"),
+}
+
+
+def merge(folder, model, options, *arguments):
+    """The merged checkpoint, and what the command says."""
+    state = {
+        "cfg": {"model": options, "task": None}, "model": model.state_dict(),
+        "last_optimizer_state": {"state": {}}, "extra_state": {"ema": model.state_dict(), "epoch": 3},
+    }  # fmt: skip
+    torch.save(state, folder / "checkpoint_best.pt")
+    paths = (folder / "checkpoint_best.pt", folder / "merged.pt")
+    result = CliRunner().invoke(commands, ["merge", *map(str, paths), *arguments])
+    if isinstance(result.exception, UserError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return torch.load(paths[1]), result.output
+
+
+def known(options):
+    return {name: value for name, value in options.items() if name != "_name"}
+
+
+@pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
+@pytest.mark.parametrize("name", CASES)
+def test_merged_it_says_what_it_said_and_has_no_gates(name, adapter, tmp_path):
+    model, options, rebuilt, says = CASES[name](adapter, tmp_path)
+    wanted = says(model)
+    state, said = merge(tmp_path, model, options)
+    merged = rebuilt(known(state["cfg"]["model"])).eval()
+    merged.load_state_dict(state["model"])
+    torch.testing.assert_close(says(merged), wanted, rtol=1e-5, atol=1e-5)
+    assert merged.source_names == [] and not any(".gate." in key for key in state["model"])
+    ranks = {module.mixture.adapters and module.mixture.adapters.rank for module in merged.encoder.layers}
+    assert ranks == {None if adapter == "lora" else RANK * len(model.source_names)}
+    assert "last_optimizer_state" not in state and state["extra_state"]["epoch"] == 3
+    assert all(torch.equal(state["extra_state"]["ema"][key], value) for key, value in state["model"].items())
+    assert model.source_names[0] in said and "%" in said
+
+
+def test_a_translator_that_borrowed_by_lora_has_the_parameters_of_one_that_has_no_sources(tmp_path):
+    model, options, _, _ = translation("lora", tmp_path)
+    state, _ = merge(tmp_path, model, options)
+    alone = PemtTranslationModel.build_model(
+        PemtTranslationConfig(**{**known(options), "pemt": "", "pemt_sources": ""}), describing_task()
+    )
+    prompt = {"encoder.prompt.weight"}
+    assert set(state["model"]) == set(alone.state_dict()) | prompt
+
+
+@pytest.mark.parametrize("gate_input", ["activations", "hidden"])
+def test_gates_that_read_each_text_are_refused(gate_input, tmp_path):
+    model, options, _, _ = translation("lora", tmp_path, gate_input=gate_input)
+    with pytest.raises(UserError, match=f"`--gate-input` must be correlation .*, but is '{gate_input}' instead"):
+        merge(tmp_path, model, options)
+    assert not (tmp_path / "merged.pt").exists()
+
+
+def test_what_borrows_nothing_is_refused(tmp_path):
+    model, options, _, _ = translation("lora", tmp_path)
+    nothing = dataclasses.replace(About.from_text(options["pemt"]), sources=()).to_text()
+    for changed in ({"pemt": ""}, {"pemt": nothing}):
+        with pytest.raises(UserError, match="must be of a model that borrows from sources"):
+            merge(tmp_path, model, {**options, **changed})
+    stock = {name: value for name, value in options.items() if "pemt" not in name}
+    with pytest.raises(UserError, match="must be of a model that borrows from sources"):
+        merge(tmp_path, model, {**stock, "_name": "base_dense"})
+
+
+def test_weights_that_are_not_the_options_are_refused(tmp_path):
+    model, options, _, _ = translation("lora", tmp_path)
+    with pytest.raises(UserError, match="must be as its options say"):
+        merge(tmp_path, model, {**options, "adapter_rank": RANK + 1})
+    del model.encoder.prompt
+    with pytest.raises(UserError, match=r"must have a `encoder\.prompt\.weight`"):
+        merge(tmp_path, model, options)
+    assert not (tmp_path / "merged.pt").exists()
+
+
+def test_options_of_an_older_form_are_read_alike(tmp_path):
+    model, options, _, _ = translation("lora", tmp_path)
+    found, _ = merge(tmp_path, model, options)
+    other, _ = merge(tmp_path, model, Namespace(**options), "--overwrite")
+    assert all(torch.equal(other["model"][key], value) for key, value in found["model"].items())
