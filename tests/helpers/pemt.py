@@ -1,0 +1,101 @@
+"""Tiny T5s that learn source tasks or borrow from them, built as fairseq builds them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.backbones.t5.config import T5Config
+from fairseq_mtmoe.backbones.t5.model import shifted
+from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
+from fairseq_mtmoe.protocols import TaskDescription
+from tests.helpers.bert import perturb
+from tests.helpers.t5 import TINY, dictionary, pretrained, texts
+
+register()
+
+from fairseq_mtmoe.models.pemt.config import PemtT5Config  # noqa: E402
+from fairseq_mtmoe.models.pemt.model import PemtT5Model  # noqa: E402
+
+DESCRIPTIONS = {"aa": (5, 6, 7), "bb": (8, 9, 10, 11), "cc": (12, 13, 14)}  # tokens, by a task's name
+SOURCES, TARGET = ("aa", "bb"), "cc"
+_FOLDER = tempfile.TemporaryDirectory(prefix="mtmoe-sources-")  # removed when the tests end
+
+
+class OneTask:
+    """What models ask of `--task text_to_text`.
+
+    Args:
+        name: among `DESCRIPTIONS`.
+        t5: that a new model begins with; none: it gets a checkpoint's weights.
+    """
+
+    def __init__(self, name: str = TARGET, t5: PretrainedT5 | None = None, config: T5Config = TINY) -> None:
+        self.name, self.pretrained = name, t5
+        self.target_dictionary: Dictionary = dictionary(config)
+
+    def described(self) -> TaskDescription:
+        """What the task is."""
+        return TaskDescription(self.name, f"Say {self.name}.", DESCRIPTIONS[self.name], self.name in SOURCES)
+
+
+def pemt_options(config: T5Config = TINY, **options: Any) -> PemtT5Config:
+    """The options of a tiny model; those of a checkpoint have `pemt`, too."""
+    given = dict(adapter_rank=3, adapter_alpha=6.0, dropout=0.0, t5=json.dumps(dataclasses.asdict(config)), **options)
+    return PemtT5Config(**given)
+
+
+def pemt_model(seed: int = 1, name: str = TARGET, config: T5Config = TINY, **options: Any) -> PemtT5Model:
+    """A new model in evaluation mode, whose T5 is always the same."""
+    task = OneTask(name, pretrained(config), config)
+    torch.manual_seed(seed)
+    return PemtT5Model.build_model(pemt_options(config, **options), task).eval()
+
+
+def source_model(name: str, **options: Any) -> PemtT5Model:
+    """One that has learnt something as a source, in evaluation mode."""
+    model = pemt_model(SOURCES.index(name) + 5, name, pemt_stage="source", **options)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def source_files(adapter: str = "lora", no_prompt: bool = False) -> tuple[str, ...]:
+    """The files of `SOURCES`."""
+    return _made_files(adapter, no_prompt)
+
+
+@functools.cache
+def _made_files(adapter: str, no_prompt: bool) -> tuple[str, ...]:
+    folder = Path(_FOLDER.name) / f"{adapter}-{no_prompt}"
+    folder.mkdir()
+    for name in SOURCES:
+        source_model(name, adapter=adapter, no_prompt=no_prompt).leave_file(str(folder))
+    return tuple(str(folder / f"{name}.pt") for name in SOURCES)
+
+
+def target_model(seed: int = 1, **options: Any) -> PemtT5Model:
+    """One that borrows from `SOURCES`, in evaluation mode; by default as the paper says."""
+    kinds = {name: options[name] for name in ("adapter", "no_prompt") if name in options}
+    return pemt_model(seed, pemt_sources=",".join(source_files(**kinds)), **options)
+
+
+def perturbed(model: PemtT5Model) -> PemtT5Model:
+    """The same with parameters that matter, gates and target adapters among them."""
+    perturb(model)
+    return model
+
+
+def inputs(config: T5Config = TINY) -> dict[str, Any]:
+    """Texts and what the decoder reads."""
+    target = texts((5, 3, 2), seed=4, config=config)
+    return {"src_tokens": texts(config=config), "src_lengths": None, "prev_output_tokens": shifted(target, config)}

@@ -1,0 +1,87 @@
+"""Adapters of source tasks on a T5: both stages with both adapters, and the paper's ablations."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mtmoe.models.pemt.stages import trains
+from fairseq_mtmoe.slots import adapter_blocks
+from tests.helpers.pemt import inputs, pemt_model, target_model
+from tests.helpers.t5 import TINY, tiny_t5
+from tests.systems.system import Batch, System
+
+# A row's name -> its options on the tiny T5 of tests/helpers/t5.py.
+SOURCES: dict[str, dict[str, Any]] = {
+    "pemt, source": dict(),
+    "pemt, source, bottleneck": dict(adapter="bottleneck"),
+}
+TARGETS: dict[str, dict[str, Any]] = {
+    "pemt": dict(),
+    "pemt, bottleneck": dict(adapter="bottleneck"),
+    "pemt, random prompt and the code's gates": dict(prompt_init="random", gate_input="activations"),
+    "pemt, without correlation": dict(no_prompt=True),
+}
+ALONE = "pemt, without correlation and mixture"
+
+
+def output(model: nn.Module, net_input: Batch) -> Tensor:
+    """The scores of all words."""
+    scores: Tensor = model(**net_input)[0]
+    return scores
+
+
+def copy_loss(model: nn.Module, net_input: Batch) -> Tensor:
+    """Cross-entropy of naming what the decoder reads."""
+    return nn.functional.cross_entropy(
+        output(model, net_input).flatten(0, 1), net_input["prev_output_tokens"].flatten()
+    )
+
+
+def build(make: Callable[..., nn.Module], options: dict[str, Any], seed: int) -> nn.Module:
+    """The model, all of which trains: what each stage freezes has tests of its own."""
+    return make(seed, **options).requires_grad_(True)
+
+
+def dense_twin() -> nn.Module:
+    """A T5."""
+    return tiny_t5(replace(TINY, dropout_rate=0.0))
+
+
+@torch.no_grad()
+def of_dense(make: Callable[..., nn.Module], options: dict[str, Any], dense: nn.Module) -> nn.Module:
+    """Without a prompt, and with adapters that add nothing."""
+    kept = {name: value for name, value in options.items() if name != "gate_input"}
+    model = make(2, **{**kept, "no_prompt": True})
+    model.load_state_dict(dense.state_dict())
+    for block in adapter_blocks(model).values():
+        parts = [part for part in (block.mixture.adapters, block.mixture.target_adapter) if part is not None]
+        for name, parameter in (found for part in parts for found in part.named_parameters()):
+            if name.startswith("up"):
+                parameter.zero_()
+    return model
+
+
+def row(name: str, stage: str, make: Callable[..., nn.Module], options: dict[str, Any]) -> System:
+    """A row of these options."""
+    return System(
+        name=name,
+        build=partial(build, make, options),
+        dense_twin=dense_twin,
+        of_dense=partial(of_dense, make, options),
+        batch=inputs,
+        output=output,
+        loss=copy_loss,
+        trainable=partial(trains, stage=stage),
+    )
+
+
+of_source = partial(pemt_model, name="aa", pemt_stage="source")
+ROWS = [
+    *(row(name, "source", of_source, options) for name, options in SOURCES.items()),
+    *(row(name, "target", target_model, options) for name, options in TARGETS.items()),
+    row(ALONE, "target", pemt_model, {}),
+]

@@ -1,0 +1,383 @@
+"""T5 that learns source tasks and borrows from them: what it computes, what it keeps, what it refuses."""
+
+import copy
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_mtmoe.backbones.t5.model import shifted
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.pemt import source_file
+from fairseq_mtmoe.models.pemt.model import PemtT5Model
+from fairseq_mtmoe.models.pemt.prompts import Prompt
+from fairseq_mtmoe.models.pemt.stages import trains
+from fairseq_mtmoe.slots import adapter_blocks
+from tests.helpers.pemt import (
+    DESCRIPTIONS,
+    SOURCES,
+    OneTask,
+    inputs,
+    pemt_model,
+    pemt_options,
+    perturbed,
+    source_files,
+    source_model,
+    target_model,
+)
+from tests.helpers.t5 import TINY, TINY_1_1, dictionary, pretrained, texts
+
+adapters = pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
+GATE_INPUTS = ("correlation", "activations", "hidden")
+each_gate_input = pytest.mark.parametrize("gate_input", GATE_INPUTS)
+
+
+def scores(model, **more):
+    return model(**inputs(), **more)[0]
+
+
+# ---- stage 1 ----
+
+
+def test_a_source_begins_as_its_t5_after_its_description():
+    """Adapters add nothing yet, and the prompt is what the description's tokens are."""
+    model = pemt_model(name="aa", pemt_stage="source")
+    plain, given = pretrained(), inputs()
+    t5 = PemtT5Model.build_model(pemt_options(no_prompt=True, pemt_stage="source"), OneTask("aa", plain)).eval()
+    described = torch.tensor([DESCRIPTIONS["aa"]] * 3)
+    wanted, _ = t5(**{**given, "src_tokens": torch.cat([described, given["src_tokens"]], dim=1)})
+    torch.testing.assert_close(scores(model), wanted)
+
+
+@adapters
+def test_a_source_s_file_is_all_that_it_learnt(adapter, tmp_path):
+    model = source_model("aa", adapter=adapter)
+    model.leave_file(str(tmp_path))
+    found = source_file.load(tmp_path / "aa.pt")
+    assert (found.task, found.description) == ("aa", "Say aa.")
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    assert {*found.adapters, "encoder.prompt.weight"} == set(trained)
+    assert torch.equal(found.prompt, trained["encoder.prompt.weight"])
+    for name, value in found.adapters.items():
+        assert torch.equal(value.unsqueeze(0), trained[name])
+
+
+def test_a_target_leaves_no_file(tmp_path):
+    target_model().leave_file(str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+# ---- stage 2 ----
+
+
+@torch.no_grad()
+def without_own_adapters(model):
+    for block in adapter_blocks(model).values():
+        block.mixture.target_adapter.up.weight.zero_()
+    return model
+
+
+@pytest.mark.parametrize("no_prompt", [False, True])
+@adapters
+def test_one_source_of_weight_1_is_that_source_s_model(adapter, no_prompt):
+    """Where the target's own adapters add nothing, and its prompt is the source's."""
+    kinds = dict(adapter=adapter, no_prompt=no_prompt)
+    source = source_model("bb", **kinds)
+    target = without_own_adapters(pemt_model(pemt_sources=source_files(**kinds)[1], **kinds))
+    if not no_prompt:
+        target.encoder.prompt.forward = source.encoder.prompt.forward
+    torch.testing.assert_close(scores(target), scores(source), rtol=1e-5, atol=1e-5)
+
+
+def test_a_source_of_nearly_all_weight_is_nearly_that_source_s_model():
+    target = without_own_adapters(target_model())
+    for block in adapter_blocks(target).values():  # gates read the same mean of the prompt
+        block.mixture.gate.weight.data[1] = 1e4 * target.encoder.prompt().mean(0).sign()
+    source = source_model("bb")
+    target.encoder.prompt.forward = source.encoder.prompt.forward
+    torch.testing.assert_close(scores(target), scores(source))
+
+
+def test_a_new_target_weighs_its_sources_equally_and_reads_its_own_description():
+    model = target_model()
+    prompt = model.encoder.prompt
+    embeddings = model.encoder.embed_tokens.weight
+    assert torch.equal(prompt.weight, embeddings[list(DESCRIPTIONS["cc"])])
+    for index, name in enumerate(SOURCES):
+        kept = prompt.sources[index][: len(DESCRIPTIONS[name])]
+        assert torch.equal(kept, source_model(name).encoder.prompt.weight)
+    passed = model.encoder(texts())["mixture"][0]
+    assert len(passed.weights) == TINY.num_layers
+    assert all(torch.equal(weights, torch.tensor([0.5, 0.5])) for weights in passed.weights.values())
+
+
+def slowly_gated(model, gate_input, given):
+    """What each block's gate reads, found out from a pass by hooks, and the weights that follow."""
+    reads, found = {}, {}
+    for path, block in adapter_blocks(model).items():
+        block.final_layer_norm.register_forward_hook(lambda _, __, out, path=path: reads.update({path: out}))
+        block.mixture.gate.register_forward_hook(lambda _, __, out, path=path: found.update({path: out}))
+    model(**given)
+    length = len(DESCRIPTIONS["cc"])
+    real = [length + int(row.ne(0).sum()) for row in given["src_tokens"]]
+    states = model.encoder(given["src_tokens"])["encoder_out"][0]
+    wanted = {}
+    for path, block in adapter_blocks(model).items():
+        of_layer = reads[path] if path.startswith("encoder") else states
+        rows = []
+        for row in range(of_layer.shape[1]):
+            if gate_input == "correlation":
+                summary = model.encoder.prompt().mean(0)
+            elif gate_input == "activations":
+                summary = of_layer[:length, row].mean(0)
+            else:
+                summary = of_layer[: real[row], row].mean(0)
+            rows.append((block.mixture.gate.weight @ summary).softmax(0))
+        wanted[path] = torch.stack(rows)
+    return found, wanted
+
+
+@each_gate_input
+def test_gates_read_what_the_option_says(gate_input):
+    model = perturbed(target_model(gate_input=gate_input))
+    found, wanted = slowly_gated(model, gate_input, inputs())
+    assert found.keys() == wanted.keys() and len(found) == TINY.num_layers + TINY.num_decoder_layers
+    for path, weights in found.items():
+        torch.testing.assert_close(weights.expand_as(wanted[path]), wanted[path])
+        assert gate_input == "correlation" or weights.std(0).max() > 1e-6  # another one for each text
+
+
+@each_gate_input
+def test_word_by_word_is_what_is_written_at_once(gate_input):
+    """Rows change places between words as hypotheses of a beam do, and sentences leave."""
+    model, source, beam = perturbed(target_model(gate_input=gate_input)), texts(), 2
+    words = shifted(texts((9, 9, 9), seed=5).repeat_interleave(beam, 0), TINY)
+    words[1::2, 4:] = words[1::2, 4:].flip(1)
+    sources = source.repeat_interleave(beam, 0)
+    encoded = model.encoder.reorder_encoder_out(model.encoder(source), torch.arange(3).repeat_interleave(beam))
+    state = {}
+    orders = ([0, 0, 3, 2, 4, 5], [1, 0, 3, 3, 5, 4], [2, 3, 5, 4], [1, 1, 3, 2], [0, 2, 1, 3], [3, 1, 2, 0])
+    with torch.no_grad():
+        for length, order in enumerate(orders, start=1):
+            found, _ = model.decoder(words[:, :length], encoded, incremental_state=state)
+            wanted, _ = model(sources, None, words[:, :length])
+            torch.testing.assert_close(found[:, 0], wanted[:, -1])
+            order = torch.tensor(order)
+            words, sources = words[order], sources[order]
+            encoded = model.encoder.reorder_encoder_out(encoded, order)
+            model.decoder.reorder_incremental_state_scripting(state, order)
+
+
+@pytest.mark.parametrize("gate_input", ["correlation", "hidden"])
+def test_a_beam_s_scores_are_those_of_whole_texts(gate_input):
+    model, source = perturbed(target_model(gate_input=gate_input)), texts((11, 6, 3))
+    generator = SequenceGenerator([model], dictionary(TINY), beam_size=3, max_len_b=5, min_len=5)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(0).sum(1)}}
+    for text, hypotheses in zip(source, generator.generate([], sample, bos_token=0), strict=True):
+        assert len(hypotheses) == 3
+        for found in hypotheses:
+            tokens = found["tokens"].unsqueeze(0)
+            words, _ = model(text.unsqueeze(0), None, shifted(tokens, TINY))
+            wanted = words.log_softmax(-1).gather(2, tokens.unsqueeze(2)).flatten()
+            torch.testing.assert_close(found["positional_scores"], wanted, rtol=1e-4, atol=1e-5)
+
+
+@each_gate_input
+def test_padding_changes_nothing(gate_input):
+    model = perturbed(target_model(gate_input=gate_input))
+    target = shifted(texts((5,)), TINY)
+    padded = torch.cat([texts((4,)), torch.zeros(1, 9, dtype=torch.long)], dim=1)
+    torch.testing.assert_close(model(padded, None, target)[0], model(texts((4,)), None, target)[0])
+
+
+def test_the_sparsity_loss_is_of_training_and_of_no_padding():
+    model = perturbed(target_model(no_prompt=True))
+    assert "task_sparsity" not in model(**inputs())[1]
+    model.train()
+    given = inputs()
+    wanted = model(**given)[1]["task_sparsity"]
+    longer = {
+        "src_tokens": torch.cat([given["src_tokens"], torch.zeros(3, 4, dtype=torch.long)], dim=1),
+        "prev_output_tokens": torch.cat([given["prev_output_tokens"], torch.zeros(3, 4, dtype=torch.long)], dim=1),
+    }
+    torch.testing.assert_close(model(**longer)[1]["task_sparsity"], wanted)
+    assert -0.5 < wanted.item() < 0.5 and wanted.item() != 0
+    wanted.backward()
+    gates = [block.mixture.gate.weight.grad for block in adapter_blocks(model).values()]
+    assert all(gradient.abs().max() > 0 for gradient in gates)
+
+
+# ---- what trains ----
+
+STAGES = {
+    "source": dict(name="aa", pemt_stage="source"),
+    "target": {},
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@adapters
+def test_what_is_frozen_has_no_gradient_and_stays_bit_for_bit(stage, adapter):
+    make = pemt_model if stage == "source" else target_model
+    model = make(adapter=adapter, **STAGES[stage]).train()
+    before = copy.deepcopy(model.state_dict())
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained == {name for name, _ in model.named_parameters() if trains(name, stage)}
+    optimizer = torch.optim.Adam([value for value in model.parameters() if value.requires_grad], lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        output, extra = model(**inputs())
+        (output.square().mean() + extra.get("task_sparsity", 0)).backward()
+        optimizer.step()
+    assert {name for name, value in model.named_parameters() if value.grad is not None} == trained
+    after = model.state_dict()
+    assert {name for name, value in before.items() if not torch.equal(value, after[name])} == trained
+
+
+def test_what_trains_in_each_stage_is_what_the_paper_and_its_code_say():
+    def trained(model):
+        names = (name for name, value in model.named_parameters() if value.requires_grad)
+        return {re.sub(r"layers\.\d+\.|^(en|de)coder\.|(down|up)\.(weight|bias)$", "", name) for name in names}
+
+    assert trained(pemt_model(**STAGES["source"])) == {"mixture.adapters.down", "mixture.adapters.up", "prompt.weight"}
+    assert trained(target_model()) == {
+        *("prompt.weight", "mixture.gate.weight", "mixture.target_adapter.", "layer_norm.weight"),
+        *("self_attn_layer_norm.weight", "encoder_attn_layer_norm.weight", "final_layer_norm.weight"),
+    }
+
+
+def test_without_sources_there_are_target_adapters_alone():
+    model = pemt_model()
+    added = {name.split("mixture.")[1] for name, _ in model.named_parameters() if ".mixture." in name}
+    assert added == {f"target_adapter.{part}.{kind}" for part in ("down", "up") for kind in ("weight", "bias")}
+    assert model.encoder.prompt is None and "task_sparsity" not in model.train()(**inputs())[1]
+
+
+# ---- checkpoints ----
+
+
+def of_checkpoint(model, cfg, config=TINY):
+    """As fairseq builds it, with what is noted in a checkpoint's options."""
+    for name, value in model.noted_options.items():
+        setattr(cfg, name, value)
+    found = PemtT5Model.build_model(cfg, OneTask(config=config)).eval()
+    found.load_state_dict(model.state_dict())
+    return found
+
+
+@pytest.mark.parametrize("options", [dict(), dict(adapter="bottleneck"), dict(no_prompt=True)])
+def test_a_checkpoint_needs_no_source_s_file(options):
+    model = perturbed(target_model(**options))
+    found = of_checkpoint(model, pemt_options(pemt_sources="gone.pt,lost.pt", **options))
+    assert torch.equal(scores(found), scores(model))
+    assert found.about == model.about and found.made == model.made
+    assert [source.task for source in found.about.sources] == list(SOURCES)
+
+
+def test_it_begins_with_the_weights_of_a_t5_s_checkpoint():
+    """As `--finetune-from-model` loads it: additions begin when the T5's weights are there."""
+    wanted = target_model()
+    cfg = pemt_options(pemt_sources=",".join(source_files()))
+    torch.manual_seed(1)
+    model = PemtT5Model.build_model(cfg, OneTask()).eval()
+    t5 = {name: value for name, value in wanted.state_dict().items() if not source_like(name)}
+    model.load_state_dict(t5)
+    torch.testing.assert_close(model.encoder.prompt(), wanted.encoder.prompt())
+    assert model.made == wanted.made
+    for path, block in adapter_blocks(model).items():
+        assert torch.equal(block.mixture.adapters.up, wanted.get_submodule(path).mixture.adapters.up)
+
+
+def source_like(name):
+    return ".mixture." in name or "prompt" in name or "fingerprint" in name
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (dict(adapter_rank=2), "`--adapter-rank` 2 as this run, but was trained with 3"),
+        (dict(adapter="bottleneck"), "`--adapter` bottleneck as this run, but was trained with lora"),
+        (dict(adapter_alpha=3.0), "`--adapter-alpha` 3.0"),
+        (dict(no_prompt=True), "this run has none"),
+    ],
+)
+def test_sources_of_other_kinds_are_refused(options, sentence):
+    cfg = pemt_options(pemt_sources=",".join(source_files()))
+    for name, value in options.items():
+        setattr(cfg, name, value)
+    with pytest.raises(UserError, match=sentence):
+        PemtT5Model.build_model(cfg, OneTask(t5=pretrained()))
+
+
+def test_sources_of_another_backbone_are_refused():
+    other = pretrained()
+    other.state["encoder.layers.0.fc1.weight"][0, 0] += 1e-3
+    with pytest.raises(UserError, match=r"aa\.pt` must be of a source that was trained on the weights that this run"):
+        PemtT5Model.build_model(pemt_options(pemt_sources=",".join(source_files())), OneTask(t5=other))
+    with pytest.raises(UserError, match="trained on the weights"):
+        pemt_model(config=replace(TINY_1_1), pemt_sources=",".join(source_files()))
+
+
+def test_a_source_s_tensors_must_fit(tmp_path):
+    good = source_file.load(source_files()[0])
+    name = next(iter(good.adapters))
+    replace(good, tensors={**good.tensors, name: good.tensors[name][1:]}).save(tmp_path / "bad.pt")
+    with pytest.raises(UserError, match=f"`{name}` in .*bad.pt. must be"):
+        pemt_model(pemt_sources=str(tmp_path / "bad.pt"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (dict(pemt_stage="third"), "`--pemt-stage` must be one of source, target"),
+        (dict(adapter="prefix"), "`--adapter` must be one of lora, bottleneck"),
+        (dict(prompt_init="zeros"), "`--prompt-init` must be one of description, random"),
+        (dict(gate_input="words"), "`--gate-input` must be one of correlation, activations, hidden"),
+        (dict(adapter_rank=0), "`--adapter-rank` must be at least 1"),
+        (dict(adapter_alpha=0.0), "`--adapter-alpha` must be above 0"),
+        (dict(adapter_alpha=float("nan")), "`--adapter-alpha` must be above 0"),
+        (dict(target_adapter_size=0), "`--target-adapter-size` must be at least 1"),
+        (dict(no_prompt=True, gate_input="activations"), "`--gate-input` must be hidden with --no-prompt"),
+        (dict(pemt_sources="a.pt,b.pt,a.pt"), "`--pemt-sources` must name each file once, but names `a.pt` twice"),
+        (dict(pemt_sources="gone.pt"), "gone.pt"),
+        (dict(pemt_stage="source"), "`--pemt-stage` must be source with --source-task"),
+        (dict(pemt='{"task": 1}'), "must say what it was built with"),
+        (dict(pemt="[]"), "must say what it was built with"),
+        (dict(pemt="{"), "must say what it was built with"),
+        (dict(t5=""), "gives none"),
+    ],
+)
+def test_wrong_options_are_refused_in_a_sentence(options, sentence):
+    cfg = pemt_options()
+    for name, value in options.items():
+        setattr(cfg, name, value)
+    with pytest.raises(UserError, match=sentence):
+        PemtT5Model.build_model(cfg, OneTask(t5=pretrained()))
+
+
+def test_stage_1_borrows_nothing():
+    with pytest.raises(UserError, match="left out with --pemt-stage source"):
+        pemt_model(name="aa", pemt_stage="source", pemt_sources="a.pt")
+
+
+def test_a_task_must_describe_itself():
+    class Undescribed:
+        pretrained, target_dictionary = pretrained(), dictionary()
+
+    with pytest.raises(UserError, match="must be one that describes what it trains"):
+        PemtT5Model.build_model(pemt_options(), Undescribed())
+
+
+def test_a_description_must_have_words(monkeypatch):
+    monkeypatch.setitem(DESCRIPTIONS, "aa", ())
+    with pytest.raises(UserError, match="the description of `aa`"):
+        pemt_model(name="aa", pemt_stage="source")
+
+
+def test_prompts_may_be_random_in_both_stages():
+    for model in (pemt_model(name="aa", pemt_stage="source", prompt_init="random"), target_model(prompt_init="random")):
+        prompt, embeddings = model.encoder.prompt, model.encoder.embed_tokens.weight
+        assert isinstance(prompt, Prompt) and prompt.weight.shape == (3, TINY.d_model)
+        assert not any(torch.equal(vector, row) for vector in prompt.weight for row in embeddings)
