@@ -47,9 +47,9 @@ def pretrained_t5(seed: int = 1) -> PretrainedT5:
     return PretrainedT5(config, spiece(), bare_state(tiny_t5(config, seed).state_dict(), config))
 
 
-def make_t5(path: Path) -> None:
+def make_t5(path: Path, seed: int = 1) -> None:
     """A file of `mtmoe import-hf`."""
-    pretrained_t5().save(path)
+    pretrained_t5(seed).save(path)
 
 
 def text_arguments(data: object, save_dir: object, *args: object) -> tuple[object, ...]:

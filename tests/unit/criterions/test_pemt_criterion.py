@@ -48,7 +48,11 @@ def test_it_is_the_likelihood_s_loss_and_the_sparsity_s_with_its_weight():
 
 @pytest.mark.parametrize(
     "model",
-    [lambda: pemt_model(name="aa", pemt_stage="source").train(), lambda: target_model(no_prompt=True).eval(), pemt_model],
+    [
+        lambda: pemt_model(name="aa", pemt_stage="source").train(),
+        lambda: target_model(no_prompt=True).eval(),
+        pemt_model,
+    ],
     ids=["stage 1", "validation", "target adapters alone"],
 )
 def test_where_no_gate_weighs_it_is_the_likelihood_s_alone(model):
@@ -70,7 +74,7 @@ def test_means_are_logged():
 
 
 def test_a_weight_below_0_is_refused():
-    with pytest.raises(UserError, match="`--sparsity-weight` must be at least 0"):
+    with pytest.raises(UserError, match=r"`--sparsity-weight` must be at least 0"):
         criterion(-0.1)
 
 
