@@ -57,7 +57,7 @@ class T5Encoder(Stack, FairseqEncoder):
 
         A subclass may have more in the stream than the tokens; the context says what of it is padding.
         """
-        x = self.dropout_module(self.embed_tokens(src_tokens)).transpose(0, 1)
+        x = self.dropout_module(self.embed_tokens(src_tokens.t()))
         return x, BatchContext(task_ids, src_tokens.eq(self.config.pad_token_id))
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
@@ -142,14 +142,15 @@ class T5Decoder(Stack, FairseqIncrementalDecoder):
         elif beam > 1:  # in an ensemble with a model that keeps no state
             source, source_padding = source.repeat_interleave(beam, 1), source_padding.repeat_interleave(beam, 0)
         context = self.context_of(words, encoder_out)
-        x = self.dropout_module(self.embed_tokens(words)).transpose(0, 1)
+        x = self.dropout_module(self.embed_tokens(words.t()))
         bias = self.relative_positions(places, length).to(x.dtype)
         if incremental_state is None:
             ahead = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
             bias = bias + hidden_at(ahead, x)
         for block in self.layers:
             x = block(x, context, bias, source, source_padding, incremental_state)
-        features: Tensor = self.dropout_module(self.layer_norm(x)).transpose(0, 1) * self.config.output_scale
+        states = self.dropout_module(self.layer_norm(x)).transpose(0, 1).contiguous()
+        features: Tensor = states * self.config.output_scale
         return features, self.extra(context, encoder_out)
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:

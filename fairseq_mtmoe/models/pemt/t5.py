@@ -33,7 +33,7 @@ class PemtT5Encoder(T5Encoder):
 
     def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
         """See `T5Encoder`; the prompt is part of the stream, and places are counted from its first vector."""
-        x, padding_mask = self.embed_tokens(src_tokens).transpose(0, 1), src_tokens.eq(self.config.pad_token_id)
+        x, padding_mask = self.embed_tokens(src_tokens.t()), src_tokens.eq(self.config.pad_token_id)
         prompt = None if self.prompt is None else self.prompt()
         if prompt is not None:
             x, padding_mask = prepended(prompt, x, padding_mask)

@@ -49,6 +49,17 @@ def test_buckets_are_hugging_faces(looks_ahead):
         assert torch.equal(found, attention._relative_position_bucket(distances, looks_ahead, buckets, furthest))
 
 
+def test_what_linear_maps_read_lies_in_one_piece():
+    """Of anything else, torch multiplies each place's few rows by themselves where nobody asks for gradients."""
+    model, lies = tiny_t5(), []
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_pre_hook(lambda module, inputs: lies.append(inputs[0].is_contiguous()))
+    with torch.no_grad():
+        model(texts(), None, shifted(texts((9, 5, 2), seed=4), TINY))
+    assert len(lies) == 2 * 6 + 3 * 10 + 1 and all(lies)
+
+
 @both
 def test_padding_changes_nothing(config):
     model, target = tiny_t5(config), shifted(texts((5,)), config)
