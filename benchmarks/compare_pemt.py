@@ -28,6 +28,9 @@ from measure import RESULTS
 from training_report import write_report
 from training_systems import Setting, System, language_pairs
 
+from fairseq_mtmoe.analysis import run_log
+from fairseq_mtmoe.analysis.sources import source_weights
+
 RESULT = RESULTS / "training_pemt.json"
 # Sources are the tasks with the most training examples at hand that have short texts: two of the paper's six, SNLI in
 # MNLI's place, and a part of QNLI. Targets are four of the paper's nine that are there as a whole and are short.
@@ -161,7 +164,8 @@ def command_for(plan: PemtPlan, run: Run) -> list[str]:
         *("--lr-scheduler", "polynomial_decay", "--warmup-updates", math.ceil(run.updates / 10)),
         *("--total-num-update", run.updates, "--max-update", run.updates, "--seed", run.seed),
         *("--batch-size", BATCH, "--virtual-epoch-size", run.updates * BATCH, "--max-source-positions", 128),
-        *("--cpu", "--bf16", "--num-workers", 0, "--disable-validation", "--no-epoch-checkpoints"),
+        *("--cpu", "--bf16", "--num-workers", 0, "--no-epoch-checkpoints"),
+        *(() if notes_weights(run) else ("--disable-validation",)),
         *("--no-save-optimizer-state", "--log-format", "json", "--log-interval", 50),
         *("--save-dir", plan.runs / run.name),
     ]  # fmt: skip
@@ -178,9 +182,19 @@ def validation_for(plan: PemtPlan, run: Run) -> list[str]:
     return [str(word) for word in words]
 
 
+def notes_weights(run: Run) -> bool:
+    """Whether a run is to note how much it borrows from each source, which it does when it validates (figure 4)."""
+    return run.system == PEMT and run.stage == TARGET_STAGE
+
+
 def do(plan: PemtPlan, run: Run) -> dict[str, Any]:
-    """Train and score a run."""
-    return run_one(plan, run, command_for(plan, run), validation_for(plan, run))
+    """Train and score a run; with what it borrows from each source."""
+    found = run_one(plan, run, command_for(plan, run), validation_for(plan, run))
+    if not notes_weights(run):
+        return found
+    events = run_log.read(plan.runs / run.name)
+    weights = source_weights([event for event in events if event["event"] == "sources"])
+    return {**found, "weights": dict(zip(weights.sources, weights.mean(), strict=True))}
 
 
 def backbone_of(encoder: Path) -> dict[str, Any]:

@@ -235,6 +235,26 @@ def share_table(kind: Kind) -> str:
     return markdown_table(["system", *(kind.columns[task] for task in tasks)], rows)
 
 
+def weight_table(kind: Kind) -> str:
+    """How much each task of a system borrows from each source: the mean over layers."""
+    borrowing = [
+        (system.name, record) for system in kind.systems for record in kind.of(system) if record.get("weights")
+    ]
+    if not borrowing:
+        return ""
+    sources = list(dict.fromkeys(source for _, record in borrowing for source in record["weights"]))
+    found: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+    for system, record in borrowing:
+        (score,) = task_scores_of(record)
+        found.setdefault((system, score.title), []).append(record["weights"])
+    rows = [
+        [*names, *(str(spread([100 * one[source] for one in weights])) if all(source in one for one in weights) else ""
+                   for source in sources)]
+        for names, weights in found.items()
+    ]  # fmt: skip
+    return markdown_table(["system", "target", *sources], rows, 2)
+
+
 def _seeds(seeds: Sequence[int | None]) -> str:
     return ", ".join(map(str, seeds))
 
@@ -267,6 +287,8 @@ def report(content: Mapping[str, Any], title: str) -> str:
             lines += [difference_table(kind, bool(paper) and "sections" not in settings), PAIRED]
         shares = share_table(kind) if len(kind.systems[0].runs[0].scores) > 1 else ""
         lines += ["Each task's share of the examples that were trained on, in percent:", shares] if shares else []
+        weights = weight_table(kind)
+        lines += ["The weight of each source, in percent, mean over layers:", weights] if weights else []
         if kind.incomplete:
             lines.append(f"Not finished, and not in the tables: {', '.join(kind.incomplete)}.")
     lines += ["## Commands", "The first run of each system, with one thread:", _commands(records)]

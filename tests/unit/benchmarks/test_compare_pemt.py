@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
+from tests.helpers.tables import unpadded
+
 MODULES = ("compare_pemt", "compare_training", "glue_runs", "training_report", "training_systems")
 FILES = [f"/runs/source_lora-{task}-1/{task}.pt" for task in ("snli", "qqp", "sst2", "qnli")]
 
@@ -42,6 +45,8 @@ def changed(one, other):
 
 def test_rows_differ_in_one_thing(study, plan):
     found = {run.system: options_of(study.command_for(plan, run)) for run in study.targets(plan, 1)}
+    # PEMT alone validates while it is trained, too, which is when it notes what it borrows.
+    assert [system for system, options in found.items() if not options.pop("--disable-validation", False)] == ["pemt"]
     pemt = found.pop(study.PEMT)
     assert pemt["--pemt-sources"].split(",") == FILES and pemt["--target-task"] == "cb"
     of_kind = {kind: ",".join(FILES).replace("_lora-", f"_{kind}-") for kind in study.KINDS}
@@ -104,7 +109,8 @@ def record_of(run, score):
     from dataclasses import asdict
 
     about = {"commit": "abc", "hardware": "a core", "versions": {"torch": "1"}, "command": ["fairseq-train"]}
-    return {**about, **asdict(run), "seconds": 60, "scores": {run.tasks[0]: task}}
+    weights = {"weights": {"snli": 0.75, "qqp": 0.25}} if run.system == "pemt" and run.stage == 1 else {}
+    return {**about, **asdict(run), "seconds": 60, "scores": {run.tasks[0]: task}, **weights}
 
 
 def test_what_was_found_is_reported_by_stage(study, plan, tmp_path, monkeypatch):
@@ -127,6 +133,19 @@ def test_what_was_found_is_reported_by_stage(study, plan, tmp_path, monkeypatch)
     full = next(line for line in text.splitlines() if line.startswith("| full ") and "75.8" in line)
     assert "51.50 ±0.71" in full
     assert "| full − pemt" in text and "-1.00 ±0.00" in text
+    (borrowed,) = [unpadded(line) for line in text.splitlines() if unpadded(line).startswith("| pemt | CB |")]
+    assert borrowed == "| pemt | CB | 75.00 ±0.00 | 25.00 ±0.00 |"
+
+
+def test_what_is_borrowed_is_in_the_run_log(study, plan, tmp_path, monkeypatch):
+    plan.runs = tmp_path
+    monkeypatch.setattr(study, "run_one", lambda plan, run, *commands: {"scores": {}})
+    run = next(study.targets(plan, 1))
+    log = RunLog(tmp_path / run.name / FILE_NAME)
+    for update, first in ((1, 0.5), (2, 0.8)):
+        layers = {"encoder.layers.0": [first, 1 - first], "decoder.layers.0": [0.6, 0.4]}
+        log.write("sources", update=update, target="stsb", sources=["snli", "qqp"], layers=layers)
+    assert study.do(plan, run)["weights"] == pytest.approx({"snli": 0.7, "qqp": 0.3})
 
 
 def test_languages_differ_in_what_they_borrow(study, tmp_path):
