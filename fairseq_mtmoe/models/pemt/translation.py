@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, Conditions
 from fairseq_mtmoe.backbones.translation.model import Transformer
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.checkpoints.key_maps import MOE
+from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._translator import register_sizes
 from fairseq_mtmoe.models.pemt import passes
 from fairseq_mtmoe.models.pemt.borrowing import PemtModel, adapter_plan, beginnings
@@ -155,6 +156,21 @@ class PemtTranslationModel(PemtModel, Transformer):
         model.task_names = names_of_tasks(cfg) if conditions is not None else []
         model.begin(cfg, about, sources)
         return model
+
+    def load_state_dict(  # type: ignore[override]  # fairseq's
+        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """See `PemtModel`.
+
+        Raises:
+            UserError: the translator has experts, or a source is of another one.
+        """
+        if any(MOE in name for name in state_dict):
+            raise UserError(
+                "`--finetune-from-model` must be a dense translator for a model that borrows, but has experts, and "
+                "adapters need a matrix to stand beside."
+            )
+        return super().load_state_dict(state_dict, strict)
 
     def prompt_embeddings(self) -> Tensor:
         """See `PemtModel`."""

@@ -7,7 +7,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.borrowing import DESCRIPTION, SOURCES, describing_task, pemt_model, target_model, translator
-from tests.helpers.models import batch, stub_task
+from tests.helpers.models import batch, moe_model, stub_task
 
 CONDITIONAL = dict(conditional=",".join(PARTS))
 GATE_INPUTS = ("correlation", "activations", "hidden")
@@ -139,6 +139,11 @@ def test_it_says_which_sources_it_has(tmp_path):
 def test_what_does_not_go_with_borrowing_is_refused(option):
     with pytest.raises(UserError, match=f"`--{option.replace('_', '-')}` must be off"):
         pemt_model(pemt_stage="source", **{option: 0.1 if option == "quant_noise_pq" else True})
+
+
+def test_a_translator_with_experts_is_refused():
+    with pytest.raises(UserError, match="`--finetune-from-model` must be a dense translator"):
+        pemt_model(pemt_stage="source").load_state_dict(moe_model().state_dict())
 
 
 def test_a_task_that_describes_nothing_is_refused():
