@@ -171,7 +171,11 @@ def make_unlabelled(folder: Path) -> None:
 
 def save_untrained(data: Path, path: Path, *args: object) -> None:
     """A checkpoint of such a model before its first update, with the encoder `data/encoder.pt`; `args` come last."""
-    arguments = task_arguments(data, path.parent, "--init-encoder", data / "encoder.pt", *args)
+    save_before_training(task_arguments(data, path.parent, "--init-encoder", data / "encoder.pt", *args), path)
+
+
+def save_before_training(arguments: tuple[object, ...], path: Path) -> None:
+    """A checkpoint of what these arguments of `fairseq-train` train, before its first update."""
     parser = options.get_training_parser()
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(map(str, arguments))))
     torch.manual_seed(1)

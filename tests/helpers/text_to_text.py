@@ -11,7 +11,7 @@ import sentencepiece
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5, bare_state
 from fairseq_mtmoe.data.nlu.pieces import Pieces
-from tests.helpers.benchmark import LETTERS
+from tests.helpers.benchmark import LETTERS, save_before_training
 from tests.helpers.commands import PLUGIN, run
 from tests.helpers.t5 import TINY, tiny_t5
 
@@ -68,3 +68,8 @@ def train_text(data: object, save_dir: object, *args: object) -> str:
     """`fairseq-train` of such a model; returns what it wrote."""
     result = run("fairseq-train", *text_arguments(data, save_dir, *args))
     return str(result.stdout) + str(result.stderr)
+
+
+def save_untrained_text(data: Path, path: Path, *args: object) -> None:
+    """A checkpoint of such a model before its first update, with the T5 `data/t5.pt`; `args` come last."""
+    save_before_training(text_arguments(data, path.parent, "--init-model", data / "t5.pt", *args), path)

@@ -52,7 +52,7 @@ def _of_checkpoint(path: str) -> PretrainedT5:
     try:
         config = T5Config(**json.loads(state["cfg"]["model"]["t5"]))
         return PretrainedT5(config, of_tensor(state["task_state"][PIECES]), {})
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise UserError(
             f"`{path}` must be a checkpoint of `--task text_to_text`, but has no T5 with its pieces."
         ) from error
