@@ -93,7 +93,7 @@ def make_environment(folder: Path, torch: Path | None) -> str:
 
 
 def sees_torch(python: str) -> bool:
-    """Whether an interpreter finds a torch that is new enough."""
+    """Whether an interpreter finds a torch."""
     try:
         find_torch(python)
     except NoTorch:

@@ -1,15 +1,14 @@
 """`examples/ca_mtl`: scripts that the README names, with the right sizes, one of which runs through."""
 
 import json
-import os
 import re
-import subprocess
 
 import pytest
 
 from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
 from tests.helpers.benchmark import make_benchmark, make_encoder
-from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
+from tests.helpers.commands import REPOSITORY
+from tests.helpers.scripts import run_script
 
 FOLDER = REPOSITORY / "examples" / "ca_mtl"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.sh") if path.name != "runs.sh")
@@ -38,16 +37,11 @@ def test_a_new_task_from_the_mixture_and_alone(tmp_path):
     """From nothing to the table: CA-MTL's mixture, a grown checkpoint, a tenth of the new task's examples, scores."""
     make_benchmark(tmp_path, {"train": 300, "dev": 20})
     make_encoder(tmp_path / "tiny.pt")
-    environment = {
-        **ENVIRONMENT, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY), "GLUE_DIR": str(tmp_path),
-        "ENCODER": str(tmp_path / "tiny.pt"), "RUNS": str(tmp_path / "runs"), "SEEDS": "1", "UPDATES": "2",
-        "ARCH": "ca_mtl", "TASKS": "cola,wic", "NEW": "rte", "STARTS": "wic", "SHARES": "0.1", "FEW_UPDATES": "2",
-    }  # fmt: skip
-    done = subprocess.run(
-        ["bash", FOLDER / "new_tasks.sh", "--cpu", "--max-positions", "24"], cwd=REPOSITORY, env=environment,
-        capture_output=True, text=True, timeout=900, check=False,
+    printed = run_script(
+        FOLDER / "new_tasks.sh", "--cpu", "--max-positions", 24, GLUE_DIR=tmp_path, ENCODER=tmp_path / "tiny.pt",
+        RUNS=tmp_path / "runs", SEEDS=1, UPDATES=2, ARCH="ca_mtl", TASKS="cola,wic", NEW="rte", STARTS="wic",
+        SHARES=0.1, FEW_UPDATES=2,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     runs = tmp_path / "runs" / "tiny"
     adapted = runs / "from_wic_0.1-1" / "rte"
     begun = json.loads((adapted / "mtmoe.jsonl").read_text(encoding="utf-8").splitlines()[0])
@@ -58,4 +52,4 @@ def test_a_new_task_from_the_mixture_and_alone(tmp_path):
     mixture = [json.loads(line) for line in (runs / "ca_mtl-1" / "mtmoe.jsonl").read_text().splitlines()]
     trained = sum(sum(event["trained"].values()) for event in mixture if event["event"] == "selection")
     assert trained == 2 * 7  # an epoch has a tenth of all updates' examples, and one more
-    assert all(name in done.stdout for name in ("alone_0.1", "from_wic_0.1"))
+    assert all(name in printed for name in ("alone_0.1", "from_wic_0.1"))
