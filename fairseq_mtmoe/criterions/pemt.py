@@ -15,6 +15,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.slots.model_inputs import unwrapped
 
 
 @dataclass
@@ -49,6 +50,9 @@ class PemtCriterion(LabelSmoothedCrossEntropyCriterion):
 
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict[str, Any]]:
         """As fairseq's; the logged `loss` is the one without the sparsity loss, comparable between weights."""
+        borrower = unwrapped(model)
+        if hasattr(borrower, "want_sparsity"):
+            borrower.want_sparsity(self.sparsity_weight > 0)
         output = model(**sample["net_input"])
         loss, nll_loss = self.compute_loss(model, output, sample, reduce=reduce)
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]

@@ -51,6 +51,8 @@ def refuse_full_sharding(cfg: Any) -> None:
     frozen = getattr(cfg.model, "freeze_layers", "0")
     if str(frozen) != "0":
         _refuse_back_end(distributed, f"with `--freeze-layers {frozen}`")
+    if hasattr(cfg.model, "pemt_stage"):
+        _refuse_back_end(distributed, "with `--pemt-stage`, which leaves most parameters as they are")
     if not torch.cuda.is_available():
         _refuse_back_end(distributed, "on a machine without CUDA")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from fairseq_mtmoe.models.pemt.about import About, about_sources
 from fairseq_mtmoe.models.pemt.config import LORA, SOURCE, check_options, gate_input, has_prompt, source_paths
 from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt, Prompt
 from fairseq_mtmoe.models.pemt.source_file import Made, Source
-from fairseq_mtmoe.models.pemt.stages import FINGERPRINT, backbone, freeze, is_added
+from fairseq_mtmoe.models.pemt.stages import FINGERPRINT, SOURCE_PROMPTS, backbone, freeze, is_added
 from fairseq_mtmoe.protocols import DescribesTask
 from fairseq_mtmoe.slots import AdapterPlan, adapter_blocks
 
@@ -45,6 +45,7 @@ class PemtModel(nn.Module):
         self.about = about
         self._stage, self._prompt_init = cfg.pemt_stage, cfg.prompt_init
         self._made, self._sources = made_by(cfg), dict(sources)
+        self._has_weights = False
         self.encoder.prompt = self._new_prompt() if self._made.has_prompt else None
         self.encoder.gate_input = gate_input(cfg) if about.sources else None
         # Of whole numbers, so that neither half precision nor an average changes it
@@ -83,9 +84,11 @@ class PemtModel(nn.Module):
         """As fairseq's. With a backbone's weights alone, prompts and sources begin, too.
 
         Raises:
-            UserError: a source is of another backbone.
+            UserError: a source is of another backbone, or a checkpoint borrows from others.
         """
+        self._has_weights = True
         if any(is_added(name) for name in state_dict):
+            self._expect_own_sources(state_dict)
             return super().load_state_dict(state_dict, strict)
         own = {name: value for name, value in self.state_dict().items() if is_added(name)}
         loaded = super().load_state_dict({**state_dict, **own}, strict)
@@ -106,9 +109,39 @@ class PemtModel(nn.Module):
         for index, source in enumerate(self._sources.values()):
             for name, kept in self._adapters(index).items():
                 kept.copy_(source.tensors[name])
-        if isinstance(prompt, CorrelatedPrompt):
+        if isinstance(prompt, CorrelatedPrompt) and self._sources:
             prompt.take_sources_([source.tensors[source_file.PROMPT] for source in self._sources.values()])
-        self._sources = {}
+
+    def _expect_own_sources(self, state: Mapping[str, Tensor]) -> None:
+        """Refuse a checkpoint that borrows from other sources than the files of this run, or in another order."""
+        for index, (path, source) in enumerate(self._sources.items()):
+            for name, value in source.tensors.items():
+                saved = state.get(SOURCE_PROMPTS if name == source_file.PROMPT else name)
+                own = None if saved is None or index >= len(saved) else saved[index]
+                if own is not None and name == source_file.PROMPT:
+                    own = own[: len(value)]
+                if own is None or not torch.equal(own.cpu(), value.to(own.dtype)):
+                    raise UserError(
+                        f"`--pemt-sources` must name the sources that the checkpoint borrows from, in their order, but "
+                        f"`{path}` is another than its source {index + 1}."
+                    )
+
+    def train(self, mode: bool = True) -> Self:
+        """As torch's.
+
+        Raises:
+            UserError: it is to train, but its backbone has no weights yet.
+        """
+        if mode and not self._has_weights:
+            raise UserError(
+                f"A model of `--pemt-stage {self._stage}` must begin with trained weights (`--init-model` of a T5, "
+                "`--finetune-from-model` of a checkpoint), but has none."
+            )
+        return super().train(mode)
+
+    def want_sparsity(self, wanted: bool) -> None:
+        """Say whether the next passes in training are to give the task sparsity loss; at first they are."""
+        self.encoder.wants_sparsity = wanted
 
     @property
     def made(self) -> Made:

@@ -82,7 +82,7 @@ def load(path: str | Path) -> Source:
     Raises:
         UserError: the file is missing, damaged or another.
     """
-    content = file_io.load(str(path))
+    content = file_io.load(str(path), mapped=True, remedy="write it anew by a run of `--pemt-stage source`")
     about, tensors = content.get(KIND), content.get("model")
     if not isinstance(about, dict) or not isinstance(tensors, dict):
         raise UserError(f"`{path}` must be a source's file, which `--pemt-stage source` writes, but is another.")

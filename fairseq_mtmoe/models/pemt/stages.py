@@ -15,6 +15,7 @@ from fairseq_mtmoe.models.pemt.config import SOURCE, TARGET
 
 MIXTURE = ".mixture."  # in the name of what stands beside a block's feed-forward layer
 PROMPT = "encoder.prompt."
+SOURCE_PROMPTS = "encoder.prompt.sources"
 FINGERPRINT = "backbone_fingerprint"
 
 _TRAINS = {

@@ -22,10 +22,12 @@ class PemtT5Encoder(T5Encoder):
     Attributes:
         prompt: before the tokens of each text; None without.
         gate_input: what gates read, one of `config.GATE_INPUTS`; None where there are none.
+        wants_sparsity: whether a pass in training is to give the task sparsity loss.
     """
 
     prompt: Prompt | None
     gate_input: str | None
+    wants_sparsity = True
 
     def __init__(self, config: T5Config, dictionary: Any, embed_tokens: nn.Embedding, slot_plans: SlotPlans) -> None:
         super().__init__(config, dictionary, embed_tokens, slot_plans)
@@ -39,7 +41,7 @@ class PemtT5Encoder(T5Encoder):
             x, padding_mask = prepended(prompt, x, padding_mask)
         mixture = None
         if self.gate_input is not None:
-            mixture = passes.encoder_pass(self.gate_input, prompt, padding_mask, self.training)
+            mixture = passes.encoder_pass(self.gate_input, prompt, padding_mask, self.training and self.wants_sparsity)
         return self.dropout_module(x), BatchContext(task_ids, padding_mask, mixture=mixture)
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
@@ -68,7 +70,8 @@ class PemtT5Decoder(T5Decoder):
         (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out[DECODER]
         padding_mask = None
         if mixture.wants_similarities:
-            padding_mask = words.eq(self.config.pad_token_id)
+            # Beside a longer text's words a shorter one's end is read, too, after which nothing is written
+            padding_mask = words.eq(self.config.pad_token_id) | words.eq(self.config.eos_token_id)
             padding_mask[:, 0] = False  # the first word is T5's padding
         return BatchContext(context.task_ids, padding_mask, mixture=passes.of_rows(mixture, beam))
 

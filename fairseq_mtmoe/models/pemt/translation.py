@@ -39,10 +39,12 @@ class PromptedEncoder(Encoder):
     Attributes:
         prompt: before the words of each sentence; None without.
         gate_input: what gates read, one of `config.GATE_INPUTS`; None where there are none.
+        wants_sparsity: whether a pass in training is to give the task sparsity loss.
     """
 
     prompt: Prompt | None
     gate_input: str | None
+    wants_sparsity = True
     layernorm_embedding: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -61,7 +63,9 @@ class PromptedEncoder(Encoder):
             padding_mask = F.pad(padding_mask, (len(prompt_PH), 0))
         mixture = None
         if self.gate_input is not None:
-            mixture = passes.encoder_pass(self.gate_input, prompt_PH, padding_mask, self.training)
+            mixture = passes.encoder_pass(
+                self.gate_input, prompt_PH, padding_mask, self.training and self.wants_sparsity
+            )
         has_padding = context.padding_mask is not None
         context = dataclasses.replace(
             context,

@@ -62,6 +62,13 @@ def test_where_no_gate_weighs_it_is_the_likelihood_s_alone(model):
     assert "sparsity_loss" not in logged
 
 
+def test_without_a_weight_nothing_is_worked_out_for_it():
+    model, given = target_model(no_prompt=True).train(), sample()
+    logged = criterion(0.0)(model, given)[2]
+    assert "sparsity_loss" not in logged and losses(model, given)[1] is None
+    assert "sparsity_loss" in criterion()(model, given)[2]
+
+
 def test_means_are_logged():
     logs = [
         {"loss": 8.0, "nll_loss": 8.0, "ntokens": 2, "sample_size": 2, "sparsity_loss": -1.0},

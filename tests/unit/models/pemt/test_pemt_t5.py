@@ -204,6 +204,9 @@ def test_the_sparsity_loss_is_of_training_and_of_no_padding():
     }
     torch.testing.assert_close(model(**longer)[1]["task_sparsity"], wanted)
     assert -0.5 < wanted.item() < 0.5 and wanted.item() != 0
+    words = torch.tensor([[0, 5, 6, 7, 8], [0, 5, 1, 0, 0], [0, 1, 0, 0, 0]])
+    told = model.decoder.context_of(words, model.encoder(texts())).padding_mask
+    assert torch.equal(told, torch.arange(5) >= torch.tensor([[5], [2], [1]]))
     wanted.backward()
     gates = [block.mixture.gate.weight.grad for block in adapter_blocks(model).values()]
     assert all(gradient.abs().max() > 0 for gradient in gates)
@@ -288,6 +291,44 @@ def test_it_begins_with_the_weights_of_a_t5_s_checkpoint():
     assert model.made == wanted.made
     for path, block in adapter_blocks(model).items():
         assert torch.equal(block.mixture.adapters.up, wanted.get_submodule(path).mixture.adapters.up)
+
+
+def test_a_checkpoint_goes_on_with_its_own_sources_in_their_order_alone(tmp_path):
+    """Their names and the lengths of their prompts follow the option."""
+    state, files = perturbed(target_model()).state_dict(), source_files()
+    kept = target_model()
+    with torch.no_grad():
+        for name, value in kept.state_dict().items():
+            if ".adapters." not in name:
+                value.copy_(state[name])
+    again = target_model()
+    again.load_state_dict(kept.state_dict())
+    assert torch.equal(scores(again), scores(kept))
+    for given in (files[::-1], (files[1],)):
+        other = pemt_model(pemt_sources=",".join(given))
+        with pytest.raises(UserError, match=r"the sources that the checkpoint borrows from, in their order.*bb\.pt`"):
+            other.load_state_dict(kept.state_dict())
+
+
+def test_the_weights_that_come_last_are_those_that_sources_must_fit():
+    """As where both `--init-model` and `--finetune-from-model` name some."""
+    model = target_model()
+    t5 = {name: value.clone() for name, value in model.state_dict().items() if not source_like(name)}
+    model.load_state_dict(t5)
+    torch.testing.assert_close(scores(model), scores(target_model()))
+    t5["encoder.layers.0.fc1.weight"][0, 0] += 1e-3
+    for options in ({}, dict(no_prompt=True)):
+        with pytest.raises(UserError, match="trained on the weights that this run begins with"):
+            target_model(**options).load_state_dict(t5)
+
+
+@pytest.mark.parametrize("stage", ["source", "target"])
+def test_without_weights_nothing_trains(stage):
+    name = "aa" if stage == "source" else "cc"
+    model = PemtT5Model.build_model(pemt_options(pemt_stage=stage), OneTask(name))
+    model.eval()
+    with pytest.raises(UserError, match=f"--pemt-stage {stage}` must begin with trained weights"):
+        model.train()
 
 
 def source_like(name):

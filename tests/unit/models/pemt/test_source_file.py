@@ -139,6 +139,13 @@ def test_damaged_files_are_refused(content, tmp_path):
     check()
 
 
+def test_a_damaged_file_is_to_be_written_anew_and_not_to_be_replaced_by_a_checkpoint(content, tmp_path):
+    (tmp_path / "rte.pt").write_bytes(content[:-30])
+    file_io.save({"model": {}}, str(tmp_path / "checkpoint_best.pt"))
+    with pytest.raises(UserError, match="truncated or damaged; write it anew by a run of `--pemt-stage source`"):
+        source_file.load(tmp_path / "rte.pt")
+
+
 def test_a_fingerprint_tells_values_names_and_shapes_apart():
     values = {"b": torch.arange(6.0).view(2, 3), "a": torch.zeros(2)}
     wanted = fingerprint(values.items())
