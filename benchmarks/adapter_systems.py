@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,10 +136,11 @@ def with_peft(model: T5Model) -> T5Model:
 
 
 @torch.no_grad()
-def merged(model: PemtT5Model) -> PemtT5Model:
-    """A model whose gates are fixed by its prompt, as `mtmoe merge` leaves it."""
+def merged(model: T5Model) -> T5Model:
+    """A model whose gates are fixed by its prompt, with matrices of its own, as `mtmoe merge` leaves it."""
     summary = model.eval().encoder.prompt().mean(0)
     for block in adapter_blocks(model).values():
+        block.fc2.weight.data = block.fc2.weight.clone()
         merge_adapters(block, block.mixture.gate(summary))
     model.encoder.gate_input = None
     return model
@@ -148,39 +149,44 @@ def merged(model: PemtT5Model) -> PemtT5Model:
 def systems(size: Size) -> dict[str, System]:
     """All of them, of the same backbone; in ours every adapter says something."""
     symbols, texts = dictionary(size.config.vocab_size), size.positions - size.prompt
-    models: dict[str, tuple[T5Model, int]] = {
-        PEER: (with_peft(T5Model(size.config, symbols)), size.positions),
-        OURS: (pemt(size, symbols, SOURCE), size.positions),
-        FULL: (T5Model(size.config, symbols), size.positions),
-        ONE: (pemt(size, symbols, TARGET, sources=1), texts),
-        SIX: (pemt(size, symbols, TARGET, sources=6), texts),
-        BOTTLENECKS: (pemt(size, symbols, TARGET, BOTTLENECK, 6), texts),
-        ON_TOP: (pemt(size, symbols, TARGET, sources=6), size.positions),
-        MERGED: (pemt(size, symbols, TARGET, sources=6), texts),
+    torch.manual_seed(1)
+    full = T5Model(size.config, symbols)
+    backbone = {name: value.clone() for name, value in full.state_dict().items()}
+    makers: dict[str, Callable[[], T5Model]] = {
+        PEER: lambda: with_peft(T5Model(size.config, symbols)),
+        OURS: lambda: pemt(size, symbols, SOURCE),
+        ONE: lambda: pemt(size, symbols, TARGET, sources=1),
+        SIX: lambda: pemt(size, symbols, TARGET, sources=6),
+        BOTTLENECKS: lambda: pemt(size, symbols, TARGET, BOTTLENECK, 6),
+        ON_TOP: lambda: pemt(size, symbols, TARGET, sources=6),
     }
-    _make_equal(models)
-    models[MERGED] = merged(models[MERGED][0]), texts  # type: ignore[arg-type]
-    return {name: System(model, length, size) for name, (model, length) in models.items()}
+    models = {FULL: full} | {name: with_backbone(make(), backbone) for name, make in makers.items()}
+    models[MERGED] = merged(with_backbone(makers[SIX](), backbone))
+    _take_lora_of(models[PEER], models[OURS])
+    whole = (PEER, OURS, FULL, ON_TOP)
+    return {
+        name: System(model, size.positions if name in whole else texts, size)
+        for name, model in models.items()
+    }  # fmt: skip
 
 
 @torch.no_grad()
-def _make_equal(models: dict[str, tuple[T5Model, int]]) -> None:
-    """Give all models the same backbone, those of the same additions the same, and both LoRAs one.
+def with_backbone(model: T5Model, backbone: Mapping[str, Tensor]) -> T5Model:
+    """The model with this backbone, whose tensors it holds itself where it trains them; all else is random."""
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        plain = name.replace("fc2.base_layer", "fc2")
+        if plain not in backbone:
+            nn.init.normal_(parameter, std=0.02)
+        else:
+            parameter.data = backbone[plain].clone() if parameter.requires_grad else backbone[plain]
+    return model
 
-    What is frozen of it is held once for all, but for the model that is to be merged.
-    """
-    state = {name: value.clone() for name, value in models[FULL][0].state_dict().items()}
-    for of, (model, _) in models.items():
-        torch.manual_seed(1)
-        for name, parameter in model.named_parameters():
-            plain = name.replace("fc2.base_layer", "fc2")
-            if plain in state:
-                own = parameter.requires_grad or of == MERGED
-                parameter.data = state[plain].clone() if own else state[plain]
-            elif "layer_norm" not in name:
-                nn.init.normal_(parameter, std=0.02)
-    of_peft = adapters_of_peft(models[PEER][0])
-    for block, (down, up) in zip(adapter_blocks(models[OURS][0]).values(), of_peft, strict=True):
+
+@torch.no_grad()
+def _take_lora_of(peer: T5Model, ours: T5Model) -> None:
+    """Give our LoRA the peer's matrices."""
+    for block, (down, up) in zip(adapter_blocks(ours).values(), adapters_of_peft(peer), strict=True):
         assert block.mixture.adapters is not None
         block.mixture.adapters.down.copy_(down.weight.unsqueeze(0))
         block.mixture.adapters.up.copy_(up.weight.t().unsqueeze(0))
