@@ -115,7 +115,7 @@ class ConditionalBlock(FairseqBlock):
         mask = context.padding_mask
         places = None if mask is None else places_of(mask[:, before:])
         bias_B1LL: Tensor = self.attention_bias(context.tasks, context.task_ids, len(x) - before, places)
-        bias_B1LL = F.pad(bias_B1LL, (before, 0, before, 0))
+        bias_B1LL = F.pad(bias_B1LL, (before, 0, before, 0)) if before else bias_B1LL
         return bias_B1LL.expand(-1, self.self_attn.num_heads, -1, -1).flatten(0, 1)
 
 

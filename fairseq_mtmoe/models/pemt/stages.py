@@ -20,7 +20,9 @@ FINGERPRINT = "backbone_fingerprint"
 
 _TRAINS = {
     SOURCE: re.compile(r"encoder\.prompt\.weight|.*\.mixture\.adapters\..*"),
-    TARGET: re.compile(r"encoder\.prompt\.weight|.*\.mixture\.(gate|target_adapter)\..*|.*layer_?norm.*"),
+    TARGET: re.compile(
+        r"encoder\.prompt\.weight|.*\.mixture\.(gate|target_adapter)\..*|.*layer_?norm\w*\.(weight|bias)"
+    ),
 }
 
 

@@ -149,7 +149,8 @@ class PemtTranslationModel(PemtModel, Transformer):
             UserError: an option is out of its range, a source's file is not what it must be, or the task trains several
                 language pairs.
         """
-        for name in ("cross_self_attention", "quant_noise_pq", "base_layers", "checkpoint_activations"):
+        no_recomputing = ("checkpoint_activations", "offload_activations")
+        for name in ("cross_self_attention", "quant_noise_pq", "base_layers", *no_recomputing):
             if getattr(cfg, name):
                 must_be(f"--{name.replace('_', '-')}", "off in a model that borrows", getattr(cfg, name))
         about, sources = beginnings(cfg, task)

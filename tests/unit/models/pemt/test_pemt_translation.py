@@ -130,12 +130,21 @@ def test_what_trains_is_what_the_stage_is_for(tmp_path):
         assert with_gradient == {name for name, _ in model.named_parameters() if any(part in name for part in wanted)}
 
 
+def test_of_norms_that_adapt_to_tasks_stage_2_trains_the_norm_alone(tmp_path):
+    trained = {name for name, each in target_model(tmp_path, **CONDITIONAL).named_parameters() if each.requires_grad}
+    norms = {name for name in trained if "layer_norm" in name}
+    assert norms and all(name.endswith(("layer_norm.weight", "layer_norm.bias")) for name in norms)
+    assert not any("film" in name for name in trained)
+
+
 def test_it_says_which_sources_it_has(tmp_path):
     assert target_model(tmp_path).source_names == list(SOURCES)
     assert source_model().source_names == []
 
 
-@pytest.mark.parametrize("option", ["cross_self_attention", "checkpoint_activations", "quant_noise_pq"])
+@pytest.mark.parametrize(
+    "option", ["cross_self_attention", "checkpoint_activations", "offload_activations", "quant_noise_pq"]
+)
 def test_what_does_not_go_with_borrowing_is_refused(option):
     with pytest.raises(UserError, match=f"`--{option.replace('_', '-')}` must be off"):
         pemt_model(pemt_stage="source", **{option: 0.1 if option == "quant_noise_pq" else True})
