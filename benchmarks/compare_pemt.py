@@ -321,8 +321,8 @@ def languages(
 ) -> None:
     """A low-resource language with and without its relatives, in DATA, which `mtmoe prepare text` made.
 
-    Estimates for one core of its own: with the minutes above 25 for translator and sources, and 19 for a seed's targets,
-    their test sets included: 82 minutes for three seeds.
+    Estimates for one core of its own: with the minutes above 25 for translator and sources, and 19 for a seed's
+    targets, their test sets included: 82 minutes for three seeds.
     """
     missing = {pair_of(language) for language in (LOW, *RELATIVES, *OTHERS)} - set(language_pairs(data))
     if missing:
