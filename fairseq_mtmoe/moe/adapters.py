@@ -124,8 +124,9 @@ class AdapterBank(StackedBank, ABC):
                 products_TK, squares_TK = products_TK + extra[0], squares_TK + extra[1]
         lengths_TK = squares_TK.masked_fill(squares_TK <= TINY, float("inf")).sqrt()
         norms_T1: Tensor = torch.linalg.vector_norm(output_TO.float(), dim=-1, keepdim=True)
-        lengths_TK = lengths_TK * norms_T1.clamp(min=TINY)
-        return (products_TK / lengths_TK).view(*narrow.shape[:-1], self.num_members)
+        # One after the other: an infinite product of both would give the stream gradients that are not numbers.
+        cosines_TK = products_TK / lengths_TK / norms_T1.clamp(min=TINY)
+        return cosines_TK.view(*narrow.shape[:-1], self.num_members)
 
     def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor] | None:
         """What offsets add to H_o·E_k and to |E_k|², (T, K) each, float32; None: nothing."""
