@@ -205,7 +205,7 @@ class LeavesFile(Protocol):
     """A model with a part that is a file beside its checkpoints: of the best one, or of the last where none is best."""
 
     def leave_file(self, folder: str) -> None:
-        """Write it, completely or not at all; called in one process, when such a checkpoint was written.
+        """Write it, completely or not at all; called in one process, before such a checkpoint is written.
 
         Raises:
             UserError: it cannot be written.

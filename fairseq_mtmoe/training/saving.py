@@ -91,11 +91,13 @@ def _save(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any
     saved = None
     if paths:
         begin = time.perf_counter()
-        saved = trainer.save_checkpoint(paths[0], _beside_the_model(trainer, epoch_itr, val_loss, remembered))
-        _copy_to(paths[1:], paths[0], cfg)
         model = unwrapped(trainer.get_model())
         if isinstance(model, LeavesFile) and moment.val_loss == best:
-            model.leave_file(cfg.save_dir)
+            model.leave_file(
+                cfg.save_dir
+            )  # first: a run that is killed now goes on to this moment, and leaves it again
+        saved = trainer.save_checkpoint(paths[0], _beside_the_model(trainer, epoch_itr, val_loss, remembered))
+        _copy_to(paths[1:], paths[0], cfg)
         took = f"writing took {time.perf_counter() - begin} seconds"
         at = f"epoch {moment.epoch} @ {moment.updates} updates, score {val_loss}"
         logger.info(f"Saved checkpoint {paths[0]} ({at}) ({took})")

@@ -6,7 +6,7 @@ from typing import Any, List, Optional
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.models.pemt.prompts import INITS
+from fairseq_mtmoe.models.pemt.prompts import DESCRIPTION, INITS
 from fairseq_mtmoe.options.run import RunOptions
 from fairseq_mtmoe.options.t5 import T5Options
 
@@ -86,6 +86,12 @@ def check_options(cfg: Any) -> None:
     paths = source_paths(cfg)
     if cfg.pemt_stage == SOURCE and paths:
         must_be("--pemt-sources", f"left out with --pemt-stage {SOURCE}", cfg.pemt_sources)
+    if cfg.gate_input is not None and not paths:
+        must_be("--gate-input", "left out where there are no --pemt-sources to weigh", cfg.gate_input)
+    if cfg.target_adapter_size is not None and cfg.pemt_stage == SOURCE:
+        must_be("--target-adapter-size", f"left out with --pemt-stage {SOURCE}", cfg.target_adapter_size)
+    if cfg.prompt_init != DESCRIPTION and not has_prompt(cfg):
+        must_be("--prompt-init", f"{DESCRIPTION} where there is no prompt to begin", cfg.prompt_init)
     twice = [path for path in paths if paths.count(path) > 1]
     if twice:
         raise UserError(f"`--pemt-sources` must name each file once, but names `{twice[0]}` twice.")

@@ -98,6 +98,8 @@ def load(path: str | Path) -> Source:
     for name, is_right in right.items():
         if not is_right:
             raise UserError(f"`{path}` must say the {name} of its source, but says {str(about[name])[:80]!r}.")
+    if PROMPT in tensors and tensors[PROMPT].dim() != 2:
+        raise UserError(f"`{PROMPT}` in `{path}` must be a row of vectors, but has {tensors[PROMPT].dim()} dimensions.")
     if made.has_prompt != (PROMPT in tensors):
         raise UserError(f"`{path}` must hold a prompt if it was trained with one, but it is the other way round.")
     return Source(**fields, made=made, tensors=tensors)

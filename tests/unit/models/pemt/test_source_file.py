@@ -72,7 +72,6 @@ DOWN = next(iter(ADAPTERS))
         (put("more", torch.zeros(1)), "`more`, too"),
         (put(PROMPT, torch.zeros(5, WIDTH + 1)), r"`prompt` .*must be \(5, 4\)"),
         (put(PROMPT, torch.zeros(0, WIDTH)), r"`prompt` .*must be \(1, 4\)"),
-        (put(PROMPT, torch.zeros(WIDTH)), r"`prompt` .*must be \(1, 4\)"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(change, sentence):
@@ -105,6 +104,13 @@ def test_what_a_file_says_is_checked(changes, sentence, tmp_path, monkeypatch):
     file_io.save(about(**changes), "x.pt")
     with pytest.raises(UserError, match=sentence):
         source_file.load("x.pt")
+
+
+def test_a_prompt_is_a_row_of_vectors(tmp_path):
+    wrong = replace(source(), tensors={PROMPT: torch.tensor(1.0)})
+    wrong.save(tmp_path / "x.pt")
+    with pytest.raises(UserError, match="must be a row of vectors, but has 0 dimensions"):
+        source_file.load(tmp_path / "x.pt")
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
