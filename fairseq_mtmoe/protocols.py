@@ -201,6 +201,19 @@ class MixesSources(Protocol):
 
 
 @runtime_checkable
+class NeedsWeights(Protocol):
+    """A model that makes no sense without the weights of another, which it may get long after it was built."""
+
+    def expect_weights(self) -> None:
+        """Called before an epoch is trained.
+
+        Raises:
+            UserError: it has none.
+        """
+        ...
+
+
+@runtime_checkable
 class LeavesFile(Protocol):
     """A model with a part that is a file beside its checkpoints: of the best one, or of the last where none is best."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -126,18 +126,17 @@ class PemtModel(nn.Module):
                         f"`{path}` is another than its source {index + 1}."
                     )
 
-    def train(self, mode: bool = True) -> Self:
-        """As torch's.
+    def expect_weights(self) -> None:
+        """See `protocols.NeedsWeights`.
 
         Raises:
-            UserError: it is to train, but its backbone has no weights yet.
+            UserError: its backbone has no weights yet.
         """
-        if mode and not self._has_weights:
+        if not self._has_weights:
             raise UserError(
                 f"A model of `--pemt-stage {self._stage}` must begin with trained weights (`--init-model` of a T5, "
                 "`--finetune-from-model` of a checkpoint), but has none."
             )
-        return super().train(mode)
 
     def want_sparsity(self, wanted: bool) -> None:
         """Say whether the next passes in training are to give the task sparsity loss; at first they are."""

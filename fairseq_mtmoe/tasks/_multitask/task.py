@@ -22,7 +22,7 @@ from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.protocols import MixesSources, NamesTasks, NotesOptions, TakesTaskIds
+from fairseq_mtmoe.protocols import MixesSources, NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.tasks._multitask import selection
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups, plain_numbers
@@ -217,6 +217,9 @@ class Multitask(FairseqTask, ABC):
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Called by fairseq before it trains; says how the epoch's examples are sampled, or why they cannot be."""
+        inner = unwrapped(model)
+        if isinstance(inner, NeedsWeights):
+            inner.expect_weights()
         dataset: TrainingMixture = self.datasets[self._train_subset]
         announce(self.run_log, dataset, epoch, self.about_the_run(), self.shown_name)
 
