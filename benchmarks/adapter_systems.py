@@ -173,6 +173,8 @@ def systems(size: Size) -> dict[str, System]:
 @torch.no_grad()
 def with_backbone(model: T5Model, backbone: Mapping[str, Tensor]) -> T5Model:
     """The model with this backbone, whose tensors it holds itself where it trains them; all else is random."""
+    if isinstance(model, PemtT5Model):
+        model.load_state_dict(dict(backbone))
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
         plain = name.replace("fc2.base_layer", "fc2")

@@ -115,10 +115,12 @@ class AdapterBank(StackedBank, ABC):
             z_TKR = narrow.to(kind).reshape(-1, self.num_members, self.rank)
             output_TO, up_KRO = output.reshape(-1, output.shape[-1]).to(kind), self.up.to(kind)
             seen_TKR = (output_TO @ up_KRO.flatten(0, 1).t()).view_as(z_TKR)
+            products_TK = (seen_TKR * z_TKR).sum(-1, dtype=torch.float32)
+            # Always in float32: what cancels out in E_k does so here, too.
+            z_TKR, up_KRO = z_TKR.float(), up_KRO.float()
             grams_KRR = up_KRO @ up_KRO.transpose(1, 2)
             turned_TKR = torch.bmm(z_TKR.transpose(0, 1), grams_KRR).transpose(0, 1)
-            products_TK = (seen_TKR * z_TKR).sum(-1, dtype=torch.float32)
-            squares_TK = (turned_TKR * z_TKR).sum(-1, dtype=torch.float32)
+            squares_TK = (turned_TKR * z_TKR).sum(-1)
             extra = self._products_of_offsets(output_TO, z_TKR)
             if extra is not None:
                 products_TK, squares_TK = products_TK + extra[0], squares_TK + extra[1]
@@ -129,7 +131,7 @@ class AdapterBank(StackedBank, ABC):
         return cosines_TK.view(*narrow.shape[:-1], self.num_members)
 
     def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor] | None:
-        """What offsets add to H_o·E_k and to |E_k|², (T, K) each, float32; None: nothing."""
+        """What offsets add to H_o·E_k and to |E_k|², (T, K) each, float32; None: nothing. `z_TKR` is float32."""
         return None
 
     def extra_repr(self) -> str:
@@ -175,11 +177,10 @@ class BottleneckBank(AdapterBank):
         return self.up_bias.sum(0) if weights is None else weights.to(self.up_bias.dtype) @ self.up_bias
 
     def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor]:
-        up_KRO, bias_KO = self.up.to(z_TKR), self.up_bias.to(z_TKR)
-        crossed_KR = (up_KRO @ bias_KO.unsqueeze(2)).squeeze(2)
-        crossed_TK = (z_TKR * crossed_KR).sum(-1, dtype=torch.float32)
-        squares_K = bias_KO.float().square().sum(-1)
-        return (output_TO @ bias_KO.t()).float(), 2 * crossed_TK + squares_K
+        bias_KO = self.up_bias.float()
+        crossed_KR = (self.up.float() @ bias_KO.unsqueeze(2)).squeeze(2)
+        crossed_TK = (z_TKR * crossed_KR).sum(-1)
+        return (output_TO @ self.up_bias.to(output_TO).t()).float(), 2 * crossed_TK + bias_KO.square().sum(-1)
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> BottleneckBank:

@@ -63,8 +63,10 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
         narrow, weights = mixture.adapters.narrow(read), None
         if mixture.gate is not None:
             assert through is not None, "a gate reads the pass's summary"
+            is_new = block not in through.weights  # and not that of the words before in a growing text
             weights = through.weights_of(block, mixture.gate, branch_input)
-            mixture.note(weights)
+            if is_new:
+                mixture.note(weights)
             through.hold(block, mixture.adapters, narrow)
         branch = mixture.adapters.widen(narrow, weights, branch)
     return branch if mixture.target_adapter is None else mixture.target_adapter(branch)

@@ -163,6 +163,21 @@ def test_a_stream_beyond_half_precisions_range_has_similarities(kind):
 
 
 @both
+def test_lengths_in_half_precision_are_right_where_most_cancels_out(kind):
+    bank, output = trained(kind, 1), torch.randn(L, B, H)
+    with torch.no_grad():
+        bank.up[0, 1] = bank.up[0, 0] + 0.02 * torch.randn(H)
+        if kind == "bottleneck":
+            bank.up_bias.zero_()
+    bank.bfloat16()
+    narrow = torch.tensor([1.0, -1.0]).expand(L, B, R).bfloat16()
+    expert_H = (bank.up[0, 0].float() - bank.up[0, 1].float()).expand(L, B, H)
+    seen = ((output.bfloat16() @ bank.up[0].t()).float() * narrow.float()).sum(-1)  # a product rounds, too
+    found = bank.cosines(narrow, output.bfloat16()).squeeze(-1)
+    torch.testing.assert_close(found, seen / expert_H.norm(dim=-1) / output.norm(dim=-1), rtol=0.02, atol=0.02)
+
+
+@both
 def test_adapters_that_give_nothing_are_like_nothing(kind):
     bank, x = KINDS[kind](), torch.randn(L, B, D, requires_grad=True)
     output = torch.randn(L, B, H, requires_grad=True)
