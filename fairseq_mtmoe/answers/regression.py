@@ -24,7 +24,7 @@ class Regression(Answer):
     """A number from `low` to `high`; the head reads [CLS] (MT-TaG, equation 8). Labels and numbers are (E,), (E, 1)."""
 
     dropout_draws: ClassVar[int] = DROPOUT_DRAWS
-    metrics = ("spearman",)
+    metrics = ("spearman", "pearson")
 
     low: float = -math.inf
     high: float = math.inf

@@ -144,7 +144,7 @@ def metrics_of_text(row: TaskRow) -> tuple[str, ...]:
     of_kind = {
         Kind.classification: ("accuracy", "matthews", "f1", "exact-match"),
         Kind.word_pair: ("accuracy", "matthews", "f1"),
-        Kind.regression: ("spearman",),
+        Kind.regression: ("spearman", "pearson"),
         Kind.ranking: ("accuracy",) if row.labels else ("exact-match", "text-f1"),
         Kind.span: ("em", "f1"),
         Kind.word_labels: (),

@@ -33,7 +33,7 @@ class TextDataset(FairseqDataset):
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """`source` and `target`, the tokens of both, each with an end."""
+        """`source` and `target`, the tokens of both, each with an end; a target of no tokens is no answer."""
         return {"id": index, "source": _run(self.sources, index), "target": _run(self.targets, index)}
 
 
@@ -63,7 +63,7 @@ class TextCollate:
         examples = [example for _, example in items]
 
         def padded(side: str) -> Tensor:
-            least = (pad_to_length or {}).get(side)
+            least = (pad_to_length or {}).get(side, 1)  # where nobody knows an answer
             tokens: Tensor = collate_tokens([one[side] for one in examples], self.padding, pad_to_length=least)
             return tokens
 

@@ -126,9 +126,10 @@ def answer_texts_of(row: TaskRow, example: Example) -> list[str]:
 
 
 def stepped(value: float, step: float) -> str:
-    """The nearest of the numbers that a model writes, such as 3.2 in steps of 0.2."""
+    """The nearest of the numbers that a model writes, such as 3.2 in steps of 0.2; ties as T5's authors have them."""
     digits = max(len(f"{step:g}".partition(".")[2]), 1)
-    return f"{round(value / step) * step:.{digits}f}"
+    per_one = 1 / step
+    return f"{round(value * per_one) / per_one:.{digits}f}"
 
 
 def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
@@ -188,6 +189,9 @@ def _made(
             logger.warning(
                 f"{name}, {split}: {cut} {what} ({share:.1%}) were longer than {most} tokens and lost their ends"
             )
+    if form_of(row).referent:  # what a pronoun does not refer to is no answer, and has no loss
+        sizes_E = targets.lengths_N * np.array([example.label == TRUE for example in examples])
+        targets = TokenRuns(targets.chosen(np.arange(len(examples)), sizes_E), ends(sizes_E))
     return {
         "sources_T": sources.tokens_T,
         "source_starts_E": sources.starts_N,

@@ -54,6 +54,13 @@ def spearman(labels: Values, predictions: Values) -> float:
     return float(spearmanr(labels, predictions).statistic)
 
 
+def pearson(labels: Values, predictions: Values) -> float:
+    """Linear correlation; 0 where one of the two is constant."""
+    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+        return 0.0
+    return float(np.corrcoef(labels, predictions)[0, 1])
+
+
 def f1(labels: Values, predictions: Values) -> float:
     """F1 of the class 1; MultiRC's F1a, over all answers of all questions. 0 where nothing is of the class."""
     from sklearn.metrics import f1_score
@@ -70,6 +77,7 @@ METRICS: Mapping[str, Callable[..., float]] = {
     "accuracy": accuracy,
     "matthews": matthews,
     "spearman": spearman,
+    "pearson": pearson,
     "f1": f1,
     "entity-f1": entity_f1,
 }

@@ -19,7 +19,8 @@ class TextToTextConfig(BenchmarkConfig):
     max_target_positions: int = option(128, "most tokens of what is written")
     token_cache: Optional[str] = option(None, "folder of tokenized data (default: mtmoe-cache in the data directory)")
     train_examples: Optional[int] = option(
-        None, "train on so many examples, of each label alike (default: all); validation stays whole"
+        None,
+        "train on so many examples, each label with its share and at least one (default: all); validation stays whole",
     )
     train_examples_seed: int = option(
         1, "names the draw of --train-examples, whatever --seed is; fewer examples are a part of more"

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.data import Dictionary
 from fairseq.tasks import register_task
@@ -178,8 +179,10 @@ class TextToTextTask(BenchmarkTask):
         count = self.args.train_examples
         if count is None or count >= len(split):
             return split
-        is_regression = self.rows[name].kind is Kind.regression
-        return split.chosen(drawn_examples(split.labels_E, count, self.args.train_examples_seed, is_regression))
+        row = self.rows[name]
+        labels_E = np.zeros(len(split)) if row.is_open else split.labels_E  # its candidates have no label in common
+        is_regression = row.kind is Kind.regression
+        return split.chosen(drawn_examples(labels_E, count, self.args.train_examples_seed, is_regression))
 
     def about_the_run(self) -> dict[str, Any]:
         """Also whether it is of a source, and how few examples it was to have."""

@@ -25,7 +25,7 @@ OLD_HEADS = (  # in checkpoints of 0.1.5
 
 def test_a_number_has_no_metric_of_labels():
     for metric in ("f1", "accuracy", "matthews"):
-        with pytest.raises(UserError, match="`the metric of mine` must be one of spearman, but is"):
+        with pytest.raises(UserError, match="`the metric of mine` must be one of spearman, pearson, but is"):
             check_metric("mine", metric, Regression.metrics, 0)
 
 

@@ -159,7 +159,8 @@ def test_questions_about_passages(tmp_path, write):
 @pytest.mark.parametrize(
     ("value", "step", "text"),
     [(3.25, 0.2, "3.2"), (3.3, 0.2, "3.2"), (3.31, 0.2, "3.4"), (5, 0.2, "5.0"), (0.09, 0.2, "0.0"), (2.6, 0.5, "2.5"),
-     (2.6, 1, "3.0"), (0.333, 0.25, "0.25")],
+     (0.3, 0.2, "0.4"), (0.7, 0.2, "0.8"), (1.9, 0.2, "2.0"), (4.3, 0.2, "4.4"), (2.6, 1, "3.0"),
+     (0.333, 0.25, "0.25")],
 )  # fmt: skip
 def test_numbers_in_steps(value, step, text):
     assert stepped(value, step) == text
@@ -231,6 +232,15 @@ def test_tokens_are_the_texts_pieces_with_an_end(tmp_path, write):
     for runs in (split.sources, split.targets):
         assert all(runs.tokens_T[runs.starts_N[1:] - 1] == PIECES.end)
     assert split.labels_E.tolist() == [0, 1, 1, 0, 1] and split.keys_E.tolist() == list("01234")
+
+
+def test_what_a_pronoun_does_not_refer_to_is_no_answer(tmp_path, write):
+    write("WSC/val.jsonl", jsonl(wsc("Ann", True), wsc("Bea", False)))
+    split = split_of(tmp_path, "wsc")
+    assert texts_of(split.targets) == ["Ann", ""] and split.targets.lengths_N[1] == 0
+    data = TextDataset(split)
+    batch = TextCollate(0, 0)([data], [(0, data[1])])
+    assert batch["target"].tolist() == [[0]] and batch["ntokens"] == 0
 
 
 def test_long_texts_lose_their_last_words_and_are_counted(tmp_path, write, caplog):

@@ -30,6 +30,12 @@ def test_spearman_by_hand():
     assert score("spearman", values(0.1, 2, 2.5, 5), values(-3, 7, 6, 90)) == pytest.approx(80)
 
 
+def test_pearson_by_hand():
+    # Deviations from the means: -2, -1, 3 and -1, -1, 2; sums of products 9, of squares 14 and 6.
+    assert score("pearson", values(1, 2, 6), values(0, 0, 3)) == pytest.approx(900 / math.sqrt(84))
+    assert score("pearson", values(1, 2, 6), values(1, 1, 1)) == 0
+
+
 def test_spearman_of_equal_values_shares_ranks():
     # Ranks 1.5 1.5 3 against 1 2 3, whose correlation is √3/2
     assert score("spearman", values(1, 1, 2), values(1, 2, 3)) == pytest.approx(100 * math.sqrt(3) / 2)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from fairseq_cli.train import validate
 from torch.nn import functional as F
 
+from fairseq_mtmoe.data.nlu.text_split import text_split
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.tasks.text_to_text.vocabulary import begun_dictionary, fill_dictionary
 from tests.helpers.benchmark import make_benchmark, make_encoder
@@ -104,6 +106,16 @@ def test_a_written_batch_ends_where_any_label_does(data, tmp_path):
     assert written.shape[1] <= most + 1
     for row, tokens in zip(written.tolist(), slowly_written(model, batch["net_input"], most), strict=True):
         assert [int(one) for one in row if one == one] == tokens and tokens[-1] == 1
+
+
+def test_few_examples_of_a_ranking_of_any_candidates_have_no_labels_to_be_alike(data, tmp_path, monkeypatch):
+    task = trainer(data, tmp_path, "--source-task", "rte", "--train-examples", 4).task
+    read = text_split(data, "rte", task.rows["rte"], "train", task.tokenizer, task.token_cache)
+    split = replace(read, labels_E=np.arange(24.0))  # as ReCoRD's right candidates
+    with pytest.raises(UserError, match="`--train-examples` must be at least 24"):
+        task._few_of("rte", split)
+    monkeypatch.setitem(task.rows, "rte", task.table["record"])
+    assert len(task._few_of("rte", split)) == 4
 
 
 def test_a_sources_and_a_targets_run_say_what_they_are(data, tmp_path):
