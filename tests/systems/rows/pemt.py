@@ -54,7 +54,7 @@ def dense_twin() -> nn.Module:
 @torch.no_grad()
 def of_dense(make: Callable[..., nn.Module], options: dict[str, Any], dense: nn.Module) -> nn.Module:
     """Without a prompt, and with adapters that add nothing."""
-    kept = {name: value for name, value in options.items() if name != "gate_input"}
+    kept = {name: value for name, value in options.items() if name not in ("gate_input", "prompt_init")}
     model = make(2, **{**kept, "no_prompt": True})
     model.load_state_dict(dense.state_dict())
     for block in adapter_blocks(model).values():
