@@ -10,14 +10,18 @@ value.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from statistics import fmean, median
 from typing import Any
 
 import click
 from measure import RESULTS
+from report_glue import mixtures, new_tasks
 from timing import Ratio
 
+from fairseq_mtmoe.analysis.comparison import Spread, difference, spreads
+from fairseq_mtmoe.analysis.task_scores import ALL, SMALL
 from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 from fairseq_mtmoe.io.files import write_text
 
@@ -121,6 +125,31 @@ def encoder_costs() -> Iterator[tuple[str, str]]:
             yield f"{lengths}: {own} / {other}", f"{conditional[f'step, {lengths}: {own} / {other}']:.2f}"
 
 
+def understanding() -> Iterator[tuple[str, str]]:
+    """MT-TaG and its peers: averages of the mixtures, what they are above MT-Dense, scores on new tasks."""
+    records = list(read("training_glue")["runs"].values())
+    first, second = mixtures(records), new_tasks(records)
+    assert first is not None and second is not None
+    dense = first.systems[0]
+    for system in first.systems:
+        for group in (SMALL, ALL):
+            yield from mean_and_deviation(f"GLUE, {system.name}, {group}", spreads(system)[group])
+        if system is not dense:
+            above = difference(dense, system).scores[ALL]
+            name = f"GLUE, {system.name} above {dense.name}, {ALL}"
+            yield f"{name}: mean", f"{above.mean:+.2f}"
+            yield f"{name}: standard error", f"{above.deviation / math.sqrt(len(system.seeds)):.2f}"
+    for system in second.systems:
+        for column, found in spreads(system).items():
+            yield from mean_and_deviation(f"{system.name}, {column}", found)
+
+
+def mean_and_deviation(name: str, found: Spread) -> Iterator[tuple[str, str]]:
+    """Over seeds."""
+    yield f"{name}: mean", f"{found.mean:.1f}"
+    yield f"{name}: deviation", f"{found.deviation:.1f}"
+
+
 def captions() -> Iterator[tuple[str, str]]:
     """The captions' table: perplexities by tier, and over all at one update."""
     training = Training("multi30k")
@@ -145,7 +174,7 @@ def prices() -> Iterator[tuple[str, str]]:
 
 def readme() -> Figures:
     """The section Results of the README."""
-    return dict([*captions(), *prices(), *costs()])
+    return dict([*captions(), *prices(), *understanding(), *costs()])
 
 
 def training_text() -> Figures:

@@ -11,7 +11,7 @@ from tests.helpers.commands import REPOSITORY
 BENCHMARKS = REPOSITORY / "benchmarks"
 TEXTS = ("README.md", "benchmarks/results/training.md", "benchmarks/results/speed.md")
 # Figures have a point or a percent sign; versions of packages have two points.
-FIGURE = re.compile(r"(?<![\w.])(?:[-+]?\d+%|\d+\.\d+)(?![\w.]*\d)")
+FIGURE = re.compile(r"(?<![\w.])[-+]?(?:\d+%|\d+\.\d+)(?![\w.]*\d)")
 NO_RESULTS = {"5.23"}  # a version
 
 
@@ -24,7 +24,7 @@ def collected():
         yield figures.collect()
     finally:
         sys.path.remove(str(BENCHMARKS))
-        for name in ("figures", "measure"):
+        for name in ("figures", "measure", "report_glue"):
             sys.modules.pop(name, None)
 
 
