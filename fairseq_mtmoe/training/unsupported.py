@@ -86,6 +86,11 @@ def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
             f"--load-balancing-weight {weight} changes nothing: no layer of the model has a Switch gate "
             "(--expert-gates switch)"
         )
+    criterion = getattr(cfg.criterion, "_name", None)
+    if getattr(cfg.model, "pemt_sources", "") and criterion != "pemt":
+        logger.warning(
+            f"--criterion {criterion} has no task sparsity loss, which is part of PEMT with sources (--criterion pemt)"
+        )
 
 
 def _refuse_back_end(distributed: Any, where: str) -> None:

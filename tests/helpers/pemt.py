@@ -22,7 +22,7 @@ from tests.helpers.t5 import TINY, dictionary, pretrained, texts
 
 register()
 
-from fairseq_mtmoe.models.pemt.config import PemtT5Config  # noqa: E402
+from fairseq_mtmoe.models.pemt.config import BOTTLENECK, PemtT5Config  # noqa: E402
 from fairseq_mtmoe.models.pemt.model import PemtT5Model  # noqa: E402
 
 DESCRIPTIONS = {"aa": (5, 6, 7), "bb": (8, 9, 10, 11), "cc": (12, 13, 14)}  # tokens, by a task's name
@@ -49,8 +49,9 @@ class OneTask:
 
 def pemt_options(config: T5Config = TINY, **options: Any) -> PemtT5Config:
     """The options of a tiny model; those of a checkpoint have `pemt`, too."""
-    given = dict(adapter_rank=3, adapter_alpha=6.0, dropout=0.0, t5=json.dumps(dataclasses.asdict(config)), **options)
-    return PemtT5Config(**given)
+    given = dict(adapter_rank=3, dropout=0.0, t5=json.dumps(dataclasses.asdict(config)), **options)
+    scale = {} if options.get("adapter") == BOTTLENECK else {"adapter_alpha": 6.0}
+    return PemtT5Config(**{**scale, **given})
 
 
 def pemt_model(seed: int = 1, name: str = TARGET, config: T5Config = TINY, **options: Any) -> PemtT5Model:

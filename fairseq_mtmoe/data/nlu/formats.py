@@ -22,6 +22,7 @@ from fairseq_mtmoe.io.files import regular_file
 
 DOCUMENT = "-DOCSTART-"
 PLACEHOLDER = "@placeholder"  # of an entity, in ReCoRD's queries
+HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")  # in ReCoRD's passages, after the end of a sentence or not
 WORD_LABEL = re.compile(r"O|[BI]-\S+")
 
 Record = dict[str, Any]
@@ -177,6 +178,11 @@ def _without_markup(text: str) -> str:
     return text.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
 
 
+def _without_marks(text: str) -> str:
+    """A passage of ReCoRD's as T5 reads it: its highlights are sentences."""
+    return HIGHLIGHT.sub(lambda found: f"{found[1] or '.'} ", text)
+
+
 def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:
     """A record for each query, in which a candidate, an entity of the passage, takes the place of `@placeholder`."""
     for number, record in _from_jsonl(lines):
@@ -188,6 +194,7 @@ def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:
                     {
                         "idx": query["idx"],
                         "passage": record["passage"]["text"].replace("@highlight\n", "- "),
+                        "article": _without_marks(record["passage"]["text"]),
                         "entities": entities,
                         "query": query["query"],
                         "queries": _queries(lines, number, query["query"], entities),

@@ -12,6 +12,7 @@ from fairseq_mtmoe.options.t5 import T5Options
 
 SOURCE, TARGET = STAGES = ("source", "target")
 LORA, BOTTLENECK = ADAPTERS = ("lora", "bottleneck")
+ALPHA = 64.0  # the authors' code
 CORRELATION, ACTIVATIONS, HIDDEN = GATE_INPUTS = ("correlation", "activations", "hidden")
 
 
@@ -38,7 +39,7 @@ class PemtOptions:
     )
     adapter_rank: int = field(default=64, metadata={"help": "rank of the sources' adapters"})
     adapter_alpha: float = field(
-        default=64.0, metadata={"help": "scale of LoRA times its rank: what an adapter says is alpha / rank of it"}
+        default=ALPHA, metadata={"help": "scale of LoRA times its rank: what an adapter says is alpha / rank of it"}
     )
     target_adapter_size: Optional[int] = field(
         default=None, metadata={"help": "width of the target's own adapters (by default a 16th of the stream's)"}
@@ -79,6 +80,8 @@ def check_options(cfg: Any) -> None:
         must_be("--adapter-rank", "at least 1", cfg.adapter_rank)
     if not 0 < cfg.adapter_alpha < float("inf"):
         must_be("--adapter-alpha", "above 0", cfg.adapter_alpha)
+    if cfg.adapter == BOTTLENECK and cfg.adapter_alpha != ALPHA:
+        must_be("--adapter-alpha", f"left out with --adapter {BOTTLENECK}, which has no scale", cfg.adapter_alpha)
     if cfg.target_adapter_size is not None and cfg.target_adapter_size < 1:
         must_be("--target-adapter-size", "at least 1", cfg.target_adapter_size)
     if cfg.no_prompt and cfg.gate_input not in (None, HIDDEN):

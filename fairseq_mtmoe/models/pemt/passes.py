@@ -9,13 +9,17 @@ Letters: `B` sentences, `L` places with the prompt's, `P` the prompt's alone, `H
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_mtmoe.models.pemt.config import ACTIVATIONS, CORRELATION
-from fairseq_mtmoe.slots import MixturePass
+from fairseq_mtmoe.slots import BatchContext, MixturePass, task_sparsity_loss
+
+ENCODER, DECODER = "mixture", "decoder_mixture"  # the keys of each stack's pass in an encoder's output
 
 
 def encoder_pass(
@@ -65,3 +69,35 @@ def selected(of_sentences: MixturePass, sentences: Tensor) -> MixturePass:
     summary = of_sentences.summary
     assert isinstance(summary, Tensor)
     return of_sentences if summary.dim() == 1 else MixturePass(summary.index_select(0, sentences))
+
+
+# ---- what stacks of any backbone give on ----
+
+
+def with_passes(output: dict[str, list[Any]], states_LBH: Tensor, context: BatchContext) -> dict[str, list[Any]]:
+    """An encoder's output with the pass that was, if there was one, and the decoder's."""
+    if context.mixture is None:
+        return output
+    return {**output, ENCODER: [context.mixture], DECODER: [decoder_pass(context.mixture, states_LBH)]}
+
+
+def with_selected(output: dict[str, Any], encoder_out: Mapping[str, Any], sentences: Tensor) -> dict[str, Any]:
+    """What an encoder selected of its output for these sentences, with the decoder's pass of them."""
+    if DECODER not in encoder_out:
+        return output
+    return {**output, DECODER: [selected(mixture, sentences) for mixture in encoder_out[DECODER]]}
+
+
+def of_decoder(encoder_out: Mapping[str, Any]) -> MixturePass | None:
+    """What the decoder's gates read of the rows that it has; None where there are no gates."""
+    if DECODER not in encoder_out:
+        return None
+    (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out[DECODER]
+    return of_rows(mixture, beam)
+
+
+def with_sparsity(extra: dict[str, Any], context: BatchContext, encoder_out: Mapping[str, Any]) -> dict[str, Any]:
+    """What a decoder says beside its states, with the task sparsity loss of all layers where it is wanted."""
+    if context.mixture is None or not context.mixture.wants_similarities:
+        return extra
+    return {**extra, "task_sparsity": task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}

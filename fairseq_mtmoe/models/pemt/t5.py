@@ -11,9 +11,7 @@ from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
 from fairseq_mtmoe.models.pemt import passes
 from fairseq_mtmoe.models.pemt.prompts import Prompt, prepended
-from fairseq_mtmoe.slots import BatchContext, task_sparsity_loss
-
-ENCODER, DECODER = "mixture", "decoder_mixture"  # the keys of each stack's pass in the encoder's output
+from fairseq_mtmoe.slots import BatchContext
 
 
 class PemtT5Encoder(T5Encoder):
@@ -46,17 +44,11 @@ class PemtT5Encoder(T5Encoder):
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
         """See `T5Encoder`; with the pass that was, and the decoder's."""
-        output = super().encoded(states, context)
-        if context.mixture is None:
-            return output
-        return {**output, ENCODER: [context.mixture], DECODER: [passes.decoder_pass(context.mixture, states)]}
+        return passes.with_passes(super().encoded(states, context), states, context)
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """See `T5Encoder`."""
-        output = super().select(encoder_out, sentences)
-        if DECODER in encoder_out:
-            output[DECODER] = [passes.selected(mixture, sentences) for mixture in encoder_out[DECODER]]
-        return output
+        return passes.with_selected(super().select(encoder_out, sentences), encoder_out, sentences)
 
 
 class PemtT5Decoder(T5Decoder):
@@ -64,20 +56,16 @@ class PemtT5Decoder(T5Decoder):
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
         """See `T5Decoder`; where the task sparsity loss is wanted it tells padding, too."""
-        context = super().context_of(words, encoder_out)
-        if DECODER not in encoder_out:
+        context, mixture = super().context_of(words, encoder_out), passes.of_decoder(encoder_out)
+        if mixture is None:
             return context
-        (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out[DECODER]
         padding_mask = None
         if mixture.wants_similarities:
             # Beside a longer text's words a shorter one's end is read, too, after which nothing is written
             padding_mask = words.eq(self.config.pad_token_id) | words.eq(self.config.eos_token_id)
             padding_mask[:, 0] = False  # the first word is T5's padding
-        return BatchContext(context.task_ids, padding_mask, mixture=passes.of_rows(mixture, beam))
+        return BatchContext(context.task_ids, padding_mask, mixture=mixture)
 
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
         """See `T5Decoder`; in training with the task sparsity loss of all layers."""
-        extra = super().extra(context, encoder_out)
-        if context.mixture is None or not context.mixture.wants_similarities:
-            return extra
-        return {**extra, "task_sparsity": task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}
+        return passes.with_sparsity(super().extra(context, encoder_out), context, encoder_out)

@@ -25,12 +25,11 @@ from fairseq_mtmoe.models.pemt import passes
 from fairseq_mtmoe.models.pemt.borrowing import PemtModel, adapter_plan, beginnings
 from fairseq_mtmoe.models.pemt.config import PemtOptions
 from fairseq_mtmoe.models.pemt.prompts import Prompt
-from fairseq_mtmoe.models.pemt.t5 import DECODER, ENCODER
 from fairseq_mtmoe.options.conditional import ConditionalOptions
 from fairseq_mtmoe.options.run import RunOptions
 from fairseq_mtmoe.options.tasks import names_of_tasks
 from fairseq_mtmoe.options.transformer import FlatTransformerConfig, nested_options
-from fairseq_mtmoe.slots import BatchContext, task_sparsity_loss
+from fairseq_mtmoe.slots import BatchContext
 
 
 class PromptedEncoder(Encoder):
@@ -84,17 +83,11 @@ class PromptedEncoder(Encoder):
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
         """See `Encoder`; with the pass that was, and the decoder's."""
-        output = super().encoded(states, context)
-        if context.mixture is None:
-            return output
-        return {**output, ENCODER: [context.mixture], DECODER: [passes.decoder_pass(context.mixture, states)]}
+        return passes.with_passes(super().encoded(states, context), states, context)
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """See `Encoder`."""
-        output = super().select(encoder_out, sentences)
-        if DECODER in encoder_out:
-            output[DECODER] = [passes.selected(mixture, sentences) for mixture in encoder_out[DECODER]]
-        return output
+        return passes.with_selected(super().select(encoder_out, sentences), encoder_out, sentences)
 
 
 class GuidedDecoder(Decoder):
@@ -103,17 +96,11 @@ class GuidedDecoder(Decoder):
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
         """See `Decoder`."""
         context = super().context_of(words, encoder_out)
-        if DECODER not in encoder_out:
-            return context
-        (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out[DECODER]
-        return dataclasses.replace(context, mixture=passes.of_rows(mixture, beam))
+        return dataclasses.replace(context, mixture=passes.of_decoder(encoder_out))
 
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
         """See `Decoder`; in training with the task sparsity loss of all layers."""
-        extra = super().extra(context, encoder_out)
-        if context.mixture is None or not context.mixture.wants_similarities:
-            return extra
-        return {**extra, "task_sparsity": task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}
+        return passes.with_sparsity(super().extra(context, encoder_out), context, encoder_out)
 
 
 class ConditionalPromptedEncoder(PromptedEncoder, ConditionalEncoder):

@@ -134,6 +134,12 @@ def test_record_is_trained_once_for_each_right_entity(tmp_path, write):
     ]  # fmt: skip
 
 
+def test_highlights_of_record_are_sentences_of_its_passage(tmp_path, write):
+    text = "Ann met Bea.\n@highlight\nAnn ran\n@highlight\nBea sat"
+    write("ReCoRD/val.jsonl", jsonl({**RECORD, "passage": {**RECORD["passage"], "text": text}}))
+    assert all(one.reads.endswith("passage: Ann met Bea. Ann ran. Bea sat") for one in read(tmp_path, "record"))
+
+
 def wsc(noun, label):
     target = {"span1_index": 0 if noun == "Ann" else 2, "span1_text": noun, "span2_index": 4, "span2_text": "she"}
     return {"text": "Ann saw Bea and she waved.", "idx": 0, "label": label, "target": target}

@@ -17,6 +17,7 @@ from fairseq_mtmoe.models.pemt.prompts import Prompt
 from fairseq_mtmoe.models.pemt.stages import trains
 from fairseq_mtmoe.slots import adapter_blocks
 from fairseq_mtmoe.tasks._multitask.task import Multitask
+from fairseq_mtmoe.training.unsupported import warn_of_what_does_nothing
 from tests.helpers.pemt import (
     DESCRIPTIONS,
     SOURCES,
@@ -342,7 +343,10 @@ def source_like(name):
     ("options", "sentence"),
     [
         (dict(adapter_rank=2), "`--adapter-rank` 2 as this run, but was trained with 3"),
-        (dict(adapter="bottleneck"), "`--adapter` bottleneck as this run, but was trained with lora"),
+        (
+            dict(adapter="bottleneck", adapter_alpha=64.0),
+            "`--adapter` bottleneck as this run, but was trained with lora",
+        ),
         (dict(adapter_alpha=3.0), "`--adapter-alpha` 3.0"),
         (dict(no_prompt=True), "this run has none"),
     ],
@@ -382,6 +386,10 @@ def test_a_source_s_tensors_must_fit(tmp_path):
         (dict(adapter_rank=0), "`--adapter-rank` must be at least 1"),
         (dict(adapter_alpha=0.0), "`--adapter-alpha` must be above 0"),
         (dict(adapter_alpha=float("nan")), "`--adapter-alpha` must be above 0"),
+        (
+            dict(adapter="bottleneck", adapter_alpha=32.0),
+            "`--adapter-alpha` must be left out with --adapter bottleneck",
+        ),
         (dict(target_adapter_size=0), "`--target-adapter-size` must be at least 1"),
         (dict(no_prompt=True, gate_input="activations"), "`--gate-input` must be hidden with --no-prompt"),
         (dict(gate_input="hidden"), "`--gate-input` must be left out where there are no --pemt-sources"),
@@ -428,3 +436,13 @@ def test_prompts_may_be_random_in_both_stages():
         prompt, embeddings = model.encoder.prompt, model.encoder.embed_tokens.weight
         assert isinstance(prompt, Prompt) and prompt.weight.shape == (3, TINY.d_model)
         assert not any(torch.equal(vector, row) for vector in prompt.weight for row in embeddings)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "sources", "warned"),
+    [("cross_entropy", "a.pt", True), ("pemt", "a.pt", False), ("cross_entropy", "", False)],
+)
+def test_another_criterion_is_said_to_lack_the_sparsity_loss(criterion, sources, warned, caplog):
+    cfg = SimpleNamespace(model=SimpleNamespace(pemt_sources=sources), criterion=SimpleNamespace(_name=criterion))
+    warn_of_what_does_nothing(cfg, torch.nn.Module())
+    assert ("--criterion cross_entropy has no task sparsity loss" in caplog.text) == warned
