@@ -30,6 +30,7 @@ LEFT_OUT = {
     "torch": "the node's own is used",
     "torchaudio": "fairseq asks for it, and nothing here uses it",
     "cython": "fairseq is built with it, and runs without",
+    "peft": "it asks for torch, and only a benchmark and its test use it",
 }
 OPTIONAL = ("matplotlib", "scikit-learn")  # draws pictures · fairseq's sentence_prediction and audio_classification
 OPTIONAL_EXTRAS = ("demo", "nlu", "test")

@@ -20,10 +20,11 @@ def split(*lines):
     return wheelhouse.split([Requirement(line) for line in lines])
 
 
-def test_pictures_dictionaries_and_tests_are_optional_and_torch_is_left_out():
+def test_pictures_dictionaries_and_tests_are_optional_and_what_brings_torch_is_left_out():
     needed, optional = split(
         *("numpy>=1.26", "torch>=2.6", "sacrebleu[ja,ko]>=2.4", "matplotlib>=3.8", "torchaudio", "Cython"),
         *('pytest>=8; extra == "test"', 'Django>=5; extra == "demo"', 'transformers; extra == "bench"'),
+        'peft>=0.17; extra == "test"',
         *('tomli; python_version < "3.11"', 'click>=8.1; python_version >= "3.11"', "numpy>=1.26"),
     )
     assert needed == ["numpy>=1.26", "sacrebleu>=2.4", "click>=8.1"]
