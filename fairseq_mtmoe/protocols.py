@@ -190,13 +190,8 @@ class MixesSources(Protocol):
     """A model that may borrow from source tasks."""
 
     @property
-    def target_name(self) -> str:
-        """The task that it is trained for."""
-        ...
-
-    @property
-    def source_names(self) -> Sequence[str]:
-        """Their names, in the order of a gate's weights; none where it borrows from none."""
+    def gates_event(self) -> tuple[str, dict[str, Any]]:
+        """The run log's event of its gates' weights: its name, and what weights are of, in their order."""
         ...
 
 

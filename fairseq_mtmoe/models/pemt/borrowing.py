@@ -64,14 +64,14 @@ class PemtModel(nn.Module):
         return weight
 
     @property
-    def target_name(self) -> str:
-        """See `protocols.MixesSources`."""
-        return self.about.task
+    def source_names(self) -> list[str]:
+        """In the order of a gate's weights; none where it borrows from none."""
+        return [source.task for source in self.about.sources]
 
     @property
-    def source_names(self) -> list[str]:
-        """See `protocols.MixesSources`."""
-        return [source.task for source in self.about.sources]
+    def gates_event(self) -> tuple[str, dict[str, Any]]:
+        """See `protocols.MixesSources`: `sources`, with the task that they are borrowed for."""
+        return "sources", {"target": self.about.task, "sources": self.source_names}
 
     @property
     def noted_options(self) -> dict[str, str]:

@@ -375,8 +375,8 @@ class Multitask(FairseqTask, ABC):
             self.run_log.write("experts", **place, task_names=self.task_names, layers=layers)
         inner, weights = unwrapped(model), stop_noting(model)
         if weights and isinstance(inner, MixesSources):
-            target, sources = inner.target_name, list(inner.source_names)
-            self.run_log.write("sources", **place, target=target, sources=sources, layers=weights)
+            event, names = inner.gates_event
+            self.run_log.write(event, **place, **names, layers=weights)
         start_counting(model)
         start_noting(model)
 

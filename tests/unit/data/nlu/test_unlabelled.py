@@ -107,7 +107,7 @@ def test_labels_are_not_looked_at(tmp_path, write):
         ("stsb", "STS-B/test.tsv", "index\tsentence1\tsentence2\tscore\n0\tA\tB\t-1\n", "is '-1'"),
         ("cb", "CB/test.jsonl", '{"premise": "A", "hypothesis": "B", "idx": 0}', "has premise, hypothesis, idx"),
         ("cb", "CB/test.jsonl", '{"premise": "A", "hypothesis": "B", "label": null}', "has premise, hypothesis, label"),
-        ("multirc", "MultiRC/test.jsonl", UNANSWERED, "has text, idx, passage, question, answer, key"),
+        ("multirc", "MultiRC/test.jsonl", UNANSWERED, "has text, idx, passage, question, answer, paragraph, key"),
     ],
 )  # fmt: skip
 def test_data_without_labels_is_not_scored(tmp_path, write, task, name, content, found):

@@ -18,7 +18,7 @@ from fairseq_mtmoe.tasks.translation.options import arguments, languages_of
 from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
 from tests.helpers.damage import damaged, value_or_sentence
 
-NEW = {"heating_coefficient", "heating_epochs", "heating_updates", "natural_from_epoch", "task_ids"}
+NEW = {"heating_coefficient", "heating_epochs", "heating_updates", "natural_from_epoch", "task_ids", "description"}
 
 
 def config(data, **options):
