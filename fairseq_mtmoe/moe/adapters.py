@@ -186,7 +186,8 @@ class BottleneckBank(AdapterBank):
     def merged(self, weights_K: Tensor) -> BottleneckBank:
         """One adapter of rank K·r that gives what the mixture does: the weights are in its `up` and `up_bias`."""
         _, _, input_size = self.down.shape
-        one = BottleneckBank(1, input_size, self.up.shape[2], self.num_members * self.rank).to(self.up)
+        one = BottleneckBank(1, input_size, self.up.shape[2], self.num_members * self.rank)
+        one = one.to(device=self.up.device, dtype=self.up.dtype)
         weights_K = weights_K.float()
         one.down.copy_(self.down.flatten(0, 1).unsqueeze(0))
         one.down_bias.copy_(self.down_bias.flatten().unsqueeze(0))

@@ -183,7 +183,9 @@ def test_a_thousand_groups_and_more_have_their_products_and_gradients(most):
     assert inputs[1].grad[1:1025].any(2).all() and not inputs[1].grad[1025:].any()
 
 
-def test_the_operators_keep_torchs_rules():
+def test_the_operators_keep_torchs_rules(request):
+    if request.config.getoption("--device") == "pretended":
+        pytest.skip("torch's check makes tensors on the device behind its back")
     rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("padding after the last")))
     for tensor in (rows, weight, bias):
         tensor.requires_grad_()
