@@ -1,4 +1,4 @@
-"""A table that is shown on the screen and written to Markdown with the same cells."""
+"""A table that is shown on the screen and written to Markdown and LaTeX with the same cells."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from dataclasses import dataclass
 
 from rich.markup import escape
 from rich.table import Table as ScreenTable
+from tabulate import SEPARATING_LINE, tabulate
 
 from fairseq_mtmoe.io.markdown import markdown_table
+
+# What stands for bold type while LaTeX's own signs are escaped; Unicode gives these to no character.
+_BOLD, _END = "\ue000", "\ue001"
+_SIGNS = {"±": r"$\pm$", "−": "$-$", _BOLD: r"\textbf{", _END: "}"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,20 @@ class Table:
         """In one table, which has no lines."""
         below = [[f"**{cell}**" if cell and self.bold else cell for cell in row] for row in self.below]
         return markdown_table(self.columns, [*self.rows, *below], self.texts)
+
+    def in_latex(self) -> str:
+        """A `tabular` for a page with `\\usepackage{booktabs}`, in which every sign of a cell stands for itself."""
+        below = [[f"{_BOLD}{cell}{_END}" if cell and self.bold else cell for cell in row] for row in self.below]
+        text: str = tabulate(
+            [*self.rows, *([SEPARATING_LINE] if below else []), *below],
+            self.columns,
+            tablefmt="latex_booktabs",
+            colalign=["left" if index < self.texts else "right" for index in range(len(self.columns))],
+            disable_numparse=True,
+        )
+        for sign, command in _SIGNS.items():
+            text = text.replace(sign, command)
+        return text + "\n"
 
 
 def with_error(score: float, error: float) -> str:
