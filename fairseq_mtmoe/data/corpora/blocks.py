@@ -32,6 +32,7 @@ class BadLine:
     line: int
     reason: str  # one of `readers.BAD_REASONS`
     excerpt: str
+    lost: int = 1  # how many lines or units it stands for: those of a file that was cut short, 0 where none is known of
 
 
 @dataclass(frozen=True)
