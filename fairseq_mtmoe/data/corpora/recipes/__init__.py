@@ -1,0 +1,22 @@
+"""Recipes: which corpora a data directory is made of, and how."""
+
+from fairseq_mtmoe.data.corpora.recipes.codes import Spelling, mbart_code, plain_code
+from fairseq_mtmoe.data.corpora.recipes.loading import SHIPPED, load_recipe
+from fairseq_mtmoe.data.corpora.recipes.parts import Action, Corpus, Filters, HeldOut, Role, Shards, Vocabulary
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+
+__all__ = [
+    "SHIPPED",
+    "Action",
+    "Corpus",
+    "Filters",
+    "HeldOut",
+    "Recipe",
+    "Role",
+    "Shards",
+    "Spelling",
+    "Vocabulary",
+    "load_recipe",
+    "mbart_code",
+    "plain_code",
+]

@@ -1,0 +1,197 @@
+"""What must hold in a recipe: a sentence with file and place for each mistake."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+from fairseq_mtmoe.data.corpora.recipes.codes import CODE, Spelling, mbart_code
+from fairseq_mtmoe.data.corpora.recipes.parts import ARCHIVE, OPEN, SOURCE, TARGET, Corpus
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.translation.tiers import TIERS
+from fairseq_mtmoe.errors import UserError, must_be
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_HEX = {"sha256": re.compile(r"[0-9a-f]{64}"), "md5": re.compile(r"[0-9a-f]{32}")}
+
+
+def check_corpus(where: str, corpus: Corpus) -> None:
+    """See that an entry of `corpora` makes sense by itself.
+
+    Args:
+        where: file and place, for the sentence.
+        corpus: as it is written, with the placeholders of several pairs.
+
+    Raises:
+        UserError: it does not.
+    """
+    name = corpus.name.replace(SOURCE, "").replace(TARGET, "") or "x"
+    if not _NAME.fullmatch(name) or name.startswith("."):
+        must_be(f"{where}: name", "letters, digits, `.`, `_` and `-`", corpus.name)
+    check_pair(f"{where}: pair", corpus.pair)
+    _check_languages(where, corpus)
+    _check_files(f"{where}: files", corpus)
+    _check_origin(where, corpus)
+    for key, value in corpus.fields.items():
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            must_be(f"{where}: fields: {key}", "a text or a number", value)
+
+
+def check_pair(where: str, pair: str) -> None:
+    """See that a pair has two different codes."""
+    codes = pair.split("-")
+    if len(codes) != 2 or not all(map(CODE.fullmatch, codes)) or codes[0] == codes[1]:
+        must_be(where, "two different codes of languages, such as en-de", pair)
+
+
+def _check_languages(where: str, corpus: Corpus) -> None:
+    """Whether the languages of several pairs are told, or can be found by the names of their files."""
+    languages = corpus.pair.split("-")
+    for lang in corpus.langs:
+        if not CODE.fullmatch(lang) or lang in OPEN or corpus.langs.count(lang) > 1:
+            must_be(f"{where}: langs", "different codes of languages", lang)
+    if corpus.langs and sum(lang in OPEN for lang in languages) != 1:
+        must_be(f"{where}: pair", "one with `xx` in the place of the languages of `langs`, such as en-xx", corpus.pair)
+    several = any(lang in OPEN for lang in languages)
+    holes = [text for text in (*corpus.files, *corpus.address, corpus.name) if SOURCE in text or TARGET in text]
+    if holes and not several:
+        must_be(f"{where}: pair", f"one with `xx` where other fields have {SOURCE} or {TARGET}", corpus.pair)
+    if several and not corpus.langs:
+        for file in corpus.files:
+            folder, _, name = file.rpartition("/")
+            if ARCHIVE in file or "{" in folder or SOURCE not in name or TARGET not in name:
+                rule = (
+                    f"files whose names have {SOURCE} and {TARGET} and which no archive holds, where `langs` is absent"
+                )
+                must_be(f"{where}: files", rule, file)
+
+
+def _check_files(where: str, corpus: Corpus) -> None:
+    if not 1 <= len(corpus.files) <= 2 or len(set(corpus.files)) < len(corpus.files):
+        must_be(where, "one file with both sides, or the source's and the target's", corpus.files)
+    for file in corpus.files:
+        outer, mark, member = file.partition(ARCHIVE)
+        if not outer or (mark and not member) or any(map(_leaves, (outer, member))) or file.strip() != file:
+            must_be(where, "paths below RAW, and below `!` inside an archive, without `..`", file)
+
+
+def _leaves(path: str) -> bool:
+    return path.startswith("/") or "\\" in path or "\0" in path or ".." in PurePosixPath(path).parts
+
+
+def _check_origin(where: str, corpus: Corpus) -> None:
+    """Where the corpus is from, and what is known of its files."""
+    count = len(corpus.downloads)
+    what = f"one for each of {', '.join(corpus.downloads)}" if count > 1 else f"that of {corpus.downloads[0]} alone"
+    for key in ("address", "sha256", "md5", "bytes"):
+        values: Sequence[object] = getattr(corpus, key)
+        if values and len(values) != count:
+            must_be(f"{where}: {key}", what, values)
+    for address in corpus.address:
+        _check_address(f"{where}: address", address)
+    for key, pattern in _HEX.items():
+        for value in getattr(corpus, key):
+            if not pattern.fullmatch(value):
+                must_be(f"{where}: {key}", f"{pattern.pattern[-3:-1]} digits from 0 to f, in small letters", value)
+    for size in corpus.bytes:
+        if size < 1:
+            must_be(f"{where}: bytes", "above 0", size)
+    if corpus.address and corpus.by_hand:
+        must_be(f"{where}: by_hand", "absent where there is an address", corpus.by_hand)
+
+
+def _check_address(where: str, address: str) -> None:
+    try:
+        parts = urlsplit(address)
+        found = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port that is none, brackets that do not close
+        found = None
+    if not found or any(character.isspace() for character in address):
+        must_be(where, "one of the web, such as https://example.org/text.zip", address)
+    if parts.username or parts.password:
+        must_be(where, "without a name or password; keep such a file in RAW by hand", f"{parts.scheme}://…")
+
+
+def check_corpora(recipe: Recipe) -> None:
+    """See that the corpora make sense together.
+
+    Raises:
+        UserError: they do not.
+    """
+    where = f"{recipe.path}: corpora"
+    names = [corpus.name for corpus in recipe.corpora]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"`{where}` must have different names, but {twice} comes twice.")
+    if not recipe.pairs:
+        must_be(where, "among others some with `role: train`", names)
+    _check_same_downloads(where, recipe.corpora)
+    if recipe.languages is Spelling.mbart:
+        for corpus in recipe.corpora:
+            for lang in corpus.languages:
+                if lang not in OPEN and mbart_code(lang) is None:
+                    rule = "of languages that mBART has, where `languages` is mbart"
+                    must_be(f"{where}: {corpus.name}: pair", rule, corpus.pair)
+    for pair in recipe.directions:
+        check_pair(f"{recipe.path}: directions", pair)
+
+
+def _check_same_downloads(where: str, corpora: Sequence[Corpus]) -> None:
+    """Whether what several corpora say of one archive is the same."""
+    said: dict[tuple[str, str], tuple[str, object]] = {}
+    for corpus in corpora:
+        for key in ("address", "sha256", "md5", "bytes"):
+            for file, value in zip(corpus.downloads, getattr(corpus, key), strict=False):
+                other, before = said.setdefault((file, key), (corpus.name, value))
+                if before != value:
+                    must_be(f"{where}: {corpus.name}: {key}", f"what {other} has for {file}, {before}", value)
+
+
+def check_parts(recipe: Recipe) -> None:
+    """See that all but the corpora makes sense.
+
+    Raises:
+        UserError: it does not.
+    """
+    path = recipe.path
+    if not isinstance(recipe.name, str) or not _NAME.fullmatch(recipe.name):
+        must_be(f"{path}: name", "letters, digits, `.`, `_` and `-`", recipe.name)
+    if not isinstance(recipe.seed, int) or isinstance(recipe.seed, bool) or not 0 <= recipe.seed < 2**32:
+        must_be(f"{path}: seed", "a whole number from 0 to 2³²-1", recipe.seed)
+    for key in ("valid", "test"):
+        if getattr(recipe.held_out, key) < 1:
+            must_be(f"{path}: held_out: {key}", "at least 1", getattr(recipe.held_out, key))
+    for key in ("pairs", "most"):
+        if getattr(recipe.shards, key) < 1:
+            must_be(f"{path}: shards: {key}", "at least 1", getattr(recipe.shards, key))
+    _check_filters(recipe)
+    _check_vocabulary(recipe)
+    named = [name for tier in TIERS for name in recipe.tiers.get(tier, [])]
+    for name in named:
+        if not all(map(CODE.fullmatch, name.split("-"))) or named.count(name) > 1:
+            must_be(f"{path}: tiers", "languages or pairs, each in one tier", name)
+
+
+def _check_filters(recipe: Recipe) -> None:
+    filters, where = recipe.filters, f"{recipe.path}: filters"
+    if filters.max_characters < 1:
+        must_be(f"{where}: max_characters", "at least 1", filters.max_characters)
+    if not 1 < filters.max_ratio < math.inf:
+        must_be(f"{where}: max_ratio", "above 1", filters.max_ratio)
+    if not 0 <= filters.min_confidence <= 1:
+        must_be(f"{where}: min_confidence", "from 0 to 1", filters.min_confidence)
+
+
+def _check_vocabulary(recipe: Recipe) -> None:
+    vocabulary, where = recipe.vocabulary, f"{recipe.path}: vocabulary"
+    if vocabulary.size < 1:
+        must_be(f"{where}: size", "at least 1", vocabulary.size)
+    if not 0 < vocabulary.temperature < math.inf:
+        must_be(f"{where}: temperature", "above 0", vocabulary.temperature)
+    if not 0 < vocabulary.character_coverage <= 1:
+        must_be(f"{where}: character_coverage", "above 0 and at most 1", vocabulary.character_coverage)
+    if vocabulary.dictionary is not None and vocabulary.model is None:
+        must_be(f"{where}: dictionary", "absent without a `model` that it belongs to", vocabulary.dictionary)

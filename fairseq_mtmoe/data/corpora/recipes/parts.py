@@ -1,0 +1,144 @@
+"""The parts of a recipe: its YAML has the fields of these dataclasses (`loading.py` reads and checks it)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Optional
+
+from omegaconf import MISSING
+
+from fairseq_mtmoe.data.corpora.recipes.codes import Spelling
+
+ARCHIVE = "!"  # `archive.tgz!path/inside` is a member of an archive
+SOURCE, TARGET = "{source}", "{target}"  # in a corpus of several pairs: the codes of its languages
+OPEN = ("xx", "yy")  # in a pair: any language
+
+
+class Role(Enum):
+    """What the sentences of a corpus are for."""
+
+    train = "training"
+    valid = "validation"
+    test = "test"
+
+
+class Action(Enum):
+    """What becomes of the training pairs that a filter finds."""
+
+    drop = "they are left out"
+    keep = "they stay"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs of two languages, in one file with both sides, or in one for each.
+
+    Attributes:
+        name: of letters, digits, `.`, `_` and `-`, different from all others.
+        pair: its source and target language, such as `en-de`; with `xx` or `yy` in the place of a language it stands
+            for several corpora, whose codes take the place of `{source}` and `{target}` in the other fields: those of
+            `langs`, or, without these, of all files below RAW that are called so.
+        role: what it is for.
+        files: below RAW: one, or the source's and the target's; `archive.tgz!path/inside` is a member of an archive.
+        langs: for `xx` in `pair`: which languages these are.
+        format: how the files are read, one of `readers.FORMATS`; `auto`: found by their content.
+        fields: what the format must be told, such as the columns of TSV.
+        address: of each file, or of its archive, where it can be downloaded.
+        sha256: of each of these, as published; likewise `md5` and `bytes`. A checksum that is not known is left out.
+        licence: under which the corpus may be used, or where it says so.
+        by_hand: without an address: where a person gets it, in a sentence.
+    """
+
+    name: str = MISSING
+    pair: str = MISSING
+    role: Role = MISSING
+    files: list[str] = MISSING
+    langs: list[str] = field(default_factory=list)
+    format: str = "auto"
+    fields: dict[str, Any] = field(default_factory=dict)  # text or number
+    address: list[str] = field(default_factory=list)
+    sha256: list[str] = field(default_factory=list)
+    md5: list[str] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+    licence: str = ""
+    by_hand: str = ""
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target."""
+        source, target = self.pair.split("-")
+        return source, target
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it stands for the corpora of all languages whose files are there."""
+        return any(lang in OPEN for lang in self.languages)
+
+    @property
+    def downloads(self) -> list[str]:
+        """What is fetched below RAW: its files, or the archives that these are members of, each once."""
+        return list(dict.fromkeys(file.partition(ARCHIVE)[0] for file in self.files))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How many pairs are taken from training data where a pair has no corpus for validation or test."""
+
+    valid: int = 1000
+    test: int = 1000
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which training pairs are left out; see `cleaning`. Held-out sentences are always removed from training data.
+
+    Attributes:
+        max_characters: of the longer side.
+        max_ratio: of the longer side's length to the shorter's.
+        copies: pairs whose target is their source.
+        wrong_script: pairs with a side in another script than its language has.
+        duplicates: pairs that occurred before, in any corpus of their language pair.
+        near_duplicates: pairs that differ from one before in case, digits, punctuation or spaces alone.
+        identify: a model for language identification; without one languages are not identified.
+        min_confidence: of the identification, from 0 to 1.
+    """
+
+    max_characters: int = 1000
+    max_ratio: float = 3.0
+    copies: Action = Action.drop
+    wrong_script: Action = Action.drop
+    duplicates: Action = Action.drop
+    near_duplicates: Action = Action.drop
+    identify: Optional[str] = None  # noqa: UP045 (OmegaConf reads it)
+    min_confidence: float = 0.5
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The pieces that all languages share.
+
+    Attributes:
+        size: in pieces.
+        temperature: of the text for SentencePiece: 1 takes languages by their size, more favours small ones.
+        character_coverage: share of the characters, by frequency, that the vocabulary has.
+        model: a given SentencePiece model below RAW, or anywhere by its full path, in the place of a trained one.
+        dictionary: fairseq's dictionary that belongs to `model`; without it, it is made of the model's pieces.
+        language_tokens: how the tokens of languages are written: `plain` is `__de__`, `mbart` is `[de_DE]`, around the
+            codes of the data directory.
+    """
+
+    size: int = 32000
+    temperature: float = 5.0
+    character_coverage: float = 0.9995
+    model: Optional[str] = None  # noqa: UP045
+    dictionary: Optional[str] = None  # noqa: UP045
+    language_tokens: Spelling = Spelling.plain
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Into how many data directories a pair's training data is dealt out: one for each `pairs`, `most` at most."""
+
+    pairs: int = 1_000_000
+    most: int = 16

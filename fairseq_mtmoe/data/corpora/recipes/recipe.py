@@ -1,0 +1,135 @@
+"""What a recipe says: which corpora a data directory is made of, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
+from fairseq_mtmoe.data.corpora.recipes.codes import Spelling, spelled, spelled_pair
+from fairseq_mtmoe.data.corpora.recipes.parts import OPEN, Corpus, Filters, HeldOut, Role, Shards, Vocabulary
+from fairseq_mtmoe.data.corpora.recipes.patterns import corpora_in
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import regular_file
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All of it. Codes of languages are plain here, however the file spells them; `data_code` says how DATA does.
+
+    Attributes:
+        name: of the recipe.
+        languages: how codes are written in the data directory's file names.
+        directions: what is trained: pairs, or `en-xx`, `xx-en`, `xx-yy`, where `xx` and `yy` are any languages that
+            the corpora pair so, in either order; empty: the pairs of the corpora as these name them.
+        corpora: in the order in which of several equal pairs the first stays.
+        tiers: languages or pairs by `high`, `mid`, `low`; those that are not named go by their size.
+        seed: decides about every draw.
+        path: the file that says so.
+    """
+
+    name: str
+    languages: Spelling
+    directions: list[str]
+    corpora: list[Corpus]
+    held_out: HeldOut
+    filters: Filters
+    vocabulary: Vocabulary
+    shards: Shards
+    tiers: Mapping[str, list[str]]
+    seed: int
+    path: Path
+
+    @property
+    def pairs(self) -> list[str]:
+        """The language pairs that have training data, as the corpora name them."""
+        return list(dict.fromkeys(corpus.pair for corpus in self.corpora if corpus.role is Role.train))
+
+    def data_code(self, lang: str) -> str:
+        """How a language is written in the data directory's file names and lists."""
+        return spelled(lang, self.languages)
+
+    def data_pair(self, pair: str) -> str:
+        """How a pair is."""
+        return spelled_pair(pair, self.languages)
+
+    def token(self, lang: str) -> str:
+        """The token of a language, as fairseq writes it with `--lang-tok-style`: `__de__`, or mBART's `[de_DE]`."""
+        code = self.data_code(lang)
+        return f"[{code}]" if self.vocabulary.language_tokens is Spelling.mbart else f"__{code}__"
+
+    def trained(self) -> list[str]:
+        """The directions to train, in plain codes: of the pairs that have training data, as `directions` says.
+
+        Raises:
+            UserError: one of them has none.
+        """
+        there = {direction for pair in self.pairs for direction in (pair, _reversed(pair))}
+        found: list[str] = []
+        for wanted in self.directions or self.pairs:
+            matching = [pair for pair in there if _matches(pair, wanted)]
+            if not matching:
+                known = ", ".join(self.pairs)
+                raise UserError(
+                    f"`{self.path}: directions` has {wanted}, for which no corpus is to train on ({known})."
+                )
+            found += sorted(set(matching) - set(found))
+        return found
+
+    def found_in(self, raw: Path) -> Recipe:
+        """The recipe with corpora for every language whose files are there, in the place of those of any language.
+
+        Raises:
+            UserError: there are no files for training, only one side of a pair's, or two pairs that are the same.
+        """
+        corpora = [
+            found for corpus in self.corpora for found in (corpora_in(raw, corpus) if corpus.is_open else [corpus])
+        ]
+        if not any(corpus.role is Role.train for corpus in corpora):
+            names = next(corpus.files for corpus in self.corpora if corpus.role is Role.train)
+            raise UserError(f"`{raw}` must have files such as {' and '.join(names)}, but has none.")
+        return replace(self, corpora=corpora)
+
+    def missing(self, raw: Path) -> list[Corpus]:
+        """The corpora of which a file is not there."""
+        return [corpus for corpus in self.corpora if not all((raw / file).is_file() for file in corpus.downloads)]
+
+    def without(self, names: Collection[str]) -> Recipe:
+        """The recipe without these corpora; directions that nothing is left for go, too.
+
+        Raises:
+            UserError: nothing to train on is left.
+        """
+        left = replace(self, corpora=[corpus for corpus in self.corpora if corpus.name not in names])
+        if not left.pairs:
+            raise UserError(f"`{self.path}` must have a corpus for training whose files are there, but has none.")
+        there = {direction for pair in left.pairs for direction in (pair, _reversed(pair))}
+        return replace(left, directions=[way for way in self.directions if any(_matches(pair, way) for pair in there)])
+
+    def files_of(self, corpus: Corpus, raw: Path) -> CorpusFiles:
+        """Where a corpus is below `raw`, and what it is read by; languages in plain codes, as most files have them.
+
+        Raises:
+            UserError: a file is not there; the sentence says where it is from.
+        """
+        for file in corpus.downloads:
+            if not (raw / file).exists():
+                raise UserError(f"`{raw / file}` of the corpus {corpus.name} is missing: {self._origin(corpus)}.")
+            regular_file(raw / file, f"a file of the corpus {corpus.name}")
+        paths = tuple(raw / file for file in corpus.files)
+        return CorpusFiles(corpus.name, paths, *corpus.languages, format=corpus.format, fields=dict(corpus.fields))
+
+    def _origin(self, corpus: Corpus) -> str:
+        if corpus.address:
+            return f"`mtmoe download` fetches it from {corpus.address[0]}"
+        return corpus.by_hand.rstrip(".") or "put it there, or take the corpus out of the recipe"
+
+
+def _reversed(pair: str) -> str:
+    return "-".join(reversed(pair.split("-")))
+
+
+def _matches(pair: str, pattern: str) -> bool:
+    sides = zip(pair.split("-"), pattern.split("-"), strict=True)
+    return all(wanted in OPEN or lang == wanted for lang, wanted in sides)
