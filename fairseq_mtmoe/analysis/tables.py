@@ -32,9 +32,9 @@ class Table:
     texts: int = 1
     bold: bool = True
 
-    def on_screen(self) -> ScreenTable:
+    def on_screen(self, title: str = "") -> ScreenTable:
         """For rich's console."""
-        table = ScreenTable()
+        table = ScreenTable(title=escape(title) or None, title_justify="left", title_style="bold")
         for index, column in enumerate(self.columns):
             table.add_column(escape(column), justify="left" if index < self.texts else "right")
         for row in self.rows:

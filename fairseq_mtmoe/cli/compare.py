@@ -1,33 +1,48 @@
-"""`mtmoe compare`: what systems reach, each over several seeds, in one table."""
+"""`mtmoe compare`: what systems reach over several seeds, or how far evaluations lie apart beyond chance."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
+from fairseq_mtmoe.analysis import differences
 from fairseq_mtmoe.analysis.comparison import System, check_comparable, system_of
 from fairseq_mtmoe.analysis.comparison_tables import difference_table, mean_table, notes, to_json, to_markdown
+from fairseq_mtmoe.analysis.differences import SEED, Sampling, find_differences
+from fairseq_mtmoe.analysis.evaluated import read_evaluations
 from fairseq_mtmoe.analysis.provenance import provenance
 from fairseq_mtmoe.analysis.score_reading import expanded, read_scores
+from fairseq_mtmoe.analysis.significance import SAMPLES, TRIALS
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.io.files import check_writable, write_text
 
-JSON_FILE, MARKDOWN_FILE = "comparison.json", "comparison.md"
+JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE = (f"comparison.{suffix}" for suffix in ("json", "md", "tex", "png"))
 WIDE = 200  # columns, where nobody says how many there are
 
 
 @click.command("compare")
-@click.argument("systems", nargs=-1, required=True, metavar="NAME=RUN,…")
-@click.option("--out", type=click.Path(path_type=Path), help=f"Folder for {JSON_FILE} and {MARKDOWN_FILE}.")
-def command(systems: tuple[str, ...], out: Path | None) -> None:
-    """Compare systems, each of several runs with other seeds.
+@click.argument("systems", nargs=-1, required=True, metavar="RESULTS… | NAME=RUN,…")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the tables as files, and for a picture.")
+@click.option("--seed", type=click.IntRange(0), help=f"Of the drawing of sentences; by default {SEED}.")
+@click.option("--samples", type=click.IntRange(1), metavar="N",
+              help=f"Draws of each test; by default {SAMPLES:,} resamples and {TRIALS:,} trials.")  # fmt: skip
+def command(systems: tuple[str, ...], out: Path | None, seed: int | None, samples: int | None) -> None:
+    """Compare evaluations of the same test sets, or systems over several seeds.
 
     \b
+    mtmoe compare results/a results/b
     mtmoe compare mt_tag=runs/tag-1,runs/tag-2 mt_dense=runs/dense-1,runs/dense-2
     mtmoe compare 'mt_dense=runs/dense-*' 'mt_tag=runs/tag-*' 'single=runs/single-*' --out results
+
+    RESULTS is a folder of mtmoe evaluate, or a run's folder with one below scores/. Prints how far the others are above
+    the first, by every metric, for each pair, tier and all pairs, and whether chance in drawing the test sets'
+    sentences could say so: sacreBLEU's paired bootstrap and approximate randomisation. A tier's figure is the mean over
+    its pairs, whose sentences are drawn pair by pair. The same seed gives the same figures.
 
     RUN is a folder with scores.json, or a run's folder with one below scores/, as fairseq-validate --results-path (of
     --task glue) and mtmoe evaluate write them. Patterns with * and ? stand for all folders that they fit. Runs of a
@@ -38,20 +53,63 @@ def command(systems: tuple[str, ...], out: Path | None) -> None:
     """
     if out is not None:
         check_writable(out)
-    compared = read_systems(systems)
-    console = Console()
-    wide = console if console.is_terminal else Console(width=WIDE)
+    if len(systems) > 1 and not any("=" in argument for argument in systems):
+        draws = Sampling(SEED if seed is None else seed, samples or SAMPLES, samples or TRIALS)
+        compare_evaluations([Path(argument) for argument in systems], out, draws)
+        return
+    for option, value in {"--seed": seed, "--samples": samples}.items():
+        if value is not None:
+            must_be(option, "left out with NAME=RUN,…, whose means are not tested", value)
+    compare_systems(read_systems(systems), out)
+
+
+def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampling) -> None:
+    """Print how far evaluations are above the first, and whether that is chance; write it to `out`, if there is one.
+
+    Raises:
+        UserError: a folder has no evaluation, or is not of the same test sets.
+    """
+    from fairseq_mtmoe.analysis.plots import differences_figure, save
+
+    evaluations = read_evaluations(folders)
+    progress = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("pairs"),
+                        TimeRemainingColumn(), console=Console(stderr=True), transient=True)  # fmt: skip
+    with progress:
+        bar = progress.add_task("", total=len(evaluations[0].pairs))
+        found = find_differences(evaluations, draws, lambda pair: progress.update(bar, advance=1, description=pair))
+    for one in found:
+        _show(differences.difference_table(one).on_screen(one.title))
+    _say(differences.notes(found, draws))
+    if out is not None:
+        made_by = provenance()
+        write_text(out / MARKDOWN_FILE, differences.to_markdown(found, draws, made_by))
+        write_text(out / LATEX_FILE, differences.to_latex(found))
+        save(differences_figure(found), out / PICTURE_FILE)
+        write_text(out / JSON_FILE, differences.to_json(found, draws, made_by))
+        _say(str(out / name) for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE))
+
+
+def compare_systems(compared: Sequence[System], out: Path | None) -> None:
+    """Print what systems reach in the mean; write it to `out`, if there is one."""
     for table in (mean_table(compared), difference_table(compared)):
         if table is not None:
-            wide.print(table.on_screen())
-    for note in notes(compared):
-        console.print(note, soft_wrap=True, highlight=False, markup=False)
+            _show(table.on_screen())
+    _say(notes(compared))
     if out is not None:
         made_by = provenance()
         write_text(out / MARKDOWN_FILE, to_markdown(compared, made_by))
         write_text(out / JSON_FILE, to_json(compared, made_by))
-        for name in (JSON_FILE, MARKDOWN_FILE):
-            console.print(str(out / name), soft_wrap=True, highlight=False, markup=False)
+        _say(str(out / name) for name in (JSON_FILE, MARKDOWN_FILE))
+
+
+def _show(table: Table) -> None:
+    console = Console()
+    (console if console.is_terminal else Console(width=WIDE)).print(table)
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        Console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def read_systems(arguments: Sequence[str]) -> list[System]:
@@ -65,7 +123,8 @@ def read_systems(arguments: Sequence[str]) -> list[System]:
         name, sign, folders = argument.partition("=")
         patterns = [folder for folder in folders.split(",") if folder]
         if not (name and sign and patterns):
-            must_be("NAME=RUN,…", "a name, an equals sign and folders with commas between them", argument)
+            rule = "a name, an equals sign and folders with commas between them"
+            must_be("NAME=RUN,…", f"{rule}, or one of several folders of mtmoe evaluate", argument)
         if name in [system.name for system in systems]:
             must_be("NAME=RUN,…", "of different names", argument)
         paths = [path for pattern in patterns for path in expanded(pattern)]

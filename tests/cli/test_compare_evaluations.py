@@ -1,0 +1,197 @@
+"""`mtmoe compare results/a results/b`: what it says, writes and refuses."""
+
+import json
+import re
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from fairseq_mtmoe.analysis import plots
+from fairseq_mtmoe.analysis.differences import Sampling, find_differences
+from fairseq_mtmoe.analysis.evaluated import read_evaluations
+from fairseq_mtmoe.cli.compare import command
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.evaluations import write_evaluation
+from tests.helpers.tables import unpadded
+
+FEW = ("--samples", "50")
+FILES = ("comparison.json", "comparison.md", "comparison.tex", "comparison.png")
+
+
+def compare(*arguments):
+    result = CliRunner().invoke(command, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Three systems: b far below a, c as good as a."""
+    folder = tmp_path_factory.mktemp("results")
+    for name, wrong, seed in (("a", 0.3, 1), ("b", 0.6, 2), ("c", 0.3, 3)):
+        write_evaluation(folder / name, wrong, seed, sentences=30)
+    return folder
+
+
+@pytest.fixture
+def copies(results, tmp_path):
+    """a and b, to be damaged."""
+    for name in "ab":
+        shutil.copytree(results / name, tmp_path / name)
+    return tmp_path
+
+
+def test_differences_with_significance_of_pairs_tiers_and_all(results, tmp_path):
+    shown = compare(results / "a", results / "b", "--out", tmp_path / "out", *FEW, "--seed", "7")
+    written = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert {"compared_with": "a", "seed": 7, "samples": 50, "trials": 50, "subset": "test"}.items() <= written[
+        "settings"
+    ].items()
+    found = written["differences"]["b"]
+    assert list(found) == ["BLEU", "chrF++"]
+    scores = [json.loads((results / name / "scores.json").read_text()) for name in "ab"]
+    for metric, field in (("BLEU", "bleu"), ("chrF++", "chrf")):
+        of = found[metric]
+        assert list(of["pairs"]) == ["en-gu", "en-de", "en-fr"] and list(of["averages"]) == ["low", "high", "all"]
+        for pair, one in of["pairs"].items():
+            assert [one["first"], one["other"]] == pytest.approx([file["pairs"][pair][field] for file in scores])
+        for tier, one in of["averages"].items():
+            before, after = (file["averages"][tier][field] for file in scores)
+            assert one["difference"] == pytest.approx(after - before) and one["p_randomisation"] < 0.05
+    assert len({one["seed"] for one in found["BLEU"]["pairs"].values()}) == 3
+    one = found["BLEU"]["pairs"]["en-de"]
+    half = (one["interval"][1] - one["interval"][0]) / 2
+    cells = ["en-de", "high", "30", f"{one['first']:.2f} ±{one['first_error']:.2f}",
+             f"{one['other']:.2f} ±{one['other_error']:.2f}", f"−{-one['difference']:.2f} ±{half:.2f}",
+             f"{one['p_bootstrap']:.4f}", f"{one['p_randomisation']:.4f}"]  # fmt: skip
+    markdown = unpadded((tmp_path / "out" / "comparison.md").read_text())
+    assert f"| {' | '.join(cells)} |" in markdown and "## chrF++: b − a" in markdown
+    assert "| **all** | **3 pairs** | |" in markdown
+    (line,) = [line for line in shown.splitlines() if cells[3] in line and "en-de" in line]
+    assert all(cell in line for cell in cells)
+    latex = (tmp_path / "out" / "comparison.tex").read_text()
+    assert (
+        latex.count(r"\begin{tabular}{llrrrrrr}") == 2 and cells[5].replace("−", "$-$").replace("±", r"$\pm$") in latex
+    )
+
+
+def test_the_same_seed_gives_the_same_bytes(results, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = []
+    for seed in ("3", "3", "4"):
+        compare(results / "a", results / "c", "--out", tmp_path / "out", *FEW, "--seed", seed)
+        texts.append([(tmp_path / "out" / name).read_bytes() for name in FILES])
+    assert texts[0] == texts[1]
+    assert texts[0][0] != texts[2][0]
+
+
+def test_a_picture_has_a_dot_with_an_interval_for_everything(results):
+    found = find_differences(read_evaluations([results / name for name in "abc"]), Sampling(1, 50, 50))
+    figure = plots.differences_figure(found)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["difference in BLEU", "difference in chrF++"]
+    names = ["en-gu", "en-de", "en-fr", "low", "high", "all"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == names
+    for axes, metric in zip(figure.axes, ("BLEU", "chrF++"), strict=True):
+        dots = {line.get_gid(): line for line in axes.get_lines() if " − " in str(line.get_gid())}
+        of_metric = [one for one in found if one.metric == metric]
+        assert len(dots) == 2 * len(names)
+        for one in of_metric:
+            for name, comparison in {**one.pairs, **one.groups}.items():
+                dot = dots[f"{one.title} {name}"]
+                assert list(dot.get_xdata()) == [comparison.difference]
+                filled = dot.get_markerfacecolor() != "white"
+                assert filled == (comparison.p_randomisation < 0.05)
+                whiskers = [
+                    list(line.get_xdata()) for line in axes.get_lines() if line.get_ydata()[0] == dot.get_ydata()[0]
+                ]
+                assert list(comparison.interval) in whiskers
+    assert found[0].groups["all"].is_significant != found[2].groups["all"].is_significant
+
+
+def change_scores(folder, change):
+    path = folder / "scores.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def change_line(path, number, text):
+    lines = path.read_text().splitlines()
+    lines[number - 1 : number] = [text] if text is not None else []
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+DAMAGE = {
+    "has one reference in line 3 in .*a and another in .*b": lambda b: change_line(b / "en-de.ref", 3, "anders"),
+    r"en-fr has BLEU nrefs:1.* in .*a and nrefs:1\|tok:char in .*b": lambda b: change_scores(
+        b, lambda content: content["pairs"]["en-fr"].update(bleu_signature="nrefs:1|tok:char")
+    ),
+    "b has no en-gu, which .*a has": lambda b: change_scores(b, lambda content: content["pairs"].pop("en-gu")),
+    "a has no en-xx, which .*b has": lambda b: (
+        [shutil.copy(b / f"en-gu.{suffix}", b / f"en-xx.{suffix}") for suffix in ("hyp", "ref")],
+        change_scores(b, lambda content: content["pairs"].update({"en-xx": content["pairs"]["en-gu"]})),
+    ),
+    "b is of valid, and .*a of test": lambda b: change_scores(
+        b, lambda content: content["settings"].update(subset="valid")
+    ),
+    "b is of --references fairseq, and .*a of text": lambda b: change_scores(
+        b, lambda content: content["settings"].update(references="fairseq")
+    ),
+    "en-gu is in tier low in .*a and none in .*b": lambda b: change_scores(
+        b, lambda content: content["pairs"]["en-gu"].update(tier="")
+    ),
+    "en-de has 1 references in .*a and 2 in .*b": lambda b: shutil.copy(b / "en-de.ref", b / "en-de.ref1"),
+    r"`.*en-de\.hyp` must have the 30 lines that were scored, but has 29": lambda b: change_line(
+        b / "en-de.hyp", 3, None
+    ),
+    r"must hold the texts that were scored, but en-de\.hyp gives BLEU": lambda b: change_line(b / "en-de.hyp", 3, "x"),
+    r"`.*en-de\.hyp` must be the texts of en-de, but there is none": lambda b: (b / "en-de.hyp").unlink(),
+    "must hold the scores of mtmoe evaluate, whose texts": lambda b: change_scores(
+        b, lambda content: content["pairs"]["en-de"].update(bleu="much")
+    ),
+    "must have the scores of a language pair or more": lambda b: change_scores(
+        b, lambda content: content["pairs"].clear()
+    ),
+    "must hold the scores of mtmoe evaluate, .*holds something else": lambda b: (b / "scores.json").write_text("[3]"),
+}
+
+
+@pytest.mark.parametrize("sentence", DAMAGE)
+def test_what_cannot_be_compared_is_a_sentence_and_no_file(copies, sentence):
+    DAMAGE[sentence](copies / "b")
+    with pytest.raises(UserError, match=sentence):
+        compare(copies / "a", copies / "b", "--out", copies / "out", *FEW)
+    assert not (copies / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("a", "a"), "must be different ones, but .*a comes twice"),
+        (("a", "nothing"), "`nothing` must be a folder with scores.json"),
+        (("a", "x=b"), "`NAME=RUN,…` must be a name, an equals sign .* folders of mtmoe evaluate, but is 'a' instead"),
+        (("x=a", "--seed", "1"), "`--seed` must be left out with NAME=RUN,…"),
+        (("x=a", "--samples", "9"), "`--samples` must be left out with NAME=RUN,…"),
+    ],
+)
+def test_wrong_arguments_are_sentences(copies, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(copies)
+    with pytest.raises(UserError, match=sentence):
+        compare(*arguments)
+
+
+def test_folders_of_one_name_are_told_apart(results, tmp_path):
+    for run, name in (("base", "a"), ("dense", "c")):
+        shutil.copytree(results / name, tmp_path / run / "test")
+    names = [one.name for one in read_evaluations([tmp_path / "base" / "test", tmp_path / "dense" / "test"])]
+    assert names == ["base/test", "dense/test"]
+
+
+def test_no_difference_is_not_called_one(copies):
+    shutil.rmtree(copies / "b")
+    shutil.copytree(copies / "a", copies / "b")
+    shown = compare(copies / "a", copies / "b", *FEW)
+    assert re.search(r"all .*\+0\.00 ±0\.00", shown) and "no difference is no chance" in shown
+    (found, _) = find_differences(read_evaluations([copies / "a", copies / "b"]), Sampling(1, 50, 50))
+    assert not any(one.is_significant for one in (*found.pairs.values(), *found.groups.values()))

@@ -1,0 +1,105 @@
+"""What is said of a pair is what sacreBLEU says; what is said of a tier is what the definition says, done slowly."""
+
+import os
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
+
+from fairseq_mtmoe.analysis.significance import SentenceMean, compared, draw, mean_draws, output_of
+from tests.helpers.evaluations import hypotheses, references
+
+SENTENCES, SAMPLES, TRIALS = 30, 45, 60
+METRICS = {"BLEU": lambda: BLEU(force=True), "chrF2++": lambda: CHRF(word_order=2)}
+
+
+def sacrebleu_says(monkeypatch, kind, number, metric, seed, texts, refs):
+    """What `sacrebleu --paired-bs` or `--paired-ar` gives for the second system."""
+    monkeypatch.setenv("SACREBLEU_SEED", str(seed))
+    _, scores = PairedTest([("a", texts[0]), ("b", texts[1])], {"m": metric}, refs, kind, n_samples=number)()
+    (results,) = (value for name, value in scores.items() if name != "System")
+    return results
+
+
+def drawn(metric, pair, seed, worse=0.35, refs=None):
+    texts = hypotheses(pair, SENTENCES, 0.3, 1), hypotheses(pair, SENTENCES, worse, 2)
+    refs = refs or [references(pair, SENTENCES)]
+    first, other = (output_of(metric, text, refs) for text in texts)
+    return texts, refs, draw(metric, first, other, seed, SAMPLES, TRIALS)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_pair_is_what_sacrebleu_says(name, monkeypatch):
+    metric = METRICS[name]()
+    texts, refs, draws = drawn(metric, "en-de", 7)
+    found = compared(draws)
+    first, other = sacrebleu_says(monkeypatch, "bs", SAMPLES, METRICS[name](), 7, texts, refs)
+    assert (found.first, found.other, found.p_bootstrap) == (first.score, other.score, other.p_value)
+    assert (found.first_error, found.other_error) == (first.ci, other.ci)
+    (_, other) = sacrebleu_says(monkeypatch, "ar", TRIALS, METRICS[name](), 7, texts, refs)
+    assert found.p_randomisation == other.p_value
+    assert 0 < found.p_randomisation < 1 and 0 < found.p_bootstrap < 1
+
+
+def test_several_references_count_as_sacrebleu_counts_them(monkeypatch):
+    second = [None if index % 3 else "der kleine Baum" for index in range(SENTENCES)]
+    refs = [references("en-de", SENTENCES), second]
+    texts, refs, draws = drawn(METRICS["BLEU"](), "en-de", 5, refs=refs)
+    (first, other) = sacrebleu_says(monkeypatch, "ar", TRIALS, METRICS["BLEU"](), 5, texts, refs)
+    assert (compared(draws).first, compared(draws).p_randomisation) == (first.score, other.p_value)
+    assert compared(draws).first != compared(drawn(METRICS["BLEU"](), "en-de", 5)[2]).first
+
+
+def slow_scores(metric, texts, refs, seed):
+    """Scores of both systems in each resample and each trial, of sentences that are put together and scored anew."""
+    rng = np.random.default_rng(seed)
+    resamples, trials = [], []
+    for chosen in rng.choice(SENTENCES, size=(SAMPLES, SENTENCES), replace=True):
+        resamples.append([scored(metric, [text[i] for i in chosen], [refs[0][i] for i in chosen]) for text in texts])
+    for keep in np.random.default_rng(seed).integers(2, size=(TRIALS, SENTENCES), dtype=bool):
+        exchanged = [[texts[side ^ (not kept)][i] for i, kept in enumerate(keep)] for side in (0, 1)]
+        trials.append([scored(metric, text, refs[0]) for text in exchanged])
+    return np.array(resamples).T, np.array(trials).T
+
+
+def scored(metric, lines, reference):
+    return metric.corpus_score(lines, [reference]).score
+
+
+def test_a_tier_is_the_mean_over_pairs_of_the_same_draws():
+    pairs = {"en-de": 3, "en-fr": 4}
+    of_pairs = [drawn(BLEU(force=True), pair, seed) for pair, seed in pairs.items()]
+    slow = [slow_scores(BLEU(force=True), *of[:2], seed) for of, seed in zip(of_pairs, pairs.values(), strict=True)]
+    resamples, trials = (np.mean(scores, axis=0) for scores in zip(*slow, strict=True))
+    found = compared(mean_draws([draws for _, _, draws in of_pairs]))
+    whole = np.mean([[scored(BLEU(force=True), text, of[1][0]) for text in of[0]] for of in of_pairs], axis=0)
+    assert (found.first, found.other) == pytest.approx(tuple(whole))
+    differences = np.sort(resamples[1] - resamples[0])
+    assert found.interval == pytest.approx((differences[1], differences[-2]), abs=1e-4)  # 45 // 40 left out at each end
+    assert found.other_error == pytest.approx((np.sort(resamples[1])[-2] - np.sort(resamples[1])[1]) / 2, abs=1e-4)
+    size = np.abs(differences)
+    assert found.p_bootstrap == ((size - size.mean() > abs(found.difference)).sum() + 1) / (SAMPLES + 1)
+    apart = np.abs(trials[0] - trials[1])
+    assert found.p_randomisation == ((apart > abs(found.difference)).sum() + 1) / (TRIALS + 1)
+
+
+def test_figures_of_sentences_are_tested_by_their_means():
+    rng = np.random.default_rng(1)
+    figures = rng.normal(0.8, 0.1, SENTENCES), rng.normal(0.9, 0.1, SENTENCES)
+    metric = SentenceMean()
+    first, other = (metric.output(list(values)) for values in figures)
+    found = compared(draw(metric, first, other, 3, SAMPLES, TRIALS))
+    assert (found.first, found.other) == pytest.approx(tuple(values.mean() for values in figures))
+    assert found.interval[0] < found.difference < found.interval[1]
+    assert found.p_randomisation == 1 / (TRIALS + 1)
+    same = compared(draw(metric, first, first, 3, SAMPLES, TRIALS))
+    assert (same.difference, same.p_bootstrap, same.p_randomisation) == (0, 1 / (SAMPLES + 1), 1 / (TRIALS + 1))
+
+
+def test_the_surroundings_do_not_matter(monkeypatch):
+    one = compared(drawn(BLEU(force=True), "en-de", 7)[2])
+    monkeypatch.setitem(os.environ, "SACREBLEU_SEED", "99")
+    np.random.seed(4)
+    assert compared(drawn(BLEU(force=True), "en-de", 7)[2]) == one
+    assert compared(drawn(BLEU(force=True), "en-de", 8)[2]) != one
