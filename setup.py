@@ -78,6 +78,13 @@ setup(
             "Django>=5",
             "Sphinx>=8",
         ],
+        "corpora": [  # `mtmoe prepare corpora`
+            "fonttools>=4.50",  # which script a letter belongs to, as Unicode says
+            "xxhash>=3.4",  # keys of sentences: a hash that is the same everywhere
+        ],
+        "identify": [
+            "fasttext-predict>=0.9.2.4",  # reads fastText's models for language identification
+        ],
         "nlu": [
             "safetensors>=0.5",  # weights of pretrained encoders, which `mtmoe import-hf` reads and `export-hf` writes
             "tokenizers>=0.21",  # these encoders' tokenizers

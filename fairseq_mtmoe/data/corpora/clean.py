@@ -34,20 +34,20 @@ DROP_REASONS = {
 """Every reason for which a pair is left out, and what it means in a report."""
 
 # Control characters that are no white space, soft hyphens, byte order marks. Joiners are letters to some scripts: kept.
-_INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\ufeff]")
+INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\ufeff]")
 # What other programs take for the end of a line, where it is inside one.
 _BREAK = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _NO_WORD = re.compile(r"[\W_]+")
-_PADDING = 10
+LENGTH_PADDING = 10
 """Added to both lengths before their ratio is taken: short names may differ more."""
 
-_WIDE = 3
+WIDE = 3
 """How many Latin letters one wide (CJK) character stands for, roughly."""
 
 
 def normalise(text: str) -> str:
     """One line in Unicode NFC, single spaces, without control and invisible formatting characters."""
-    return " ".join(_normal_form("NFC", _INVISIBLE.sub("", text)).split())
+    return " ".join(normal_form("NFC", INVISIBLE.sub("", text)).split())
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def changes_of(lines: Iterable[str]) -> Changes:
     for line in lines:
         if line.isprintable() and unicodedata.is_normalized("NFC", line):
             continue  # most lines; none of the characters in question is printable
-        visible, count = _INVISIBLE.subn("", line)
+        visible, count = INVISIBLE.subn("", line)
         removed += count
         breaks += len(_BREAK.findall(line))
         respelled += not unicodedata.is_normalized("NFC", visible)
@@ -74,11 +74,11 @@ def changes_of(lines: Iterable[str]) -> Changes:
 
 def message_key(text: str) -> str:
     """What makes two messages the same for splitting: letters and digits, without case, marks and punctuation."""
-    folded = _normal_form("NFKC", text).casefold()
+    folded = normal_form("NFKC", text).casefold()
     return _NO_WORD.sub(" ", folded).strip()
 
 
-def _normal_form(form: Literal["NFC", "NFKC"], text: str) -> str:
+def normal_form(form: Literal["NFC", "NFKC"], text: str) -> str:
     """A Unicode normal form. Where more than 30 marks follow one character, which no language needs, they are taken 30
     at a time, as in the stream-safe format of Unicode's annex 15: to sort a million of them takes days."""
     if len(text) < 1000:
@@ -114,10 +114,10 @@ def _has_letter(text: str) -> bool:
 
 
 def _length_ratio(source: str, target: str) -> float:
-    shorter, longer = sorted((_width(source) + _PADDING, _width(target) + _PADDING))
+    shorter, longer = sorted((_width(source) + LENGTH_PADDING, _width(target) + LENGTH_PADDING))
     return longer / shorter
 
 
 def _width(text: str) -> int:
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + (_WIDE - 1) * wide
+    return len(text) + (WIDE - 1) * wide

@@ -1,0 +1,20 @@
+"""Cleaning: which sentence pairs are worth training on, and keys by which equal ones are found."""
+
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES, RULES, Cleaned, Cleaner
+from fairseq_mtmoe.data.corpora.cleaning.keys import are_among, sentence_keys
+from fairseq_mtmoe.data.corpora.cleaning.normalising import normalised
+from fairseq_mtmoe.data.corpora.cleaning.samples import SAMPLES, Sample, chosen, sample
+
+__all__ = [
+    "CHANGES",
+    "RULES",
+    "SAMPLES",
+    "Cleaned",
+    "Cleaner",
+    "Sample",
+    "are_among",
+    "chosen",
+    "normalised",
+    "sample",
+    "sentence_keys",
+]

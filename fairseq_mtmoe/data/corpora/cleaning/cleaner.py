@@ -1,0 +1,216 @@
+"""Which training pairs of a block are left out, and why: rules over columns of texts.
+
+`clean.why_dropped` is for harvested messages of programs, and reads one pair at a time. This is for corpora of any
+size: a pair takes a few microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import compress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.data.corpora.blocks import Block
+from fairseq_mtmoe.data.corpora.clean import LENGTH_PADDING, WIDE, changes_of
+from fairseq_mtmoe.data.corpora.cleaning import identification
+from fairseq_mtmoe.data.corpora.cleaning.characters import Columns, wide
+from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, SideKeys, are_among, exact_keys, mixed
+from fairseq_mtmoe.data.corpora.cleaning.languages import FOREIGN, letters
+from fairseq_mtmoe.data.corpora.cleaning.normalising import normalised
+from fairseq_mtmoe.data.corpora.cleaning.samples import Sample, chosen, sample
+from fairseq_mtmoe.data.corpora.recipes.parts import Action, Filters, Role
+
+Found = NDArray[np.bool_]
+
+MAX_FOREIGN = 0.7
+"""Share of a sentence's letters that may belong to scripts which its language is not written in, a wide one counted as
+several: instructions for programs are half names in many languages, and what is in another language is over it."""
+
+_AT_ONCE = 4096
+"""Pairs: the arrays of so many stay in a processor's cache, which makes rules a third faster."""
+
+RULES = {
+    "length": "a side is longer than `max_characters`",
+    "empty": "a side has neither letters nor digits",
+    "ratio": "one side is over `max_ratio` times as long as the other",
+    "copy": "the target is the source, but for case, punctuation and spaces",
+    "wrong_script": f"over {MAX_FOREIGN:.0%} of a side's letters belong to scripts that its language has not",
+    "held_out": "a side is a validation or test sentence, of whatever language pair",
+    "language": "a side is in another language, says the model of `identify`",
+    "duplicate": "the pair occurred before in its language pair's corpora",
+    "near_duplicate": "but for case, punctuation, spaces and digits, the pair occurred before",
+}
+"""Every rule in the order in which they are asked, and what it means in a report: a pair counts for the first one that
+finds it. The last two need all corpora of a language pair: see `first_occurrences`."""
+
+CHANGES = {
+    "removed": "control and invisible characters removed",
+    "breaks": "line breaks inside lines made spaces",
+    "respelled": "sentences brought to Unicode NFC",
+}
+"""What normalising changes besides spaces."""
+
+
+@dataclass
+class Cleaned:
+    """What is left of a block."""
+
+    source: list[str]  # normalised
+    target: list[str]
+    lines: NDArray[np.int64]
+    exact: Keys  # of pairs: the same for the same pair
+    near: Keys  # the same for what differs in case, punctuation, spaces and digits alone
+    counts: dict[str, int]  # pairs that each rule left out, and what was changed: keys of RULES and CHANGES
+    samples: dict[str, list[Sample]] = field(default_factory=dict)  # of the pairs that a rule left out
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side of the pairs that rules look at. Of lengths and letters a wide character counts as `WIDE`."""
+
+    texts: Sequence[str]
+
+    @cached_property
+    def columns(self) -> Columns:
+        return Columns.of(self.texts)
+
+    @cached_property
+    def keys(self) -> SideKeys:
+        return SideKeys.of(self.columns)
+
+    @cached_property
+    def widths(self) -> NDArray[np.int64]:
+        """The texts' lengths."""
+        return _lengths(self.texts) + (WIDE - 1) * self.columns.sums(wide()[self.columns.codes])
+
+    def is_foreign(self, lang: str) -> Found:
+        """Which texts are written in scripts that the language has not."""
+        foreign, own = np.divmod(self.columns.sums(letters(lang)[self.columns.codes]), FOREIGN)
+        found: Found = foreign > MAX_FOREIGN * (foreign + own)
+        return found
+
+
+@dataclass(frozen=True)
+class Cleaner:
+    """The rules for the corpora of two languages.
+
+    Args:
+        filters: which rules there are, and their limits.
+        source_lang: plain code of the source's language; likewise `target_lang`.
+        role: what the corpus is for (a `Role` or its name): of evaluation data every pair stays, normalised.
+        held_out: keys (`sentence_keys`) of all evaluation sentences, in all languages, sorted.
+
+    Raises:
+        UserError: `filters.identify` is no model.
+    """
+
+    filters: Filters
+    source_lang: str
+    target_lang: str
+    role: Role | str
+    held_out: Keys
+
+    def __post_init__(self) -> None:
+        if self.filters.identify is not None:
+            identification.check_model(self.filters.identify)
+
+    def __call__(self, block: Block) -> Cleaned:
+        """A block's pairs, normalised, without those that a rule finds."""
+        slices = [slice(first, first + _AT_ONCE) for first in range(0, max(len(block.source), 1), _AT_ONCE)]
+        return _joined([self._clean(block.source[at], block.target[at], block.lines[at]) for at in slices])
+
+    def _clean(self, raw_source: Sequence[str], raw_target: Sequence[str], lines: NDArray[np.int64]) -> Cleaned:
+        source, target = normalised(raw_source), normalised(raw_target)
+        counts = _changes(raw_source, source, raw_target, target)
+        if self.role not in (Role.train, Role.train.name):
+            return Cleaned(
+                source, target, lines, exact_keys(source, target), _near(_Side(source), _Side(target)), counts
+            )
+        too_long = self._too_long(source) | self._too_long(target)
+        # What is too long is not looked at any more: one line may be as long as all others.
+        sides = _Side(_without(source, too_long)), _Side(_without(target, too_long))
+        stays = np.ones(len(source), np.bool_)
+        samples = {}
+        for rule, found in self._rules(too_long, *sides):
+            left_out = np.flatnonzero(found(stays) & stays)
+            counts[rule] = len(left_out)
+            if counts[rule]:
+                samples[rule] = chosen(sample(int(lines[row]), source[row], target[row]) for row in left_out.tolist())
+            stays[left_out] = False
+        source, target = list(compress(source, stays)), list(compress(target, stays))
+        return Cleaned(source, target, lines[stays], exact_keys(source, target), _near(*sides)[stays], counts, samples)
+
+    def _rules(self, too_long: Found, source: _Side, target: _Side) -> Iterator[tuple[str, Callable[[Found], Found]]]:
+        """Every rule of the filters, and what says which pairs it finds, given those that no rule has found yet."""
+        filters = self.filters
+        yield "length", lambda _: too_long
+        yield "empty", lambda _: (source.keys.counted == 0) | (target.keys.counted == 0)
+        yield "ratio", lambda _: _ratios(source.widths, target.widths) > filters.max_ratio
+        if filters.copies is Action.drop:
+            yield "copy", lambda _: source.keys.sentence == target.keys.sentence
+        if filters.wrong_script is Action.drop:
+            yield "wrong_script", lambda _: source.is_foreign(self.source_lang) | target.is_foreign(self.target_lang)
+        yield "held_out", lambda _: self._is_held_out(source) | self._is_held_out(target)
+        if filters.identify is not None:
+            yield "language", lambda stays: self._is_other(source, target, stays)
+
+    def _too_long(self, texts: Sequence[str]) -> Found:
+        return _lengths(texts) > self.filters.max_characters
+
+    def _is_held_out(self, side: _Side) -> Found:
+        return are_among(side.keys.sentence, self.held_out)
+
+    def _is_other(self, source: _Side, target: _Side, stays: Found) -> Found:
+        """Which pairs of those that stay have a side that the model takes for another language."""
+        found = np.zeros(len(stays), np.bool_)
+        for side, lang in ((source, self.source_lang), (target, self.target_lang)):
+            rows = np.flatnonzero(stays & ~found)
+            texts = [side.texts[row] for row in rows.tolist()]
+            found[rows] = identification.others(texts, lang, str(self.filters.identify), self.filters.min_confidence)
+        return found
+
+
+def _joined(parts: Sequence[Cleaned]) -> Cleaned:
+    samples = {rule: chosen(one for part in parts for one in part.samples.get(rule, ())) for rule in RULES}
+    return Cleaned(
+        source=[text for part in parts for text in part.source],
+        target=[text for part in parts for text in part.target],
+        lines=np.concatenate([part.lines for part in parts]),
+        exact=np.concatenate([part.exact for part in parts]),
+        near=np.concatenate([part.near for part in parts]),
+        counts={name: sum(part.counts[name] for part in parts) for name in parts[0].counts},
+        samples={rule: found for rule, found in samples.items() if found},
+    )
+
+
+def _changes(
+    source: Sequence[str], new_source: Sequence[str], target: Sequence[str], new_target: Sequence[str]
+) -> dict[str, int]:
+    """What normalising changed on both sides: the keys of `CHANGES`."""
+    lines = [*zip(source, new_source, strict=True), *zip(target, new_target, strict=True)]
+    changes = changes_of(old for old, new in lines if old != new)
+    return {name: getattr(changes, name) for name in CHANGES}
+
+
+def _without(texts: list[str], too_long: Found) -> list[str]:
+    if not too_long.any():
+        return texts
+    return ["" if is_long else text for text, is_long in zip(texts, too_long.tolist(), strict=True)]
+
+
+def _lengths(texts: Sequence[str]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def _ratios(widths: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
+    longer, shorter = np.maximum(widths, others), np.minimum(widths, others)
+    ratios: NDArray[np.float64] = (longer + LENGTH_PADDING) / (shorter + LENGTH_PADDING)
+    return ratios
+
+
+def _near(source: _Side, target: _Side) -> Keys:
+    return mixed(source.keys.near, target.keys.near)

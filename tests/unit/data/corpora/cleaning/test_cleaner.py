@@ -1,0 +1,228 @@
+"""The rules of cleaning, each compared with what it says pair by pair in plain Python."""
+
+import unicodedata
+
+import numpy as np
+import pytest
+import xxhash
+from fontTools.unicodedata import script
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fairseq_mtmoe.data.corpora import clean
+from fairseq_mtmoe.data.corpora.blocks import Block
+from fairseq_mtmoe.data.corpora.cleaning import RULES, Cleaner, chosen, cleaner, normalised, sample, sentence_keys
+from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, fold, folded, folding
+from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
+from fairseq_mtmoe.data.corpora.recipes import Action, Filters, Role
+
+# Letters, marks, digits, spaces and what is invisible, of scripts that Unicode treats each in its own way.
+ALPHABETS = [
+    *("abcAÉßﬁİŉſ½²①Ⅷ…–'\" 0129", "абвЙйЁё ", "अआकिीु़्ँ०१ ", "กขิุ่้๑ ", "ابتةَُِّ٣۵ ", "אבגּׁ "),
+    *("가각힣각ㄱ ", "かがカﾞガ漢字ー１Ａ 。", "漢字㎏㍿﷽", "ភាសាខ្មែរ ", "မြန်မာ ", "ΑαΣσςΐ "),
+    *(
+        "a \t\n\r\x0b\x1c\x85\xa0\u2028\u3000\u200b\u200d\xad\ufeff\x00\x7f",
+        "e\u0301\u0323\u0345\u0f71\u0f74",
+        "😀\ufe0f\U000e0101★",
+    ),
+]
+TEXTS = st.one_of(st.text(max_size=40), *(st.text(alphabet, max_size=30) for alphabet in ALPHABETS))
+FILTERS = Filters(max_characters=24, max_ratio=2.0)
+KEYS = ["1f10c65f95eba086", "68137d8480d7a1df", "2d06800538d394c2", "8d55e44c8dcca505", "ade2bf7ceb156d64"]
+
+
+def near_pairs(text: str) -> st.SearchStrategy[tuple[str, str]]:
+    """A text with another one that some rule may find."""
+    others = (text, text.upper(), text + "!", text * 3, text[: len(text) // 3], text.replace("a", "я"), f"{text} 漢字")
+    return st.tuples(st.just(text), st.sampled_from(others) | TEXTS)
+
+
+PAIRS = st.lists(TEXTS.flatmap(near_pairs), max_size=12)
+
+
+def reference_fold(text: str) -> str:
+    return "".join(map(fold, text))
+
+
+def reference_width(text: str) -> int:
+    return sum(3 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def reference_is_foreign(text: str, own: tuple[str, ...]) -> bool:
+    """The share of the letters and marks of other scripts, those that belong to several left out."""
+    letters = [
+        (reference_width(character), script(character) in own)
+        for character in text
+        if unicodedata.category(character)[0] in "LM" and script(character) not in ("Zyyy", "Zinh", "Zzzz")
+    ]
+    return sum(width for width, is_own in letters if not is_own) > 0.7 * sum(width for width, _ in letters)
+
+
+def reference_rule(source: str, target: str, held_out: set[str]) -> str | None:
+    """The rule that leaves out a pair of normalised sentences, English and Russian."""
+    folded_source, folded_target = reference_fold(source), reference_fold(target)
+    widths = [reference_width(source) + 10, reference_width(target) + 10]
+    if max(len(source), len(target)) > FILTERS.max_characters:
+        return "length"
+    if not folded_source or not folded_target:
+        return "empty"
+    if max(widths) / min(widths) > FILTERS.max_ratio:
+        return "ratio"
+    if folded_source == folded_target:
+        return "copy"
+    if reference_is_foreign(source, ("Latn",)) or reference_is_foreign(target, ("Cyrl",)):
+        return "wrong_script"
+    return "held_out" if held_out & {folded_source, folded_target} else None
+
+
+def block_of(pairs: list[tuple[str, str]]) -> Block:
+    source, target = ([pair[side] for pair in pairs] for side in (0, 1))
+    return Block("news", 0, source, target, np.arange(1, len(pairs) + 1) * 7)
+
+
+def keys_of(held_out: list[str]) -> np.ndarray:
+    return np.unique(sentence_keys(normalised(held_out)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXTS, max_size=8))
+@example(["", " ", "  a", "a  ", "\xa0", "a\u2003b", "", "e" + "\u0301\u0323" * 600])
+def test_many_texts_are_normalised_as_one_is(texts):
+    assert normalised(texts) == list(map(clean.normalise, texts))
+
+
+@settings(max_examples=60, deadline=None)
+@given(PAIRS, st.lists(TEXTS, max_size=3), st.data())
+def test_every_rule_finds_what_it_says(pairs, held_out, data):
+    if pairs:
+        held_out.append(data.draw(st.sampled_from(pairs))[0].upper())  # and one that is there, in another spelling
+    out = Cleaner(FILTERS, "en", "ru", "train", keys_of(held_out))(block_of(pairs))
+    texts = [(clean.normalise(source), clean.normalise(target)) for source, target in pairs]
+    folded_out = {reference_fold(clean.normalise(text)) for text in held_out}
+    found = [reference_rule(*pair, folded_out) for pair in texts]
+    stays = [place for place, rule in enumerate(found) if rule is None]
+    assert list(zip(out.source, out.target, strict=True)) == [texts[place] for place in stays]
+    assert out.lines.tolist() == [7 * (place + 1) for place in stays]
+    for rule in ("length", "empty", "ratio", "copy", "wrong_script", "held_out"):
+        assert out.counts[rule] == found.count(rule)
+        lines = {7 * (place + 1) for place, one in enumerate(found) if one == rule}
+        samples = out.samples.get(rule, [])
+        assert {line for line, _, _ in samples} <= lines
+        assert len(samples) == min(len(lines), 5)
+    changes = clean.changes_of(text for pair in pairs for text in pair)
+    assert {name: out.counts[name] for name in ("removed", "breaks", "respelled")} == vars(changes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(PAIRS)
+def test_keys_of_pairs_are_equal_where_they_say(pairs):
+    out = Cleaner(FILTERS, "en", "ru", Role.test, keys_of([]))(block_of(pairs))
+
+    def digitless(text):
+        return "".join("0" if unicodedata.category(one) == "Nd" else one for one in reference_fold(text))
+
+    kept = list(zip(out.source, out.target, strict=True))
+    assert kept == [(clean.normalise(source), clean.normalise(target)) for source, target in pairs]  # nothing is lost
+    near = [tuple(map(digitless, pair)) for pair in kept]
+    for keys, values in ((out.exact, kept), (out.near, near)):
+        assert [keys[i] == keys[j] for i in range(len(kept)) for j in range(i)] == [
+            values[i] == values[j] for i in range(len(kept)) for j in range(i)
+        ]
+
+
+def test_a_block_is_cleaned_alike_in_slices_of_any_size(monkeypatch):
+    pairs = [(f"Sentence {i % 7} here{'!' * (i % 40)}", f"Предложение {i % 5}" * (i % 3)) for i in range(300)]
+    clean_all = Cleaner(FILTERS, "en", "ru", "train", keys_of(["sentence 3 HERE"]))
+    one = clean_all(block_of(pairs))
+    monkeypatch.setattr(cleaner, "_AT_ONCE", 13)
+    other = clean_all(block_of(pairs))
+    assert one.counts == other.counts
+    assert one.samples == other.samples and {"length", "empty", "held_out"} <= set(one.samples)
+    for name in ("source", "target", "lines", "exact", "near"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_rules_that_keep_are_not_asked():
+    pairs = [("the same words", "the same words"), ("Привет всем вам", "Hello to you all")]
+    lenient = Filters(copies=Action.keep, wrong_script=Action.keep)
+    out = Cleaner(lenient, "en", "ru", "train", keys_of([]))(block_of(pairs))
+    assert (len(out.source), out.counts.get("copy")) == (2, None)
+    out = Cleaner(Filters(), "en", "ru", "train", keys_of([]))(block_of(pairs))
+    assert (len(out.source), out.counts["copy"], out.counts["wrong_script"]) == (0, 1, 1)
+    assert set(out.counts) - {"removed", "breaks", "respelled"} <= set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("lang", "text", "stays"),
+    [
+        ("ja", "リリースモードで Android パッケージをビルドする", True),
+        ("ko", "`${PYENV_ROOT}/versions` 디렉토리에서 특정 Python 버전 제거", True),
+        ("zh_CN", "Это предложение по-русски.", False),
+        ("zh_Hant", "這是一個句子", True),
+        ("sr", "Ово је реченица", True),
+        ("sr_Latn", "Ово је реченица", False),
+        ("sr_Latn", "Ovo je rečenica", True),
+        ("tlh", "Это предложение", True),  # of whose scripts nobody said anything
+        ("he", "2019 – 2020!", True),
+    ],
+)
+def test_scripts_of_languages(lang, text, stays):
+    out = Cleaner(Filters(), "en", lang, "train", keys_of([]))(block_of([("Some sentence or other.", text)]))
+    assert len(out.source) == stays
+
+
+def test_no_rule_reads_a_line_that_is_too_long(monkeypatch):
+    long = "word " * 5_000
+    read = []
+
+    class Spy:
+        @staticmethod
+        def of(texts):
+            read.extend(map(len, texts))
+            return Columns.of(texts)
+
+    monkeypatch.setattr(cleaner, "Columns", Spy)
+    out = Cleaner(Filters(), "en", "ru", "train", keys_of([]))(block_of([(long, "слово"), ("a word", "слово")]))
+    assert (out.counts["length"], out.source) == (1, ["a word"])
+    assert sum(read) < 100 and len(read) == 4
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 30), TEXTS, TEXTS), max_size=20), st.integers(0, 20))
+def test_samples_are_the_same_however_they_are_put_together(samples, cut):
+    samples = [sample(*one) for one in samples]
+    parts = chosen(samples[:cut]), chosen(samples[cut:])
+    assert chosen([*parts[1], *parts[0]]) == chosen(samples)
+
+
+def test_samples_show_the_beginning_of_long_sentences():
+    assert sample(3, "a" * 1000, "b") == (3, "a" * 200 + "…", "b")
+
+
+def test_keys_stay_what_they_are():
+    """They are on disk in folders of work that a newer version goes on with."""
+    out = Cleaner(FILTERS, "en", "ru", "valid", keys_of([]))(block_of([("Ten (10) pigs", "Straße ½ ﬁ")]))
+    keys = (*sentence_keys(["Ten (10) pigs", "Straße ½ ﬁ", ""]), *out.exact, *out.near)
+    assert [f"{key:016x}" for key in keys] == KEYS
+
+
+def test_a_key_is_the_hash_of_the_folded_text():
+    text = "Straße № 5 — ﬁn, İstanbul 漢字 हिन्दी"
+    assert fold("ß") + fold("½") + fold("́") + fold("i") == "ss12i"
+    assert sentence_keys([text])[0] == xxhash.xxh3_64_intdigest(reference_fold(text).encode("utf-32-le"))
+
+
+def test_the_order_of_a_pair_counts():
+    one, other = np.array([[3], [5]], np.uint64)
+    assert mixed(one, other) != mixed(other, one)
+
+
+def test_folding_has_every_character():
+    form = folding()
+    assert all(unicodedata.category(chr(code)) in ("Cn", "Co") for code in range(0x40000, CODES) if code >> 12 != 0xE0)
+    columns = Columns.of([chr(code) for code in range(0x110, 0x2FA20) if not 0xD800 <= code < 0xE000])
+    characters, counts = folded(columns)
+    expected = [fold(chr(code)) for code in range(0x110, 0x2FA20) if not 0xD800 <= code < 0xE000]
+    assert characters.tobytes().decode("utf-32-le") == "".join(expected)
+    assert counts.tolist() == list(map(len, expected))
+    assert form.count[ord(" ")] == 0
