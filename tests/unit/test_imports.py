@@ -24,7 +24,11 @@ MAY_IMPORT = {
     "data/sampling": {"errors"},
     "data/translation/file_names": set(),
     "data/translation/tiers": {"errors", "io"},
-    "data/corpora": {"io", "errors", "data/translation/file_names", "data/translation/tiers", "data/sampling"},
+    "data/translation/recorded_sizes": {"errors", "io"},
+    "data/corpora": {
+        *("io", "errors", "data/sampling"),
+        *("data/translation/file_names", "data/translation/tiers", "data/translation/recorded_sizes"),
+    },
     "analysis": {"io", "errors", "data/translation/tiers"},
     "checkpoints": {"protocols", "errors", "io", "moe", "optim"},
     "options": {"errors", "moe", "conditioning"},
@@ -68,7 +72,7 @@ MAY_IMPORT = {
     "data/nlu": {"errors", "io", "data/mixtures", "data/sampling"},
     "data/translation": {
         *("errors", "io", "data", "data/mixtures", "data/sampling"),
-        *("data/translation/file_names", "data/translation/tiers"),
+        *("data/translation/file_names", "data/translation/tiers", "data/translation/recorded_sizes"),
     },
     "evaluation": {
         "protocols",

@@ -1,8 +1,9 @@
 """Finding and loading the data of language pairs: what fairseq's `MultilingualDatasetManager` does for one pair at a
 time, with checks before anything is loaded.
 
-A pair may lie in several shards (`--data a:b:c`). The sizes of all of them are read from the index files at the start,
-so that sampling follows the sizes of the whole data whichever shard is loaded.
+A pair may lie in several shards (`--data a:b:c`). The sizes of all of them are known at the start, so that sampling
+follows the sizes of the whole data whichever shard is loaded: from the record of sizes, where `mtmoe prepare corpora`
+made one and without a look into the other shards, or else from the index files.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from fairseq.data.multilingual.multilingual_data_manager import MultilingualData
 
 from fairseq_mtmoe.data.indexed_files import check_ids, count_sentences
 from fairseq_mtmoe.data.translation.file_names import INDEX, find_side, side_name
+from fairseq_mtmoe.data.translation.recorded_sizes import FILE_NAME as SIZES_FILE
+from fairseq_mtmoe.data.translation.recorded_sizes import SPLIT as RECORDED_SPLIT
+from fairseq_mtmoe.data.translation.recorded_sizes import read_sizes
 from fairseq_mtmoe.errors import UserError
 
 
@@ -87,6 +91,7 @@ class PairLoader:
         self.manager = manager
         self.split = split
         self.combine = combine
+        self._recorded: dict[tuple[str, str], int] = {}  # sizes by pair and folder
         self.pairs = self._find_pairs()
         self.keys = [pair.key for pair in self.pairs]
         self.shard_sizes = [[self._size(pair, folder) for folder in pair.folders] for pair in self.pairs]
@@ -120,7 +125,9 @@ class PairLoader:
         def has_pair(folder: str) -> bool:
             return all(find_side(folder, self.split, source, target, lang) for lang in (source, target))
 
-        holding = tuple(folder for folder in folders if has_pair(folder))
+        recorded = self._recorded_sizes(source, target, folders)
+        self._recorded |= {(f"{source}-{target}", folder): size for folder, size in recorded.items()}
+        holding = tuple(recorded) or tuple(folder for folder in folders if has_pair(folder))
         if not holding:
             pair = f"{source}-{target}"
             raise UserError(
@@ -128,6 +135,19 @@ class PairLoader:
                 f"there is no {side_name(self.split, pair, source)}{INDEX}, nor one of the reversed pair."
             )
         return PairSource(category, source, target, holding if self.is_training else holding[:1])
+
+    def _recorded_sizes(self, source: str, target: str, folders: list[str]) -> dict[str, int]:
+        """The sentences of a pair in those of these folders that have it; none if that is not recorded."""
+        if not self.is_training or self.split != RECORDED_SPLIT:
+            return {}
+        if self.combine and find_side(folders[0], f"{self.split}1", source, target, source):
+            return {}
+        sizes = read_sizes(folders)
+        found = {
+            folder: of_folder.get(f"{source}-{target}") or of_folder.get(f"{target}-{source}")
+            for folder, of_folder in sizes.items()
+        }
+        return {folder: size for folder, size in found.items() if size}
 
     def _files(self, pair: PairSource, folder: str) -> Iterator[tuple[str, str]]:
         """Source and target file of the split and, if they are to be combined, of its continuations."""
@@ -140,6 +160,10 @@ class PairLoader:
             yield source, target
 
     def _size(self, pair: PairSource, folder: str) -> int:
+        recorded = self._recorded.get((pair.name, folder))
+        return self._read_size(pair, folder) if recorded is None else recorded
+
+    def _read_size(self, pair: PairSource, folder: str) -> int:
         total = 0
         impl = self.manager.args.dataset_impl
         for number, (source, target) in enumerate(self._files(pair, folder)):
@@ -161,6 +185,12 @@ class PairLoader:
     def _check(self, pair: PairSource, folder: str) -> None:
         """What must be known before fairseq maps a pair's files."""
         args = self.manager.args
+        recorded = self._recorded.get((pair.name, folder))
+        if recorded is not None and (size := self._read_size(pair, folder)) != recorded:
+            raise UserError(
+                f"`{folder}` must have {recorded} training sentences of {pair.name}, as {SIZES_FILE} in the first shard"
+                f" says, but has {size}; copy what is missing, or prepare the data again."
+            )
         for source, target in self._files(pair, folder):
             check_ids(source, len(self.manager.get_source_dictionary(pair.source)), args.dataset_impl)
             check_ids(target, len(self.manager.get_target_dictionary(pair.target)), args.dataset_impl)

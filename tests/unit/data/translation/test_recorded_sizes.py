@@ -1,0 +1,84 @@
+"""`sizes.json`: sampling follows the sizes of all shards, of which one alone is there yet."""
+
+import json
+
+import pytest
+
+from fairseq_mtmoe.data.translation.pairs import PairLoader
+from fairseq_mtmoe.data.translation.recorded_sizes import read_sizes
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.digits import digit_task, make_digit_corpus
+
+RECORD = {"shards": ["shard0", "shard1"], "train": {"en-aa": [100, 60], "en-bb": [25]}}
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Two shards with a record of their sizes; `bb` is in the first alone."""
+    for number, (size, targets) in enumerate(((100, "aa,bb"), (60, "aa"))):
+        folder = make_digit_corpus(tmp_path / f"shard{number}", seed=number, train=size, targets=targets)
+        (folder / "sizes.json").write_text(json.dumps(RECORD))
+    return tmp_path
+
+
+def remove_training_data(folder):
+    for path in folder.glob("train.*"):
+        path.unlink()
+
+
+def loader(data, *shards, combine=True, pairs="en-aa,en-bb"):
+    folders = ":".join(str(data / shard) for shard in shards or ("shard0", "shard1"))
+    return PairLoader(digit_task(folders, lang_pairs=pairs).data_manager, "train", combine)
+
+
+def test_the_record_agrees_with_what_the_index_files_say(data):
+    recorded = loader(data)
+    for path in data.glob("*/sizes.json"):
+        path.unlink()
+    assert recorded.shard_sizes == loader(data).shard_sizes == [[100, 60], [25]]
+    assert [pair.folders for pair in recorded.pairs] == [pair.folders for pair in loader(data).pairs]
+
+
+def test_sizes_are_known_of_shards_that_are_not_there(data):
+    remove_training_data(data / "shard1")
+    found = loader(data)
+    assert found.shard_sizes == [[100, 60], [25]]
+    assert [len(dataset) for dataset in found.load()] == [100, 25]
+    with pytest.raises(
+        UserError, match="shard1` must have 60 training sentences of en-aa, as sizes.json .* has 0; copy"
+    ):
+        found.load((1, 0))
+
+
+def test_a_reversed_pair_and_shards_in_another_order(data):
+    assert loader(data, pairs="aa-en").shard_sizes == [[100, 60]]
+    assert loader(data, "shard1", "shard0", pairs="en-aa").shard_sizes == [[60, 100]]
+    assert loader(data, "shard1", pairs="en-aa").shard_sizes == [[60]]
+
+
+def test_what_is_not_recorded_is_counted(data):
+    extra = make_digit_corpus(data / "elsewhere", seed=5, train=80, targets="aa")
+    assert loader(data, "shard0", extra, pairs="en-aa").shard_sizes == [[100, 80]]
+    more = make_digit_corpus(data / "more", seed=6, train=80)
+    for path in (*more.glob("*.en-cc.*"), more / "dict.cc.txt"):
+        path.rename(data / "shard0" / path.name)
+    assert loader(data, pairs="en-aa,en-cc").shard_sizes == [[100, 60], [8]]
+
+
+def test_other_data_than_is_recorded_is_refused(data):
+    (data / "shard0" / "sizes.json").write_text(json.dumps({**RECORD, "train": {"en-aa": [90, 60]}}))
+    with pytest.raises(UserError, match="must have 90 training sentences of en-aa, .* but has 100"):
+        loader(data, pairs="en-aa").load()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[], {}, {"shards": "a", "train": {}}, {"shards": ["shard0"], "train": {"en-aa": [1, 2]}}]
+    + [{"shards": ["shard0"], "train": {"en-aa": sizes}} for sizes in ([], [0], [1.5], [True], 3)],
+)
+def test_a_damaged_record_is_one_sentence(content, tmp_path):
+    (tmp_path / "sizes.json").write_text(json.dumps(content))
+    with pytest.raises(
+        UserError, match=r"sizes.json` must have .*; remove it, and the sizes are read from the shards\."
+    ):
+        read_sizes([str(tmp_path)])
