@@ -59,8 +59,8 @@ def _checked(path: Path, content: object) -> tuple[list[str], dict[str, list[int
         ):
             return shards, sizes
     raise UserError(
-        f"`{path}` must have the names of `shards`, and for each pair in `train` the sentences of each shard, but has not;"
-        " remove it, and the sizes are read from the shards."
+        f"`{path}` must have the names of `shards`, and for each pair in `train` the sentences of each shard;"
+        " remove it, and sizes are read from the shards."
     )
 
 

@@ -45,7 +45,7 @@ def test_sizes_are_known_of_shards_that_are_not_there(data):
     assert found.shard_sizes == [[100, 60], [25]]
     assert [len(dataset) for dataset in found.load()] == [100, 25]
     with pytest.raises(
-        UserError, match="shard1` must have 60 training sentences of en-aa, as sizes.json .* has 0; copy"
+        UserError, match=r"shard1` must have 60 training sentences of en-aa, as sizes.json .* has 0; copy"
     ):
         found.load((1, 0))
 
@@ -67,7 +67,7 @@ def test_what_is_not_recorded_is_counted(data):
 
 def test_other_data_than_is_recorded_is_refused(data):
     (data / "shard0" / "sizes.json").write_text(json.dumps({**RECORD, "train": {"en-aa": [90, 60]}}))
-    with pytest.raises(UserError, match="must have 90 training sentences of en-aa, .* but has 100"):
+    with pytest.raises(UserError, match=r"must have 90 training sentences of en-aa, .* but has 100"):
         loader(data, pairs="en-aa").load()
 
 
@@ -78,7 +78,5 @@ def test_other_data_than_is_recorded_is_refused(data):
 )
 def test_a_damaged_record_is_one_sentence(content, tmp_path):
     (tmp_path / "sizes.json").write_text(json.dumps(content))
-    with pytest.raises(
-        UserError, match=r"sizes.json` must have .*; remove it, and the sizes are read from the shards\."
-    ):
+    with pytest.raises(UserError, match=r"sizes.json` must have .*; remove it, and sizes are read from the shards\."):
         read_sizes([str(tmp_path)])
