@@ -1,6 +1,7 @@
 """Cleaning: which sentence pairs are worth training on, and keys by which equal ones are found."""
 
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES, RULES, Cleaned, Cleaner
+from fairseq_mtmoe.data.corpora.cleaning.duplicates import first_occurrences
 from fairseq_mtmoe.data.corpora.cleaning.keys import are_among, sentence_keys
 from fairseq_mtmoe.data.corpora.cleaning.normalising import normalised
 from fairseq_mtmoe.data.corpora.cleaning.samples import SAMPLES, Sample, chosen, sample
@@ -14,6 +15,7 @@ __all__ = [
     "Sample",
     "are_among",
     "chosen",
+    "first_occurrences",
     "normalised",
     "sample",
     "sentence_keys",

@@ -1,0 +1,81 @@
+"""The rule that asks a model for language identification."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from fairseq_mtmoe.data.corpora.blocks import Block
+from fairseq_mtmoe.data.corpora.cleaning import Cleaner, identification
+from fairseq_mtmoe.data.corpora.cleaning.languages import languages, name_in, names_of
+from fairseq_mtmoe.data.corpora.recipes import Filters
+from fairseq_mtmoe.data.corpora.recipes.codes import MBART, plain_code
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.fasttext_files import write_model
+
+WORDS = {
+    "en": ("the", "house", "is", "old"),
+    "de": ("das", "haus", "ist", "alt"),
+    "fr": ("la", "maison", "est", "vieille"),
+}
+PAIRS = [
+    ("the house is old", "das haus ist alt"),
+    ("the house", "la maison"),  # not German
+    ("das haus", "ist alt"),  # not English
+    ("the old", "haus maison"),  # as much German as French
+    ("Mxyzptlk", "Vbnmkjhg"),  # of words that the model does not know
+]
+
+
+def kept(model, lang: str, confidence: float = 0.9) -> tuple[list[int], dict[str, int]]:
+    filters = Filters(identify=str(model), min_confidence=confidence)
+    source, target = zip(*PAIRS, strict=True)
+    block = Block("news", 0, source, target, np.arange(len(PAIRS)))
+    out = Cleaner(filters, "en", lang, "train", np.zeros(0, np.uint64))(block)
+    return out.lines.tolist(), out.counts
+
+
+@pytest.mark.parametrize("labels", [("en", "de", "fr"), ("eng_Latn", "deu_Latn", "fra_Latn")])
+def test_pairs_with_a_side_in_another_language_are_left_out(tmp_path, labels):
+    words = dict(zip(labels, WORDS.values(), strict=True))
+    lines, counts = kept(write_model(tmp_path / "lid.bin", words), "de_DE")
+    assert (lines, counts["language"]) == ([0, 3, 4], 2)
+
+
+def test_the_confidence_that_it_takes(tmp_path):
+    model = write_model(tmp_path / "lid.bin", {lang: words[:3] for lang, words in WORDS.items()})
+    assert kept(model, "fr", 0.49)[0] == [1, 3, 4]  # "haus maison": both have half
+    assert kept(model, "fr", 0.9999)[0] == [0, 1, 2, 3, 4]
+
+
+def test_a_language_that_the_model_does_not_know_is_not_asked_for(tmp_path):
+    model = write_model(tmp_path / "lid.bin", {lang: WORDS[lang] for lang in ("en", "fr")})
+    assert kept(model, "de")[0] == [0, 1, 2, 3, 4]
+
+
+def test_what_is_no_model(tmp_path, monkeypatch):
+    (tmp_path / "text.bin").write_text("no model\n" * 100)
+    for name in ("text.bin", "none.bin"):
+        with pytest.raises(UserError, match=re.escape(f"`{tmp_path / name}`") + " (is none|must be a fastText model)"):
+            Cleaner(Filters(identify=str(tmp_path / name)), "en", "de", "train", np.zeros(0, np.uint64))
+    monkeypatch.setitem(sys.modules, "fasttext", None)
+    with pytest.raises(UserError, match=r"needs the package fasttext-predict: pip install .*\[identify\]"):
+        identification.check_model(str(write_model(tmp_path / "lid.bin", WORDS)))
+
+
+def test_the_table_has_mbarts_languages_and_agrees_with_iso_and_unicode():
+    assert {plain_code(code) for code in MBART} <= set(languages())
+    pycountry, babel = pytest.importorskip("pycountry"), pytest.importorskip("babel.core")
+    likely = babel.get_global("likely_subtags")
+    joined = {"Jpan": "Hani", "Kore": "Hang", "Hans": "Hani"}
+    for code, language in languages().items():
+        assert pycountry.languages.get(alpha_2=code).alpha_3 in language.names
+        usual = likely[code].split("_")[1]
+        assert joined.get(usual, usual) == language.scripts[0], code
+
+
+def test_names_of_languages():
+    assert names_of("zh_CN") >= {"zh", "zho", "cmn"}
+    assert names_of("tlh") == {"tlh"}
+    assert name_in("__label__zho_Hans") == "zho"
