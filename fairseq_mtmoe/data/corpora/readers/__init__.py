@@ -1,0 +1,60 @@
+"""Raw files of sentence pairs, read as a stream of blocks, whatever format they are in and whatever they are packed in.
+
+`read` is all that others need. Lines in = pairs in blocks + what bad lines stand for (`BadLine.lost`), always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles
+from fairseq_mtmoe.data.corpora.readers.assembling import Pairs, assemble
+from fairseq_mtmoe.data.corpora.readers.faults import BAD_REASONS, HARMLESS, Fault, sentence
+from fairseq_mtmoe.data.corpora.readers.moses import read_moses
+from fairseq_mtmoe.data.corpora.readers.recognising import recognise
+from fairseq_mtmoe.data.corpora.readers.tsv import read_tsv
+from fairseq_mtmoe.errors import UserError, must_be
+
+__all__ = ["BAD_REASONS", "FORMATS", "ON_BAD_LINE", "read"]
+
+_READERS: dict[str, Callable[[CorpusFiles], Iterator[Pairs | BadLine]]] = {
+    "moses": read_moses,
+    "tsv": read_tsv,
+}
+
+FORMATS = ("auto", *_READERS)
+"""What `CorpusFiles.format` may be; `auto` looks at the content."""
+
+ON_BAD_LINE = ("stop", "drop")
+
+
+def read(
+    files: CorpusFiles, block: int = BLOCK, on_bad_line: Literal["stop", "drop"] = "drop"
+) -> Iterator[Block | BadLine]:
+    """The sentence pairs of a corpus, with what could not be read before the block that follows it.
+
+    Args:
+        files: where the corpus is.
+        block: pairs per block; the last has fewer, and so has one of very long sentences.
+        on_bad_line: `stop` raises at the first bad line that is a fault of the file.
+
+    Raises:
+        UserError: a file is missing, is in no known format or has not the columns or keys that `fields` says, or there
+            is a bad line and `on_bad_line` is `stop`.
+    """
+    for item in assemble(files, _found(files), block):
+        if isinstance(item, BadLine) and on_bad_line == "stop" and item.reason not in HARMLESS:
+            raise UserError(sentence(item))
+        yield item
+
+
+def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    if files.format not in FORMATS:
+        must_be(f"format of {files.name}", f"one of {', '.join(FORMATS)}", files.format)
+    try:
+        form = recognise(files) if files.format == "auto" else files.format
+        if form is not None:
+            yield from _READERS[form](files)
+    except Fault as fault:
+        yield BadLine(str(files.paths[0]), 1, fault.reason, fault.message, fault.lost)

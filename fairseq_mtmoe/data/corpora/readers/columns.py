@@ -1,0 +1,100 @@
+"""Which columns of a table hold the two languages: what its first line says, or what is in them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
+from fairseq_mtmoe.data.corpora.readers.languages import is_same_language, looks_like
+from fairseq_mtmoe.errors import UserError, must_be
+
+_SIDES = ({"source", "src"}, {"target", "tgt", "trg"})
+_NO_TEXT = re.compile(r"\s*(?:[\d.,:;%+eE-]*|https?://\S*|[A-Za-z]{2,3}(?:[_-]\w{2,8})?|\S+\.\w{2,4})\s*")
+"""Numbers (scores, identifiers), addresses, codes of languages, names of files; and nothing."""
+
+_MOSTLY = 0.5
+
+
+class Columns(NamedTuple):
+    """Where the texts are in a line."""
+
+    source: int  # from 0
+    target: int
+    width: int  # how many columns a line has
+    named: bool  # whether the first line has the columns' names
+
+
+def find_columns(rows: Sequence[Sequence[str]], files: CorpusFiles) -> Columns:
+    """The columns of a table that begins with these rows.
+
+    Raises:
+        UserError: `fields` names columns that are not there, or names none and the rows do not tell.
+    """
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    rows = [row for row in rows if len(row) == width]
+    given = [files.fields.get(side) for side in ("source", "target")]
+    if any(value is not None for value in given):
+        return _given(rows[0], width, given, files)
+    header = _in_header(rows[0], files)
+    if header:
+        return Columns(*header, width, named=True)
+    texts = [column for column in range(width) if _is_text([row[column] for row in rows])]
+    if len(texts) == 2:
+        one, other = ([row[column] for row in rows] for column in texts)
+        sides = _by_language(one, other, files)
+        if sides:
+            return Columns(texts[sides[0]], texts[sides[1]], width, named=False)
+    rule = (
+        f"told which columns hold {files.source_lang} and {files.target_lang} "
+        f"(`fields: {{source: 1, target: 2}}`): their content does not tell"
+    )
+    must_be(str(files.paths[0]), rule, "\t".join(rows[0]))
+
+
+def _given(header: Sequence[str], width: int, given: Sequence[str | int | None], files: CorpusFiles) -> Columns:
+    found = []
+    for side, value in zip(("source", "target"), given, strict=True):
+        if isinstance(value, int) and 1 <= value <= width:
+            found.append(value - 1)
+        elif isinstance(value, str) and value in header:
+            found.append(header.index(value))
+        else:
+            raise UserError(
+                f"`fields: {side}` of `{files.paths[0]}` must be the number or name of one of its {width} columns, "
+                f"but is {value!r} instead."
+            )
+    if found[0] == found[1]:
+        must_be(f"fields of {files.paths[0]}", "two different columns", dict(files.fields))
+    return Columns(found[0], found[1], width, named=any(isinstance(value, str) for value in given))
+
+
+def _in_header(row: Sequence[str], files: CorpusFiles) -> tuple[int, int] | None:
+    """The columns whose names are the languages' codes, or words for source and target."""
+
+    def only(matches: Callable[[str], bool]) -> int | None:
+        found = [column for column, name in enumerate(row) if matches(name.strip())]
+        return found[0] if len(found) == 1 else None
+
+    langs = (files.source_lang, files.target_lang)
+    found = [only(lambda name, lang=lang: is_same_language(name, lang)) for lang in langs]  # type: ignore[misc]
+    if None in found:
+        found = [only(lambda name, words=words: name.lower() in words) for words in _SIDES]  # type: ignore[misc]
+    source, target = found
+    return None if source is None or target is None else (source, target)
+
+
+def _is_text(cells: Sequence[str]) -> bool:
+    return sum(not _NO_TEXT.fullmatch(cell) for cell in cells) > _MOSTLY * len(cells)
+
+
+def _by_language(first: Sequence[str], second: Sequence[str], files: CorpusFiles) -> tuple[int, int] | None:
+    """(0, 1) if the first column is in the source language, (1, 0) if the second one is; None if nobody knows."""
+    one, other = " ".join(first), " ".join(second)
+    straight = looks_like(one, files.source_lang) + looks_like(other, files.target_lang)
+    turned = looks_like(other, files.source_lang) + looks_like(one, files.target_lang)
+    if abs(straight - turned) < _MOSTLY:
+        return None
+    return (0, 1) if straight > turned else (1, 0)

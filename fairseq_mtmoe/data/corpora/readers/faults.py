@@ -1,0 +1,80 @@
+"""What can be wrong in a corpus' file, in words that a report can use."""
+
+from __future__ import annotations
+
+from fairseq_mtmoe.data.corpora.blocks import BadLine
+
+MAX_LINE = 65_536
+"""Characters. A longer line is no sentence, and a file without line ends must not fill the memory."""
+
+MAX_EXPANSION = 250
+"""How many times its size a packed file may grow; text grows ten times, the same line again and again a hundred."""
+
+FREE_EXPANSION = 64 << 20
+"""Bytes that any packed file may grow to, whatever its size."""
+
+BAD_REASONS = {
+    "encoding": "not in UTF-8, or not in the encoding that the file says it has",
+    "nul": "has a NUL byte",
+    "empty": "no text on one side",
+    "long": f"longer than {MAX_LINE} characters",
+    "line ends": "the file's lines end in carriage returns alone",
+    "columns": "another number of columns than the first lines have",
+    "keys": "not a JSON object with both texts",
+    "untranslated": "a unit without text in one of the two languages, or whose translation is marked as unfinished",
+    "unpaired": "one side has lines or segments that the other does not have",
+    "markup": "not what the format says; the rest of the file cannot be read",
+    "entity": "declares or uses entities of its own, which are never expanded",
+    "truncated": "the packed file ends too early; what is after that is lost",
+    "damaged": "the packed file is damaged; what is after that cannot be read",
+    "bomb": f"grows to more than {MAX_EXPANSION} times its packed size, and over {FREE_EXPANSION >> 20} MiB",
+}
+"""Every reason of a `BadLine`, and what it means in a report."""
+
+HARMLESS = frozenset({"untranslated"})
+"""What is no fault of the file: catalogs and translation memories are rarely complete."""
+
+
+class Fault(Exception):
+    """What makes the rest of a file unreadable. Readers turn it into a `BadLine`.
+
+    Args:
+        reason: a key of `BAD_REASONS`.
+        message: where it is, in the file's own terms.
+        lost: how many lines or units it is known to cost, those on the other side of a pair of files not counted.
+    """
+
+    def __init__(self, reason: str, message: str, lost: int = 0) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.lost = lost
+
+
+def excerpt_of(text: str | bytes) -> str:
+    """The beginning of a line that can be printed, whatever is in it."""
+    text = text[:320].decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in text[:80])
+    return shown if len(text) <= 80 else f"{shown}…"
+
+
+def text_fault(text: str) -> str | None:
+    """Why a text from a structured file (a string of JSON, of XML …) is none for a corpus: a key of `BAD_REASONS`."""
+    if not text.strip():
+        return "empty"
+    if len(text) > MAX_LINE:
+        return "long"
+    if "\0" in text:
+        return "nul"
+    if any("\ud800" <= character <= "\udfff" for character in text):  # half a character, which JSON can spell
+        return "encoding"
+    return None
+
+
+def sentence(bad: BadLine) -> str:
+    """What ends a run that stops at bad lines."""
+    what = f" ({bad.excerpt})" if bad.excerpt else ""
+    return (
+        f"`{bad.file}` must be text that can be read whole, but line or unit {bad.line} cannot be used: "
+        f"{BAD_REASONS[bad.reason]}{what}; mend it, or leave such lines out with `--on-bad-line drop`."
+    )

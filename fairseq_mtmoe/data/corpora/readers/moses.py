@@ -1,0 +1,75 @@
+"""Two files, one for each side: line by line, the lines of one are the translations of the other's (Moses' format)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
+from fairseq_mtmoe.data.corpora.readers.assembling import Pairs, usable_pairs
+from fairseq_mtmoe.data.corpora.readers.faults import Fault
+from fairseq_mtmoe.data.corpora.readers.lines import Batch, Unusable, read_lines
+
+
+def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """The pairs of two files. Lines that one of them has more than the other are one `BadLine` at the end."""
+    sides = [_Side(path) for path in files.paths]
+    source, target = sides
+    first = 1
+    while number := min(side.ready() for side in sides):
+        (one, bad), (other, others) = source.take(number), target.take(number)
+        named = {index: (target.name, why) for index, why in others.items()}
+        named |= {index: (source.name, why) for index, why in bad.items()}
+        yield from usable_pairs(one, other, first, named, (source.name, target.name))
+        first += number
+    yield from _ends(sides, first)
+
+
+class _Side:
+    """The lines of one file, as many at a time as both have."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.fault: Fault | None = None
+        self._batches = read_lines(path)
+        self._batch = Batch([])
+        self._at = 0
+
+    def ready(self) -> int:
+        """How many lines can be taken; 0 at the end."""
+        while self._at == len(self._batch.texts) and not self.fault:
+            try:
+                self._batch, self._at = next(self._batches), 0
+            except StopIteration:
+                break
+            except Fault as fault:
+                self.fault = fault
+        return len(self._batch.texts) - self._at
+
+    def take(self, number: int) -> tuple[list[str], dict[int, Unusable]]:
+        """The next lines, and which of them cannot be used."""
+        start, self._at = self._at, self._at + number
+        bad = {index - start: why for index, why in self._batch.bad.items() if start <= index < self._at}
+        return self._batch.texts[start : self._at], bad
+
+    def count_rest(self) -> int:
+        """How many lines are left, one that was cut included."""
+        rest = 0
+        while number := self.ready():
+            rest += number
+            self._at += number
+        return rest + (self.fault.lost if self.fault else 0)
+
+
+def _ends(sides: list[_Side], line: int) -> Iterator[BadLine]:
+    """What is wrong at the end of two files: one of them has more lines, or breaks."""
+    rest = [side.count_rest() for side in sides]
+    lost = max(rest)
+    for side in sides:
+        if side.fault:
+            lines = f"; {lost} lines are lost" if lost else ""
+            yield BadLine(side.name, line, side.fault.reason, f"{side.fault.message}{lines}", lost)
+            lost = 0
+    if lost and rest[0] != rest[1]:
+        longer, shorter = sides if rest[0] else reversed(sides)
+        yield BadLine(longer.name, line, "unpaired", f"{lost} lines more than {shorter.name}", lost)

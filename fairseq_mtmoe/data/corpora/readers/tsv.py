@@ -1,0 +1,60 @@
+"""Tab-separated values: a pair per line, in two of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
+from fairseq_mtmoe.data.corpora.readers.assembling import Pairs, usable_pairs
+from fairseq_mtmoe.data.corpora.readers.columns import Columns, find_columns
+from fairseq_mtmoe.data.corpora.readers.faults import Fault, excerpt_of
+from fairseq_mtmoe.data.corpora.readers.lines import Batch, Unusable, read_lines
+
+_SAMPLE = 1000  # lines that tell which columns there are
+
+
+def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """The pairs of a file. A first line of names is no pair, and no bad line either.
+
+    A text that has `fields: absent` in it, such as `__NULL__`, is none.
+    """
+    (path,) = files.paths
+    absent = str(files.fields.get("absent", ""))
+    columns: Columns | None = None
+    first = 1
+    try:
+        for batch in read_lines(path):
+            if columns is None:
+                columns = _columns(batch, files)
+                if columns.named:
+                    batch, first = _without_first(batch), 2
+            yield from _pairs(batch, columns, first, str(path), absent)
+            first += len(batch.texts)
+    except Fault as fault:
+        yield BadLine(str(path), first, fault.reason, fault.message, fault.lost)
+
+
+def _columns(batch: Batch, files: CorpusFiles) -> Columns:
+    sample = [text.split("\t") for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad]
+    return find_columns(sample or [[""]], files)
+
+
+def _without_first(batch: Batch) -> Batch:
+    return Batch(batch.texts[1:], {index - 1: why for index, why in batch.bad.items()})
+
+
+def _pairs(batch: Batch, columns: Columns, first: int, name: str, absent: str) -> Iterator[Pairs | BadLine]:
+    texts, bad = batch.texts, dict(batch.bad)
+    tabs = columns.width - 1
+    if bad or any(text.count("\t") != tabs for text in texts):
+        texts = [text if text.count("\t") == tabs else "\t" * tabs for text in texts]
+        for index, text in enumerate(batch.texts):
+            if text.count("\t") != tabs:
+                bad.setdefault(index, Unusable("columns" if text.strip() else "empty", excerpt_of(text)))
+    cells = "\t".join(texts).split("\t") if texts else []  # all lines' at once: each of them has as many
+    source, target = cells[columns.source :: columns.width], cells[columns.target :: columns.width]
+    if absent:
+        for index, (one, other) in enumerate(zip(source, target, strict=True)):
+            if absent in one or absent in other:
+                bad.setdefault(index, Unusable("untranslated", excerpt_of(batch.texts[index])))
+    yield from usable_pairs(source, target, first, {index: (name, why) for index, why in bad.items()}, (name, name))

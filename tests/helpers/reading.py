@@ -1,0 +1,62 @@
+"""Corpora in files, and what readers make of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, CorpusFiles
+from fairseq_mtmoe.data.corpora.readers import BAD_REASONS, read
+
+Found = tuple[list[tuple[int, str, str]], list[BadLine]]
+
+
+def corpus(*paths: Path | str, source: str = "en", target: str = "de", **settings: Any) -> CorpusFiles:
+    return CorpusFiles("corpus", tuple(map(Path, paths)), source, target, **settings)
+
+
+def found_in(files: CorpusFiles, block: int = 50_000) -> Found:
+    """The pairs with their lines, and the bad lines; what must be so of all blocks is seen to."""
+    pairs: list[tuple[int, str, str]] = []
+    bad: list[BadLine] = []
+    number = 0
+    for item in read(files, block):
+        if isinstance(item, BadLine):
+            assert item.reason in BAD_REASONS and item.excerpt.isprintable() and item.line >= 1
+            bad.append(item)
+            continue
+        assert isinstance(item, Block) and (item.corpus, item.number) == (files.name, number)
+        assert 0 < len(item.source) == len(item.target) == len(item.lines) <= block
+        assert all(len(texts) == len(item.source) for texts in item.references)
+        number += 1
+        pairs += zip(item.lines.tolist(), item.source, item.target, strict=True)
+    assert [line for line, _, _ in pairs] == sorted({line for line, _, _ in pairs})
+    for _, source, target in pairs:
+        assert source.strip() and target.strip() and "\0" not in source + target
+        (source + target).encode("utf-8")
+    return pairs, bad
+
+
+def places(bad: list[BadLine]) -> list[tuple[str, int, str, int]]:
+    """File, line, reason and cost of bad lines."""
+    return [(Path(line.file).name, line.line, line.reason, line.lost) for line in bad]
+
+
+def all_lines(pairs: list[tuple[int, str, str]], bad: list[BadLine]) -> int:
+    """How many lines or units were accounted for."""
+    return len(pairs) + sum(line.lost for line in bad)
+
+
+def split_lines(content: bytes) -> list[bytes]:
+    """The lines that `wc -l` counts, and one without a line feed at the end."""
+    lines = content.split(b"\n")
+    return lines[:-1] if lines[-1] == b"" else lines
+
+
+def usable_line(line: bytes) -> str | None:
+    """One line as a reader has it, slowly; None if it cannot be used."""
+    try:
+        text = line.removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return text if text.strip() and "\0" not in text and len(text) <= 65536 else None

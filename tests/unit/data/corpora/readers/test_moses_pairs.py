@@ -1,0 +1,183 @@
+import codecs
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_mtmoe.data.corpora.blocks import BadLine, Block
+from fairseq_mtmoe.data.corpora.readers import lines as lines_module
+from fairseq_mtmoe.data.corpora.readers import read
+from fairseq_mtmoe.data.corpora.readers.faults import MAX_LINE
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.reading import all_lines, corpus, found_in, places, split_lines, usable_line
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Writes both sides, and gives the corpus."""
+
+    def write(source: bytes, target: bytes):
+        (tmp_path / "a.en").write_bytes(source)
+        (tmp_path / "a.de").write_bytes(target)
+        return corpus(tmp_path / "a.en", tmp_path / "a.de")
+
+    return write
+
+
+def test_lines_with_the_same_number_are_a_pair(two):
+    pairs, bad = found_in(two(b"One\nTwo\nThree", "Eins\nZwei\nDrei ä\n".encode()))
+    assert pairs == [(1, "One", "Eins"), (2, "Two", "Zwei"), (3, "Three", "Drei ä")] and not bad
+
+
+def test_blocks_have_the_size_that_was_asked_for(two):
+    blocks = list(read(two(b"a\n" * 7, b"b\n" * 7), block=3))
+    assert [block.lines.tolist() for block in blocks] == [[1, 2, 3], [4, 5, 6], [7]]
+
+
+def test_bad_lines_come_in_order_before_the_block_that_follows_them(two):
+    found = list(read(two(b"a\nb\n\xff\nd\n\n", b"1\n\n3\n4\n5\n"), block=1))
+    bad = [(item.line, item.reason) for item in found if isinstance(item, BadLine)]
+    assert bad == [(2, "empty"), (3, "encoding"), (5, "empty")]
+    blocks = [(place, item.lines.tolist()) for place, item in enumerate(found) if isinstance(item, Block)]
+    assert [lines for _, lines in blocks] == [[1], [4]] and blocks[1][0] > 2
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"caf\xe9 \xff", "encoding"),
+        (b"\xed\xa0\x80", "encoding"),  # half a character
+        (b"a\0b", "nul"),
+        (b" \t\xc2\xa0", "empty"),
+        (b"x" * (MAX_LINE + 1), "long"),
+        (b"x" * (5 * MAX_LINE), "long"),
+        (b"x" * (20 * MAX_LINE), "long"),
+        ("ä".encode() * (5 * MAX_LINE), "long"),
+    ],
+)
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_line_that_cannot_be_used_is_named_and_costs_its_pair_alone(two, line, reason, side):
+    good, with_bad = b"a\nb\nc\n", b"1\n" + line + b"\n3\n"
+    files = two(*((with_bad, good) if side == 0 else (good, with_bad)))
+    pairs, bad = found_in(files)
+    assert [number for number, _, _ in pairs] == [1, 3]
+    assert places(bad) == [(("a.en", "a.de")[side], 2, reason, 1)]
+
+
+def test_the_longest_line_is_kept(two):
+    pairs, bad = found_in(two("ä".encode() * MAX_LINE + b"\r\n", b"b\n"))
+    assert len(pairs[0][1]) == MAX_LINE and not bad
+
+
+def test_only_a_line_feed_ends_a_line(two):
+    odd = "one\u2028\u2029\x85\x0b\x0c\x1c\rtwo"
+    pairs, bad = found_in(two(f"{odd}\nnext\n".encode(), b"1\n2\n"))
+    assert pairs == [(1, odd, "1"), (2, "next", "2")] and not bad
+
+
+def test_windows_line_ends(two):
+    pairs, _ = found_in(two(b"a\r\nb\r\r\nc\r", b"1\n2\n3\n"))
+    assert pairs == [(1, "a", "1"), (2, "b\r", "2"), (3, "c", "3")]
+
+
+def test_carriage_returns_alone_are_reported(two):
+    pairs, bad = found_in(two(b"a\rb\rc", b"1\n2\n3\n"))
+    assert places(bad) == [("a.en", 1, "line ends", 1), ("a.de", 2, "unpaired", 2)] and not pairs
+
+
+@pytest.mark.parametrize("mark", [codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE])
+def test_byte_order_marks_say_the_encoding(two, mark):
+    name = {3: "utf-8", 2: "utf-16-be" if mark == codecs.BOM_UTF16_BE else "utf-16-le", 4: "utf-32-le"}[len(mark)]
+    pairs, bad = found_in(two(mark + "Größe 𝄞\nb\n".encode(name), b"1\n2\n"))
+    assert pairs == [(1, "Größe 𝄞", "1"), (2, "b", "2")] and not bad
+
+
+def test_half_a_character_in_utf_16_costs_its_line_alone(two):
+    pairs, bad = found_in(two(codecs.BOM_UTF16_LE + b"a\0\n\0\x00\xd8\n\0c\0\n\0", b"1\n2\n3\n"))
+    assert [number for number, _, _ in pairs] == [1, 3] and places(bad) == [("a.en", 2, "encoding", 1)]
+
+
+def test_utf_16_that_ends_within_a_character(two):
+    pairs, bad = found_in(two(codecs.BOM_UTF16_LE + b"a\0\n\0b", b"1\n2\n"))
+    assert len(pairs) == 1 and places(bad) == [("a.en", 2, "encoding", 1)]
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_lines_that_one_side_has_more_are_one_bad_line(two, longer):
+    sides = [b"a\n" * 5, b"b\n" * 3]
+    pairs, bad = found_in(two(*(sides if longer == 0 else sides[::-1])))
+    assert len(pairs) == 3 and places(bad) == [(("a.en", "a.de")[longer], 4, "unpaired", 2)]
+
+
+def test_nothing_at_all(two):
+    assert found_in(two(b"", b"")) == ([], [])
+
+
+def test_stop_ends_at_the_first_bad_line_in_a_sentence(two):
+    files = two(b"a\n\xff\n", b"1\n2\n")
+    with pytest.raises(
+        UserError, match=r"a\.en` must be .* line or unit 2 cannot be used: not in UTF-8.*--on-bad-line"
+    ):
+        list(read(files, on_bad_line="stop"))
+
+
+def test_missing_files_and_unknown_formats(tmp_path, two):
+    with pytest.raises(UserError, match="nowhere` must be a corpus' file, but there is none"):
+        found_in(corpus(tmp_path / "nowhere", tmp_path / "a"))
+    with pytest.raises(UserError, match="`format of corpus` must be one of auto, moses"):
+        found_in(corpus(tmp_path, tmp_path, format="docx"))
+
+
+def test_memory_does_not_grow_with_the_file(two):
+    files = two(b"a sentence of some length, which is English\n" * 120_000, b"ein Satz\n" * 120_000)
+    tracemalloc.start()
+    try:
+        assert sum(len(block.source) for block in read(files, block=1000)) == 120_000
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_blocks_of_long_lines_end_early(two):
+    line = b"x" * MAX_LINE + b"\n"
+    blocks = list(read(two(line * 1100, b"b\n" * 1100)))
+    assert len(blocks) == 2 and sum(len(block.source) for block in blocks) == 1100
+
+
+PIECES = [
+    b"",
+    b"a",
+    b" ",
+    b"\r",
+    b"\n",
+    b"\n",
+    b"\0",
+    b"\xff",
+    "ä".encode(),
+    "ä".encode()[:1],
+    "\u2028".encode(),
+    b"\t",
+]
+
+
+@settings(max_examples=100, deadline=None)
+@given(*[st.lists(st.sampled_from(PIECES), max_size=30).map(b"".join)] * 2, st.integers(1, 4))
+def test_any_bytes_are_read_as_the_slow_way_reads_them(tmp_path_factory, source, target, chunk):
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "any.en").write_bytes(source)
+    (folder / "any.de").write_bytes(target)
+    if any(b"\r" in side and b"\n" not in side for side in (source, target)):
+        return  # another test's
+    before, lines_module._CHUNK = lines_module._CHUNK, chunk
+    try:
+        pairs, bad = found_in(corpus(folder / "any.en", folder / "any.de"))
+    finally:
+        lines_module._CHUNK = before
+    sides = [split_lines(content) for content in (source, target)]
+    slow = [
+        (number, usable_line(one), usable_line(other))
+        for number, (one, other) in enumerate(zip(*sides, strict=False), 1)
+    ]
+    assert pairs == [pair for pair in slow if pair[1] is not None and pair[2] is not None]
+    assert all_lines(pairs, bad) == max(map(len, sides))
