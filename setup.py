@@ -80,6 +80,7 @@ setup(
         ],
         "corpora": [  # `mtmoe prepare corpora`
             "fonttools>=4.50",  # which script a letter belongs to, as Unicode says
+            "backports.zstd>=1.0; python_version < '3.14'",  # unpacks Zstandard as Python 3.14 does
             "xxhash>=3.4",  # keys of sentences: a hash that is the same everywhere
         ],
         "identify": [
@@ -102,6 +103,7 @@ setup(
             "pytest>=8",  # runs the tests
             "pytest-cov>=5",  # measures what they reach
             "pytest-xdist>=3.5",  # runs them on all cores
+            "backports.zstd>=1.0",  # packs what readers of corpora unpack
             "hypothesis>=6",  # finds inputs that nobody thought of
             "scipy>=1.11",  # the exact assignment that ours is compared with
             "fairscale>=0.4.13",  # fully sharded training

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+
+from fontTools.unicodedata import script
+
+from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 
 _ENGLISH = frozenset(["the", "of", "and", "to", "that", "with", "this", "are", "was", "have", "from", "by", "be", "or"])
 _SOME_ENGLISH = 0.04
@@ -26,8 +31,11 @@ def best_match(codes: list[str], lang: str) -> str | None:
 
 
 def looks_like(text: str, lang: str) -> float:
-    """From 0 to 1, how much a text looks like the language, as far as English and its common words go."""
+    """From 0 to 1, how much a text looks like the language: its letters, and for English its most common words."""
+    own = scripts_of(lang)
+    letters = Counter(filter(str.isalpha, text))
+    in_script = sum(count for letter, count in letters.items() if not own or script(letter) in own)
     words = re.findall(r"\w+", text.lower())
     share = sum(word in _ENGLISH for word in words) / max(len(words), 1)
     is_english = min(share / _SOME_ENGLISH, 1.0)
-    return is_english if subtags(lang)[0] == "en" else 1 - is_english
+    return (in_script / max(letters.total(), 1)) * (is_english if subtags(lang)[0] == "en" else 1 - is_english)
