@@ -78,7 +78,8 @@ setup(
             "Django>=5",
             "Sphinx>=8",
         ],
-        "corpora": [  # `mtmoe prepare corpora`
+        "corpora": [  # `mtmoe download` and `mtmoe prepare corpora`
+            "requests>=2.32",  # downloads, resumed; long established, and brings the certificates that it checks
             "fonttools>=4.50",  # which script a letter belongs to, as Unicode says
             "backports.zstd>=1.0; python_version < '3.14'",  # unpacks Zstandard as Python 3.14 does
             "xxhash>=3.4",  # keys of sentences: a hash that is the same everywhere

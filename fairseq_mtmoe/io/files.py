@@ -179,14 +179,23 @@ def replacing(path: str | Path) -> Iterator[Path]:
         _make_folder(target.parent)
         _remove_leftovers(target)
         yield partial
-        _flush(partial)
-        os.replace(partial, target)
+        move_into_place(partial, target)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"`{target}` cannot be written: {reason}; what was there before is as it was.") from error
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def move_into_place(partial: Path, target: Path) -> None:
+    """Let a complete file become `target`, and wait until the disk has it: a power cut leaves this one or the old one.
+
+    Raises:
+        OSError: it cannot; `target` is as it was.
+    """
+    _flush(partial)
+    os.replace(partial, target)
     # Some network file systems refuse to flush a folder. A whole file is there by then, be it the new or the old one.
     with suppress(OSError):
         _flush(target.parent)

@@ -21,7 +21,7 @@ from fairseq_mtmoe.io.files import read_text
 
 Fields = TypeVar("Fields")
 
-SHIPPED = ("folder",)
+SHIPPED = ("wmt15", "ml50", "catalogs", "folder")
 _PARTS: dict[str, type[Any]] = {
     "held_out": HeldOut,
     "filters": Filters,

@@ -1,0 +1,150 @@
+"""`mtmoe download`: the corpora of a recipe, as far as they are openly available."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from fairseq_mtmoe.cli._steps import SECONDS_BETWEEN_LINES
+from fairseq_mtmoe.data.corpora.download.items import Item, items_of
+from fairseq_mtmoe.data.corpora.recipes import SHIPPED, load_recipe
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import check_writable
+
+_HELP = f"""Download the corpora of RECIPE ({", ".join(SHIPPED)}, or your own file) into the folder RAW.
+
+What is there is kept, what broke off goes on, and every file is verified. At the end stands what must be got by hand.
+"""
+
+
+@click.command("download", help=_HELP)
+@click.argument("recipe_name", metavar="RECIPE")
+@click.argument("raw", type=click.Path(path_type=Path))
+@click.option("--list", "only_list", is_flag=True, help="Show all files, licences and what is there; fetch nothing.")
+def command(recipe_name: str, raw: Path, only_list: bool) -> None:
+    """See `_HELP`."""
+    items = items_of(load_recipe(recipe_name).corpora)
+    if only_list:
+        _show(items, raw)
+        return
+    check_writable(raw)
+    failed = _download([item for item in items if item.address], raw)
+    there = sum((raw / item.file).exists() for item in items)
+    click.echo(f"{there} of {len(items)} files are in {raw}.")
+    _tell_by_hand([item for item in items if not item.address and not (raw / item.file).exists()], raw)
+    for sentence in failed.values():
+        click.echo(f"failed: {sentence}", err=True)
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(items)} files could not be downloaded; what came stays, try again later."
+        )
+
+
+def _show(items: Sequence[Item], raw: Path) -> None:
+    """A line for each file: what it is, how large, under which licence, and whether it is there."""
+    table = Table("file", "size", "licence", "from", "there")
+    for item in items:
+        path = raw / item.file
+        size = path.stat().st_size if path.exists() else item.size
+        origin = item.address or f"by hand: {item.by_hand}"
+        table.add_row(item.file, "?" if size is None else decimal(size), item.licence, origin, _state(path))
+    Console(width=None if Console().is_terminal else 250).print(table)
+
+
+def _state(path: Path) -> str:
+    if path.exists():
+        return "yes"
+    part = path.with_name(f"{path.name}.part")
+    return f"{decimal(part.stat().st_size)} of it" if part.exists() else "no"
+
+
+def _tell_by_hand(items: Iterable[Item], raw: Path) -> None:
+    """What a person must get: from where, and where it goes."""
+    for number, item in enumerate(items):
+        if number == 0:
+            click.echo("By hand:")
+        click.echo(f"  {raw / item.file}: {item.by_hand or 'put it there'} (for {', '.join(item.corpora)})")
+
+
+def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
+    try:
+        from fairseq_mtmoe.data.corpora.download.several import download
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"`mtmoe download` must have the Python package {error.name}: pip install 'fairseq_mtmoe[corpora]'."
+        ) from error
+    with _shown(items) as watch:
+        return download(items, raw, watch)
+
+
+class _Bars:
+    """A bar for each file that comes, on a terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._tasks = dict[str, int]()
+
+    def has(self, item: Item, done: int, size: int | None) -> None:
+        """Move the file's bar, and take it away at its end."""
+        with self._lock:
+            if item.file not in self._tasks:
+                self._tasks[item.file] = self._progress.add_task(item.file, total=size)
+        task = self._progress.tasks[self._tasks[item.file]]
+        self._progress.update(task.id, completed=done, total=size, visible=done != size)
+
+    def waits(self, item: Item, reason: str, pause: float) -> None:
+        """Say so above the bars."""
+        self._progress.console.print(_waiting(item, reason, pause), soft_wrap=True, highlight=False, markup=False)
+
+
+class _Lines:
+    """A line now and then with what has come in all, elsewhere."""
+
+    def __init__(self, console: Console, count: int) -> None:
+        self._console = console
+        self._count = count
+        self._lock = threading.Lock()
+        self._done = dict[str, int]()
+        self._next = time.monotonic() + SECONDS_BETWEEN_LINES
+
+    def has(self, item: Item, done: int, size: int | None) -> None:
+        """Count it."""
+        with self._lock:
+            self._done[item.file] = done
+            if time.monotonic() >= self._next:
+                self._next = time.monotonic() + SECONDS_BETWEEN_LINES
+                total = decimal(sum(self._done.values()))
+                self._print(f"Downloading: {total}, {len(self._done)} of {self._count} files begun")
+
+    def waits(self, item: Item, reason: str, pause: float) -> None:
+        """Say so."""
+        self._print(_waiting(item, reason, pause))
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _waiting(item: Item, reason: str, pause: float) -> str:
+    return f"{item.file}: {reason}; tried again in {pause:.0f} s"
+
+
+@contextmanager
+def _shown(items: Sequence[Item]) -> Iterator[_Bars | _Lines]:
+    """Who shows on stderr how far the files are."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(console, len(items))
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        yield _Bars(progress)

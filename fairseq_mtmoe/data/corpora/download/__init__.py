@@ -1,0 +1,1 @@
+"""What of a recipe is openly available, from the web into RAW: resumed, verified, complete or absent."""

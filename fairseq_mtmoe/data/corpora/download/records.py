@@ -1,0 +1,107 @@
+"""What is known of a downloaded file, in a JSON beside it: `x.tgz` has `x.tgz.origin.json`.
+
+Of most corpora nobody publishes a checksum. The first download's is recorded, so that a later one which differs, or a
+file that was changed on the disk, is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fairseq_mtmoe.data.corpora.download.items import Item
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import read_json, write_text
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a file was when it was complete.
+
+    Attributes:
+        address: where it was from; empty for one that a person put there.
+        sha256: of its content.
+        size: in bytes.
+        changed: the file's time of modification then, in nanoseconds: while it is the same, the file is not read again.
+    """
+
+    address: str
+    sha256: str
+    size: int
+    changed: int
+
+
+def record_path(file: Path) -> Path:
+    """Where the record of a file is."""
+    return file.with_name(f"{file.name}.origin.json")
+
+
+def read_record(file: Path) -> Record | None:
+    """The record of a file; None if there is none, or a damaged one."""
+    path = record_path(file)
+    if not path.exists():
+        return None
+    try:
+        content = read_json(path, "the record of a download")
+        record = Record(**content)
+        is_whole = isinstance(record.sha256, str) and isinstance(record.size, int) and isinstance(record.changed, int)
+    except (UserError, TypeError):
+        return None
+    return record if is_whole else None
+
+
+def write_record(file: Path, address: str, sha256: str) -> None:
+    """Record what a complete file is."""
+    stat = file.stat()
+    record = Record(address, sha256, stat.st_size, stat.st_mtime_ns)
+    write_text(record_path(file), json.dumps(asdict(record), indent=1) + "\n")
+
+
+def is_there(file: Path, item: Item) -> bool:
+    """Whether a file is there, and is what it must be. It is read where it changed since that was last seen.
+
+    Raises:
+        UserError: it is something else than what is published, or than it was when it came.
+    """
+    if not file.exists():
+        return False
+    stat, record = file.stat(), read_record(file)
+    if (
+        record
+        and (record.size, record.changed) == (stat.st_size, stat.st_mtime_ns)
+        and item.sha256 in ("", record.sha256)
+    ):
+        return True
+    sums = digests(file)
+    wrong = mismatch(sums, stat.st_size, item, record)
+    if wrong:
+        raise UserError(f"`{file}` is not what it must be ({wrong}); delete or replace it, and run this again.")
+    write_record(file, record.address if record else "", sums["sha256"])
+    return True
+
+
+def digests(file: Path) -> dict[str, str]:
+    """SHA-256 and MD5 of a file's content."""
+    sums = {"sha256": hashlib.sha256(), "md5": hashlib.md5(usedforsecurity=False)}
+    with open(file, "rb") as content:
+        while chunk := content.read(_CHUNK):
+            for digest in sums.values():
+                digest.update(chunk)
+    return {name: digest.hexdigest() for name, digest in sums.items()}
+
+
+def mismatch(sums: dict[str, str], size: int, item: Item, record: Record | None) -> str:
+    """In what a file differs from what is published or, where nothing is, from its record; empty if in nothing."""
+    if item.size is not None and size != item.size:
+        return f"{size:,} bytes and not the {item.size:,} that are published"
+    for name in ("sha256", "md5"):
+        published = getattr(item, name)
+        if published and sums[name] != published:
+            return f"{name} {sums[name]} and not {published}, which is published"
+    if not item.sha256 and not item.md5 and record and sums["sha256"] != record.sha256:
+        return f"sha256 {sums['sha256']} and not {record.sha256}, which it had when it first came"
+    return ""

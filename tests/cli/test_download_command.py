@@ -1,0 +1,50 @@
+"""`mtmoe download` as a user calls it."""
+
+from tests.cli.test_bad_input import sentence_of
+from tests.helpers.commands import run
+from tests.helpers.web import Fault, web_server
+
+RECIPE = """
+name: mine
+corpora:
+  - {name: a, pair: en-de, role: train, files: [a.tsv.gz], address: "ADDRESS/a.tsv.gz", licence: CC0}
+  - {name: b, pair: en-de, role: test, files: [b.zip!x.en, b.zip!x.de], by_hand: "from https://example.org, on request"}
+"""
+
+
+def test_a_recipe_is_downloaded_and_listed(tmp_path):
+    raw, recipe = tmp_path / "raw", tmp_path / "mine.yaml"
+    with web_server() as web:
+        web.put("/a.tsv.gz", b"x" * 10_000, Fault(drop=10), tag='"v1"')
+        recipe.write_text(RECIPE.replace("ADDRESS", web.address))
+        before = run("mtmoe", "download", recipe, raw, "--list").stdout
+        assert not raw.exists()
+        done = run("mtmoe", "download", recipe, raw)
+        again = run("mtmoe", "download", recipe, raw)
+        assert len(web.requests) == 2
+    assert (raw / "a.tsv.gz").read_bytes() == b"x" * 10_000
+    assert "1 of 2 files are in" in done.stdout
+    assert f"{raw / 'b.zip'}: from https://example.org, on request (for b)" in done.stdout
+    assert "a.tsv.gz: the connection ended after 10 of 10,000 bytes; tried again in 1 s" in done.stderr
+    assert again.stdout == done.stdout
+    row = next(line for line in before.splitlines() if "a.tsv.gz" in line)
+    assert all(word in row for word in ("?", "CC0", web.address, "no"))
+    assert "10.0 kB" in run("mtmoe", "download", recipe, raw, "--list").stdout
+
+
+def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    with web_server() as web:
+        web.put("/a.tsv.gz", b"x")
+        text = RECIPE.replace("ADDRESS", web.address)
+        recipe.write_text(f'{text}  - {{name: c, pair: en-fr, role: train, files: [c], address: "{web.address}/c"}}\n')
+        result = run("mtmoe", "download", recipe, tmp_path / "raw", check=False)
+    assert sentence_of(result).startswith("error: 1 of 3 files could not be downloaded")
+    assert f"failed: `{web.address}/c` cannot be had: the server answers 404" in result.stderr
+    assert (tmp_path / "raw" / "a.tsv.gz").exists()
+
+
+def test_an_unknown_recipe_is_one_sentence(tmp_path):
+    result = run("mtmoe", "download", "wmt99", tmp_path / "raw", check=False)
+    assert "`--recipe` must be one of" in sentence_of(result)
+    assert not (tmp_path / "raw").exists()

@@ -1,0 +1,395 @@
+"""Downloads from a server that fails as those of the world do: whatever happens, a file is complete or absent."""
+
+import errno
+import hashlib
+import json
+import shutil
+from threading import Event
+
+import pytest
+from requests.adapters import HTTPAdapter
+
+from fairseq_mtmoe.data.corpora.download import fetch as fetching
+from fairseq_mtmoe.data.corpora.download.connection import Patience, new_session
+from fairseq_mtmoe.data.corpora.download.fetch import DiskFull, Stopped, fetch
+from fairseq_mtmoe.data.corpora.download.items import Item
+from fairseq_mtmoe.data.corpora.download.several import PER_HOST, download
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.web import Fault, web_server
+
+CONTENT = bytes(range(256)) * 40  # 10,240 bytes
+OTHER = bytes(reversed(CONTENT))
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+PATIENT = Patience()
+QUICK = Patience(silence=0.5, window=0.5, least=1000)
+PAUSES = (0.0, 0.0, 0.01)
+
+
+class Watch:
+    """What a download tells; it sets `stop` once so many bytes are there."""
+
+    def __init__(self, stop_at=None):
+        self.reasons, self.done = [], []
+        self.stop, self.stop_at = Event(), stop_at
+
+    def has(self, item, done, size):
+        self.done.append((done, size))
+        if self.stop_at is not None and done >= self.stop_at:
+            self.stop.set()
+
+    def waits(self, item, reason, pause):
+        self.reasons.append(reason)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with web_server() as server:
+        yield server
+
+
+@pytest.fixture
+def web(server):
+    server.pages.clear()
+    server.requests.clear()
+    server.most_at_once = 0
+    return server
+
+
+@pytest.fixture
+def get(tmp_path):
+    """Fetch an item into `tmp_path`."""
+
+    def call(item, watch=None, patience=PATIENT):
+        watch = watch or Watch()
+        with new_session() as session:
+            return fetch(item, tmp_path, session, watch, watch.stop, patience, PAUSES)
+
+    return call
+
+
+def names(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_file_comes_with_a_record(web, get, tmp_path):
+    address = web.put("/a.tgz", CONTENT)
+    watch = Watch()
+    assert get(Item("corpus/a.tgz", address), watch)
+    assert (tmp_path / "corpus" / "a.tgz").read_bytes() == CONTENT
+    assert names(tmp_path) == ["corpus/a.tgz", "corpus/a.tgz.origin.json"]
+    record = json.loads((tmp_path / "corpus" / "a.tgz.origin.json").read_text())
+    assert (record["address"], record["sha256"], record["size"]) == (address, SHA256, len(CONTENT))
+    assert watch.done[-1] == (len(CONTENT), len(CONTENT))
+
+
+def test_what_is_there_is_not_asked_for_again(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT))
+    assert get(item)
+    assert not get(item)
+    assert len(web.requests) == 1
+
+
+@pytest.mark.parametrize("mark", [{"tag": '"v1"'}, {"date": "Sun, 22 Nov 2026 10:00:00 GMT"}])
+def test_a_broken_connection_goes_on_where_it_was(web, get, tmp_path, mark):
+    faults = [Fault(drop=3000), Fault(drop=2000), Fault(drop=4000)]
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT, *faults, **mark))
+    watch = Watch()
+    assert get(item, watch)
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+    assert web.ranges("/a.tgz") == [None, "bytes=3000-", "bytes=5000-", "bytes=9000-"]
+    assert len(watch.reasons) == 3
+    assert names(tmp_path) == ["a.tgz", "a.tgz.origin.json"]
+
+
+def test_a_later_call_goes_on_where_a_stopped_one_was(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT, Fault(stall=3000), tag='"v1"'))
+    with pytest.raises(Stopped):
+        get(item, Watch(stop_at=3000))
+    assert not (tmp_path / "a.tgz").exists()
+    assert (tmp_path / "a.tgz.part").stat().st_size == 3000
+    assert get(item)
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+    assert web.ranges("/a.tgz")[-1] == "bytes=3000-"
+
+
+def test_without_a_mark_a_file_begins_anew_unless_its_checksum_is_known(web, get, tmp_path):
+    assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, Fault(drop=3000))))
+    assert web.ranges("/a.tgz") == [None, None]
+    assert get(Item("b.tgz", web.put("/b.tgz", CONTENT, Fault(drop=3000)), sha256=SHA256))
+    assert web.ranges("/b.tgz") == [None, "bytes=3000-"]
+    assert (tmp_path / "a.tgz").read_bytes() == (tmp_path / "b.tgz").read_bytes() == CONTENT
+
+
+def test_a_weak_mark_is_none(web, get, tmp_path):
+    assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, Fault(drop=3000), tag='W/"v1"')))
+    assert web.ranges("/a.tgz") == [None, None]
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+
+
+def test_a_file_that_changes_meanwhile_begins_anew(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", OTHER, Fault(stall=3000), tag='"v1"'))
+    with pytest.raises(Stopped):
+        get(item, Watch(stop_at=3000))
+    web.put("/a.tgz", CONTENT, tag='"v2"')
+    assert get(item)
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+    assert web.requests[-1][1]["If-Range"] == '"v1"'
+
+
+def test_a_file_that_changes_with_the_same_mark_is_told_by_its_size(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", OTHER + b"longer", Fault(drop=3000), tag='"v1"'))
+    page = web.pages["/a.tgz"]
+
+    class Changing(Watch):
+        def waits(self, item, reason, pause):
+            page.content = CONTENT
+
+    assert get(item, Changing())
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+
+
+def test_another_address_begins_anew(web, get, tmp_path):
+    address = web.put("/old.tgz", OTHER, Fault(stall=3000), tag='"v1"')
+    with pytest.raises(Stopped):
+        get(Item("a.tgz", address), Watch(stop_at=3000))
+    assert get(Item("a.tgz", web.put("/new.tgz", CONTENT, tag='"v1"')))
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+    assert web.ranges("/new.tgz") == [None]
+
+
+def test_a_server_that_ignores_ranges_sends_all_again(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT, Fault(drop=3000), Fault(whole=True), tag='"v1"'))
+    assert get(item)
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+
+
+def test_a_part_that_is_all_of_the_file_is_finished(web, get, tmp_path):
+    """A run can be killed after the last byte, before the file has its name."""
+    address = web.put("/a.tgz", CONTENT, tag='"v1"')
+    (tmp_path / "a.tgz.part").write_bytes(CONTENT)
+    note = {"address": address, "validator": '"v1"', "size": len(CONTENT)}
+    (tmp_path / "a.tgz.part.json").write_text(json.dumps(note))
+    assert get(Item("a.tgz", address))
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+    assert names(tmp_path) == ["a.tgz", "a.tgz.origin.json"]
+
+
+def test_a_part_that_is_longer_than_the_file_begins_anew(web, get, tmp_path):
+    address = web.put("/a.tgz", CONTENT, tag='"v1"')
+    (tmp_path / "a.tgz.part").write_bytes(CONTENT + b"more")
+    (tmp_path / "a.tgz.part.json").write_text(json.dumps({"address": address, "validator": '"v1"', "size": None}))
+    assert get(Item("a.tgz", address))
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("known", [{"sha256": SHA256}, {"md5": hashlib.md5(CONTENT).hexdigest()}])
+def test_wrong_bytes_are_fetched_once_more(web, get, tmp_path, known):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT, Fault(content=OTHER)), **known)
+    assert get(item)
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+
+
+def test_wrong_bytes_twice_are_an_error_and_leave_nothing(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", OTHER), sha256=SHA256)
+    with pytest.raises(UserError, match=f"sha256 {hashlib.sha256(OTHER).hexdigest()} and not {SHA256}, which is publ"):
+        get(item)
+    assert len(web.requests) == 2
+    assert names(tmp_path) == []
+
+
+def test_a_wrong_size_is_an_error_before_anything_is_fetched(web, get, tmp_path):
+    with pytest.raises(UserError, match="10,240 bytes and not the 10,000 that are published"):
+        get(Item("a.tgz", web.put("/a.tgz", CONTENT), size=10_000))
+    assert names(tmp_path) == []
+
+
+def test_a_file_without_a_checksum_must_be_what_it_was_when_it_first_came(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT))
+    get(item)
+    (tmp_path / "a.tgz").unlink()
+    web.put("/a.tgz", OTHER)
+    with pytest.raises(UserError, match=r"which it had when it first came; if the new one is right, delete .*origin"):
+        get(item)
+    assert not (tmp_path / "a.tgz").exists()
+    (tmp_path / "a.tgz.origin.json").unlink()
+    assert get(item)
+    assert (tmp_path / "a.tgz").read_bytes() == OTHER
+
+
+def test_a_file_that_was_damaged_on_the_disk_is_found(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT))
+    get(item)
+    (tmp_path / "a.tgz").write_bytes(OTHER)
+    with pytest.raises(UserError, match=r"a.tgz` is not what it must be \(sha256"):
+        get(item)
+    (tmp_path / "a.tgz").write_bytes(CONTENT)
+    assert not get(item)
+
+
+def test_what_a_person_put_there_is_verified_and_recorded(web, get, tmp_path):
+    (tmp_path / "a.tgz").write_bytes(CONTENT)
+    assert not get(Item("a.tgz", "https://example.org/a.tgz", sha256=SHA256))
+    assert (tmp_path / "a.tgz.origin.json").exists()
+    with pytest.raises(UserError, match="is not what it must be"):
+        get(Item("a.tgz", "https://example.org/a.tgz", sha256="0" * 64))
+
+
+def test_a_server_that_stalls_is_left_and_asked_again(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT, Fault(stall=3000), tag='"v1"'))
+    watch = Watch()
+    assert get(item, watch, QUICK)
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+    assert "timed out" in watch.reasons[0]
+
+
+def test_a_server_that_drips_is_left_and_asked_again(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT, Fault(drip=5), tag='"v1"'))
+    watch = Watch()
+    assert get(item, watch, QUICK)
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+    assert "bytes came in" in watch.reasons[0]
+
+
+def test_a_busy_server_is_asked_again(web, get, tmp_path):
+    faults = [Fault(status=503, headers={"Retry-After": "0"}), Fault(status=429), Fault(status=500)]
+    watch = Watch()
+    assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, *faults)), watch)
+    assert [reason.split()[3] for reason in watch.reasons] == ["503", "429", "500"]
+
+
+def test_tries_end_where_none_gets_further(web, get, tmp_path):
+    faults = [Fault(drop=3000), *(Fault(whole=True, drop=2000) for _ in range(10))]
+    with pytest.raises(UserError, match=r"cannot be had after 4 tries: .*\."):
+        get(Item("a.tgz", web.put("/a.tgz", CONTENT, *faults)))
+    assert not (tmp_path / "a.tgz").exists()
+
+
+def test_nobody_who_listens_is_an_error(get, tmp_path):
+    with pytest.raises(UserError, match=r"after 4 tries: .*refused"):
+        get(Item("a.tgz", "http://127.0.0.1:1/a.tgz"))
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault(status=404), "404"),
+        (Fault(status=403), "403"),
+        (Fault(headers={"Content-Type": "text/html; charset=utf-8"}), "page to read"),
+        (Fault(status=302, headers={"Location": "file:///etc/passwd"}), "no address of the web"),
+        (Fault(status=302, headers={"Location": "/a.tgz"}), None),
+    ],
+    ids=["absent", "forbidden", "a page in its place", "to a file of ours", "a redirect"],
+)
+def test_what_no_second_try_changes(web, get, tmp_path, fault, words):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT, fault))
+    if words is None:
+        assert get(item)
+        return
+    with pytest.raises(UserError, match=words):
+        get(item)
+    assert len(web.requests) == 1
+    assert names(tmp_path) == []
+
+
+def test_redirects_that_never_end_are_an_error(web, get):
+    circle = [Fault(status=301, headers={"Location": "/a.tgz"})] * 50
+    with pytest.raises(UserError, match="leads to another address, and so on, 10 times"):
+        get(Item("a.tgz", web.put("/a.tgz", CONTENT, *circle)))
+
+
+def test_a_redirect_may_lead_to_another_host_and_keeps_what_was_asked(web, get, tmp_path):
+    with web_server() as other:
+        target = other.put("/there.tgz", CONTENT, Fault(drop=3000), tag='"v1"')
+        to_there = Fault(status=302, headers={"Location": target})
+        assert get(Item("a.tgz", web.put("/a.tgz", b"", to_there, to_there)))
+        assert other.ranges("/there.tgz") == [None, "bytes=3000-"]
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+
+
+class ToHere(HTTPAdapter):
+    """Has a server of this machine answer for https://example.org."""
+
+    def __init__(self, web):
+        super().__init__()
+        self.web = web
+
+    def send(self, request, **options):
+        request.url = request.url.replace("https://example.org", self.web.address)
+        return super().send(request, **options)
+
+
+def test_a_redirect_never_leads_from_https_to_http(web, tmp_path):
+    further = web.put("/there.tgz", CONTENT)
+    web.put("/a.tgz", b"", Fault(status=302, headers={"Location": further}))
+    with new_session() as session, pytest.raises(UserError, match="anyone on the way could change"):
+        session.mount("https://example.org", ToHere(web))
+        fetch(Item("a.tgz", "https://example.org/a.tgz"), tmp_path, session, Watch(), Event(), PATIENT, PAUSES)
+    assert names(tmp_path) == []
+
+
+def test_a_compressed_file_stays_compressed(web, get, tmp_path):
+    item = Item("a.gz", web.put("/a.gz", CONTENT, headers={"Content-Encoding": "gzip"}))
+    assert get(item)
+    assert (tmp_path / "a.gz").read_bytes() == CONTENT
+
+
+def test_a_file_whose_size_the_server_does_not_tell(web, get, tmp_path):
+    assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, told_size=False)))
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+
+
+def test_no_password_goes_to_a_server(web, get, tmp_path, monkeypatch):
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    get(Item("a.tgz", web.put("/a.tgz", CONTENT)))
+    assert "Authorization" not in web.requests[0][1]
+
+
+def test_a_disk_without_room_is_told_before(web, get, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 100, 100))
+    with pytest.raises(DiskFull, match=r"must have room for 10,240 more bytes of a.tgz, but has 100"):
+        get(Item("a.tgz", web.put("/a.tgz", CONTENT)))
+
+
+def test_a_disk_that_gets_full_keeps_what_there_is(web, get, tmp_path, monkeypatch):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT, tag='"v1"'))
+    append = fetching._Part.append
+
+    def append_until_full(part, piece):
+        append(part, piece[:4000])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fetching._Part, "append", append_until_full)
+    with pytest.raises(DiskFull, match="has no room left; make some, and run this again: it goes on"):
+        get(item)
+    monkeypatch.undo()
+    assert not (tmp_path / "a.tgz").exists()
+    assert get(item)
+    assert web.ranges("/a.tgz")[-1] == "bytes=4000-"
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+
+
+def test_two_runs_do_not_write_one_file(web, get, tmp_path):
+    item = Item("a.tgz", web.put("/a.tgz", CONTENT))
+    with fetching._only_here(tmp_path / "a.tgz"), pytest.raises(UserError, match="being downloaded by another run"):
+        get(item)
+
+
+def test_many_files_at_once_and_few_of_one_host(web, tmp_path):
+    items = [Item(f"{number}.tgz", web.put(f"/{number}.tgz", CONTENT, Fault(hold=0.05))) for number in range(6)]
+    items.append(Item("absent.tgz", web.address + "/absent.tgz"))
+    failed = download(items, tmp_path, Watch(), PATIENT, PAUSES)
+    assert list(failed) == ["absent.tgz"]
+    assert "404" in failed["absent.tgz"]
+    assert all((tmp_path / f"{number}.tgz").read_bytes() == CONTENT for number in range(6))
+    assert web.most_at_once == PER_HOST
+
+
+def test_a_full_disk_ends_all(web, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 100, 100))
+    items = [Item(f"{number}.tgz", web.put(f"/{number}.tgz", CONTENT)) for number in range(6)]
+    with pytest.raises(DiskFull):
+        download(items, tmp_path, Watch(), PATIENT, PAUSES)
+    assert len(web.requests) <= PER_HOST
+    assert not list(tmp_path.glob("*.tgz"))

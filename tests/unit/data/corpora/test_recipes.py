@@ -1,0 +1,353 @@
+"""Recipes: the shipped ones, a user's own, and a sentence for each mistake."""
+
+import re
+
+import pytest
+import yaml
+
+from fairseq_mtmoe.data.corpora.recipes import (
+    SHIPPED,
+    Action,
+    Role,
+    Spelling,
+    load_recipe,
+    mbart_code,
+    plain_code,
+)
+from fairseq_mtmoe.data.corpora.recipes.codes import MBART
+from fairseq_mtmoe.errors import UserError
+
+WMT15 = "cs de es et fi fr gu hi kk lt lv ro ru tr zh"
+ML50 = (  # by where their text is from
+    "es fr ro lv fi tr et gu kk lt cs de ja km pl ps ru ta zh ar it nl ko vi ne si my ml te ur hi af xh "
+    "az bn fa gl he hr id ka mk mn mr pt sl sv th uk"
+)
+OWN = {
+    "name": "mine",
+    "corpora": [
+        {"name": "a", "pair": "en-de", "role": "train", "files": ["a.en", "a.de"]},
+        {"name": "b", "pair": "en-de", "role": "test", "files": "b.tsv", "fields": {"source": 2, "target": 1}},
+    ],
+}
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Write a recipe and load it."""
+
+    def call(content):
+        path = tmp_path / "mine.yaml"
+        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+        return load_recipe(path)
+
+    return call
+
+
+def changed(path, value):
+    """`OWN` with one value changed: `corpora.0.role`; None takes it out."""
+    content = yaml.safe_load(yaml.safe_dump(OWN))
+    *parents, last = path.split(".")
+    place = content
+    for name in parents:
+        place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+    place[last] = value
+    if value is None:
+        del place[last]
+    return content
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_recipe_loads(name):
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    for corpus in recipe.corpora:
+        assert corpus.address or corpus.by_hand, corpus.name
+        assert corpus.licence or corpus.is_open, corpus.name
+        assert "{" not in "".join((*corpus.files, *corpus.address, corpus.name)) or corpus.is_open
+
+
+@pytest.mark.parametrize(("name", "languages"), [("wmt15", WMT15), ("ml50", ML50)])
+def test_the_benchmarks_have_their_languages(name, languages):
+    recipe = load_recipe(name)
+    pairs = {f"en-{lang}" for lang in languages.split()}
+    assert len(pairs) == {"wmt15": 15, "ml50": 49}[name]
+    assert set(recipe.pairs) == set(recipe.trained()) == pairs
+    assert sorted(lang for tier in recipe.tiers.values() for lang in tier) == sorted(languages.split())
+    evaluated = [{corpus.pair for corpus in recipe.corpora if corpus.role is role} for role in (Role.valid, Role.test)]
+    assert evaluated[0] == evaluated[1] == pairs - ({"en-af", "en-xh"} if name == "ml50" else set())
+
+
+def test_wmt15_has_the_tiers_of_its_example():
+    assert load_recipe("wmt15").tiers == {
+        "high": ["cs", "de", "es", "fi", "fr", "ru", "tr", "zh"],
+        "low": ["et", "gu", "hi", "kk", "lt", "lv", "ro"],
+    }
+
+
+def test_ml50s_tiers_give_the_papers_averages():
+    """ "Tricks for Training Sparse Translation Models", tables 1 and 2, ML-50: low, mid, high, and all languages."""
+    tiers = load_recipe("ml50").tiers
+    low, mid, high = (len(tiers[name]) for name in ("low", "mid", "high"))
+    for of_low, of_mid, of_high, of_all in (
+        *((10.7, 23.7, 24.7, 22.5), (8.7, 22.6, 26.5, 22.3), (8.9, 22.9, 26.5, 22.5), (8.5, 22.7, 26.5, 22.3)),
+        *((9.3, 22.9, 26.5, 22.4), (10.1, 23.7, 26.0, 22.9), (10.5, 23.4, 25.9, 22.7), (8.7, 22.6, 26.6, 22.2)),
+        *((9.3, 23.0, 26.5, 22.4), (9.6, 22.9, 26.8, 22.6), (9.8, 23.1, 26.7, 22.7)),
+    ):
+        assert (low * of_low + mid * of_mid + high * of_high) / 49 == pytest.approx(of_all, abs=0.2)
+
+
+def test_the_checksums_of_test_sets_are_those_of_sacrebleu():
+    from sacrebleu.dataset import DATASETS
+
+    published = {
+        address: md5 for data in DATASETS.values() if data.md5 for address, md5 in zip(data.data, data.md5, strict=True)
+    }
+    found = 0
+    for name in SHIPPED:
+        for corpus in load_recipe(name).corpora:
+            for address, md5 in zip(corpus.address, corpus.md5, strict=False):
+                assert published[address] == md5
+                found += 1
+    assert found > 50
+
+
+def test_the_same_file_has_one_origin_in_all_recipes():
+    said = {}
+    for name in SHIPPED:
+        for corpus in load_recipe(name).corpora:
+            for file, address in zip(corpus.downloads, corpus.address, strict=False):
+                assert said.setdefault(file, address) == address
+
+
+def test_ml50_is_spelled_as_mbart_does():
+    recipe = load_recipe("ml50")
+    assert recipe.languages is Spelling.mbart
+    assert recipe.data_pair("en-de") == "en_XX-de_DE"
+    assert all(recipe.data_code(lang) in MBART for pair in recipe.pairs for lang in pair.split("-"))
+
+
+def test_codes_go_both_ways():
+    assert len(MBART) == 52
+    for code in MBART:
+        plain = plain_code(code)
+        assert mbart_code(plain) == mbart_code(code) == code
+        assert plain_code(plain) == plain
+    assert plain_code("zh_CN") == "zh"
+    assert plain_code("pt_BR") == "pt_BR"
+    assert mbart_code("cy") is None
+
+
+def test_both_spellings_of_codes_give_the_same_recipe(load):
+    plain = {**OWN, "directions": ["en-de"], "tiers": {"high": ["en-de"], "low": ["de"]}}
+    mbart = yaml.safe_load(yaml.safe_dump(plain).replace("en-de", "en_XX-de_DE").replace("- de\n", "- de_DE\n"))
+    assert mbart != plain
+    assert load(mbart) == load(plain)
+
+
+def test_order_of_languages_does_not_depend_on_the_spelling():
+    """So that embeddings of languages are in the same order in data directories of both."""
+    plain = sorted(map(plain_code, MBART))
+    assert [plain_code(code) for code in sorted(MBART)] == plain
+
+
+def test_tokens_of_languages(load):
+    content = {**OWN, "languages": "mbart", "vocabulary": {"language_tokens": "mbart"}}
+    assert load(content).token("de") == "[de_DE]"
+    assert load(OWN).token("de") == "__de__"
+
+
+def test_a_recipe_has_what_its_file_says(load, tmp_path):
+    content = {**OWN, "filters": {"copies": "keep", "max_ratio": 4}, "shards": {"most": 3}, "seed": 7}
+    recipe = load(content)
+    assert recipe.filters.copies is Action.keep
+    assert (recipe.filters.max_ratio, recipe.shards.most, recipe.seed) == (4.0, 3, 7)
+    assert recipe.corpora[1].files == ["b.tsv"]
+    assert recipe.trained() == recipe.pairs == ["en-de"]
+    (tmp_path / "b.tsv").touch()
+    files = recipe.files_of(recipe.corpora[1], tmp_path)
+    assert files.paths == (tmp_path / "b.tsv",)
+    assert (files.source_lang, files.target_lang, files.fields) == ("en", "de", {"source": 2, "target": 1})
+
+
+def test_a_corpus_of_several_languages(load):
+    several = {
+        "name": "news-{target}",
+        "pair": "en-xx",
+        "role": "train",
+        "langs": ["de", "fr_XX"],
+        "files": "news.{target}-{source}.tgz!{source}-{target}/{target}.tsv",
+        "address": "https://example.org/news.{target}-{source}.tgz",
+        "fields": {"target": "{target}"},
+    }
+    german, french = load({"name": "mine", "corpora": [several]}).corpora
+    assert (german.name, german.pair, french.name, french.pair) == ("news-de", "en-de", "news-fr", "en-fr")
+    assert french.files == ["news.fr-en.tgz!en-fr/fr.tsv"]
+    assert french.downloads == ["news.fr-en.tgz"]
+    assert french.address == ["https://example.org/news.fr-en.tgz"]
+    assert french.fields == {"target": "fr"}
+
+
+@pytest.mark.parametrize(
+    ("directions", "trained"),
+    [
+        ([], ["en-de", "en-fr"]),
+        (["en-xx"], ["en-de", "en-fr"]),
+        (["xx-en"], ["de-en", "fr-en"]),
+        (["en-xx", "xx-en"], ["en-de", "en-fr", "de-en", "fr-en"]),
+        (["xx-yy"], ["de-en", "en-de", "en-fr", "fr-en"]),
+        (["fr_XX-en", "en-de"], ["fr-en", "en-de"]),
+    ],
+)
+def test_directions(load, directions, trained):
+    corpora = [{"name": lang, "pair": f"en-{lang}", "role": "train", "files": f"{lang}.tsv"} for lang in ("de", "fr")]
+    recipe = load({"name": "mine", "directions": directions, "corpora": corpora})
+    assert recipe.trained() == trained
+    assert recipe.without(["fr"]).pairs == ["en-de"]
+
+
+def test_a_direction_without_training_data_is_an_error(load):
+    with pytest.raises(UserError, match=r"directions` has en-fr, for which no corpus is to train on \(en-de\)"):
+        load({**OWN, "directions": ["en-fr"]}).trained()
+
+
+def test_a_folder_of_files_in_either_spelling(tmp_path):
+    for name in ("train.en-de.en", "train.en-de.de", "train.en_XX-fr_XX.en_XX", "train.en_XX-fr_XX.fr_XX"):
+        (tmp_path / name).touch()
+    for name in ("test.en-de.en", "test.en-de.de", "notes.txt", "train.en-de.fr", "tiers.json"):
+        (tmp_path / name).touch()
+    recipe = load_recipe("folder").found_in(tmp_path)
+    assert [corpus.name for corpus in recipe.corpora] == ["train.en-de", "train.en-fr", "test.en-de"]
+    assert recipe.trained() == ["en-de", "en-fr"]
+    files = recipe.files_of(recipe.corpora[1], tmp_path)
+    assert [path.name for path in files.paths] == ["train.en_XX-fr_XX.en_XX", "train.en_XX-fr_XX.fr_XX"]
+    assert files.target_lang == "fr"
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([], "must have files such as train"),
+        (["train.en-de.de"], "train.en-de.en` is missing: en-de needs both sides"),
+        (
+            ["train.en-de.en", "train.en-de.de", "train.en_XX-de_DE.en_XX", "train.en_XX-de_DE.de_DE"],
+            "must have each pair in one spelling of its codes",
+        ),
+    ],
+)
+def test_a_folder_that_does_not_fit(tmp_path, names, words):
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=words):
+        load_recipe("folder").found_in(tmp_path)
+
+
+def test_a_missing_file_says_where_it_is_from(load, tmp_path):
+    recipe = load_recipe("wmt15")
+    corpus = next(corpus for corpus in recipe.corpora if corpus.name == "newstest2019-de")
+    with pytest.raises(UserError, match=r"dev.tgz` of the corpus newstest2019-de is missing: `mtmoe download` fetches"):
+        recipe.files_of(corpus, tmp_path)
+    corpus = next(corpus for corpus in recipe.corpora if corpus.name == "czeng-cs")
+    with pytest.raises(UserError, match=r"the training data of CzEng 2\.0 from https://"):
+        recipe.files_of(corpus, tmp_path)
+    assert len(recipe.missing(tmp_path)) == len(recipe.corpora)
+    with pytest.raises(UserError, match="must have a corpus for training whose files are there, but has none"):
+        recipe.without([corpus.name for corpus in recipe.corpora])
+
+
+MISTAKES = [
+    ("corpra", 1, "every name in .*mine.yaml` must be one of name, languages, .* but is 'corpra'"),
+    ("name", None, "must be a recipe with `name`"),
+    ("name", "a/b", "name` must be letters, digits"),
+    ("corpora", [], "corpora` must be a list of corpora"),
+    ("corpora.0", 3, "corpora: number 1` must be"),
+    ("corpora.0.name", None, "corpora: number 1` must have `name`, but has not"),
+    ("corpora.0.name", "a b", "corpora: a b: name` must be letters"),
+    ("corpora.0.name", "b", "corpora` must have different names, but b comes twice"),
+    ("corpora.0.rôle", "train", "every name in .*corpora: a` must be one of name, pair, role"),
+    ("corpora.0.pair", None, "corpora: a` must have `pair`, but has not"),
+    ("corpora.0.pair", "german", "corpora: a: pair` must be two different codes of languages, such as en-de"),
+    ("corpora.0.pair", "en-en", "corpora: a: pair` must be two different codes"),
+    ("corpora.0.role", "dev", "corpora: a: role` is wrong: Invalid value 'dev'"),
+    ("corpora.0.role", "test", "corpora` must be among others some with `role: train`"),
+    ("corpora.0.files", ["a", "b", "c"], "corpora: a: files` must be one file with both sides"),
+    ("corpora.0.files", ["/etc/passwd"], "corpora: a: files` must be paths below RAW"),
+    ("corpora.0.files", ["a.tgz!../b"], "corpora: a: files` must be paths below RAW"),
+    ("corpora.0.files", ["a.{target}"], "corpora: a: pair` must be one with `xx` where other fields have"),
+    ("corpora.0.langs", ["fr"], "corpora: a: pair` must be one with `xx` in the place of the languages of `langs`"),
+    ("corpora.0.langs", [False], "corpora: a: langs` must be a list of texts"),
+    ("corpora.0.fields", {"source": [1]}, "corpora: a: fields: source` must be a text or a number"),
+    ("corpora.0.address", ["https://a.org/x"], "corpora: a: address` must be one for each of a.en, a.de"),
+    ("corpora.1.address", "ftp://a.org/x", "corpora: b: address` must be one of the web"),
+    ("corpora.1.address", "https://me:secret@a.org/x", "corpora: b: address` must be without a name or password"),
+    ("corpora.1.sha256", "abc", "corpora: b: sha256` must be 64 digits from 0 to f"),
+    ("corpora.1.md5", "A" * 32, "corpora: b: md5` must be 32 digits from 0 to f"),
+    ("corpora.1.bytes", 0, "corpora: b: bytes` must be above 0"),
+    ("corpora.1.bytes", "many", "corpora: b: bytes.*` is wrong: Value 'many'"),
+    ("languages", "iso", "languages` must be one of plain, mbart"),
+    ("directions", ["en"], "directions` must be two different codes"),
+    ("directions", 3, "directions` must be a list of texts"),
+    ("held_out.valid", 0, "held_out: valid` must be at least 1"),
+    ("held_out.dev", 5, "every name in .*held_out` must be one of valid, test"),
+    ("filters.max_ratio", 1.0, "filters: max_ratio` must be above 1"),
+    ("filters.max_ratio", "wide", "filters: max_ratio` is wrong: Value 'wide'"),
+    ("filters.max_characters", 0, "filters: max_characters` must be at least 1"),
+    ("filters.copies", "remove", "filters: copies` is wrong: Invalid value 'remove'"),
+    ("filters.min_confidence", 2, "filters: min_confidence` must be from 0 to 1"),
+    ("vocabulary.size", 0, "vocabulary: size` must be at least 1"),
+    ("vocabulary.temperature", 0, "vocabulary: temperature` must be above 0"),
+    ("vocabulary.character_coverage", 2, "vocabulary: character_coverage` must be above 0 and at most 1"),
+    ("vocabulary.dictionary", "dict.txt", "vocabulary: dictionary` must be absent without a `model`"),
+    ("shards.pairs", 0, "shards: pairs` must be at least 1"),
+    ("shards.most", 0, "shards: most` must be at least 1"),
+    ("tiers", {"tiny": ["de"]}, "every name in .*tiers` must be one of high, mid, low"),
+    ("tiers", {"high": ["de"], "low": ["de_DE"]}, "tiers` must be languages or pairs, each in one tier"),
+    ("seed", -1, "seed` must be a whole number"),
+    ("seed", 1.5, "seed` must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "words"), MISTAKES, ids=[f"{path}={value}" for path, value, _ in MISTAKES])
+def test_each_mistake_has_its_sentence(load, path, value, words):
+    with pytest.raises(UserError) as error:
+        load(changed(path, value))
+    sentence = str(error.value)
+    assert re.search(words, sentence), sentence
+    assert "mine.yaml" in sentence
+    assert sentence.endswith(".")
+    assert "secret" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: [", "must be a recipe in YAML, but cannot be read"),
+        ("- a\n- b\n", "must be a recipe: names, and what they stand for, but is 'list'"),
+        ("name: a\nname: b\ncorpora: []\n", "line 1 begins what has `name` twice"),
+        ("name: !!python/object/apply:os.system ['true']\n", "could not determine a constructor"),
+        ("name: 2026-13-45\n", "cannot be read"),
+    ],
+)
+def test_what_is_no_recipe(load, text, words):
+    with pytest.raises(UserError, match=words):
+        load(text)
+
+
+def test_a_language_that_mbart_has_not(load):
+    content = {**changed("corpora.0.pair", "en-cy"), "languages": "mbart"}
+    with pytest.raises(UserError, match="corpora: a: pair` must be of languages that mBART has"):
+        load(content)
+
+
+def test_one_archive_of_two_addresses(load):
+    content = changed("corpora.1.files", "x.zip!b.tsv")
+    content["corpora"][1]["address"] = "https://example.org/x.zip"
+    content["corpora"].append({**content["corpora"][1], "name": "c", "address": "https://example.org/other.zip"})
+    with pytest.raises(
+        UserError, match=r"corpora: c: address` must be what b has for x.zip, https://example.org/x.zip"
+    ):
+        load(content)
+
+
+def test_an_unknown_name():
+    with pytest.raises(UserError, match="`--recipe` must be one of wmt15, ml50, catalogs, folder, or a file"):
+        load_recipe("wmt99")
