@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.answers.answer import Answer, Said
 from fairseq_mtmoe.answers.predicted import Predicted
-from fairseq_mtmoe.answers.uncertainty import DROPOUT_DRAWS, Uncertainty, spread_of
+from fairseq_mtmoe.answers.uncertainty import DROPOUT_DRAWS, Uncertainty, halves_of
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
@@ -48,8 +48,8 @@ class Regression(Answer):
         return numbers.squeeze(1).float().clamp(self.low, self.high)
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """The spread under dropout, which is not in the paper; numbers are (E, draws, 1)."""
-        return spread_of(numbers.squeeze(2))
+        """Which half of the examples each is in, which is not in the paper; numbers are (E, draws, 1)."""
+        return halves_of(numbers.squeeze(2), labels)
 
     def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
         """See `Answer`: without digits beyond float32's."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
-from torch.special import entr
+from torch.special import entr, ndtr
 
 DROPOUT_DRAWS = 2  # outputs under dropout that a spread is taken of: each costs a pass over a task's candidates
-LEAST_BETWEEN = 0.01  # least variance between examples, in shares of that of their draws
 
 
 class Uncertainty(NamedTuple):
@@ -30,21 +31,18 @@ def entropy_of(logits: Tensor) -> Uncertainty:
     return Uncertainty(entropy, logits.isneginf().logical_not().sum(-1).log())
 
 
-def spread_of(draws: Tensor) -> Uncertainty:
-    """How much of the spread of E predictions (E, K) is that of K draws of each: from 0 to 1, as `σ_i / √(σ_i² + τ²)`.
+def halves_of(draws: Tensor, labels: Tensor) -> Uncertainty:
+    """How undecided a model is in which half of E examples, by their numbers, each one is: (E, K) draws, (E,) labels.
 
-    σ_i is the standard deviation of an example's draws, τ that of what the examples' draws are around: a model that
-    tells examples apart by more than dropout does is certain of them, in whatever unit. τ² is estimated as in an
-    analysis of variance: means of K draws vary by σ²/K more than what they estimate. It is at least a hundredth of σ²:
-    else all would be exactly 1 where the means vary by less, and leave no place to other tasks' undecided examples.
-    One example alone is compared with 1.
+    An example's number is taken to be normally distributed around the mean of its draws m_i, with a variance of
+    s² + σ_i²: s² is the mean squared error of all E, σ_i² the variance of the example's draws. So it is above the mean
+    of all m_i with a probability of `Φ((m_i - m) / √(s² + σ_i²))`, and the entropy is that of a choice of two, which
+    classifications can be compared with, whatever the unit: a model that has learned nothing is undecided of all
+    examples, and one that has learned is of those in the middle and of those that dropout changes.
     """
-    draws = draws.double()  # of values that differ little
-    within_E = draws.var(1)
-    between = draws.new_ones(())
-    if len(draws) > 1:
-        within = within_E.mean()
-        between = (draws.mean(1).var() - within / draws.shape[1]).clamp(min=LEAST_BETWEEN * within)
-    total_E = within_E + between
-    share_E = (within_E / total_E.where(total_E > 0, 1)).sqrt().float()
-    return Uncertainty(share_E, share_E.new_ones(len(share_E)))
+    draws, labels = draws.double(), labels.double()  # of values that differ little
+    said_E = draws.mean(1)
+    noise_E = ((said_E - labels).square().mean() + draws.var(1)).sqrt().clamp(min=torch.finfo(draws.dtype).tiny)
+    above_E = ndtr((said_E - said_E.mean()) / noise_E)
+    entropy_E = (entr(above_E) + entr(1 - above_E)).float()
+    return Uncertainty(entropy_E, entropy_E.new_full((len(entropy_E),), math.log(2)))

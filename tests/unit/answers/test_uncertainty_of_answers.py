@@ -1,9 +1,12 @@
 """How uncertain a model is of each kind of answer."""
 
 import math
+from statistics import NormalDist
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import entr, ndtr
 
 from fairseq_mtmoe.answers import Classification, Ranking, Regression, WordPair
 
@@ -36,37 +39,57 @@ def test_candidates_that_are_not_there_are_no_choice():
     assert entropy[1] == most[1] and entropy[2] == most[2] == 0
 
 
-def test_a_regression_is_uncertain_where_dropout_changes_more_than_the_examples_do():
-    draws = torch.tensor([[1.0, 1.2, 0.8], [3.0, 3.0, 3.0], [5.0, 6.0, 4.0]])
-    entropy, most = Regression().uncertainty(draws.unsqueeze(2), NO_LABELS)
-    between = torch.tensor([1.0, 3.0, 5.0]).var() - (0.04 + 0.0 + 1.0) / 3 / 3
-    right = [(variance / (variance + between)) ** 0.5 for variance in (0.04, 0.0, 1.0)]
-    torch.testing.assert_close(entropy, torch.tensor(right))
-    assert most.tolist() == [1, 1, 1]
-    other_unit = Regression().uncertainty(100 * draws.unsqueeze(2) + 7, NO_LABELS).entropy
-    torch.testing.assert_close(other_unit, entropy)
+def binary_entropy(p):
+    return -(p * math.log(p) + (1 - p) * math.log(1 - p)) if 0 < p < 1 else 0.0
 
 
-@pytest.mark.parametrize("tau", [0.0, 0.3, 1.0, 3.0])
-def test_a_regressions_share_is_what_it_is_where_the_spread_of_the_examples_is_known(tau):
-    """Draws around values that spread by τ, with σ = 1; whatever is estimated of them is to be near what is known."""
+def regression(draws, labels):
+    entropy, most = Regression().uncertainty(draws.unsqueeze(2), labels)
+    assert most.tolist() == pytest.approx([math.log(2)] * len(draws))
+    return entropy
+
+
+def test_a_regression_is_as_uncertain_as_the_choice_of_its_half_written_out():
+    draws = torch.tensor([[1.0, 1.2, 0.8], [3.0, 3.0, 3.0], [5.0, 6.0, 4.0], [4.0, 2.0, 3.0]])
+    labels = torch.tensor([1.5, 2.0, 5.0, 3.5])
+    said = [1.0, 3.0, 5.0, 3.0]
+    error = sum((one - label) ** 2 for one, label in zip(said, labels.tolist(), strict=True)) / 4
+    right = []
+    for one, variance in zip(said, (0.04, 0.0, 1.0, 1.0), strict=True):
+        p = NormalDist().cdf((one - sum(said) / 4) / math.sqrt(error + variance))
+        right.append(binary_entropy(p))
+    torch.testing.assert_close(regression(draws, labels), torch.tensor(right))
+    torch.testing.assert_close(regression(100 * draws + 7, 100 * labels + 7), torch.tensor(right))  # in another unit
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.8, 0.95])
+def test_a_regression_is_as_uncertain_as_its_correlation_with_the_labels_says(rho):
+    """Predictions that correlate with labels by ρ, without dropout, beside a numeric integral."""
     generator = torch.Generator().manual_seed(1)
-    values = tau * torch.randn(50_000, 1, generator=generator)
-    draws = values + torch.randn(50_000, 2, generator=generator)
-    within = draws.var(1)
-    right = (within / (within + tau**2)).sqrt().mean().item()
-    found = Regression().uncertainty(draws.unsqueeze(2), NO_LABELS).entropy.mean().item()
-    assert found == pytest.approx(right, abs=0.03 if tau else 0.1)
-    batches = [Regression().uncertainty(part.unsqueeze(2), NO_LABELS).entropy for part in draws.split(32)[:500]]
-    assert torch.cat(batches).mean().item() == pytest.approx(right, abs=0.03 if tau else 0.2)  # of a step's candidates
+    said = rho * torch.randn(50_000, generator=generator)
+    labels = said + (1 - rho**2) ** 0.5 * torch.randn(50_000, generator=generator)
+    draws = said.unsqueeze(1).expand(-1, 2)
+    z = np.linspace(-8, 8, 4001)
+    p = ndtr(z * rho / (1 - rho**2) ** 0.5)
+    integral = np.trapezoid((entr(p) + entr(1 - p)) * np.exp(-z * z / 2) / math.sqrt(2 * math.pi), z) / math.log(2)
+    assert regression(draws, labels).mean().item() / math.log(2) == pytest.approx(integral, abs=0.01)
+    of_a_step = [regression(*parts) for parts in zip(draws.split(32)[:300], labels.split(32)[:300], strict=True)]
+    assert torch.cat(of_a_step).mean().item() / math.log(2) == pytest.approx(integral, abs=0.02)
+
+
+def test_dropout_makes_a_regression_less_certain_of_an_example():
+    still, shaken = (
+        torch.tensor([[1.0, 1.0], [3.0, 3.0], [5.0, 5.0]]),
+        torch.tensor([[1.0, 1.0], [3.0, 3.0], [9.0, 1.0]]),
+    )
+    labels = torch.tensor([1.5, 3.0, 4.5])
+    certain, less = regression(still, labels), regression(shaken, labels)
+    assert certain[0] == less[0] and certain[2] < 0.1 < 0.5 < less[2]
 
 
 def test_a_regression_at_its_edges():
-    def uncertainty(draws):
-        return Regression().uncertainty(torch.tensor(draws).unsqueeze(2), NO_LABELS).entropy.tolist()
-
-    assert uncertainty([[2.0, 2.0], [2.0, 2.0]]) == [0, 0]  # without dropout, and untrained
-    assert uncertainty([[2.0, 4.0]]) == [pytest.approx((2 / 3) ** 0.5)]  # alone
-    assert uncertainty([[1.0, 3.0], [3.0, 1.0]]) == [pytest.approx((1 / 1.01) ** 0.5)] * 2  # never quite undecided
-    nearly_alike = uncertainty([[1.0, 3.0], [3.0, 1.1], [1.5, 2.4], [2.8, 1.2]])
-    assert len(set(nearly_alike)) == 4 and 0.97 < min(nearly_alike) < max(nearly_alike) < 1
+    assert regression(torch.full((2, 2), 2.0), torch.tensor([1.0, 4.0])).tolist() == pytest.approx([math.log(2)] * 2)
+    assert regression(torch.tensor([[2.0, 4.0]]), torch.tensor([9.0])).tolist() == pytest.approx([math.log(2)])  # alone
+    exact = torch.tensor([1.0, 3.0])
+    assert regression(exact.unsqueeze(1).expand(2, 2), exact).tolist() == [0, 0]  # without dropout, and all right
+    assert regression(torch.full((3, 2), 0.1), torch.full((3,), 0.1)).isfinite().all()
