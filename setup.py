@@ -44,7 +44,7 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.13",
     packages=find_namespace_packages(include=["fairseq_mtmoe", "fairseq_mtmoe.*"]),
-    package_data={"fairseq_mtmoe": ["**/*.md", "**/*.yaml"]},
+    package_data={"fairseq_mtmoe": ["**/*.md", "**/*.yaml", "**/*.j2", "**/*.css"]},
     ext_modules=[
         Extension(  # a plain library, loaded by ctypes: it includes no headers of Python or torch
             f"fairseq_mtmoe.moe.assignment.kernels.{name}",
@@ -83,6 +83,7 @@ setup(
             "fonttools>=4.50",  # which script a letter belongs to, as Unicode says
             "backports.zstd>=1.0; python_version < '3.14'",  # unpacks Zstandard as Python 3.14 does
             "xxhash>=3.4",  # keys of sentences: a hash that is the same everywhere
+            "Jinja2>=3.1",  # the report's page: what it puts into HTML is escaped
         ],
         "identify": [
             "fasttext-predict>=0.9.2.4",  # reads fastText's models for language identification
@@ -106,6 +107,7 @@ setup(
             "pytest-xdist>=3.5",  # runs them on all cores
             "backports.zstd>=1.0",  # packs what readers of corpora unpack
             "hypothesis>=6",  # finds inputs that nobody thought of
+            "lxml>=5",  # parses the report's page
             "scipy>=1.11",  # the exact assignment that ours is compared with
             "fairscale>=0.4.13",  # fully sharded training
             "peft>=0.17",  # its LoRA is what ours is compared with

@@ -1,0 +1,10 @@
+"""What was made of raw corpora, for people: `report.json` as one HTML page with charts, and in Markdown.
+
+The page is one file without scripts, which asks the network for nothing; every line of a corpus that it shows is text
+in it, whatever the line holds.
+"""
+
+from fairseq_mtmoe.data.corpora.page.html import page_of
+from fairseq_mtmoe.data.corpora.page.markdown import markdown_of
+
+__all__ = ["markdown_of", "page_of"]

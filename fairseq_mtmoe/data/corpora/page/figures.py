@@ -1,0 +1,129 @@
+"""The figures behind the charts and tables of a report: sums over corpora, pairs and tiers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq_mtmoe.data.translation.tiers import TIERS
+
+Report = Mapping[str, Any]
+
+TRAIN = "train"
+BAD = "bad lines"
+"""What stands beside the rules for lines that could not be read as pairs."""
+
+
+@dataclass
+class Flow:
+    """What became of the lines of some corpora.
+
+    Attributes:
+        read: pairs that could be read.
+        dropped: pairs by rule.
+        bad: lines, or units, by reason.
+    """
+
+    read: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    bad: Counter[str] = field(default_factory=Counter)
+
+    def add(self, corpus: Report) -> None:
+        """Count a corpus in."""
+        self.read += corpus["read"]
+        self.kept += corpus["kept"]
+        self.dropped.update(corpus["dropped"])
+        self.bad.update(corpus["bad"])
+
+    @property
+    def lines(self) -> int:
+        """All, whether they could be read or not."""
+        return self.read + self.bad.total()
+
+    @property
+    def kept_share(self) -> float:
+        """Of all lines."""
+        return self.kept / self.lines if self.lines else 0.0
+
+    def count(self, rule: str) -> int:
+        """Lines that this rule left out, or that are `BAD`."""
+        return self.bad.total() if rule == BAD else self.dropped[rule]
+
+
+def flows(report: Report) -> dict[str, Flow]:
+    """Of each language pair's training text, as the corpora name it, the one with most lines first."""
+    found: dict[str, Flow] = {}
+    for corpus in report["corpora"].values():
+        if corpus["role"] == TRAIN:
+            found.setdefault(corpus["pair"], Flow()).add(corpus)
+    return dict(sorted(found.items(), key=lambda item: (-item[1].lines, item[0])))
+
+
+def flow_of(corpora: Iterable[Report]) -> Flow:
+    """Of several corpora together."""
+    whole = Flow()
+    for corpus in corpora:
+        whole.add(corpus)
+    return whole
+
+
+def training(report: Report) -> Flow:
+    """Of all training text."""
+    return flow_of(corpus for corpus in report["corpora"].values() if corpus["role"] == TRAIN)
+
+
+def rules_of(report: Report) -> list[str]:
+    """The rules that left something of it out, in the order in which they are asked, and `BAD`."""
+    whole = training(report)
+    asked = dict.fromkeys([*report.get("meanings", {}).get("dropped", ()), *whole.dropped, BAD])
+    return [rule for rule in asked if whole.count(rule)]
+
+
+def largest_first(report: Report) -> list[tuple[str, Report]]:
+    """The language pairs, as the data directory names them, by training pairs."""
+    return sorted(report["pairs"].items(), key=lambda item: (-item[1][TRAIN], item[0]))
+
+
+def tiers_of(report: Report) -> dict[str, list[Report]]:
+    """The pairs of every tier that occurs, those without one last."""
+    found: dict[str, list[Report]] = {tier: [] for tier in (*TIERS, "")}
+    for pair in report["pairs"].values():
+        found[pair["tier"] if pair["tier"] in TIERS else ""].append(pair)
+    return {tier: pairs for tier, pairs in found.items() if pairs}
+
+
+def unknown_share(pair: Report, split: str = "test") -> float | None:
+    """Of the tokens of both sides, those that the vocabulary does not have; None without such text."""
+    sides = pair["tokens"].get(split, {}).values()
+    tokens = sum(side["tokens"] for side in sides)
+    return sum(side["unknown"] for side in sides) / tokens if tokens else None
+
+
+def by_pair(report: Report) -> dict[str, dict[str, Report]]:
+    """The corpora of each pair, in the order of `flows` as far as there is training text."""
+    found: dict[str, dict[str, Report]] = {pair: {} for pair in flows(report)}
+    for name, corpus in report["corpora"].items():
+        found.setdefault(corpus["pair"], {})[name] = corpus
+    return found
+
+
+def settings_of(recipe: Any, prefix: str = "") -> dict[str, str]:
+    """A recipe in lines: `filters.max_ratio` and so on."""
+    if not isinstance(recipe, Mapping):
+        return {prefix or "recipe": _shown(recipe)}
+    found: dict[str, str] = {}
+    for name, value in recipe.items():
+        if name == "corpora":
+            continue
+        path = f"{prefix}.{name}" if prefix else str(name)
+        found |= settings_of(value, path) if isinstance(value, Mapping) else {path: _shown(value)}
+    return found
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None or value == "" else str(value)

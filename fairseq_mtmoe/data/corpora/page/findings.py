@@ -1,0 +1,55 @@
+"""What a reader of a report should look at first, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairseq_mtmoe.data.corpora.page.figures import TRAIN, Report, flow_of, unknown_share
+
+MANY_BAD = 0.01
+"""The share of a corpus' lines that could not be read from which on a reader should know."""
+
+FEW_KEPT = 0.5
+"""The share of its pairs that a training corpus keeps, below which a reader should know."""
+
+MANY_UNKNOWN = 0.005
+"""The share of a pair's test tokens that the vocabulary does not have, from which on a reader should know."""
+
+HARMLESS = frozenset({"untranslated"})
+"""Reasons that are no fault of a file."""
+
+
+def findings(report: Report) -> list[str]:
+    """Everything that may be wrong; empty if nothing is."""
+    return [*_of_vocabulary(report), *_of_pairs(report), *_of_corpora(report)]
+
+
+def _of_vocabulary(report: Report) -> Iterator[str]:
+    for lang, figures in report["vocabulary"].items():
+        if figures.get("warning"):
+            yield f"Vocabulary, {lang}: {figures['warning']}"
+
+
+def _of_pairs(report: Report) -> Iterator[str]:
+    for name, pair in report["pairs"].items():
+        missing = [split for split in (TRAIN, "valid", "test") if not pair[split]]
+        if missing:
+            yield f"{name} has no sentence pair for {' and '.join(missing)}."
+        share = unknown_share(pair)
+        if share is not None and share >= MANY_UNKNOWN:
+            yield f"{name}: {share:.1%} of the test tokens are not in the vocabulary, and no model can write them."
+
+
+def _of_corpora(report: Report) -> Iterator[str]:
+    for name, corpus in report["corpora"].items():
+        flow = flow_of([corpus])
+        bad = sum(number for reason, number in flow.bad.items() if reason not in HARMLESS)
+        if flow.lines and bad / flow.lines >= MANY_BAD:
+            reasons = ", ".join(f"{reason} {number:,}" for reason, number in flow.bad.items() if reason not in HARMLESS)
+            yield f"{name} ({corpus['pair']}): {bad / flow.lines:.1%} of its lines could not be read ({reasons})."
+        if corpus["role"] == TRAIN and flow.read and flow.kept / flow.read < FEW_KEPT:
+            (rule, number), *_ = flow.dropped.most_common(1) or [("nothing", 0)]
+            most = f"; most of the others by the rule {rule} ({number:,})" if number else ""
+            yield f"{name} ({corpus['pair']}): {flow.kept / flow.read:.1%} of its pairs were kept{most}."
+        if not flow.read:
+            yield f"{name} ({corpus['pair']}) has no sentence pair that can be read."

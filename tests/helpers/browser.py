@@ -1,0 +1,112 @@
+"""A real browser without a window, for pages: Chromium, steered through a pipe by its DevTools protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def find_browser() -> str | None:
+    """The first one on PATH."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """One page of a running browser.
+
+    Attributes:
+        events: what the page told, beside answers: requests, violations of its policy, dialogues.
+    """
+
+    def __init__(self, write: int, read: int) -> None:
+        self._write, self._read = write, os.fdopen(read, "rb")
+        self._number, self._session = 0, ""
+        self.events: list[dict[str, Any]] = []
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.send(f"{domain}.enable")
+
+    def send(self, method: str, **params: Any) -> dict[str, Any]:
+        """Call a method of the protocol."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != self._number:
+            self.events.append(answer)
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return dict(answer["result"])
+
+    def open(self, path: Path) -> None:
+        """Load a file and wait until that is done."""
+        self.events.clear()
+        self.send("Page.navigate", url=path.as_uri())
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._next())
+
+    def run(self, script: str) -> Any:
+        """What a script that looks at the page says."""
+        result = self.send("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def press(self, key: str, code: int, text: str = "") -> None:
+        """A key, as a person presses it."""
+        for kind in ("keyDown", "keyUp"):
+            more = {"text": text} if text and kind == "keyDown" else {}
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **more)
+
+    def requests(self) -> list[str]:
+        """The addresses that the page asked for."""
+        sent = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        return [event["params"]["request"]["url"] for event in sent]
+
+    def told(self, method: str) -> list[dict[str, Any]]:
+        """The events of one kind."""
+        return [event["params"] for event in self.events if event.get("method") == method]
+
+    def _next(self) -> dict[str, Any]:
+        message = bytearray()
+        while (sign := self._read.read(1)) != b"\0":
+            if not sign:
+                raise RuntimeError("the browser has ended")
+            message += sign
+        return dict(json.loads(message))
+
+
+@contextmanager
+def running_browser(path: str, profile: Path) -> Iterator[Browser]:
+    """A browser that ends with the block."""
+    (its_read, write), (read, its_write) = os.pipe(), os.pipe()
+
+    def as_3_and_4() -> None:  # where `--remote-debugging-pipe` looks; first out of the way of each other
+        one, two = os.dup(its_read), os.dup(its_write)
+        high = [os.dup2(descriptor, 50 + number) for number, descriptor in enumerate((one, two))]
+        os.dup2(high[0], 3)
+        os.dup2(high[1], 4)
+
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # which root cannot have
+    process = subprocess.Popen(
+        [path, "--headless", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--no-first-run",
+         "--disable-background-networking", f"--user-data-dir={profile}", *sandbox],
+        preexec_fn=as_3_and_4, close_fds=False, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(its_read)
+    os.close(its_write)
+    try:
+        yield Browser(write, read)
+    finally:
+        process.terminate()
+        process.wait(10)
+        os.close(write)

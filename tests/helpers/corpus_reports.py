@@ -1,0 +1,94 @@
+"""Reports of `mtmoe prepare corpora`, of any size, with hostile lines among their samples."""
+
+from typing import Any
+
+RULES = {
+    "length": "a side is longer than `max_characters`",
+    "empty": "a side has neither letters nor digits",
+    "ratio": "one side is over `max_ratio` times as long as the other",
+    "copy": "the target is the source",
+    "wrong_script": "letters of scripts that its language has not",
+    "held_out": "a side is a validation or test sentence",
+    "language": "a side is in another language",
+    "duplicate": "the pair occurred before",
+    "near_duplicate": "but for case and the like the pair occurred before",
+}
+BAD = {"encoding": "not in UTF-8", "untranslated": "a unit without text in one of the two languages"}
+CHANGES = {
+    "removed": "control and invisible characters removed",
+    "breaks": "line breaks",
+    "respelled": "brought to NFC",
+}
+
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    "</p></li></ul></style></title><img src=x onerror=\"document.title='owned'\">",
+    "\"' onmouseover=alert(1) x='",
+    "{{ 7 * 7 }} {% include 'page.css' %} {# gone #}",
+    "<!-- <svg/onload=alert(1)> ]]> &lt;b&gt; &#x3c;i&#x3e;",
+    'javascript:alert(1) <a href="javascript:alert(1)">x</a> <style>*{display:none}</style>',
+    "\u202eright to left\u2066 \x00 \x1b[31m \ud800 \ufeff \u2028",
+    "مرحبا بالعالم می\u200cخواهم क्\u200dष",
+]
+
+
+def corpus(pair: str, role: str = "train", samples: int = 2, length: int = 40, read: int = 1000) -> dict[str, Any]:
+    """One corpus, of which each rule left as many pairs out as its number says."""
+    train = role == "train"
+    dropped = {rule: number for number, rule in enumerate(RULES, 1)} if train else {}
+    text = ("ein Satz & noch einer <b> " * (length // 20 + 1))[:length]
+    return {
+        "pair": pair, "role": role, "files": [f"{pair}.{lang}.gz" for lang in pair.split("-")], "read": read,
+        "bad": {"encoding": 3, "untranslated": 4} if train else {},
+        "bad_samples": [[f"{pair}.gz", 7, "encoding", text]] if train else [],
+        "dropped": dropped,
+        "samples": {rule: [[line, text, text[::-1]] for line in range(1, samples + 1)] for rule in dropped},
+        "changed": dict.fromkeys(CHANGES, 0) | ({"removed": 5} if train else {}),
+        "kept": read - sum(dropped.values()),
+    }  # fmt: skip
+
+
+def report(languages: int = 3, corpora: int = 4, samples: int = 2, length: int = 40) -> dict[str, Any]:
+    """English to so many languages, with so many training corpora dealt over them, and evaluation data for each."""
+    langs = [f"{chr(97 + index // 26)}{chr(97 + index % 26)}" for index in range(languages)]
+    found = {
+        f"corpus-{number}": corpus(f"en-{langs[number % languages]}", samples=samples, length=length)
+        for number in range(corpora)
+    }
+    for lang in langs:
+        found |= {f"{role}-{lang}": corpus(f"en-{lang}", role, read=100) for role in ("valid", "test")}
+    pairs = {}
+    for number, lang in enumerate(langs):
+        tokens = {split: {"en": {"tokens": 4000, "unknown": 0}, lang: {"tokens": 6000, "unknown": 3 * number}}
+                  for split in ("train", "valid", "test")}  # fmt: skip
+        pairs[f"en-{lang}"] = {"tier": ("high", "mid", "low")[number % 3], "train": 10 ** (number % 5 + 2) + number,
+                               "valid": 100, "test": 100, "shards": 1 + number % 4, "tokens": tokens}  # fmt: skip
+    return {
+        "command": "corpora",
+        "recipe": {"name": "tiny", "seed": 1, "directions": ["en-xx"], "filters": {"max_ratio": 3.0, "identify": None}},
+        "meanings": {"bad": BAD, "dropped": RULES, "changed": CHANGES},
+        "corpora": found,
+        "pairs": pairs,
+        "vocabulary": {
+            lang: {"pieces_per_word": 1.2 + number / 50, "unknown_share": 0.0001 * number, "coverage": 0.9995,
+                   "warning": "a word is cut into too many pieces" if number == 1 else None}
+            for number, lang in enumerate(["en", *langs])
+        },
+        "lengths": {lang: {"bounds": [1, 11, 21], "counts": [10, 40, 5]} for lang in langs},
+    }  # fmt: skip
+
+
+def hostile(texts: list[str] = HOSTILE) -> dict[str, Any]:
+    """A report in which all that comes from a user's files is these texts: by default such that attack the page."""
+    found = report(2, 2)
+    for one in found["corpora"].values():
+        one["files"] = texts
+        one["samples"] = {
+            rule: [[index, text, text] for index, text in enumerate(texts[:5])] for rule in one["samples"]
+        }
+        one["bad_samples"] = [[text, 1, "encoding", text] for text in texts]
+    found["corpora"] = {(texts[1] if key == "corpus-0" else key): one for key, one in found["corpora"].items()}
+    found["recipe"]["name"] = texts[1]
+    found["recipe"]["vocabulary"] = {"model": texts[0], texts[2]: texts}
+    found["vocabulary"]["en"]["warning"] = texts[1]
+    return found
