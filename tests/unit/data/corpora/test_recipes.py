@@ -1,6 +1,8 @@
 """Recipes: the shipped ones, a user's own, and a sentence for each mistake."""
 
 import re
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import yaml
@@ -8,8 +10,14 @@ import yaml
 from fairseq_mtmoe.data.corpora.recipes import (
     SHIPPED,
     Action,
+    Corpus,
+    Filters,
+    HeldOut,
+    Recipe,
     Role,
+    Shards,
     Spelling,
+    Vocabulary,
     load_recipe,
     mbart_code,
     plain_code,
@@ -351,3 +359,27 @@ def test_one_archive_of_two_addresses(load):
 def test_an_unknown_name():
     with pytest.raises(UserError, match="`--recipe` must be one of wmt15, ml50, catalogs, folder, or a file"):
         load_recipe("wmt99")
+
+
+def test_the_example_of_ones_own_says_what_the_defaults_are(tmp_path):
+    """Its comments explain every field, and what it leaves to defaults is what they are."""
+    path = Path(__file__).parents[4] / "examples" / "translation" / "own_text" / "own_text.yaml"
+    own, folder = load_recipe(path), load_recipe("folder")
+    assert (own.filters, own.shards, own.seed) == (folder.filters, folder.shards, folder.seed)
+    for split in ("train", "valid", "test"):
+        for lang in ("en", "de"):
+            (tmp_path / f"{split}.en-de.{lang}").touch()
+    assert [corpus.name for corpus in own.found_in(tmp_path).corpora] == ["train.en-de", "valid.en-de", "test.en-de"]
+    text = path.read_text()
+    for part in (Recipe, Corpus, Filters, HeldOut, Shards, Vocabulary):
+        for field in fields(part):
+            assert field.name in ("path", "md5", "bytes", "format") or f"{field.name}:" in text, field.name
+
+
+def test_the_commented_lines_of_the_example_are_right(load):
+    path = Path(__file__).parents[4] / "examples" / "translation" / "own_text" / "own_text.yaml"
+    option = re.compile(r"# ((?:- )?[a-z_0-9]+:|  [a-z_0-9]+:)")
+    recipe = load("\n".join(option.sub(r"\1", line) for line in path.read_text().splitlines()))
+    assert {"shop-de", "manuals-cs"} <= {corpus.name for corpus in recipe.corpora}
+    assert recipe.vocabulary.model == "sentence.bpe.model"
+    assert recipe.tiers == {"high": ["de", "fr"], "low": ["cs"]}
