@@ -1,0 +1,106 @@
+"""A file to which what is done is added line by line, so that a process that is killed can go on.
+
+Each line has a checksum: what a kill or a power cut tears ends the file for its reader, and is written over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import read_bytes
+
+
+def entries(path: Path) -> list[Any]:
+    """What the whole lines of a journal hold, up to the first one that is none; nothing without a file.
+
+    Raises:
+        UserError: it is no file, or cannot be read.
+    """
+    return [value for value, _ in _whole_lines(read_bytes(path, "a journal"))] if os.path.lexists(path) else []
+
+
+class Journal:
+    """A journal to add to, of one process at a time.
+
+    Args:
+        path: the file, which is made if there is none. What stands in it after its last whole line is removed.
+
+    Raises:
+        UserError: another process adds to it, or it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            content = self._file.read()
+            end = max((end for _, end in _whole_lines(content)), default=0)
+            self._file.seek(end)
+            self._file.truncate()
+        except BlockingIOError as error:
+            raise UserError(
+                f"`{path.parent}` must be a folder that no other command writes to, but one does."
+            ) from error
+        except OSError as error:
+            raise UserError(f"`{path}` cannot be written: {error.strerror or error}.") from error
+
+    def add(self, value: object) -> None:
+        """Write a value of JSON's, and wait until the disk has it.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        text = json.dumps(value, ensure_ascii=False).encode()
+        try:
+            self._file.write(b"%08x %s\n" % (zlib.crc32(text), text))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise UserError(f"`{self.path}` cannot be written: {error.strerror or error}.") from error
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._file.seek(0)
+        self._file.truncate()
+
+    def remove(self) -> None:
+        """Take the file away: everything is done."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let others write to it."""
+        self._file.close()
+
+
+def _whole_lines(content: bytes) -> Iterator[tuple[Any, int]]:
+    """The values of whole lines, each with where it ends."""
+    place = 0
+    for line in content.splitlines(keepends=True):
+        place += len(line)
+        value = _value(line)
+        if value is None:
+            return
+        yield value, place
+
+
+def _value(line: bytes) -> Any:
+    """What a line holds; None if it is torn or no line of a journal."""
+    if not line.endswith(b"\n") or line[8:9] != b" ":
+        return None
+    text = line[9:-1]
+    if line[:8] != b"%08x" % zlib.crc32(text):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,65 @@
+"""A journal keeps what was added, whatever tore it, and has one writer at a time."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.journal import Journal, entries
+
+VALUES = [{"a": 1}, ["ü\u2028\n", None], "", 0]
+
+
+def write(path, values):
+    journal = Journal(path)
+    for value in values:
+        journal.add(value)
+    journal.close()
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    path = tmp_path_factory.mktemp("journal") / "new" / "journal"
+    write(path, VALUES)
+    return path.read_bytes()
+
+
+def test_what_was_added_is_read(tmp_path):
+    path = tmp_path / "journal"
+    assert entries(path) == []
+    write(path, VALUES[:2])
+    write(path, VALUES[2:])
+    assert entries(path) == VALUES
+
+
+@settings(deadline=None)  # a disk may be slow
+@given(place=st.integers(0, 200), torn=st.binary(max_size=40))
+def test_a_torn_end_is_passed_over_and_written_over(content, tmp_path_factory, place, torn):
+    path = tmp_path_factory.getbasetemp() / "torn"
+    path.write_bytes(content[:place] + torn)
+    found = entries(path)
+    assert found == VALUES[: len(found)] and len(found) >= content[:place].count(b"\n")
+    write(path, ["more"])
+    assert entries(path) == [*found, "more"]
+
+
+def test_one_writes_at_a_time(tmp_path):
+    path = tmp_path / "journal"
+    first = Journal(path)
+    first.add(1)
+    with pytest.raises(UserError, match=r"must be a folder that no other command writes to, but one does\."):
+        Journal(path)
+    assert entries(path) == [1]
+    first.clear()
+    first.add(2)
+    first.close()
+    again = Journal(path)
+    assert entries(path) == [2]
+    again.remove()
+    assert not path.exists()
+
+
+def test_what_cannot_be_written_is_said_in_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="journal` cannot be written: "):
+        Journal(tmp_path / "file" / "journal")
