@@ -1,4 +1,4 @@
-"""The two files in which an evaluation leaves its scores, for machines and for people."""
+"""The files in which an evaluation leaves its scores: for machines, for people, and for papers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from pathlib import Path
 
 from fairseq_mtmoe.io.files import write_text
 
-JSON_FILE, MARKDOWN_FILE = "scores.json", "scores.md"
+JSON_FILE, MARKDOWN_FILE, LATEX_FILE = "scores.json", "scores.md", "scores.tex"
 
 
 def remove_scores(folder: Path) -> None:
     """Take away the scores in a folder, if it has some, before others come."""
-    for name in (JSON_FILE, MARKDOWN_FILE):
+    for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE):
         (folder / name).unlink(missing_ok=True)
 
 
-def write_scores(folder: Path, json_text: str, markdown_text: str) -> None:
-    """Write both, the JSON last: where it is, everything is."""
+def write_scores(folder: Path, json_text: str, markdown_text: str, latex_text: str | None = None) -> None:
+    """Write them, the JSON last: where it is, everything is."""
     remove_scores(folder)
+    if latex_text is not None:
+        write_text(folder / LATEX_FILE, latex_text)
     write_text(folder / MARKDOWN_FILE, markdown_text)
     write_text(folder / JSON_FILE, json_text)

@@ -1,5 +1,5 @@
-"""BLEU and chrF++ per language pair, and their averages per tier and over all pairs, as in tables 1 and 2 of
-"Tricks for Training Sparse Translation Models".
+"""BLEU, chrF++ and other scores per language pair, and their averages per tier and over all pairs, as in tables 1 and 2
+of "Tricks for Training Sparse Translation Models".
 
 sacreBLEU does the counting, so that the numbers carry its signatures and can be compared across papers.
 """
@@ -9,15 +9,17 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
+from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from fairseq_mtmoe.analysis.pieces import PieceBleu
+from fairseq_mtmoe.analysis.tables import Table
 from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.io.markdown import markdown_table
 
 TIERS = FROM_LOW
 ALL = "all"
@@ -33,7 +35,11 @@ _THREE_LETTERS = {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja
 
 @dataclass(frozen=True)
 class PairScore:
-    """What one language pair reached on one test set; scores from 0 to 100."""
+    """What one language pair reached on one test set; scores from 0 to 100.
+
+    Attributes:
+        metrics: by name, those that are not sacreBLEU's, as these count themselves (COMET from 0 to 1).
+    """
 
     pair: str
     tier: str  # one of TIERS, or "" if nobody knows
@@ -45,6 +51,11 @@ class PairScore:
     references: str = ""  # the file that they are from
     altered_references: int = 0  # those that lost words which the dictionary does not have
     untranslated: int = 0  # sentences that are longer than the model can take
+    hypotheses_sha256: str = ""  # of the file with what was scored
+    spbleu: float | None = None  # BLEU over the pieces of a SentencePiece model
+    spbleu_signature: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    metric_signatures: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,8 @@ class Average:
     pairs: int
     bleu: float
     chrf: float
+    spbleu: float | None = None  # where all of them have it
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def bleu_tokenizer(language: str) -> str:
@@ -67,10 +80,25 @@ def bleu_tokenizer(language: str) -> str:
     return name if all(importlib.util.find_spec(module) for module in modules) else "char"
 
 
-def score_pair(pair: str, hypotheses: Sequence[str], references: Sequence[str], tier: str = "") -> PairScore:
+def score_pair(
+    pair: str,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    tier: str = "",
+    more_references: Sequence[Sequence[str]] = (),
+    piece_bleu: PieceBleu | None = None,
+) -> PairScore:
     """BLEU and chrF++ of detokenised sentences of one language pair, written `en-de`.
 
     BLEU equals that of `fairseq-generate --scoring sacrebleu --sacrebleu-tokenizer T` with this language's T.
+
+    Args:
+        pair: of the languages.
+        hypotheses: one for each reference.
+        references: the first of every sentence.
+        tier: of the pair.
+        more_references: further lists, with "" where a sentence has no further reference.
+        piece_bleu: makes spBLEU, too.
 
     Raises:
         UserError: there are no sentences, or not as many hypotheses as references.
@@ -79,17 +107,22 @@ def score_pair(pair: str, hypotheses: Sequence[str], references: Sequence[str], 
         raise UserError(f"The test set of {pair} holds no sentence to score: prepare the data again.")
     if len(hypotheses) != len(references):
         must_be(f"hypotheses of {pair}", f"{len(references)} sentences, one for each reference", len(hypotheses))
+    # sacreBLEU takes None for a reference that is not there, which its types do not say.
+    together: list[Any] = [list(references), *([line or None for line in lines] for lines in more_references)]
     # force: no warning about sentences that end in " .", which some test sets do.
     bleu = BLEU(tokenize=bleu_tokenizer(pair.rpartition("-")[2]), force=True)
     chrf = CHRF(word_order=2)
+    spbleu, spbleu_signature = (None, "") if piece_bleu is None else piece_bleu(hypotheses, together)
     return PairScore(
         pair=pair,
         tier=tier,
         sentences=len(references),
-        bleu=float(bleu.corpus_score(hypotheses, [references]).score),
-        chrf=float(chrf.corpus_score(hypotheses, [references]).score),
+        bleu=float(bleu.corpus_score(hypotheses, together).score),
+        chrf=float(chrf.corpus_score(hypotheses, together).score),
         bleu_signature=str(bleu.get_signature()),
         chrf_signature=str(chrf.get_signature()),
+        spbleu=spbleu,
+        spbleu_signature=spbleu_signature,
     )
 
 
@@ -97,11 +130,23 @@ def averages(scores: Sequence[PairScore]) -> dict[str, Average]:
     """The averages of the tiers that occur, low to high, and of all pairs last."""
     groups = {tier: [score for score in scores if score.tier == tier] for tier in TIERS}
     groups[ALL] = list(scores)
-    return {
-        name: Average(len(group), fmean(s.bleu for s in group), fmean(s.chrf for s in group))
-        for name, group in groups.items()
-        if group
-    }
+    return {name: _average(group) for name, group in groups.items() if group}
+
+
+def _average(group: Sequence[PairScore]) -> Average:
+    pieces = [score.spbleu for score in group if score.spbleu is not None]
+    return Average(
+        len(group),
+        fmean(score.bleu for score in group),
+        fmean(score.chrf for score in group),
+        fmean(pieces) if len(pieces) == len(group) else None,
+        {name: fmean(score.metrics[name] for score in group) for name in _metrics(group)},
+    )
+
+
+def _metrics(scores: Sequence[PairScore]) -> list[str]:
+    """The metrics besides sacreBLEU's that all of them have."""
+    return [name for name in scores[0].metrics if all(name in score.metrics for score in scores)]
 
 
 def in_order(scores: Sequence[PairScore]) -> list[PairScore]:
@@ -111,12 +156,21 @@ def in_order(scores: Sequence[PairScore]) -> list[PairScore]:
 
 
 def signatures(scores: Sequence[PairScore]) -> dict[str, list[str]]:
-    """Every signature that occurs, "BLEU …" and "chrF++ …", with the pairs that it holds for."""
+    """Every signature that occurs, "BLEU …", "chrF++ …" and so on, with the pairs that it holds for."""
+    ordered = in_order(scores)
+    metrics = dict.fromkeys(metric for score in ordered for metric in _signatures_of(score))
     found: dict[str, list[str]] = {}
-    for metric, field in (("BLEU", "bleu_signature"), ("chrF++", "chrf_signature")):
-        for score in in_order(scores):
-            found.setdefault(f"{metric} {getattr(score, field)}", []).append(score.pair)
+    for metric in metrics:
+        for score in ordered:
+            signature = _signatures_of(score).get(metric)
+            if signature:
+                found.setdefault(f"{metric} {signature}", []).append(score.pair)
     return found
+
+
+def _signatures_of(score: PairScore) -> dict[str, str]:
+    own = {"BLEU": score.bleu_signature, "chrF++": score.chrf_signature, "spBLEU": score.spbleu_signature}
+    return {**own, **score.metric_signatures}
 
 
 def remarks(score: PairScore) -> list[str]:
@@ -135,8 +189,8 @@ def to_json(scores: Sequence[PairScore], settings: Mapping[str, object]) -> str:
     """`{"settings": {…}, "pairs": {"en-de": {"tier", "sentences", "bleu", "chrf", …}}, "averages": {"all": {…}}}`."""
     content = {
         "settings": dict(settings),
-        "pairs": {score.pair: _without_pair(score) for score in in_order(scores)},
-        "averages": {name: asdict(average) for name, average in averages(scores).items()},
+        "pairs": {score.pair: fields_of(score) for score in in_order(scores)},
+        "averages": {name: _made(asdict(average)) for name, average in averages(scores).items()},
     }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
@@ -150,26 +204,53 @@ def from_json(text: str) -> tuple[dict[str, object], list[PairScore]]:
         raise ValueError(f"no scores of mtmoe evaluate: {error}") from error
 
 
+def score_table(scores: Sequence[PairScore]) -> Table:
+    """A row for each pair and, below, for each average."""
+    has_pieces = averages(scores)[ALL].spbleu is not None
+    metrics = _metrics(scores)
+
+    def cells(one: PairScore | Average) -> list[str]:
+        pieces = [f"{one.spbleu:.2f}"] if has_pieces else []
+        return [f"{one.bleu:.2f}", f"{one.chrf:.2f}", *pieces, *(f"{one.metrics[name]:.4f}" for name in metrics)]
+
+    rows = [[score.pair, score.tier, f"{score.sentences}", *cells(score)] for score in in_order(scores)]
+    below = [
+        [name, f"{mean.pairs} pair" + "s" * (mean.pairs != 1), "", *cells(mean)]
+        for name, mean in averages(scores).items()
+    ]
+    columns = ["pair", "tier", "sentences", "BLEU", "chrF++", *(["spBLEU"] if has_pieces else []), *metrics]
+    return Table(columns, rows, below, texts=2)
+
+
 def to_markdown(scores: Sequence[PairScore], settings: Mapping[str, object]) -> str:
     """A table of pairs and averages, the settings, and the signatures."""
-    rows = [
-        [score.pair, score.tier, score.sentences, f"{score.bleu:.2f}", f"{score.chrf:.2f}"]
-        for score in in_order(scores)
-    ]
-    for name, average in averages(scores).items():
-        count = f"{average.pairs} pair" + "s" * (average.pairs != 1)
-        rows.append([f"**{name}**", count, "", f"**{average.bleu:.2f}**", f"**{average.chrf:.2f}**"])
-    table = markdown_table(["pair", "tier", "sentences", "BLEU", "chrF++"], rows, texts=2)
-    lines = [table, "", *(f"- {name}: {value}" for name, value in settings.items())]
-    found = signatures(scores)
-    for signature, pairs in found.items():
-        same_for_all = len(pairs) == len(scores)
-        lines.append(f"- `{signature}`" + ("" if same_for_all else f" ({', '.join(pairs)})"))
+    lines = [score_table(scores).in_markdown(), "", *(f"- {name}: {value}" for name, value in settings.items())]
+    lines += [f"- `{signature}`{_only(pairs, scores)}" for signature, pairs in signatures(scores).items()]
     lines += [f"- {score.pair}: {remark}" for score in in_order(scores) for remark in remarks(score)]
     return "\n".join(lines) + "\n"
 
 
-def _without_pair(score: PairScore) -> dict[str, object]:
+def to_latex(scores: Sequence[PairScore]) -> str:
+    """The table, and the signatures as a comment."""
+    lines = [f"% {signature}{_only(pairs, scores)}\n" for signature, pairs in signatures(scores).items()]
+    return "".join([*lines, score_table(scores).in_latex()])
+
+
+def _only(pairs: Sequence[str], scores: Sequence[PairScore]) -> str:
+    """Which pairs a signature is of, where it is not of all."""
+    return "" if len(pairs) == len(scores) else f" ({', '.join(pairs)})"
+
+
+def fields_of(score: PairScore) -> dict[str, object]:
+    """What JSON has of a score, beside its pair."""
     fields = asdict(score)
     del fields["pair"]
-    return fields
+    if not score.hypotheses_sha256:
+        del fields["hypotheses_sha256"]
+    return _made(fields)
+
+
+def _made(fields: dict[str, object]) -> dict[str, object]:
+    """Without what was not asked for."""
+    optional = ("spbleu", "spbleu_signature", "metrics", "metric_signatures")
+    return {name: value for name, value in fields.items() if name not in optional or value not in (None, "", {})}

@@ -138,5 +138,5 @@ def test_markdown_has_the_table_the_settings_and_the_signatures():
     results = [score("en-de", "high", 30.256, 50.0), score("en-zh", "low", 10.0, 20.0, "tok:zh")]
     lines = unpadded(scores.to_markdown(results, {"beam": 5})).splitlines()
     assert lines[2:4] == ["| en-zh | low | 10 | 10.00 | 20.00 |", "| en-de | high | 10 | 30.26 | 50.00 |"]
-    assert "| **all** | 2 pairs | | **20.13** | **35.00** |" in lines
+    assert "| **all** | **2 pairs** | | **20.13** | **35.00** |" in lines
     assert lines[-4:] == ["- beam: 5", "- `BLEU tok:zh` (en-zh)", "- `BLEU tok:13a` (en-de)", "- `chrF++ nw:2`"]
