@@ -1,8 +1,9 @@
 """What translations are compared with.
 
 The text of a test set, where the data directory has it: `raw/test.en-de.de` beside `test.en-de.de.bin`, as `mtmoe
-prepare` writes it. A binarized file alone does not hold the text: words that the dictionary does not have are lost, and
-fairseq-generate compares with `<<unk>>` in their place.
+prepare` writes it, and further references of the same sentences in `raw/test.en-de.de.1`, `.2` and so on. A binarized
+file alone does not hold the text: words that the dictionary does not have are lost, and fairseq-generate compares with
+`<<unk>>` in their place.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class References:
     lines: list[str]
     file: str  # where they are from, in the data directory
     altered: int  # lines that are not the text, because the dictionary does not have some of their words
+    more: tuple[list[str], ...] = ()  # further references of every line, "" where it has none
 
 
 def load_references(data: str, subset: str, pair: str, spell: Speller, way: str) -> References:
@@ -63,19 +65,39 @@ def load_references(data: str, subset: str, pair: str, spell: Speller, way: str)
         way: `TEXT` is the text in `raw/`, and the binarized words where there is none; `FAIRSEQ` is these always.
 
     Raises:
-        UserError: the text in `raw/` is not that of the binarized file.
+        UserError: the text in `raw/` is not that of the binarized file, or further references are not as many.
     """
     prefix = _target_prefix(data, subset, pair)
     dictionary = spell.dictionary
     sentences = _load(prefix, dictionary)
     raw = find_text(data, subset, pair)
     if way == TEXT and raw is not None:
-        lines = [" ".join(line.splitlines()) for line in text_lines(raw)]
+        lines = _lines(raw)
         _check_same(raw, lines, [spell(tokens, _ANYTHING) for tokens in sentences])
-        return References(lines, f"{TEXT_FOLDER}/{raw.name}", altered=0)
+        return References(lines, f"{TEXT_FOLDER}/{raw.name}", altered=0, more=_further(raw, len(lines)))
     escaped = dictionary.unk_string(escape=True)
     altered = sum(bool((tokens == dictionary.unk()).any()) for tokens in sentences)
     return References([spell(tokens, escaped) for tokens in sentences], f"{prefix.name}.bin", altered)
+
+
+def load_sources(data: str, subset: str, pair: str, spell: Speller) -> list[str]:
+    """The source text of a pair's test set: in `raw/`, else the binarized words.
+
+    Args:
+        data: the data directory, as fairseq takes it.
+        spell: by the dictionary of the source language.
+
+    Raises:
+        UserError: the text in `raw/` is not that of the binarized file.
+    """
+    prefix = _prefix(data, subset, pair, pair.partition("-")[0])
+    sentences = _load(prefix, spell.dictionary)
+    raw = prefix.parent / TEXT_FOLDER / prefix.name
+    if not raw.exists():
+        return [spell(tokens, spell.dictionary.unk_string()) for tokens in sentences]
+    lines = _lines(raw)
+    _check_same(raw, lines, [spell(tokens, _ANYTHING) for tokens in sentences])
+    return lines
 
 
 def find_text(data: str, subset: str, pair: str) -> Path | None:
@@ -85,11 +107,32 @@ def find_text(data: str, subset: str, pair: str) -> Path | None:
     return raw if raw.exists() else None
 
 
+def _lines(path: Path) -> list[str]:
+    return [" ".join(line.splitlines()) for line in text_lines(path)]
+
+
+def _further(raw: Path, count: int) -> tuple[list[str], ...]:
+    """The further references beside the first ones: files with numbers from 1 on."""
+    found: list[list[str]] = []
+    while (path := raw.with_name(f"{raw.name}.{len(found) + 1}")).exists():
+        found.append(_lines(path))
+        if len(found[-1]) != count:
+            raise UserError(
+                f"`{path}` must have a line for each of the {count} of `{raw.name}`, empty where there is no further "
+                f"reference, but has {len(found[-1])}."
+            )
+    return tuple(found)
+
+
 def _target_prefix(data: str, subset: str, pair: str) -> Path:
-    """The target side's files, without their suffixes; they serve both directions of a pair."""
+    return _prefix(data, subset, pair, pair.partition("-")[2])
+
+
+def _prefix(data: str, subset: str, pair: str, lang: str) -> Path:
+    """The files of a side, without their suffixes; they serve both directions of a pair."""
     source, _, target = pair.partition("-")
     folder = folders(data)[0]
-    return Path(find_side(folder, subset, source, target, target) or folder / side_name(subset, pair, target))
+    return Path(find_side(folder, subset, source, target, lang) or folder / side_name(subset, pair, lang))
 
 
 def _load(prefix: Path, dictionary: Dictionary) -> list[torch.Tensor]:

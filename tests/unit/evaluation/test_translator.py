@@ -165,7 +165,7 @@ def test_half_precision_translates_too(stock, name, dtype):
     decoding = Decoding(beam=3, max_len_b=20, **{name: True})
     translator = Translator(str(stock.data), [str(stock.checkpoint)], decoding)
     assert len(translator.translate("en-bb", "test").hypotheses) == 11
-    assert {parameter.dtype for model in translator._models for parameter in model.parameters()} == {dtype}
+    assert {parameter.dtype for model in translator.models for parameter in model.parameters()} == {dtype}
 
 
 def test_there_is_one_type_of_half_precision():
@@ -189,7 +189,7 @@ def test_progress_counts_every_sentence(stock):
     done = []
     decoding = Decoding(beam=1, max_len_b=5, batch_size=4)
     translator = Translator(str(stock.data), [str(stock.checkpoint)], decoding)
-    text = translator.translate("en-bb", "test", done.append)
+    text = translator.translate("en-bb", "test", lambda batch: done.append(len(batch["en-bb"])))
     assert sum(done) == len(text.references) == 11 and max(done) == 4
 
 

@@ -1,0 +1,69 @@
+"""COMET (Rei et al. 2020), by unbabel-comet and a model that is there: nothing is downloaded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import regular_file
+
+NAME = "COMET"
+
+
+class Comet:
+    """A model of COMET's.
+
+    Args:
+        path: its checkpoint (`checkpoints/model.ckpt` of what `comet-score --to_json` and its like download).
+        gpus: how many to use; None: one, where there is one.
+        batch_size: sentences in a batch.
+
+    Raises:
+        UserError: unbabel-comet is not installed, or the file is no checkpoint of it.
+    """
+
+    def __init__(self, path: Path, gpus: int | None = None, batch_size: int = 16) -> None:
+        try:
+            from comet import load_from_checkpoint
+        except ModuleNotFoundError as error:
+            raise UserError("`--comet` needs unbabel-comet: `pip install unbabel-comet` brings it.") from error
+        self.signature = signature_of(path)
+        try:
+            # Its tokenizer is a pretrained encoder's, which must be in Hugging Face's cache.
+            self._model = load_from_checkpoint(str(path), local_files_only=True)
+        except Exception as error:  # whatever unbabel-comet, Lightning and Hugging Face raise
+            raise UserError(f"`{path}` must be a checkpoint of COMET, but cannot be loaded: {error}.") from error
+        self._gpus = int(torch.cuda.is_available()) if gpus is None else gpus
+        self._batch_size = batch_size
+
+    def __call__(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+        """The score of each sentence, about 0 to 1, by the first reference."""
+        rows = [
+            {"src": source, "mt": hypothesis, "ref": reference}
+            for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
+        ]
+        found = self._model.predict(rows, batch_size=self._batch_size, gpus=self._gpus, progress_bar=False)
+        return [float(score) for score in found.scores]
+
+
+def signature_of(path: Path) -> str:
+    """What a model's scores are to be quoted with.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    with open(regular_file(path, "a checkpoint of COMET"), "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"model:{path.name}-{digest[:8]}|version:{_version()}"
+
+
+def _version() -> str:
+    try:
+        return version("unbabel-comet")
+    except PackageNotFoundError:
+        return "unknown"

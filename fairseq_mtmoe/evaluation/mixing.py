@@ -1,0 +1,194 @@
+"""Translating the test sets of several pairs together: a batch holds sentences of like lengths, of whatever pairs.
+
+What belongs to a pair goes with its rows: the language token of the source and the ids of task and languages with the
+sentence, the token that the decoder begins with by fairseq's prefix tokens. No layer of this package looks from one
+sentence to another when it evaluates, so hypotheses are those of `Translator.translate`, which a test compares.
+
+`--max-len-a` is the exception: fairseq counts the longest source of a batch. Here a batch holds sentences of one limit,
+and so each sentence has the limit of its own length, whatever it is translated with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import data_utils
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from torch import Tensor
+
+from fairseq_mtmoe.data.mixtures.dataset import sizes_of
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.evaluation.translator import Batch, Direction, Translation, Translator
+
+Known = Mapping[str, Mapping[int, str]]
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    """One to translate: of which direction, which line, how long its source is and the longer of its sides."""
+
+    direction: int
+    number: int
+    source: int
+    tokens: int
+
+
+class Mixture:
+    """The test sets of several pairs, ready to be translated together.
+
+    Args:
+        translator: with the models.
+        pairs: for example `en-de`, each once.
+        subset: for example `test`.
+
+    Raises:
+        UserError: see `Translator.direction`; or a sentence is longer than `--max-tokens`.
+    """
+
+    def __init__(self, translator: Translator, pairs: Sequence[str], subset: str) -> None:
+        self._translator = translator
+        self._directions = [translator.direction(pair, subset) for pair in pairs]
+        self._batches = _batches(translator, self._directions)
+
+    @property
+    def sentences(self) -> int:
+        """How many there are to translate."""
+        return sum(map(len, self._batches))
+
+    def translate(
+        self, note: Callable[[Batch], object] = lambda batch: None, known: Known = MappingProxyType({})
+    ) -> Iterator[Translation]:
+        """The translations of each pair, as soon as its last sentence is there.
+
+        Args:
+            note: is told the hypotheses of every finished batch.
+            known: hypotheses that were noted before; batches of nothing else are not translated again.
+        """
+        hypotheses = [dict(known.get(direction.pair, {})) for direction in self._directions]
+        left = Counter(sentence.direction for batch in self._batches for sentence in batch)
+        yield from (self._finished(place, {}) for place in range(len(hypotheses)) if not left[place])
+        for batch in self._batches:
+            if not all(sentence.number in hypotheses[sentence.direction] for sentence in batch):
+                found = _translated(self._translator, self._directions, batch)
+                for place, texts in found.items():
+                    hypotheses[place].update(texts)
+                note({self._directions[place].pair: texts for place, texts in found.items()})
+            left.subtract(sentence.direction for sentence in batch)
+            for place in sorted({sentence.direction for sentence in batch}):
+                if left[place] == 0:
+                    yield self._finished(place, hypotheses[place])
+
+    def _finished(self, place: int, hypotheses: Mapping[int, str]) -> Translation:
+        return self._translator.translation(self._directions[place], hypotheses)
+
+
+def _batches(translator: Translator, directions: Sequence[Direction]) -> list[list[_Sentence]]:
+    """All sentences that are not too long, in batches, the longest first: what does not fit into memory shows at once.
+
+    Which these are depends on the data and the options alone.
+    """
+    sentences: dict[Any, list[_Sentence]] = {}
+    for place, direction in enumerate(directions):
+        kept = translator.fitting(direction, np.arange(len(direction.dataset)))
+        if len(kept) and direction.dataset.supports_prefetch:
+            direction.dataset.prefetch(kept)
+        for number, sizes in zip(kept.tolist(), _sizes(direction, kept).tolist(), strict=True):
+            sentence = _Sentence(place, number, sizes[0], max(sizes))
+            sentences.setdefault(_apart(translator, direction, sentence), []).append(sentence)
+    limit, most = translator.decoding.tokens_of_a_batch, translator.decoding.batch_size
+    batches = [batch for together in sentences.values() for batch in _cut(together, limit, most)]
+    return sorted(batches, key=lambda batch: -max(sentence.source for sentence in batch))
+
+
+def _sizes(direction: Direction, numbers: np.ndarray) -> np.ndarray:
+    """(n, S) the lengths of sentences, of source and target."""
+    dataset = direction.dataset
+    sizes: np.ndarray = dataset.sizes_of(numbers) if hasattr(dataset, "sizes_of") else sizes_of(dataset)[numbers]
+    return sizes
+
+
+def _apart(translator: Translator, direction: Direction, sentence: _Sentence) -> tuple[object, ...]:
+    """What must be the same of all sentences of a batch: the limit of their translations, and what fairseq's search
+    takes for a whole batch."""
+    decoding = translator.decoding
+    limit = int(decoding.max_len_a * sentence.source + decoding.max_len_b)
+    return limit, direction.pair if _replaces_ends(direction.task) else None
+
+
+def _cut(sentences: list[_Sentence], max_tokens: int | None, max_sentences: int | None) -> Iterator[list[_Sentence]]:
+    """Batches of sentences of like lengths."""
+    ordered = sorted(sentences, key=lambda one: (one.source, one.tokens, one.direction, one.number))
+    tokens = np.array([sentence.tokens for sentence in ordered], dtype=np.int64)
+    if max_tokens is not None and tokens.max() > max_tokens:
+        must_be("--max-tokens", f"at least {tokens.max()}, the length of the longest sentence", max_tokens)
+    numbers = np.arange(len(ordered), dtype=np.int64)
+    for batch in data_utils.batch_by_size(numbers, None, tokens, max_tokens, max_sentences):
+        yield [ordered[int(place)] for place in batch]
+
+
+def _translated(
+    translator: Translator, directions: Sequence[Direction], batch: Sequence[_Sentence]
+) -> dict[int, dict[int, str]]:
+    """The hypotheses of a batch, by direction and sentence."""
+    rows, sample = _collated(directions, batch)
+    first = directions[batch[0].direction]
+    prefixes = [_prefix(directions[sentence.direction].task) for sentence in rows]
+    sample = translator.moved(sample)
+    tokens = sample["net_input"]["src_tokens"]
+    prefix = None if None in prefixes else torch.tensor(prefixes, device=tokens.device).unsqueeze(1)
+    outputs = first.task.inference_step(first.generator, translator.models, sample, prefix_tokens=prefix)
+    found: dict[int, dict[int, str]] = {}
+    for sentence, output in zip(rows, outputs, strict=True):
+        direction = directions[sentence.direction]
+        text = direction.spell(output[0]["tokens"], translator.unknown(direction))
+        found.setdefault(sentence.direction, {})[sentence.number] = text
+    return found
+
+
+def _collated(directions: Sequence[Direction], batch: Sequence[_Sentence]) -> tuple[list[_Sentence], dict[str, Any]]:
+    """The sentences, longest source first, and the batch of fairseq's form whose rows they are.
+
+    Each direction's own data set collates its sentences, to the same lengths.
+    """
+    items = {sentence: directions[sentence.direction].dataset[sentence.number] for sentence in batch}
+    pad_to = {"source": max(one.source for one in batch), "target": max(one.tokens for one in batch)}
+    parts, sentences = [], []
+    for place, group in groupby(sorted(batch, key=lambda one: one.direction), key=lambda one: one.direction):
+        of_direction = {sentence.number: sentence for sentence in group}
+        chosen = [items[sentence] for sentence in of_direction.values()]
+        parts.append(directions[place].dataset.collater(chosen, pad_to_length=pad_to))
+        sentences += [of_direction[number] for number in parts[-1]["id"].tolist()]
+    order = sorted(range(len(sentences)), key=lambda row: -sentences[row].source)
+    return [sentences[row] for row in order], _merged(parts, torch.tensor(order))
+
+
+def _merged(parts: Sequence[dict[str, Any]], order: Tensor) -> dict[str, Any]:
+    """One batch of several, with whatever has a row for each sentence."""
+    merged: dict[str, Any] = {}
+    for name, value in parts[0].items():
+        values = [part[name] for part in parts]
+        if isinstance(value, Mapping):
+            merged[name] = _merged(values, order)
+        elif isinstance(value, Tensor):
+            merged[name] = torch.cat(values).index_select(0, order)
+    return merged
+
+
+def _prefix(task: Any) -> int | None:
+    """The token of the target language that fairseq's multilingual tasks have the decoder write first."""
+    if not isinstance(task, TranslationMultiSimpleEpochTask) or _replaces_ends(task):
+        return None
+    spec = task.args.langtoks["main"][1]
+    return int(task.data_manager.get_decoder_langtok(task.args.target_lang, spec)) if spec else None
+
+
+def _replaces_ends(task: Any) -> bool:
+    """Whether language tokens stand in the place of the sentences' ends, of which a search of fairseq's knows one."""
+    return bool(getattr(getattr(task, "args", None), "lang_tok_replacing_bos_eos", False))

@@ -1,0 +1,104 @@
+"""What fairseq-generate wrote is read in whatever order, and damaged files are refused or read: nothing else."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.generated import named_files, read_generated
+
+LINES = """2026-11-22 | INFO | fairseq_cli.generate | Namespace(path='H-0')
+S-1\t__de__ ▁two ▁wor ds
+T-1\t▁zwei ▁Wör ter
+H-1\t-0.5\t▁zwei ▁Wor te
+D-1\t-0.5\t▁zwei ▁Wor te
+P-1\t-0.1 -0.2
+H-1\t-0.25\t▁zwei ▁Wör ter
+D-1\t-0.25\t▁zwei ▁Wör ter
+S-0\t__de__ ▁a
+T-0\t▁<<unk>>
+H-0\t-1.5\t
+D-0\t-1.5\t
+S-3\t__de__ ▁b
+T-3\t▁be
+H-3\t-1e-05\t▁be
+D-3\t-1e-05\t▁be
+Generate test with beam=5: BLEU4 = 1.00
+""".splitlines()
+
+
+def write(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_hypotheses_are_read_in_any_order_and_from_shards(tmp_path, seed):
+    lines = list(LINES)
+    random.Random(seed).shuffle(lines)
+    files = [write(tmp_path / f"{half}.txt", lines[half::2]) for half in range(1 + seed % 2)]
+    found = read_generated(files if seed % 2 else [write(tmp_path / "all.txt", lines)])
+    assert found.hypotheses == ["", "zwei Wörter", "be"]
+    assert found.references == ["<<unk>>", "zwei Wörter", "be"]
+    assert found.sources == ["a", "two words", "b"]
+    assert (found.altered, found.missing) == (1, 1)
+
+
+def test_subwords_join_as_asked_or_as_they_look(tmp_path):
+    spaced = [line.replace("▁", "") for line in LINES]
+    assert read_generated([write(tmp_path / "a", spaced)]).hypotheses[1] == "zwei Wör ter"
+    marked = [line.replace("Wör ter", "Wör@@ ter") for line in spaced]
+    assert read_generated([write(tmp_path / "b", marked)]).hypotheses[1] == "zwei Wörter"
+    assert read_generated([write(tmp_path / "c", LINES)], "none").hypotheses[1] == "▁zwei ▁Wör ter"
+
+
+def test_lines_without_tokenizer_are_enough(tmp_path):
+    """Old versions of fairseq wrote no `D-`."""
+    found = read_generated([write(tmp_path / "a", [line for line in LINES if not line.startswith("D-")])])
+    assert found.hypotheses[1] == "zwei Wörter"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: [], "has no line such as `H-0`"),
+        (
+            lambda lines: [line for line in lines if line[:3] not in ("H-3", "D-3")],
+            "has no hypothesis of 3: it is torn",
+        ),
+        (lambda lines: [line for line in lines if line[:3] != "T-0"], "has no reference of 0: it is torn"),
+        (lambda lines: [*lines, "T-3\tsomething else"], "of the same test set as those before, but T-3 differs"),
+        (lambda lines: [*lines, "H-3\tsomething else"], "a score before each hypothesis, but sentence 3 has none"),
+    ],
+    ids=["empty", "hypothesis", "reference", "other", "score"],
+)
+def test_what_is_no_whole_output_is_said_in_a_sentence(tmp_path, change, words):
+    with pytest.raises(UserError, match=words):
+        read_generated([write(tmp_path / "a", change(LINES))])
+
+
+@settings(deadline=None)
+@given(place=st.integers(0, 400), more=st.text(max_size=30))
+def test_damaged_files_are_a_value_or_a_sentence(tmp_path_factory, place, more):
+    path = tmp_path_factory.getbasetemp() / "damaged.txt"
+    path.write_text("\n".join(LINES)[:place] + more, newline="", errors="replace")
+    try:
+        found = read_generated([path])
+    except UserError:
+        return
+    assert len(found.hypotheses) == len(found.references) == len(found.sources) > 0
+
+
+def test_files_belong_to_the_pair_that_is_named():
+    found = named_files(["en-de=a,b", "out/en_XX-ro_RO/generate-test.txt", "en-de=c", "x/en-cs.test.txt", "en-de/s2/t"])
+    assert found == {
+        "en-de": [Path("a"), Path("b"), Path("c"), Path("en-de/s2/t")],
+        "en_XX-ro_RO": [Path("out/en_XX-ro_RO/generate-test.txt")],
+        "en-cs": [Path("x/en-cs.test.txt")],
+    }
+    with pytest.raises(UserError, match="given as en-de=FILE where no folder is named en-de"):
+        named_files(["out/generate-test.txt"])
