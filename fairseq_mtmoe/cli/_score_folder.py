@@ -1,4 +1,8 @@
-"""The folder that `mtmoe evaluate` writes: found finished, begun anew, or refused."""
+"""The folder that `mtmoe evaluate` writes: found finished, gone on with, begun anew, or refused.
+
+While hypotheses are made, a journal has those of every finished batch: batches are of many pairs, which are therefore
+finished near the end alone, and a kill would lose the work of hours. What is in the journal is not translated again.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,10 @@ from fairseq_mtmoe.analysis import scores as scoring
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, MARKDOWN_FILE
 from fairseq_mtmoe.analysis.scores import PairScore
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import check_writable, read_text, write_text
+from fairseq_mtmoe.io.files import check_writable, read_bytes, read_text, write_text
+from fairseq_mtmoe.io.journal import Journal, entries
+
+JOURNAL = "unfinished.jsonl"
 
 _PLACES = ("checkpoint", "data")  # settings that say where something is; what is there has a digest
 _DIGESTS = {"checkpoint_sha256": "another checkpoint", "data_sha256": "other data"}
@@ -25,13 +32,20 @@ class ScoreFolder:
         folder: made when the first result is there.
         settings: everything that decides about the results, ready for JSON.
         overwrite: whether other results in the folder may be replaced.
+
+    Attributes:
+        known: hypotheses that an interrupted evaluation left, by pair and number of the sentence.
+        scored: the scores that it left.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, object], overwrite: bool) -> None:
         self.folder = folder
         self.settings: dict[str, object] = json.loads(json.dumps(settings))
+        self.known: dict[str, dict[int, str]] = {}
+        self.scored: dict[str, PairScore] = {}
         self._overwrite = overwrite
         self._before: list[PairScore] = []
+        self._journal: Journal | None = None
 
     def finished(self) -> list[PairScore] | None:
         """The scores of these settings, if the folder has them; else None, and the folder can be written to.
@@ -45,37 +59,110 @@ class ScoreFolder:
             differing = self._differing(settings)
             if not differing and self._is_whole():
                 return self._before
-            if differing and not self._overwrite:
-                raise UserError(
-                    f"`{self.folder}` holds the scores of {', '.join(differing)};"
-                    " give another folder as --out, or --overwrite to replace them."
-                )
+            self._refuse("the scores", differing)
+        elif (left := self._left()) is not None:
+            self._refuse("an unfinished evaluation", self._differing(left[0]))
         check_writable(self.folder)
         return None
 
-    def write_texts(self, pair: str, hypotheses: Sequence[str], references: Sequence[str]) -> None:
-        """Write what was compared of one pair; from the first pair on, the folder has no scores of before."""
+    def begin(self) -> None:
+        """Take up what an interrupted evaluation with these settings left, and note from now on what is done.
+
+        Raises:
+            UserError: another evaluation writes to the folder.
+        """
+        self._journal = Journal(self.folder / JOURNAL)
+        left = self._left()
+        if left is not None and not self._differing(left[0]):
+            for entry in left[1]:
+                self._take_up(entry)
+            return
+        self._journal.clear()
+        self._journal.add({"settings": self.settings})
+
+    def note(self, batch: Mapping[str, Mapping[int, str]]) -> None:
+        """Note the hypotheses of a finished batch."""
+        assert self._journal is not None
+        self._journal.add({"batch": batch})
+
+    def write_texts(
+        self,
+        score: PairScore,
+        hypotheses: Sequence[str],
+        references: Sequence[Sequence[str]],
+        by_sentence: Mapping[str, Sequence[float]],
+    ) -> None:
+        """Write what was compared of one pair; from the first pair on, the folder has no scores of before.
+
+        Args:
+            score: of the pair.
+            hypotheses: of all sentences.
+            references: the first of every sentence, then further ones.
+            by_sentence: scores of single sentences, by the metric's name.
+        """
         score_files.remove_scores(self.folder)
-        for path, lines in zip(self._texts(pair), (hypotheses, references), strict=True):
-            write_text(path, "".join(f"{line}\n" for line in lines))
+        self._remove_texts(score.pair)
+        for number, lines in enumerate(references):
+            write_text(self.folder / f"{score.pair}.ref{number or ''}", as_file(lines))
+        for name, figures in by_sentence.items():
+            write_text(self.folder / f"{score.pair}.{name.lower()}", as_file([repr(figure) for figure in figures]))
+        write_text(self.folder / f"{score.pair}.hyp", as_file(hypotheses))
+        if self._journal is not None:
+            self._journal.add({"score": {"pair": score.pair, **scoring.fields_of(score)}})
+
+    def has_texts(self, score: PairScore) -> bool:
+        """Whether the texts of a pair are there as they were scored."""
+        files = [self.folder / f"{score.pair}.{kind}" for kind in ("hyp", "ref", *map(str.lower, score.metrics))]
+        if not all(path.is_file() for path in files):
+            return False
+        digest = hashlib.sha256(read_bytes(files[0])).hexdigest()
+        return score.hypotheses_sha256 in ("", digest)  # scores of before 0.1.8 have none
 
     def write_scores(self, results: Sequence[PairScore]) -> None:
         """Write the scores of all pairs, and remove the texts of those that were there before and are not now."""
         for score in self._before:
             if score.pair not in {result.pair for result in results}:
-                for path in self._texts(score.pair):
-                    path.unlink(missing_ok=True)
+                self._remove_texts(score.pair)
         texts = scoring.to_json(results, self.settings), scoring.to_markdown(results, self.settings)
-        score_files.write_scores(self.folder, *texts)
+        score_files.write_scores(self.folder, *texts, scoring.to_latex(results))
+        if self._journal is not None:
+            self._journal.remove()
 
-    def _texts(self, pair: str) -> tuple[Path, Path]:
-        return self.folder / f"{pair}.hyp", self.folder / f"{pair}.ref"
+    def close(self) -> None:
+        """Let others write to the folder; what is unfinished stays noted."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def _remove_texts(self, pair: str) -> None:
+        for pattern in ("hyp", "ref", "ref[0-9]*", "comet"):
+            for path in self.folder.glob(f"{pair}.{pattern}"):
+                path.unlink()
+
+    def _take_up(self, entry: Mapping[str, object]) -> None:
+        batch, score = entry.get("batch"), entry.get("score")
+        if isinstance(batch, dict):
+            for pair, texts in batch.items():
+                self.known.setdefault(pair, {}).update({int(number): text for number, text in texts.items()})
+        if isinstance(score, dict):
+            self.scored[str(score["pair"])] = PairScore(**score)
+
+    def _left(self) -> tuple[dict[str, object], list[dict[str, object]]] | None:
+        """The settings and notes of an evaluation that was interrupted."""
+        first, *others = entries(self.folder / JOURNAL) or [None]
+        return (first["settings"], others) if isinstance(first, dict) and "settings" in first else None
 
     def _read(self, path: Path) -> tuple[dict[str, object], list[PairScore]]:
         try:
             return scoring.from_json(read_text(path, "scores of mtmoe evaluate"))
         except ValueError:
             return {}, []
+
+    def _refuse(self, what: str, differing: Sequence[str]) -> None:
+        if differing and not self._overwrite:
+            raise UserError(
+                f"`{self.folder}` holds {what} of {', '.join(differing)};"
+                " give another folder as --out, or --overwrite to replace them."
+            )
 
     def _differing(self, settings: Mapping[str, object]) -> list[str]:
         """What the scores in the folder were made with that is otherwise now."""
@@ -89,8 +176,12 @@ class ScoreFolder:
         return [_DIGESTS.get(name, f"{name} {settings.get(name)} (now {self.settings.get(name)})") for name in names]
 
     def _is_whole(self) -> bool:
-        files = [path for score in self._before for path in self._texts(score.pair)]
-        return all(path.is_file() for path in [*files, self.folder / MARKDOWN_FILE])
+        return (self.folder / MARKDOWN_FILE).is_file() and all(self.has_texts(score) for score in self._before)
+
+
+def as_file(lines: Sequence[str]) -> str:
+    """The content of a file with these lines."""
+    return "".join(f"{line}\n" for line in lines)
 
 
 def digest_of_data(folder: Path, subset: str) -> str:

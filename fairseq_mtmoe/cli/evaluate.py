@@ -1,42 +1,53 @@
-"""`mtmoe evaluate`: BLEU and chrF++ of every language pair of a data directory, with one load of the model."""
+"""`mtmoe evaluate`: BLEU, chrF++ and more of every language pair of a data directory, with one load of each model."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from fairseq_mtmoe.analysis import scores as scoring
-from fairseq_mtmoe.analysis.score_files import JSON_FILE, MARKDOWN_FILE
-from fairseq_mtmoe.analysis.scores import PairScore
+from fairseq_mtmoe.analysis.pieces import PieceBleu
 from fairseq_mtmoe.checkpoints import checksum
+from fairseq_mtmoe.cli._evaluating import Measures, show, translate_and_score, write_scored
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
-from fairseq_mtmoe.cli._score_folder import ScoreFolder, digest_of_data
+from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file, digest_of_data
+from fairseq_mtmoe.cli._tiers import NamedTiers
 from fairseq_mtmoe.cli.plot import names
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.io.files import read_bytes
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.translator import Translation
+    from fairseq_mtmoe.analysis.scores import PairScore
+    from fairseq_mtmoe.evaluation.comet import Comet
+    from fairseq_mtmoe.evaluation.translator import Decoding
 
 
 @click.command("evaluate")
-@click.argument("data")
-@click.option("--path", "checkpoints", required=True, metavar="FILE[:FILE…]", help="Checkpoint; several: an ensemble.")
+@click.argument("places", nargs=-1, required=True, metavar="DATA")
+@click.option("--path", "models", multiple=True, metavar="FILE[:FILE…]",
+              help="Checkpoint; several with colons: an ensemble. Can be repeated: each is evaluated.")  # fmt: skip
 @click.option("--subset", "--gen-subset", default="test", show_default=True, help="Which files of DATA to translate.")
 @click.option("--lang-pairs", callback=names, metavar="A-B,…",
               help="Pairs to evaluate; by default those of DATA that the model was trained on.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path),
-              help="Folder for the results; by default scores/CHECKPOINT-SUBSET beside the checkpoint.")  # fmt: skip
+@click.option("--out", "outs", multiple=True, type=click.Path(path_type=Path),
+              help="Folder for the results, one for each --path; by default scores/CHECKPOINT-SUBSET beside the "
+              "checkpoint.")  # fmt: skip
+@click.option("--tiers", metavar="NAME|FILE", help="A recipe, or a file such as tiers.json, that says which pair or "
+              "language is in which tier; by default DATA's tiers.json, else training sizes.")  # fmt: skip
+@click.option("--spm", type=click.Path(path_type=Path), metavar="FILE",
+              help="Give spBLEU, too: by this SentencePiece model, such as Flores-200's.")  # fmt: skip
+@click.option("--comet", type=click.Path(path_type=Path), metavar="FILE",
+              help="Give COMET, too: by this checkpoint (checkpoints/model.ckpt); needs unbabel-comet.")  # fmt: skip
 @click.option("--beam", type=click.IntRange(1), default=5, show_default=True, help="Beam size.")
 @click.option("--lenpen", type=float, default=1.0, show_default=True, help="Length penalty: > 1 favours longer output.")
-@click.option("--max-len-a", type=float, default=0.0, show_default=True, help="Output has at most a·source + b tokens.")
+@click.option("--max-len-a", type=float, default=0.0, show_default=True,
+              help="Output has at most a·source + b tokens. The source is each sentence's own; in fairseq-generate and "
+              "with --references fairseq it is the longest of its batch.")  # fmt: skip
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
 @click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
@@ -45,118 +56,197 @@ if TYPE_CHECKING:
               help="How subwords join: sentencepiece, subword_nmt, none; by default found out from DATA.")  # fmt: skip
 @click.option("--references", type=click.Choice(["text", "fairseq"]), default="text", show_default=True,
               help="text: the text in DATA/raw, where it is there; fairseq: what fairseq-generate compares, binarized "
-              "words with <unk> for unknown ones, without sentences that are too long for the model.")  # fmt: skip
+              "words with <unk> for unknown ones, without sentences that are too long for the model, translated in "
+              "its batches, which are of one pair each.")  # fmt: skip
 @click.option("--base-evaluation", type=click.Choice(["prices", "greedy"]),
               help="How BASE layers route (mtmoe options base_moe); by default as the checkpoint says.")  # fmt: skip
+@click.option("--from-generate", is_flag=True,
+              help="Score what fairseq-generate wrote: in the place of DATA give its files, [PAIR=]FILE[,FILE…], with "
+              "PAIR= where no folder or file is named en-de; several of a pair are shards.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace other scores in the output folder.")
 @click.option("--fp16", is_flag=True, help="Half precision.")
 @click.option("--bf16", is_flag=True, help="Half precision with float32's range: the fastest on new GPUs.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
 @quiet_fairseq()
 def command(
-    data: str,
-    checkpoints: str,
+    places: tuple[str, ...],
+    models: tuple[str, ...],
     subset: str,
-    lang_pairs: tuple[str, ...],
-    out: Path | None,
-    langs: tuple[str, ...],
-    post_process: str | None,
-    references: str,
+    outs: tuple[Path, ...],
+    from_generate: bool,
     overwrite: bool,
-    **decoding: float | bool | str | None,
+    tiers: str | None,
+    spm: Path | None,
+    comet: Path | None,
+    **settings: Any,
 ) -> None:
     """Translate the test set of every language pair of DATA and score it.
 
-    Settings of the task, such as --langs and --decoder-langtok, are those that the model was trained with. Prints a
-    table, and writes scores.json, scores.md and the texts that were compared, en-de.hyp and en-de.ref, to the output
-    folder; scores that it has already, of the same model, data and settings, are shown again. BLEU equals that of
-    sacrebleu on the two files, and with --references fairseq that of fairseq-generate --scoring sacrebleu. A sentence
-    that is too long for the model counts as one with an empty translation.
+    Settings of the task, such as --langs and --decoder-langtok, are those that the model was trained with. Batches hold
+    sentences of like lengths, of whatever pairs; hypotheses are those of one pair at a time. Prints a table, and writes
+    scores.json, scores.md, scores.tex and the texts that were compared, en-de.hyp and en-de.ref, to the output folder;
+    scores that it has already, of the same model, data and settings, are shown again. What an interrupted evaluation
+    had done is not done again. BLEU equals that of sacrebleu on the two files, and with --references fairseq that of
+    fairseq-generate --scoring sacrebleu. Further references of all sentences are read from DATA/raw/test.en-de.de.1, .2
+    and so on. A sentence that is too long for the model counts as one with an empty translation.
+
+    \b
+    mtmoe evaluate DATA --path run/checkpoint_best.pt --tiers wmt15
+    mtmoe evaluate DATA --path a.pt --path b.pt --out results/a --out results/b
+    mtmoe evaluate --from-generate results/en-de/generate-test.txt --out results/stock
     """
-    from fairseq_mtmoe import __version__, register
+    from fairseq_mtmoe import register
 
     register()
+    # All of these fail before anything is translated.
+    named = None if tiers is None else NamedTiers(tiers)
+    pieces = None if spm is None else PieceBleu(spm)
+    measured = {"tiers": named and named.identity, "spm": pieces and pieces.name, **_comet_setting(comet)}
+    if from_generate:
+        if models or len(outs) != 1:
+            must_be("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
+        measures = Measures({}, pieces, _loaded(comet, settings["cpu"]))
+        _score_generated(places, outs[0], settings["post_process"], measures, named, measured, overwrite)
+        return
+    if len(places) != 1 or not models:
+        must_be("the arguments", "one DATA and at least one --path", " ".join([*places, *models]))
+    if outs and len(outs) != len(models):
+        must_be("--out", f"given once for each of the {len(models)} --path, or not at all", len(outs))
+    evaluations = _evaluations(places[0], models, subset, outs, settings, measured, overwrite)
+    found = [evaluation.folder.finished() for evaluation in evaluations]
+    for evaluation, results in zip(evaluations, found, strict=True):
+        if results is None:
+            results = evaluation.run(named, pieces, comet)
+        else:
+            click.echo(f"{evaluation.folder.folder} has the scores of this model, data and settings already.", err=True)
+        show(results, evaluation.folder.folder)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One model, or an ensemble, and where its results go."""
+
+    data: str
+    checkpoints: list[str]
+    subset: str
+    settings: Mapping[str, Any]  # of the command line
+    folder: ScoreFolder
+
+    def run(self, named: NamedTiers | None, pieces: PieceBleu | None, comet: Path | None) -> list[PairScore]:
+        """Translate and score all pairs."""
+        from fairseq_mtmoe.evaluation import test_sets
+        from fairseq_mtmoe.evaluation.translator import Translator
+
+        langs, post_process, references = (self.settings[name] for name in ("langs", "post_process", "references"))
+        sizes = test_sets.sizes_of(self.data, self.subset)
+        translator = Translator(
+            self.data, self.checkpoints, decoding_of(self.settings), langs, post_process, references
+        )
+        pairs = test_sets.choose_pairs(sizes, translator.trained_pairs, self.settings["lang_pairs"])
+        tiers = test_sets.tiers_of(self.data, [*translator.trained_pairs, *pairs])
+        tiers |= {} if named is None else named.of(pairs)
+        measures = Measures(tiers, pieces, _loaded(comet, self.settings["cpu"]))
+        try:
+            results = translate_and_score(translator, pairs, self.subset, measures, self.folder)
+            self.folder.write_scores(results)
+            return results
+        finally:
+            self.folder.close()
+
+
+def decoding_of(settings: Mapping[str, Any]) -> Decoding:
+    """The options that say how to translate."""
+    from fairseq_mtmoe.evaluation.translator import Decoding
+
+    return Decoding(**{one.name: settings[one.name] for one in fields(Decoding)})
+
+
+def _evaluations(
+    data: str,
+    models: Sequence[str],
+    subset: str,
+    outs: Sequence[Path],
+    settings: Mapping[str, Any],
+    measured: Mapping[str, object],
+    overwrite: bool,
+) -> list[Evaluation]:
+    from fairseq_mtmoe import __version__
     from fairseq_mtmoe.evaluation import test_sets
     from fairseq_mtmoe.evaluation.stored import existing
-    from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 
-    sizes = test_sets.sizes_of(data, subset)
-    paths = checkpoints.split(":")
-    options = Decoding(**decoding)  # type: ignore[arg-type]
-    settings = {
-        "checkpoint": checkpoints, "data": data, "subset": subset, **asdict(options), "references": references,
-        "lang_pairs": lang_pairs, "langs": langs, "post_process": post_process, "version": __version__,
-        "checkpoint_sha256": [checksum.identity(existing(path)) for path in paths],
-        "data_sha256": digest_of_data(test_sets.folders(data)[0], subset),
+    test_sets.sizes_of(data, subset)  # there are such data
+    decided = {
+        "data": data, "subset": subset, **asdict(decoding_of(settings)),
+        **{name: settings[name] for name in ("references", "lang_pairs", "langs", "post_process")}, **measured,
+        "version": __version__, "data_sha256": digest_of_data(test_sets.folders(data)[0], subset),
     }  # fmt: skip
-    place = out if out is not None else Path(paths[0]).parent / "scores" / f"{Path(paths[0]).stem}-{subset}"
-    folder = ScoreFolder(place, settings, overwrite)
+    found = []
+    for index, model in enumerate(models):
+        paths = model.split(":")
+        first = Path(paths[0])
+        place = outs[index] if outs else first.parent / "scores" / f"{first.stem}-{subset}"
+        own = {"checkpoint": model, "checkpoint_sha256": [checksum.identity(existing(path)) for path in paths]}
+        folder = ScoreFolder(place, {**own, **decided}, overwrite)
+        found.append(Evaluation(data, paths, subset, settings, folder))
+    places = [evaluation.folder.folder for evaluation in found]
+    if len({os.path.realpath(place) for place in places}) < len(places):
+        must_be("--out", "another folder for each --path", ", ".join(map(str, places)))
+    return found
+
+
+def _score_generated(
+    arguments: Sequence[str],
+    out: Path,
+    post_process: str | None,
+    measures: Measures,
+    named: NamedTiers | None,
+    measured: Mapping[str, object],
+    overwrite: bool,
+) -> None:
+    """Score what fairseq-generate wrote."""
+    from fairseq_mtmoe import __version__
+    from fairseq_mtmoe.evaluation.generated import named_files, read_generated
+    from fairseq_mtmoe.evaluation.translator import Translation
+
+    files = named_files(arguments)
+    found = {pair: read_generated(paths, post_process) for pair, paths in files.items()}
+    references = "".join(f"{pair}\n{as_file(one.references)}" for pair, one in sorted(found.items()))
+    subsets = {path.stem.removeprefix("generate-") for paths in files.values() for path in paths}
+    settings = {
+        "checkpoint": ",".join(str(path) for paths in files.values() for path in paths), "data": "",
+        "subset": subsets.pop() if len(subsets) == 1 else "test", "references": "fairseq", "from_generate": True,
+        "lang_pairs": list(files), "post_process": post_process, **measured, "version": __version__,
+        "checkpoint_sha256": [
+            hashlib.sha256(read_bytes(path)).hexdigest() for paths in files.values() for path in paths
+        ],
+        "data_sha256": hashlib.sha256(references.encode()).hexdigest(),
+    }  # fmt: skip
+    folder = ScoreFolder(out, settings, overwrite)
     results = folder.finished()
     if results is None:
-        translator = Translator(data, paths, options, langs, post_process, references)
-        pairs = test_sets.choose_pairs(sizes, translator.trained_pairs, lang_pairs)
-        translator.check_references(pairs, subset)
-        tiers = test_sets.tiers_of(data, [*translator.trained_pairs, *pairs])
-        total = sum(test_sets.size_of(pair, sizes) or 0 for pair in pairs)
-        results = evaluate_pairs(pairs, tiers, total, partial(translator.translate, subset=subset), folder)
+        measures = replace(measures, tiers={} if named is None else named.of(list(found)))
+        results = []
+        for pair, one in found.items():
+            text = Translation(
+                pair, one.hypotheses, one.references, ", ".join(path.name for path in files[pair]), one.altered,
+                one.missing, numbers=range(len(one.hypotheses)),
+            )  # fmt: skip
+            results.append(write_scored(text, measures, lambda one=one: one.sources, folder))  # type: ignore[misc]
         folder.write_scores(results)
-    else:
-        click.echo(f"{place} has the scores of this model, data and settings already.", err=True)
-    show(results, place)
+    show(results, out)
 
 
-def evaluate_pairs(
-    pairs: Sequence[str],
-    tiers: dict[str, str],
-    total: int,
-    translate: Callable[..., Translation],
-    folder: ScoreFolder,
-) -> list[PairScore]:
-    """Translate, score and write one pair after the other, with a progress bar over all `total` sentences."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("sentences"),
-               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    results = []
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=total)
-        for pair in pairs:
-            progress.update(bar, description=pair)
-            start = time.monotonic()
-            text = translate(pair, advance=lambda sentences: progress.advance(bar, sentences))
-            score = _score(text, tiers.get(pair, ""))
-            folder.write_texts(pair, text.hypotheses, text.references)
-            console.print(_line(score, time.monotonic() - start), highlight=False, soft_wrap=True)
-            results.append(score)
-    return results
+def _comet_setting(comet: Path | None) -> dict[str, object]:
+    if comet is None:
+        return {"comet": None}
+    from fairseq_mtmoe.evaluation.comet import signature_of
+
+    return {"comet": signature_of(comet)}
 
 
-def _score(text: Translation, tier: str) -> PairScore:
-    score = scoring.score_pair(text.pair, text.hypotheses, text.references, tier)
-    return replace(
-        score, references=text.reference_file, altered_references=text.altered, untranslated=text.untranslated
-    )
+def _loaded(comet: Path | None, cpu: bool) -> Comet | None:
+    if comet is None:
+        return None
+    from fairseq_mtmoe.evaluation.comet import Comet
 
-
-def show(results: Sequence[PairScore], folder: Path) -> None:
-    """Print the table of pairs and averages, and sacreBLEU's signatures."""
-    table = Table("pair", "tier")
-    for column in ("sentences", "BLEU", "chrF++"):
-        table.add_column(column, justify="right")
-    for score in scoring.in_order(results):
-        table.add_row(score.pair, score.tier, f"{score.sentences}", f"{score.bleu:.2f}", f"{score.chrf:.2f}")
-    table.add_section()
-    for name, mean in scoring.averages(results).items():
-        count = f"{mean.pairs} pair" + "s" * (mean.pairs != 1)
-        table.add_row(f"[bold]{name}", count, "", f"[bold]{mean.bleu:.2f}", f"[bold]{mean.chrf:.2f}")
-    console = Console()
-    console.print(table)
-    for signature, pairs in scoring.signatures(results).items():
-        which = "" if len(pairs) == len(results) else f" ({', '.join(pairs)})"
-        console.print(f"{signature}{which}", soft_wrap=True, highlight=False, markup=False)
-    for name in (JSON_FILE, MARKDOWN_FILE):
-        console.print(str(folder / name), soft_wrap=True, highlight=False, markup=False)
-
-
-def _line(score: PairScore, seconds: float) -> str:
-    line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
-    return "; ".join([f"{line} in {seconds:.0f} s", *scoring.remarks(score)])
+    return Comet(comet, gpus=0 if cpu else None)

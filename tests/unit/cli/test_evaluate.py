@@ -2,16 +2,23 @@
 
 import json
 import logging
+import re
 import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sacrebleu
+import sentencepiece
 from click.testing import CliRunner
 
 from fairseq_mtmoe import register
+from fairseq_mtmoe.analysis import scores
+from fairseq_mtmoe.cli._score_folder import JOURNAL, ScoreFolder
 from fairseq_mtmoe.cli.evaluate import command
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation import translator
+from fairseq_mtmoe.evaluation import mixing, translator
 from tests.helpers import untrained
 
 PAIRS = ("en-cc", "en-bb", "en-aa")  # low, mid, high
@@ -49,7 +56,8 @@ def content(folder):
 def test_the_files_agree_with_sacrebleu_on_the_written_texts(model, result):
     folder = model / "scores" / "checkpoint-test"
     names = {f"{pair}.{kind}" for pair in PAIRS for kind in ("hyp", "ref")}
-    assert {path.name for path in folder.iterdir()} == {"scores.json", "scores.md", *names}
+    assert {path.name for path in folder.iterdir()} == {"scores.json", "scores.md", "scores.tex", *names}
+    assert all(re.search(rf"{pair} +& ", (folder / "scores.tex").read_text()) for pair in PAIRS)
     content = json.loads((folder / "scores.json").read_text())
     assert list(content["pairs"]) == list(PAIRS)
     for pair, found in content["pairs"].items():
@@ -92,10 +100,10 @@ def test_the_table_shows_what_the_files_say(model, result):
 
 
 def test_each_pair_is_reported_as_it_is_done(result):
-    lines = [line for line in result.stderr.splitlines() if line.startswith("en-")]
-    assert [line.split(":")[0] for line in lines] == ["en-aa", "en-bb", "en-cc"]
-    assert "14 sentences in" in lines[0] and lines[0].endswith(" s; 1 longer than the model's positions not translated")
-    assert lines[1].endswith(" s")
+    lines = {line.split(":")[0]: line for line in result.stderr.splitlines() if line.startswith("en-")}
+    assert lines.keys() == set(PAIRS)
+    assert lines["en-aa"].endswith("14 sentences; 1 longer than the model's positions not translated")
+    assert lines["en-bb"].endswith("11 sentences")
 
 
 def test_as_fairseq_does_it(model, tmp_path):
@@ -156,14 +164,16 @@ def test_other_scores_are_replaced_when_asked_to(model, result, tmp_path, change
 def test_what_is_missing_of_the_scores_is_made_again(model, result, tmp_path):
     copy = shutil.copytree(model, tmp_path / "copy")
     before = content(copy / "scores" / "checkpoint-test")
-    (copy / "scores" / "checkpoint-test" / "en-bb.hyp").unlink()
-    evaluate(*settings(copy))
-    after = content(copy / "scores" / "checkpoint-test")
-    assert after.keys() == before.keys() and after["en-bb.hyp"] == before["en-bb.hyp"]
+    for change in (Path.unlink, lambda path: path.write_text("other\n")):
+        change(copy / "scores" / "checkpoint-test" / "en-bb.hyp")
+        evaluate(*settings(copy))
+        after = content(copy / "scores" / "checkpoint-test")
+        assert after.keys() == before.keys() and after["en-bb.hyp"] == before["en-bb.hyp"]
 
 
 def test_nothing_is_translated_before_the_folder_and_the_text_are_looked_at(model, tmp_path, monkeypatch):
     monkeypatch.setattr(translator.Translator, "translate", None)
+    monkeypatch.setattr(mixing, "_translated", None)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file/out` must be a folder that can be written to, but is not: Not a"):
         evaluate(*settings(model), "--out", tmp_path / "file" / "out")
@@ -174,11 +184,165 @@ def test_nothing_is_translated_before_the_folder_and_the_text_are_looked_at(mode
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("references", ["text", "fairseq"])
+def test_an_interrupted_evaluation_goes_on(model, tmp_path, monkeypatch, references):
+    arguments = [*settings(model), "--batch-size", 4, "--references", references, "--out"]
+    evaluate(*arguments, tmp_path / "whole")
+    add, steps = ScoreFolder.note, []
+
+    def killed(folder, batch):
+        if len(steps) % 4 == 3:
+            steps.append("killed")
+            raise MemoryError
+        steps.append(sum(map(len, batch.values())))
+        add(folder, batch)
+
+    monkeypatch.setattr(ScoreFolder, "note", killed)
+    scored = []
+    score_pair = scores.score_pair
+    monkeypatch.setattr(scores, "score_pair", lambda pair, *others: scored.append(pair) or score_pair(pair, *others))
+    for _ in range(10):
+        try:
+            evaluate(*arguments, tmp_path / "out")
+        except MemoryError:
+            assert not (tmp_path / "out" / "scores.json").exists()
+            with pytest.raises(UserError, match=r"holds an unfinished evaluation of beam 3 \(now 2\); give another"):
+                evaluate(*arguments, tmp_path / "out", "--beam", 2)
+    assert steps.count("killed") >= 2 and sum(step for step in steps if step != "killed") == 36
+    assert sorted(scored) == sorted(PAIRS)  # each once
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_overwriting_begins_anew(model, tmp_path, monkeypatch):
+    arguments = [*settings(model), "--out", tmp_path / "out", "--batch-size", 20]
+    write = ScoreFolder.write_texts
+    monkeypatch.setattr(ScoreFolder, "write_texts", lambda *others: None)
+    monkeypatch.setattr(ScoreFolder, "write_scores", lambda *others: sys.exit())
+    evaluate(*arguments)
+    monkeypatch.undo()
+    assert write is ScoreFolder.write_texts and {path.name for path in (tmp_path / "out").iterdir()} == {JOURNAL}
+    evaluate(*arguments, "--beam", 1, "--overwrite")
+    assert json.loads((tmp_path / "out" / "scores.json").read_text())["settings"]["beam"] == 1
+    assert not (tmp_path / "out" / JOURNAL).exists()
+
+
+def test_several_checkpoints_in_one_call(model, tmp_path):
+    shutil.copy(model / "checkpoint.pt", tmp_path / "other.pt")
+    own, other = model / "checkpoint.pt", tmp_path / "other.pt"
+    few = [model / "data", "--lang-pairs", "en-cc", "--beam", 1, "--max-len-b", 5]
+    outs = ["--out", tmp_path / "a", "--out", tmp_path / "b"]
+    evaluate(*few, "--path", own, "--path", f"{own}:{other}", *outs)
+    first, second = (json.loads((tmp_path / name / "scores.json").read_text()) for name in "ab")
+    assert [len(one["settings"]["checkpoint_sha256"]) for one in (first, second)] == [1, 2]
+    assert first["pairs"] == second["pairs"]  # an ensemble of equal models
+    for wrong, words in (
+        ([*outs[:2]], "`--out` must be given once for each of the 2 --path, or not at all, but is 1"),
+        ([*outs[:2], *outs[:2]], "`--out` must be another folder for each --path"),
+    ):
+        with pytest.raises(UserError, match=words):
+            evaluate(*few, "--path", own, "--path", other, *wrong)
+    with pytest.raises(UserError, match="holds the scores of beam 1"):  # the second folder, before the first is begun
+        evaluate(*few, "--path", own, "--path", f"{own}:{other}", "--out", tmp_path / "c", *outs[2:], "--beam", 2)
+    assert not (tmp_path / "c").exists()
+
+
+def test_further_references_and_further_metrics(model, result, tmp_path, monkeypatch):
+    """COMET's package is the only thing that is not real: averages, files and tables are."""
+    data = shutil.copytree(model / "data", tmp_path / "data")
+    lines = (data / "raw" / "test.en-aa.aa").read_text().splitlines()
+    better = (model / "scores" / "checkpoint-test" / "en-aa.hyp").read_text().splitlines()
+    better = [line if number % 2 else "" for number, line in enumerate(better)]
+    (data / "raw" / "test.en-aa.aa.1").write_text("".join(f"{line}\n" for line in better))
+    train_pieces(data / "raw" / "test.en-aa.aa", tmp_path / "spm.model")
+    (tmp_path / "model.ckpt").write_text("a model")
+    asked = []
+
+    def predict(rows, **options):
+        asked.extend(rows)
+        return SimpleNamespace(scores=[len(row["mt"]) / 100 for row in rows])
+
+    comet = SimpleNamespace(load_from_checkpoint=lambda path, local_files_only: SimpleNamespace(predict=predict))
+    monkeypatch.setitem(sys.modules, "comet", comet)
+    out = tmp_path / "out"
+    shown = evaluate(data, *settings(model)[1:], "--out", out, "--spm", tmp_path / "spm.model",
+                     "--comet", tmp_path / "model.ckpt")  # fmt: skip
+    hypotheses, further = ((out / f"en-aa.{kind}").read_text().splitlines() for kind in ("hyp", "ref1"))
+    references = [lines, [line or None for line in further]]
+    found = json.loads((out / "scores.json").read_text())
+    score = found["pairs"]["en-aa"]
+    assert score["bleu"] == sacrebleu.corpus_bleu(hypotheses, references).score
+    assert score["bleu"] > sacrebleu.corpus_bleu(hypotheses, references[:1]).score and further == better
+    assert "nrefs:var" in score["bleu_signature"] and "nrefs:1" in found["pairs"]["en-bb"]["bleu_signature"]
+    assert 0 < score["spbleu"] < 100 and re.search(r"tok:spm-spm\.model-[0-9a-f]{8}\|", score["spbleu_signature"])
+    by_line = [float(line) for line in (out / "en-aa.comet").read_text().splitlines()]
+    assert by_line == [len(line) / 100 for line in hypotheses]
+    assert score["metrics"]["COMET"] == pytest.approx(sum(by_line) / 14)
+    assert score["metric_signatures"]["COMET"].startswith("model:model.ckpt-")
+    means = [one["metrics"]["COMET"] for one in found["pairs"].values()]
+    assert found["averages"]["all"]["metrics"]["COMET"] == pytest.approx(sum(means) / 3)
+    own = [row for row in asked if row["ref"] == lines[3]]
+    assert own == [{"src": untrained.as_text(untrained.sentences(13, 1)[3]), "mt": hypotheses[3], "ref": lines[3]}]
+    for text in (shown.stdout, *((out / f"scores.{kind}").read_text() for kind in ("md", "tex"))):
+        assert "spBLEU" in text and f"{score['spbleu']:.2f}" in text and f"{score['metrics']['COMET']:.4f}" in text
+
+
+def test_what_metrics_lack_is_said_before_anything_is_translated(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(mixing, "_translated", None)
+    monkeypatch.setitem(sys.modules, "comet", None)
+    (tmp_path / "file").write_text("")
+    data = shutil.copytree(model / "data", tmp_path / "data")
+    (data / "raw" / "test.en-aa.aa.1").write_text("one\n")
+    for arguments, words in (
+        (["--comet", tmp_path / "file"], "`--comet` needs unbabel-comet: `pip install unbabel-comet` brings it"),
+        (["--comet", tmp_path / "none"], "none` must be a checkpoint of COMET, but there is none"),
+        (["--spm", tmp_path / "file"], "file` must be a SentencePiece model, but is not one"),
+        (["--tiers", "nothing.json"], r"nothing\.json` must be a file of tiers, but there is none"),
+        ([], r"test\.en-aa\.aa\.1` must have a line for each of the 14 of `test\.en-aa\.aa`"),
+    ):
+        with pytest.raises(UserError, match=words):
+            evaluate(data, *settings(model)[1:], "--out", tmp_path / "out", *arguments)
+        assert not (tmp_path / "out").exists()
+
+
+def test_tiers_are_named(model, tmp_path):
+    (tmp_path / "tiers.json").write_text(json.dumps({"high": ["en-cc"], "low": ["aa"]}))
+    evaluate(*settings(model), "--out", tmp_path / "out", "--tiers", tmp_path / "tiers.json", "--beam", 1)
+    found = json.loads((tmp_path / "out" / "scores.json").read_text())["pairs"]
+    assert {pair: score["tier"] for pair, score in found.items()} == {"en-aa": "low", "en-bb": "mid", "en-cc": "high"}
+
+
+def test_output_of_fairseq_generate_is_scored(tmp_path):
+    lines = ["T-0\tein Haus\nH-0\t-0.5\tein Haus\nD-0\t-0.5\tein Haus", "T-1\tzwei\nH-1\t-1\tdrei\nD-1\t-1\tdrei"]
+    for shard, text in enumerate(lines):
+        (tmp_path / f"{shard}").mkdir()
+        (tmp_path / f"{shard}" / "generate-valid.txt").write_text(f"{text}\n")
+    files = [tmp_path / "0" / "generate-valid.txt", tmp_path / "1" / "generate-valid.txt"]
+    arguments = ["--from-generate", f"en-de={files[0]},{files[1]}", f"en-ro={files[0]}", "--out", tmp_path / "out"]
+    shown = evaluate(*arguments)
+    found = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert found["settings"]["subset"] == "valid" and found["pairs"]["en-de"]["sentences"] == 2
+    assert found["pairs"]["en-de"]["bleu"] == sacrebleu.corpus_bleu(["ein Haus", "drei"], [["ein Haus", "zwei"]]).score
+    assert (tmp_path / "out" / "en-de.hyp").read_text() == "ein Haus\ndrei\n"
+    assert evaluate(*arguments).stdout == shown.stdout
+    files[1].write_text(files[1].read_text().replace("drei", "zwei"))
+    with pytest.raises(UserError, match="holds the scores of another checkpoint"):
+        evaluate(*arguments)
+    with pytest.raises(UserError, match="`--from-generate` must be given with one --out and no --path"):
+        evaluate(*arguments[:-2])
+
+
+def train_pieces(text, path):
+    """A SentencePiece model of the words of a file."""
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(path.with_suffix("")), vocab_size=40, minloglevel=2, hard_vocab_limit=False
+    )
+
+
 def test_pairs_subset_and_folder_can_be_chosen(model, tmp_path):
     evaluate(model / "data", "--path", model / "checkpoint.pt", "--lang-pairs", "en-cc", "--subset", "train",
              "--out", tmp_path / "out", "--max-len-b", 5, "--beam", 1)  # fmt: skip
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["en-cc.hyp", "en-cc.ref", "scores.json", "scores.md"]
+    assert names == ["en-cc.hyp", "en-cc.ref", "scores.json", "scores.md", "scores.tex"]
     assert json.loads((tmp_path / "out" / "scores.json").read_text())["pairs"]["en-cc"]["sentences"] == 4
 
 
@@ -189,6 +353,7 @@ def test_pairs_subset_and_folder_can_be_chosen(model, tmp_path):
         (["nothing", "--path", "checkpoint.pt"], "There is no data directory"),
         (["data", "--path", "checkpoint.pt", "--subset", "dev"], "`--subset` must be one that"),
         (["data", "--path", "checkpoint.pt", "--lang-pairs", "en-zz"], "`--lang-pairs` must be pairs"),
+        (["data"], "`the arguments` must be one DATA and at least one --path, but is 'data' instead"),
     ],
 )
 def test_bad_input_is_one_sentence_and_changes_nothing(model, arguments, sentence, monkeypatch, tmp_path):

@@ -1,0 +1,141 @@
+"""What `mtmoe evaluate` does with one model, or with what fairseq-generate wrote: translate, score, write, show."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fairseq_mtmoe.analysis import scores as scoring
+from fairseq_mtmoe.analysis.pieces import PieceBleu
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MARKDOWN_FILE
+from fairseq_mtmoe.analysis.scores import PairScore
+from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.evaluation.comet import Comet
+    from fairseq_mtmoe.evaluation.mixing import Mixture
+    from fairseq_mtmoe.evaluation.translator import Batch, Translation, Translator
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What pairs are scored with, besides BLEU and chrF++."""
+
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    piece_bleu: PieceBleu | None = None
+    comet: Comet | None = None
+
+    def score(
+        self, text: Translation, sources: Callable[[], Sequence[str]]
+    ) -> tuple[PairScore, dict[str, list[float]]]:
+        """The scores of a pair, and those of its sentences by the metrics that have such.
+
+        Args:
+            text: what is compared.
+            sources: reads the source text of the pair's test set, where it is needed.
+        """
+        from fairseq_mtmoe.evaluation.comet import NAME
+
+        score = scoring.score_pair(
+            text.pair, text.hypotheses, text.references, self.tiers.get(text.pair, ""), text.more_references,
+            self.piece_bleu,
+        )  # fmt: skip
+        score = replace(
+            score,
+            references=text.reference_file,
+            altered_references=text.altered,
+            untranslated=text.untranslated,
+            hypotheses_sha256=_digest(text),
+        )
+        if self.comet is None:
+            return score, {}
+        all_sources = sources()
+        found = self.comet([all_sources[number] for number in text.numbers], text.hypotheses, text.references)
+        mean = sum(found) / len(found)
+        return replace(score, metrics={NAME: mean}, metric_signatures={NAME: self.comet.signature}), {NAME: found}
+
+
+def translate_and_score(
+    translator: Translator, pairs: Sequence[str], subset: str, measures: Measures, folder: ScoreFolder
+) -> list[PairScore]:
+    """Translate, score and write each pair as soon as it is there, with a progress bar over all sentences."""
+    from fairseq_mtmoe.evaluation.mixing import Mixture
+    from fairseq_mtmoe.evaluation.references import FAIRSEQ
+
+    # What is to be exactly fairseq-generate's has its batches, too.
+    mixture = None if translator.references == FAIRSEQ else Mixture(translator, pairs, subset)
+    folder.begin()
+    console = Console(stderr=True)
+    results = []
+    with _progress(console) as progress:
+        done = sum(map(len, folder.known.values()))
+        bar = progress.add_task("translating", total=None if mixture is None else mixture.sentences, completed=done)
+
+        def note(batch: Batch) -> None:
+            folder.note(batch)
+            progress.advance(bar, sum(map(len, batch.values())))
+
+        for text in _texts(translator, mixture, pairs, subset, note, folder.known):
+            sources = (lambda pair: lambda: translator.sources(pair, subset))(text.pair)
+            score = write_scored(text, measures, sources, folder)
+            console.print(_line(score), highlight=False, soft_wrap=True)
+            results.append(score)
+    return results
+
+
+def _texts(
+    translator: Translator,
+    mixture: Mixture | None,
+    pairs: Sequence[str],
+    subset: str,
+    note: Callable[[Batch], None],
+    known: Mapping[str, Mapping[int, str]],
+) -> Iterator[Translation]:
+    if mixture is not None:
+        return mixture.translate(note, known)
+    return (translator.translate(pair, subset, note, known.get(pair, {})) for pair in pairs)
+
+
+def write_scored(
+    text: Translation, measures: Measures, sources: Callable[[], Sequence[str]], folder: ScoreFolder
+) -> PairScore:
+    """The scores of a pair, whose texts are then in the folder; an interrupted evaluation may have left both."""
+    known = folder.scored.get(text.pair)
+    if known is not None and known.hypotheses_sha256 == _digest(text) and folder.has_texts(known):
+        return known
+    score, by_sentence = measures.score(text, sources)
+    folder.write_texts(score, text.hypotheses, [text.references, *text.more_references], by_sentence)
+    return score
+
+
+def _digest(text: Translation) -> str:
+    return hashlib.sha256(as_file(text.hypotheses).encode()).hexdigest()
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("sentences"),
+               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+    return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
+def show(results: Sequence[PairScore], folder: Path) -> None:
+    """Print the table of pairs and averages, and sacreBLEU's signatures."""
+    console = Console()
+    console.print(scoring.score_table(results).on_screen())
+    for signature, pairs in scoring.signatures(results).items():
+        which = "" if len(pairs) == len(results) else f" ({', '.join(pairs)})"
+        console.print(f"{signature}{which}", soft_wrap=True, highlight=False, markup=False)
+    for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE):
+        if (folder / name).exists():  # before 0.1.8 there was no LaTeX
+            console.print(str(folder / name), soft_wrap=True, highlight=False, markup=False)
+
+
+def _line(score: PairScore) -> str:
+    line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
+    return "; ".join([line, *scoring.remarks(score)])
