@@ -176,6 +176,19 @@ class DescribesTask(Protocol):
 
 
 @runtime_checkable
+class GoesOn(Protocol):
+    """A task that knows what a run goes on from."""
+
+    def options_to_go_on_with(self) -> Mapping[str, Any]:
+        """The options of the model of the checkpoint that a run goes on from, or begins with; none without one.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
 class NotesOptions(Protocol):
     """A model that, once it is built, knows options which its checkpoints are to be built with."""
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.answers import Answer, Uncertainty
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.slots import SPARSITY
 
 
 @runtime_checkable
@@ -44,11 +45,16 @@ class MultitaskCriterion(FairseqCriterion):
         """The loss, the number of examples, and what is logged.
 
         Args:
-            model: gives each task's numbers, (E_t, …), by its name.
+            model: gives each task's numbers, (E_t, …), by its name; the task sparsity loss of one that borrows is left.
             sample: with each task's labels, (E_t, …), as `target`.
             reduce: fairseq's; the loss is always a sum.
         """
         outputs = model(**sample["net_input"])
+        outputs.pop(SPARSITY, None)
+        return self.of_outputs(outputs, sample)
+
+    def of_outputs(self, outputs: Mapping[str, Tensor], sample: dict[str, Any]) -> tuple[Tensor, int, dict[str, Any]]:
+        """The same of numbers that a model gave, by their tasks."""
         target = sample["target"]
         losses = {
             task: self.task_loss(task, numbers, target.get(task, numbers.new_empty(0)))

@@ -13,7 +13,7 @@ from torch import LongTensor, Tensor
 
 from fairseq_mtmoe.backbones.bert.conditional import ConditionalEncoder, Conditions
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
-from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.backbones.bert.encoder import BertEncoder, Encoded
 from fairseq_mtmoe.backbones.bert.freezing import freeze
 from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, heads_to_text
 from fairseq_mtmoe.backbones.blocks import SlotPlans
@@ -74,11 +74,15 @@ class EncoderModel(BaseFairseqModel):
         """
         kinds = self.encoder.config.type_vocab_size
         without_words = all(words.shape[1] == 0 for words in spans.values())
-        hidden = self.encoder(
+        encoded: Encoded = self.encoder(
             src_tokens, segments if kinds > 1 else None, task_ids=task_ids, firsts_only=without_words
-        ).hidden
-        outputs: dict[str, Tensor] = self.heads(hidden, rows, spans)
-        return outputs
+        )
+        outputs: dict[str, Tensor] = self.heads(encoded.hidden, rows, spans)
+        return {**outputs, **self.extra(encoded)}
+
+    def extra(self, encoded: Encoded) -> dict[str, Tensor]:
+        """What is said beside the tasks' numbers, under names that no task has."""
+        return {}
 
 
 def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) -> None:
@@ -132,11 +136,17 @@ def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = N
     """
     config = encoder_config(cfg)
     encoder = _empty_encoder(cfg, config, slot_plans)
-    if task.pretrained is not None and task.pretrained.state:
-        state = {name: value for name, value in task.pretrained.state.items() if not name.startswith("pooler.")}
+    state = pretrained_state(task)
+    if state:
         encoder.load_state_dict(with_new_conditions(encoder, state))
     freeze(encoder, frozen_blocks(cfg, config.num_hidden_layers))
     return encoder
+
+
+def pretrained_state(task: GivesEncoder) -> dict[str, Tensor]:
+    """The pretrained encoder's weights, without a pooler's; none where a checkpoint's follow."""
+    state = {} if task.pretrained is None else task.pretrained.state
+    return {name: value for name, value in state.items() if not name.startswith("pooler.")}
 
 
 def _empty_encoder(cfg: Any, config: EncoderConfig, slot_plans: SlotPlans | None) -> BertEncoder:

@@ -3,10 +3,11 @@
 from fairseq_mtmoe.slots.adapter_slot import AdapterPlan, adapted, adapter_blocks, merge_adapters
 from fairseq_mtmoe.slots.batch_context import BatchContext
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan, ExpertSlot, expert_blocks, expert_layers, expert_slots
-from fairseq_mtmoe.slots.mixture_pass import MixturePass, task_sparsity_loss
+from fairseq_mtmoe.slots.mixture_pass import SPARSITY, MixturePass, task_sparsity_loss
 from fairseq_mtmoe.slots.slot import Slot, SlotBlock, SlotPlan, dense
 
 __all__ = [
+    "SPARSITY",
     "AdapterPlan",
     "BatchContext",
     "ExpertPlan",

@@ -67,6 +67,7 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
             weights = through.weights_of(block, mixture.gate, branch_input)
             if is_new:
                 mixture.note(weights)
+            weights = through.of_columns(weights)
             through.hold(block, mixture.adapters, narrow)
         branch = mixture.adapters.widen(narrow, weights, branch)
     return branch if mixture.target_adapter is None else mixture.target_adapter(branch)

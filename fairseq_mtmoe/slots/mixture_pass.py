@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from fairseq_mtmoe.moe.adapters import AdapterBank
 from fairseq_mtmoe.moe.mixture import MixtureGate, layer_similarity
 
+SPARSITY = "task_sparsity"  # the loss's name in what a model says beside its numbers
+
 
 @dataclass(frozen=True)
 class MixturePass:
@@ -21,15 +23,18 @@ class MixturePass:
     checkpointing, as those of all tensors of a context.
 
     Attributes:
-        summary: what all gates read, (d,), or (B, d) with a summary for each sentence (for each token, in an order that
-            has the stream as (1, T, H)); or how to get it from what a feed-forward layer reads, (L, B, H) to (B, d).
+        summary: what all gates read, (d,), or (B, d) with a summary for each sentence; or how to get it from what a
+            feed-forward layer reads, (L, B, H) to (B, d).
         wants_similarities: whether blocks leave what the task sparsity loss needs.
+        sentences: whose summary is that of each column of the stream, where these are no sentences: of several
+            hypotheses for each (R,), of the tokens of a stream (1, T, H); None: column b is of sentence b.
         weights: what blocks leave, in order: the weights of their sources, (K,) or (B, K), float32.
         similarities: what they leave if it is wanted: `layer_similarity`, a scalar.
     """
 
     summary: Tensor | Callable[[Tensor], Tensor]
     wants_similarities: bool = False
+    sentences: Tensor | None = None
     weights: dict[nn.Module, Tensor] = field(default_factory=dict)
     similarities: dict[nn.Module, Tensor] = field(default_factory=dict)
     _held: dict[nn.Module, tuple[AdapterBank, Tensor]] = field(default_factory=dict)  # until its output is there
@@ -42,6 +47,10 @@ class MixturePass:
             self.weights[block] = gate(self.summary)
         return self.weights[block]
 
+    def of_columns(self, weights: Tensor) -> Tensor:
+        """Weights (K,) or (B, K) as they are of the stream's columns."""
+        return weights if self.sentences is None or weights.dim() == 1 else weights.index_select(0, self.sentences)
+
     def hold(self, block: nn.Module, sources: AdapterBank, narrow: Tensor) -> None:
         """Keep the narrow activations of a block's sources until its output is there, if they are needed then."""
         if self.wants_similarities:
@@ -52,7 +61,7 @@ class MixturePass:
         if block in self._held:
             sources, narrow = self._held.pop(block)
             cosines = sources.cosines(narrow, output)
-            self.similarities[block] = layer_similarity(cosines, self.weights[block], padding_mask)
+            self.similarities[block] = layer_similarity(cosines, self.of_columns(self.weights[block]), padding_mask)
 
 
 def task_sparsity_loss(passes: Iterable[MixturePass]) -> Tensor:

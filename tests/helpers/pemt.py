@@ -6,8 +6,9 @@ import dataclasses
 import functools
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from fairseq.data import Dictionary
@@ -26,6 +27,7 @@ from fairseq_mtmoe.models.pemt.config import BOTTLENECK, PemtT5Config  # noqa: E
 from fairseq_mtmoe.models.pemt.model import PemtT5Model  # noqa: E402
 
 DESCRIPTIONS = {"aa": (5, 6, 7), "bb": (8, 9, 10, 11), "cc": (12, 13, 14)}  # tokens, by a task's name
+AnyModule = TypeVar("AnyModule", bound=torch.nn.Module)
 SOURCES, TARGET = ("aa", "bb"), "cc"
 _FOLDER = tempfile.TemporaryDirectory(prefix="mtmoe-sources-")  # removed when the tests end
 
@@ -61,36 +63,37 @@ def pemt_model(seed: int = 1, name: str = TARGET, config: T5Config = TINY, **opt
     return PemtT5Model.build_model(pemt_options(config, **options), task).eval()
 
 
-def source_model(name: str, **options: Any) -> PemtT5Model:
-    """One that has learnt something as a source, in evaluation mode."""
-    model = pemt_model(SOURCES.index(name) + 5, name, pemt_stage="source", **options)
+def source_model(name: str, make: Callable[..., Any] = pemt_model, **options: Any) -> Any:
+    """One that has learnt something as a source, in evaluation mode; `make` is `pemt_model` of any backbone."""
+    model = make(SOURCES.index(name) + 5, name, pemt_stage="source", **options)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.data += 0.3 * torch.randn_like(parameter)
     return model
 
 
-def source_files(adapter: str = "lora", no_prompt: bool = False) -> tuple[str, ...]:
+def source_files(
+    adapter: str = "lora", no_prompt: bool = False, make: Callable[..., Any] = pemt_model
+) -> tuple[str, ...]:
     """The files of `SOURCES`."""
-    return _made_files(adapter, no_prompt)
+    return _made_files(adapter, no_prompt, make)
 
 
 @functools.cache
-def _made_files(adapter: str, no_prompt: bool) -> tuple[str, ...]:
-    folder = Path(_FOLDER.name) / f"{adapter}-{no_prompt}"
-    folder.mkdir()
+def _made_files(adapter: str, no_prompt: bool, make: Callable[..., Any]) -> tuple[str, ...]:
+    folder = Path(tempfile.mkdtemp(dir=_FOLDER.name))
     for name in SOURCES:
-        source_model(name, adapter=adapter, no_prompt=no_prompt).leave_file(str(folder))
+        source_model(name, make, adapter=adapter, no_prompt=no_prompt).leave_file(str(folder))
     return tuple(str(folder / f"{name}.pt") for name in SOURCES)
 
 
-def target_model(seed: int = 1, **options: Any) -> PemtT5Model:
+def target_model(seed: int = 1, make: Callable[..., Any] = pemt_model, **options: Any) -> Any:
     """One that borrows from `SOURCES`, in evaluation mode; by default as the paper says."""
     kinds = {name: options[name] for name in ("adapter", "no_prompt") if name in options}
-    return pemt_model(seed, pemt_sources=",".join(source_files(**kinds)), **options)
+    return make(seed, pemt_sources=",".join(source_files(**kinds, make=make)), **options)
 
 
-def perturbed(model: PemtT5Model) -> PemtT5Model:
+def perturbed(model: AnyModule) -> AnyModule:
     """The same with parameters that matter, gates and target adapters among them."""
     perturb(model)
     return model

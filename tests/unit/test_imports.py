@@ -91,14 +91,15 @@ MAY_IMPORT = {
     },
     "tasks": {"criterions", "tasks/glue", "tasks/text_to_text", "tasks/translation"},
     "tasks/_multitask": {
-        *("protocols", "errors", "analysis", "data", "data/mixtures", "data/sampling", "moe", "slots"),
+        *("protocols", "errors", "io", "checkpoints", "analysis", "moe", "slots"),
+        *("data", "data/mixtures", "data/sampling"),
     },
     "tasks/_benchmark": {
         *("errors", "io", "analysis", "checkpoints", "answers", "tasks/_multitask", "data/mixtures", "data/nlu"),
     },
     "tasks/glue": {
-        *("errors", "slots", "checkpoints", "answers", "criterions"),
-        *("tasks/_benchmark", "backbones/bert", "models/_encoder", "data/nlu"),
+        *("protocols", "errors", "slots", "checkpoints", "answers", "criterions"),
+        *("tasks/_benchmark", "tasks/_multitask", "backbones/bert", "models/_encoder", "data/nlu"),
     },
     "tasks/text_to_text": {
         *("protocols", "errors", "slots", "checkpoints", "answers"),

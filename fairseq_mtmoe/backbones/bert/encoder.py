@@ -14,7 +14,7 @@ from fairseq_mtmoe.backbones.bert.dropout import Dropout
 from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
 from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.slots import BatchContext, ExpertSlot, SlotBlock, adapted, dense
+from fairseq_mtmoe.slots import BatchContext, ExpertSlot, MixturePass, SlotBlock, adapted, dense
 
 
 class Encoded(NamedTuple):
@@ -23,17 +23,20 @@ class Encoded(NamedTuple):
     Attributes:
         hidden: the last block's states, 0 at padding, (B, L, H); or of the first tokens, (B, 1, H), if these suffice.
         pooled: tanh of a linear map of the first token's state, (B, H); None without a pooler.
+        mixture: what gates of adapters read and left in this pass; None without such gates.
     """
 
     hidden: Tensor
     pooled: Tensor | None
+    mixture: MixturePass | None = None
 
 
 class BertEncoder(Stack):
     """BERT's or RoBERTa's encoder with slots.
 
     A subclass overrides `build_encoder_layer` to have blocks of its own, `context_of` for what they are told of the
-    batch, `embed` for what comes before the first, and `run_blocks` for what is between them (see `conditional.py`).
+    batch, `embed` for what comes before the first, and `run_blocks` for what is between them (see `conditional.py`);
+    or `enter` to have more in the stream than the tokens.
 
     Args:
         config: its sizes.
@@ -91,13 +94,23 @@ class BertEncoder(Stack):
         if tokens.shape[1] > self.config.max_positions:
             must_be("the length of a sentence", f"at most the encoder's {self.config.max_positions}", tokens.shape[1])
         mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask
-        rows = rows_of(mask)
-        context = self.context_of(rows, task_ids)
+        x, context, rows = self.enter(tokens, token_type_ids, mask, task_ids)
         last = rows.for_firsts() if firsts_only and computes_alone(self.layers[-1]) else rows
-        x = self.run_blocks(self.embed(tokens, token_type_ids, context, rows), context, rows, last)
-        hidden = last.output.spread(x)
+        hidden = last.output.spread(self.run_blocks(x, context, rows, last))[:, : tokens.shape[1]]
         hidden = hidden.masked_fill(mask[:, : hidden.shape[1]].unsqueeze(-1), 0)
-        return Encoded(hidden, None if self.pooler is None else torch.tanh(self.pooler(hidden[:, 0])))
+        pooled = None if self.pooler is None else torch.tanh(self.pooler(hidden[:, 0]))
+        return Encoded(hidden, pooled, context.mixture)
+
+    def enter(
+        self, tokens: LongTensor, token_type_ids: LongTensor | None, padding_mask: Tensor, task_ids: LongTensor | None
+    ) -> tuple[Tensor, BatchContext, Rows]:
+        """The stream before the first block, what the blocks may know of the batch, and which places the stream has.
+
+        These begin with the tokens', (B, L); what comes after them is none of the output.
+        """
+        rows = rows_of(padding_mask)
+        context = self.context_of(rows, task_ids)
+        return self.embed(tokens, token_type_ids, context, rows), context, rows
 
     def context_of(self, rows: Rows, task_ids: LongTensor | None) -> BatchContext:
         """What the blocks may know of the batch."""

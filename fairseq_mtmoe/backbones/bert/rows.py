@@ -59,13 +59,18 @@ class Rows:
             *self.shape, *values.shape[1:]
         )
 
+    def sentences(self) -> Tensor:
+        """Of which sentence each token of a packed stream is, (T,)."""
+        numbers_B1 = torch.arange(self.shape[0]).unsqueeze(1)
+        return self.take(numbers_B1.expand(self.shape)).squeeze(0)
+
     def context(self, task_ids: LongTensor | None, tasks: Tasks | None = None) -> BatchContext:
         """What blocks may know of the stream; `task_ids` (B,) are the sentences', `tasks` the embeddings of all."""
         counts = TokenCounts()  # here, since torch.compile cannot call the field's factory
         if not self.packed:
             return BatchContext(task_ids, self.padding_mask, counts, tasks)
         if task_ids is not None:
-            task_ids = self.take(task_ids.unsqueeze(1).expand(self.shape)).squeeze(0)  # type: ignore[assignment]
+            task_ids = task_ids.index_select(0, self.sentences())  # type: ignore[assignment]
         return BatchContext(task_ids, None, counts, tasks)
 
     def attention_mask(self, dtype: torch.dtype) -> Tensor | None:

@@ -130,6 +130,11 @@ class TextTokenizer:
             raise UserError(f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has none.")
         return found[0]
 
+    def numbers(self, text: str) -> list[int]:
+        """The tokens of a text of any length, without marks."""
+        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return found
+
     @property
     def pair_marks(self) -> Marks:
         """The tokens around two texts."""

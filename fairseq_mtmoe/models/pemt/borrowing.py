@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_mtmoe.checkpoints.key_maps import MOE
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models.pemt import source_file
-from fairseq_mtmoe.models.pemt.about import About, about_sources
+from fairseq_mtmoe.models.pemt.about import About, AboutSource, about_sources
 from fairseq_mtmoe.models.pemt.config import LORA, SOURCE, check_options, gate_input, has_prompt, source_paths
 from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt, Prompt
 from fairseq_mtmoe.models.pemt.source_file import Made, Source
 from fairseq_mtmoe.models.pemt.stages import FINGERPRINT, SOURCE_PROMPTS, backbone, freeze, is_added
-from fairseq_mtmoe.protocols import DescribesTask
+from fairseq_mtmoe.protocols import DescribesTask, GoesOn
 from fairseq_mtmoe.slots import AdapterPlan, adapter_blocks
 
 TARGET_SHARE = 16  # the stream is so many times wider than a target adapter (the authors' code)
@@ -46,6 +48,8 @@ class PemtModel(nn.Module):
         self._stage, self._prompt_init = cfg.pemt_stage, cfg.prompt_init
         self._made, self._sources = made_by(cfg), dict(sources)
         self._has_weights = False
+        self._lacks_sources = bool(about.sources) and not sources
+        self._source_option = cfg.pemt_sources
         self.encoder.prompt = self._new_prompt() if self._made.has_prompt else None
         self.encoder.gate_input = gate_input(cfg) if about.sources else None
         # Of whole numbers, so that neither half precision nor an average changes it
@@ -76,7 +80,7 @@ class PemtModel(nn.Module):
     @property
     def noted_options(self) -> dict[str, str]:
         """See `protocols.NotesOptions`."""
-        return {"pemt": self.about.to_text()}
+        return {"pemt": self.about.to_text(), "pemt_sources": self._source_option}
 
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
@@ -84,11 +88,17 @@ class PemtModel(nn.Module):
         """As fairseq's. With a backbone's weights alone, prompts and sources begin, too.
 
         Raises:
-            UserError: a source is of another backbone, or a checkpoint borrows from others.
+            UserError: the weights have experts, a source is of another backbone, or a checkpoint borrows from others.
         """
+        if any(MOE in name for name in state_dict):
+            raise UserError(
+                "`--finetune-from-model` must be a dense model for one that borrows, but has experts, and adapters "
+                "need a matrix to stand beside."
+            )
         self._has_weights = True
         if any(is_added(name) for name in state_dict):
             self._expect_own_sources(state_dict)
+            self._lacks_sources = False
             return super().load_state_dict(state_dict, strict)
         own = {name: value for name, value in self.state_dict().items() if is_added(name)}
         loaded = super().load_state_dict({**state_dict, **own}, strict)
@@ -130,12 +140,17 @@ class PemtModel(nn.Module):
         """See `protocols.NeedsWeights`.
 
         Raises:
-            UserError: its backbone has no weights yet.
+            UserError: its backbone has no weights yet, or its sources have none.
         """
+        if self._lacks_sources:
+            raise UserError(
+                "`--pemt-sources` must name files that are there, or the run must go on from a checkpoint that borrows "
+                "from them, but the checkpoint was not loaded."
+            )
         if not self._has_weights:
             raise UserError(
                 f"A model of `--pemt-stage {self._stage}` must begin with trained weights (`--init-model` of a T5, "
-                "`--finetune-from-model` of a checkpoint), but has none."
+                "`--init-encoder` of a BERT, `--finetune-from-model` of a checkpoint), but has none."
             )
 
     def want_sparsity(self, wanted: bool) -> None:
@@ -177,18 +192,19 @@ def beginnings(cfg: Any, task: Any) -> tuple[About, dict[str, Source]]:
     """What a model is built with: a new one with its sources, by their files' names, one of a checkpoint without.
 
     Args:
-        cfg: with `PemtOptions`.
+        cfg: with `PemtOptions`; sources that only a checkpoint names are filled in.
         task: fairseq's.
 
     Raises:
         UserError: an option is wrong, or the task does not describe itself, or a source's file is not what it must be.
     """
+    kept = () if cfg.pemt else _kept_sources(cfg, task)
     check_options(cfg)
     if cfg.pemt:
         return About.from_text(cfg.pemt), {}
     if not isinstance(task, DescribesTask):
         raise UserError("`--task` must be one that describes what it trains, such as `--task text_to_text`.")
-    sources = {path: source_file.load(path) for path in source_paths(cfg)}
+    sources = {} if kept else {path: source_file.load(path) for path in source_paths(cfg)}
     made, found = made_by(cfg), task.described()
     if found.is_source not in (None, cfg.pemt_stage == SOURCE):
         must_be("--pemt-stage", "source with --source-task, and target with --target-task", cfg.pemt_stage)
@@ -196,7 +212,30 @@ def beginnings(cfg: Any, task: Any) -> tuple[About, dict[str, Source]]:
         source_file.expect_same(path, source.made, made)
     if made.has_prompt and not found.tokens:
         must_be(f"the description of `{found.name}`", "a sentence", found.text)
-    return About(found.name, found.text, tuple(found.tokens), about_sources(sources.values())), sources
+    return About(found.name, found.text, tuple(found.tokens), kept or about_sources(sources.values())), sources
+
+
+def _kept_sources(cfg: Any, task: Any) -> tuple[AboutSource, ...]:
+    """The sources in the checkpoint that a run goes on from, which stand for files that are not there or not named.
+
+    Without names these are filled in, as the checkpoint's run had them; none where all files are there.
+
+    Raises:
+        UserError: it has not as many as are named, or cannot be read.
+    """
+    paths = source_paths(cfg)
+    if cfg.pemt_stage == SOURCE or not isinstance(task, GoesOn) or (paths and all(map(os.path.isfile, paths))):
+        return ()
+    options = task.options_to_go_on_with()
+    sources = About.from_text(options["pemt"]).sources if options.get("pemt") else ()
+    if sources and len(paths) not in (0, len(sources)):
+        raise UserError(
+            f"`--pemt-sources` must name the {len(sources)} sources that the checkpoint borrows from, or be left out "
+            f"to go on with them, but names {len(paths)}, and not all of these files are there."
+        )
+    if sources and not paths:
+        cfg.pemt_sources = options["pemt_sources"]
+    return sources
 
 
 def made_by(cfg: Any) -> Made:

@@ -10,6 +10,7 @@ Letters: `B` sentences, `L` places with the prompt's, `P` the prompt's alone, `H
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,21 +18,22 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.models.pemt.config import ACTIVATIONS, CORRELATION
-from fairseq_mtmoe.slots import BatchContext, MixturePass, task_sparsity_loss
+from fairseq_mtmoe.slots import SPARSITY, BatchContext, MixturePass, task_sparsity_loss
 
 ENCODER, DECODER = "mixture", "decoder_mixture"  # the keys of each stack's pass in an encoder's output
 
 
 def encoder_pass(
-    gate_input: str, prompt_PH: Tensor | None, padding_mask_BL: Tensor, wants_similarities: bool
+    gate_input: str, prompt_PH: Tensor | None, padding_mask_BL: Tensor, wants_similarities: bool, first: int = 0
 ) -> MixturePass:
     """What the encoder's gates read.
 
     Args:
         gate_input: one of `config.GATE_INPUTS`.
-        prompt_PH: which stands before each sentence; None only where gates read hidden states.
+        prompt_PH: which stands beside each sentence's words; None only where gates read hidden states.
         padding_mask_BL: True at padding, of prompt and words.
         wants_similarities: for the task sparsity loss.
+        first: where the prompt begins.
     """
     if gate_input == CORRELATION:
         assert prompt_PH is not None
@@ -39,7 +41,8 @@ def encoder_pass(
     reads_BL = ~padding_mask_BL
     if gate_input == ACTIVATIONS:
         assert prompt_PH is not None
-        reads_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(reads_BL) < len(prompt_PH)
+        places_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(reads_BL)
+        reads_BL = (first <= places_BL) & (places_BL < first + len(prompt_PH))
     return MixturePass(partial(mean_states, reads_BL=reads_BL), wants_similarities)
 
 
@@ -56,19 +59,22 @@ def decoder_pass(of_encoder: MixturePass, states_LBH: Tensor) -> MixturePass:
 
 
 def of_rows(of_sentences: MixturePass, beam: int) -> MixturePass:
-    """What gates of the decoder read of hypotheses, so many of each sentence."""
+    """What gates of the decoder read of hypotheses, so many of each sentence; both share weights."""
     summary = of_sentences.summary
     assert isinstance(summary, Tensor)
     if beam == 1 or summary.dim() == 1:
         return of_sentences
-    return MixturePass(summary.repeat_interleave(beam, 0))
+    return replace(of_sentences, sentences=torch.arange(len(summary), device=summary.device).repeat_interleave(beam))
 
 
 def selected(of_sentences: MixturePass, sentences: Tensor) -> MixturePass:
     """The same of these sentences, in this order."""
     summary = of_sentences.summary
     assert isinstance(summary, Tensor)
-    return of_sentences if summary.dim() == 1 else MixturePass(summary.index_select(0, sentences))
+    if summary.dim() == 1:
+        return of_sentences
+    weights = {block: weights.index_select(0, sentences) for block, weights in of_sentences.weights.items()}
+    return MixturePass(summary.index_select(0, sentences), weights=weights)
 
 
 # ---- what stacks of any backbone give on ----
@@ -100,4 +106,4 @@ def with_sparsity(extra: dict[str, Any], context: BatchContext, encoder_out: Map
     """What a decoder says beside its states, with the task sparsity loss of all layers where it is wanted."""
     if context.mixture is None or not context.mixture.wants_similarities:
         return extra
-    return {**extra, "task_sparsity": task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}
+    return {**extra, SPARSITY: task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}

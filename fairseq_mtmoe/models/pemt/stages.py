@@ -1,7 +1,7 @@
 """What trains in each of PEMT's two stages: all else has no gradient, and an optimizer keeps nothing of it.
 
 Stage 1 trains a source task's adapters and its prompt. Stage 2 trains the target's prompt, the gates, the target's own
-adapters, and the layer norms (the last is the authors' code).
+adapters, and the layer norms (the last is the authors' code). Of an encoder both train the task's head.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from fairseq_mtmoe.models._transfer import HEADS
 from fairseq_mtmoe.models.pemt.config import SOURCE, TARGET
 
 MIXTURE = ".mixture."  # in the name of what stands beside a block's feed-forward layer
@@ -19,9 +20,9 @@ SOURCE_PROMPTS = "encoder.prompt.sources"
 FINGERPRINT = "backbone_fingerprint"
 
 _TRAINS = {
-    SOURCE: re.compile(r"encoder\.prompt\.weight|.*\.mixture\.adapters\..*"),
+    SOURCE: re.compile(r"heads\..*|encoder\.prompt\.weight|.*\.mixture\.adapters\..*"),
     TARGET: re.compile(
-        r"encoder\.prompt\.weight|.*\.mixture\.(gate|target_adapter)\..*|.*layer_?norm\w*\.(weight|bias)"
+        r"heads\..*|encoder\.prompt\.weight|.*\.mixture\.(gate|target_adapter)\..*|.*layer_?norm\w*\.(weight|bias)"
     ),
 }
 
@@ -43,5 +44,6 @@ def is_added(name: str) -> bool:
 
 
 def backbone(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters of a model's backbone by their names, each once."""
-    return ((name, value) for name, value in model.named_parameters() if not is_added(name))
+    """The parameters of a model's backbone by their names, each once; heads are the tasks' own."""
+    parameters = model.named_parameters()
+    return ((name, value) for name, value in parameters if not is_added(name) and not name.startswith(HEADS))

@@ -4,42 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import LongTensor, Tensor, nn
+from torch import LongTensor, Tensor
 
-from fairseq_mtmoe.backbones.blocks import SlotPlans
-from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
 from fairseq_mtmoe.models.pemt import passes
-from fairseq_mtmoe.models.pemt.prompts import Prompt, prepended
+from fairseq_mtmoe.models.pemt.prompted import Prompted
+from fairseq_mtmoe.models.pemt.prompts import prepended
 from fairseq_mtmoe.slots import BatchContext
 
 
-class PemtT5Encoder(T5Encoder):
-    """T5's encoder, whose blocks may have adapters.
-
-    Attributes:
-        prompt: before the tokens of each text; None without.
-        gate_input: what gates read, one of `config.GATE_INPUTS`; None where there are none.
-        wants_sparsity: whether a pass in training is to give the task sparsity loss.
-    """
-
-    prompt: Prompt | None
-    gate_input: str | None
-    wants_sparsity = True
-
-    def __init__(self, config: T5Config, dictionary: Any, embed_tokens: nn.Embedding, slot_plans: SlotPlans) -> None:
-        super().__init__(config, dictionary, embed_tokens, slot_plans)
-        self.prompt = self.gate_input = None
+class PemtT5Encoder(Prompted, T5Encoder):
+    """T5's encoder, whose blocks may have adapters."""
 
     def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
         """See `T5Encoder`; the prompt is part of the stream, and places are counted from its first vector."""
         x, padding_mask = self.embed_tokens(src_tokens.t()), src_tokens.eq(self.config.pad_token_id)
-        prompt = None if self.prompt is None else self.prompt()
+        prompt = self.prompt_of_pass()
         if prompt is not None:
             x, padding_mask = prepended(prompt, x, padding_mask)
-        mixture = None
-        if self.gate_input is not None:
-            mixture = passes.encoder_pass(self.gate_input, prompt, padding_mask, self.training and self.wants_sparsity)
+        mixture = self.mixture_of(prompt, padding_mask)
         return self.dropout_module(x), BatchContext(task_ids, padding_mask, mixture=mixture)
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:

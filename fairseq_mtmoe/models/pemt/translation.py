@@ -18,13 +18,12 @@ from torch.nn import functional as F
 from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, Conditions
 from fairseq_mtmoe.backbones.translation.model import Transformer
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
-from fairseq_mtmoe.checkpoints.key_maps import MOE
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.models._translator import register_sizes
 from fairseq_mtmoe.models.pemt import passes
 from fairseq_mtmoe.models.pemt.borrowing import PemtModel, adapter_plan, beginnings
 from fairseq_mtmoe.models.pemt.config import PemtOptions
-from fairseq_mtmoe.models.pemt.prompts import Prompt
+from fairseq_mtmoe.models.pemt.prompted import Prompted
 from fairseq_mtmoe.options.conditional import ConditionalOptions
 from fairseq_mtmoe.options.run import RunOptions
 from fairseq_mtmoe.options.tasks import names_of_tasks
@@ -32,45 +31,27 @@ from fairseq_mtmoe.options.transformer import FlatTransformerConfig, nested_opti
 from fairseq_mtmoe.slots import BatchContext
 
 
-class PromptedEncoder(Encoder):
-    """Mixed into an encoder, whose blocks may have adapters.
+class PromptedEncoder(Prompted, Encoder):
+    """Mixed into an encoder, whose blocks may have adapters."""
 
-    Attributes:
-        prompt: before the words of each sentence; None without.
-        gate_input: what gates read, one of `config.GATE_INPUTS`; None where there are none.
-        wants_sparsity: whether a pass in training is to give the task sparsity loss.
-    """
-
-    prompt: Prompt | None
-    gate_input: str | None
-    wants_sparsity = True
     layernorm_embedding: Any
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.prompt = self.gate_input = None
 
     def embed(
         self, src_tokens: Tensor, task_ids: LongTensor | None, token_embeddings: Tensor | None = None
     ) -> tuple[Tensor, BatchContext, Tensor]:
         """See `Encoder`; the prompt's vectors are embedded as words are, but for their places."""
         x, context, embedded = super().embed(src_tokens, task_ids, token_embeddings)
-        prompt_PH = None if self.prompt is None else self.prompt()
+        prompt_PH = self.prompt_of_pass()
         padding_mask = src_tokens.eq(self.padding_idx)
         if prompt_PH is not None:
             x = torch.cat([self._embedded_prompt(prompt_PH, x), x])
             padding_mask = F.pad(padding_mask, (len(prompt_PH), 0))
-        mixture = None
-        if self.gate_input is not None:
-            mixture = passes.encoder_pass(
-                self.gate_input, prompt_PH, padding_mask, self.training and self.wants_sparsity
-            )
         has_padding = context.padding_mask is not None
         context = dataclasses.replace(
             context,
             padding_mask=padding_mask if has_padding else None,
             prompt_length=len(x) - src_tokens.shape[1],
-            mixture=mixture,
+            mixture=self.mixture_of(prompt_PH, padding_mask),
         )
         return x, context, embedded
 
@@ -148,21 +129,6 @@ class PemtTranslationModel(PemtModel, Transformer):
         model.task_names = names_of_tasks(cfg) if conditions is not None else []
         model.begin(cfg, about, sources)
         return model
-
-    def load_state_dict(  # type: ignore[override]  # fairseq's
-        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
-    ) -> Any:
-        """See `PemtModel`.
-
-        Raises:
-            UserError: the translator has experts, or a source is of another one.
-        """
-        if any(MOE in name for name in state_dict):
-            raise UserError(
-                "`--finetune-from-model` must be a dense translator for a model that borrows, but has experts, and "
-                "adapters need a matrix to stand beside."
-            )
-        return super().load_state_dict(state_dict, strict)
 
     def prompt_embeddings(self) -> Tensor:
         """See `PemtModel`."""

@@ -18,6 +18,8 @@ from fairseq.tasks import FairseqTask
 from omegaconf import open_dict
 from torch import Tensor, nn
 
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.described import model_options
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
@@ -25,6 +27,7 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import MixesSources, NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.tasks._multitask import selection
+from fairseq_mtmoe.tasks._multitask.beginnings import checkpoint_of
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, group_values, log_groups, plain_numbers
 from fairseq_mtmoe.tasks._multitask.run_log import (
     Stopwatch,
@@ -43,11 +46,13 @@ class Multitask(FairseqTask, ABC):
     """To be named before fairseq's task among the bases of a class, which calls `set_up_tasks` and supplies
     `validated_tasks` and `groups`, `TrainingMixture`s and `EvaluationMixture`s, and what else it has to say of a run.
 
-    It keeps a run log, and hears from training as a `RunObserver` and as a `SamplesByUpdates` (see `protocols`).
+    Its `args` have fairseq's options of checkpoints. It keeps a run log, and hears from training as a `RunObserver` and
+    as a `SamplesByUpdates` (see `protocols`).
     """
 
     tasks_event_key = "tasks"  # under which the run log's event `valid` has each task's figures
     groups_event_key = "groups"  # and each group's
+    args: Namespace
 
     def set_up_tasks(self, task_names: Sequence[str], save_dir: str, train_subset: str, update_freq: list[int]) -> None:
         """To be called when the task is made.
@@ -126,6 +131,11 @@ class Multitask(FairseqTask, ABC):
                 )
             self.task_names = self._model_names = list(names)
         return model
+
+    def options_to_go_on_with(self) -> Mapping[str, Any]:
+        """See `protocols.GoesOn`."""
+        path = checkpoint_of(self.args)
+        return {} if path is None else model_options(file_io.load(path, mapped=True)) or {}
 
     def id_of(self, name: str, described: str) -> int:
         """The task id of a name.

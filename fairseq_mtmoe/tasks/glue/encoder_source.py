@@ -12,7 +12,7 @@ from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks._benchmark.beginnings import check_named_checkpoints, checkpoint_of
+from fairseq_mtmoe.tasks._multitask.beginnings import check_named_checkpoints, checkpoint_of
 
 TOKENIZER = "tokenizer"  # its name in a checkpoint's state of the task
 SERIALIZED = "tokenizer.json"

@@ -25,9 +25,10 @@ from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, chosen_rows
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.models._encoder import note_sizes
+from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
-from fairseq_mtmoe.tasks._benchmark.beginnings import checkpoint_of
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
+from fairseq_mtmoe.tasks._multitask.beginnings import checkpoint_of
 from fairseq_mtmoe.tasks.glue.config import GlueConfig
 from fairseq_mtmoe.tasks.glue.encoder_source import SERIALIZED, TOKENIZER, encoder_source
 
@@ -65,6 +66,14 @@ class GlueTask(BenchmarkTask):
         """See `about_encoder`."""
         return {**about_encoder(cfg), "max_positions": self.args.max_positions}
 
+    def described(self) -> TaskDescription:
+        """What the task asks; see `protocols.DescribesTask`."""
+        if len(self.rows) != 1:
+            must_be("--glue-tasks", "a single task for a model that borrows from others", ",".join(self.rows))
+        ((name, row),) = self.rows.items()
+        text = row.prompt or row.description
+        return TaskDescription(name, text, self.tokenizer.numbers(text))
+
     # ---- encoder and heads ----
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -89,7 +98,7 @@ class GlueTask(BenchmarkTask):
         """
         criterion = super().build_criterion(cfg)
         if not isinstance(criterion, MultitaskCriterion):
-            must_be("--criterion", "multitask", cfg._name)
+            must_be("--criterion", "multitask, or pemt for a model that borrows", cfg._name)
         return criterion
 
     @property

@@ -14,7 +14,7 @@ from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks._benchmark.beginnings import check_named_checkpoints, checkpoint_of
+from fairseq_mtmoe.tasks._multitask.beginnings import check_named_checkpoints, checkpoint_of
 
 PIECES = "sentencepiece"  # its name in a checkpoint's state of the task
 

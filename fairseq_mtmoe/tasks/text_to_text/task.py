@@ -32,8 +32,8 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._t5 import note_sizes
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
-from fairseq_mtmoe.tasks._benchmark.beginnings import checkpoint_of
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
+from fairseq_mtmoe.tasks._multitask.beginnings import checkpoint_of
 from fairseq_mtmoe.tasks._multitask.groups import Group, log_groups
 from fairseq_mtmoe.tasks.text_to_text.config import TextToTextConfig
 from fairseq_mtmoe.tasks.text_to_text.t5_source import PIECES, as_tensor, of_tensor, t5_source

@@ -95,3 +95,6 @@ class TranslationHeatedConfig(FairseqDataclass):
     max_epoch: int = option(II("optimization.max_epoch"), None)
     update_freq: List[int] = field(default=II("optimization.update_freq"))
     save_dir: str = option(II("checkpoint.save_dir"), None)
+    restore_file: str = option(II("checkpoint.restore_file"), None)
+    continue_once: Optional[str] = option(II("checkpoint.continue_once"), None)
+    finetune_from_model: Optional[str] = option(II("checkpoint.finetune_from_model"), None)

@@ -29,7 +29,8 @@ def output(model: nn.Module, net_input: Batch) -> Tensor:
 def task_losses(model: nn.Module, net_input: Batch) -> Tensor:
     """The criterion's, of labels that the batch can be learned by heart with."""
     criterion = MultitaskCriterion(SimpleNamespace(answers=ANSWERS))
-    losses = [criterion.task_loss(task, numbers, TARGET[task]) for task, numbers in model(**net_input).items()]
+    numbers = model(**net_input)
+    losses = [criterion.task_loss(task, numbers[task], labels) for task, labels in TARGET.items()]
     return torch.stack(losses).sum()
 
 

@@ -1,4 +1,4 @@
-"""Adapters of source tasks on a T5: both stages with both adapters, and the paper's ablations."""
+"""Adapters of source tasks on a T5, an encoder and a translator: both stages, both adapters, and ablations."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,23 +67,21 @@ def of_dense(make: Callable[..., nn.Module], options: dict[str, Any], dense: nn.
     return model
 
 
-def row(name: str, stage: str, make: Callable[..., nn.Module], options: dict[str, Any]) -> System:
-    """A row of these options."""
+def row(name: str, stage: str, make: Callable[..., nn.Module], options: dict[str, Any], **form: Any) -> System:
+    """A row of these options, of a `form`."""
     return System(
         name=name,
         build=partial(build, make, options),
-        dense_twin=dense_twin,
         of_dense=partial(of_dense, make, options),
-        batch=inputs,
-        output=output,
-        loss=copy_loss,
         trainable=partial(trains, stage=stage),
+        **form,
     )
 
 
+T5 = dict(dense_twin=dense_twin, batch=inputs, output=output, loss=copy_loss)
 of_source = partial(pemt_model, name="aa", pemt_stage="source")
 ROWS = [
-    *(row(name, "source", of_source, options) for name, options in SOURCES.items()),
-    *(row(name, "target", target_model, options) for name, options in TARGETS.items()),
-    row(ALONE, "target", pemt_model, {}),
+    *(row(name, "source", of_source, options, **T5) for name, options in SOURCES.items()),
+    *(row(name, "target", target_model, options, **T5) for name, options in TARGETS.items()),
+    row(ALONE, "target", pemt_model, {}, **T5),
 ]

@@ -14,10 +14,15 @@ from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.bert import perturb
 from tests.helpers.borrowing import RANK, describing_task, target_model
+from tests.helpers.encoders import all_numbers, task_batch
 from tests.helpers.models import SIZES, TASKS, batch, stub_task
+from tests.helpers.pemt import perturbed
+from tests.helpers.pemt import target_model as bert_target_model
+from tests.helpers.pemt_bert import bert_options, pemt_encoder
 from tests.helpers.t5 import CONFIGS, dictionary, texts
 
 from fairseq_mtmoe.models.pemt.about import About, AboutSource  # isort: skip
+from fairseq_mtmoe.models.pemt.bert import PemtBertConfig, PemtBertModel  # isort: skip
 from fairseq_mtmoe.models.pemt.config import PemtT5Config  # isort: skip
 from fairseq_mtmoe.models.pemt.model import PemtT5Model  # isort: skip
 from fairseq_mtmoe.models.pemt.translation import PemtTranslationConfig, PemtTranslationModel  # isort: skip
@@ -58,12 +63,23 @@ def t5(adapter, version):
     return model, options, rebuilt, lambda model: model(source, None, target)[0]
 
 
+def bert(adapter, folder):
+    model = perturbed(bert_target_model(make=pemt_encoder, adapter=adapter))
+    options = {**dataclasses.asdict(bert_options(adapter=adapter)), **model.noted_options, "_name": "pemt_bert"}
+
+    def rebuilt(changed):
+        return PemtBertModel.build_model(PemtBertConfig(**changed), SimpleNamespace(pretrained=None))
+
+    return model, options, rebuilt, lambda model: all_numbers(model(**task_batch()))
+
+
 CASES = {
     "translation": lambda adapter, folder: translation(adapter, folder),
     "translation, pre-norm": lambda adapter, folder: translation(adapter, folder, encoder_normalize_before=True),
     "translation, conditional": lambda adapter, folder: translation(adapter, folder, **CONDITIONAL),
     "t5 1.0": lambda adapter, folder: t5(adapter, "1.0"),
     "t5 1.1": lambda adapter, folder: t5(adapter, "1.1"),
+    "bert": bert,
 }
 
 

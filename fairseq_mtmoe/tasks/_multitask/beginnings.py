@@ -7,11 +7,13 @@ from argparse import Namespace
 
 from fairseq_mtmoe.io.files import regular_file
 
+LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for this file in `--save-dir`
+
 
 def checkpoint_of(args: Namespace) -> str | None:
-    """The checkpoint that a run goes on from, or begins with; None if there is none."""
-    last = os.path.join(args.save_dir, args.restore_file)
-    paths = (args.continue_once, args.finetune_from_model, args.restore_file, last)
+    """The checkpoint that a run goes on from, or else begins with, by fairseq's rules; None if there is none."""
+    own = os.path.join(args.save_dir, LAST) if args.restore_file == LAST else args.restore_file
+    paths = (own, args.continue_once, args.finetune_from_model)
     return next((path for path in paths if path and os.path.isfile(path)), None)
 
 

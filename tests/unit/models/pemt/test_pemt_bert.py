@@ -1,0 +1,178 @@
+"""Encoders that learn source tasks and borrow from them: what they compute, what they keep, what they refuse."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fairseq_mtmoe.backbones.bert.rows import Rows
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.pemt.stages import trains
+from fairseq_mtmoe.slots import adapter_blocks, task_sparsity_loss
+from tests.helpers.bert import CONFIGS, TINY, batch, hugging_face_model, in_all_places, ours_of
+from tests.helpers.encoders import HEADS, all_numbers, tag_model, task_batch
+from tests.helpers.pemt import DESCRIPTIONS, SOURCES, perturbed, source_files, source_model, target_model
+from tests.helpers.pemt_bert import bert_options, pemt_encoder
+
+from fairseq_mtmoe.models.pemt.bert import PemtBertModel  # isort: skip
+
+each_gate_input = pytest.mark.parametrize("gate_input", ["correlation", "activations", "hidden"])
+
+
+def says(model):
+    return all_numbers(model(**task_batch()))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_prompt_is_what_hugging_face_s_encoder_has_before_its_words(kind):
+    """Vectors without places, which the encoder reads before the words' own: in any order it says the same."""
+    config = CONFIGS[kind]
+    theirs = hugging_face_model(config)
+    state = {name: value for name, value in ours_of(theirs).state_dict().items() if not name.startswith("pooler")}
+    model = pemt_encoder(name="aa", config=config, state=state, pemt_stage="source")
+    given = batch(config)
+    parts = theirs.embeddings
+    described = torch.tensor(DESCRIPTIONS["aa"])
+    first_type = parts.token_type_embeddings.weight[0]
+    prompt = parts.LayerNorm(parts.word_embeddings(described) + first_type).expand(3, -1, -1)
+    words = parts(given["tokens"], given["token_type_ids"])
+    hidden = torch.nn.functional.pad(given["padding_mask"], (len(described), 0))
+    mask = hidden[:, None, None].float() * torch.finfo(torch.float32).min
+    wanted = theirs.encoder(torch.cat([prompt, words], 1), mask).last_hidden_state[:, len(described) :]
+    found = model.encoder(given["tokens"], given["token_type_ids"]).hidden
+    real = ~given["padding_mask"]
+    torch.testing.assert_close(found[real], wanted[real], rtol=1e-5, atol=1e-5)
+    first = model.encoder(given["tokens"], given["token_type_ids"], firsts_only=True).hidden
+    torch.testing.assert_close(first, found[:, :1])
+
+
+def learned(model):
+    """What every head says and the task sparsity loss, with all gradients; heads read [CLS], words and candidates."""
+    torch.manual_seed(5)  # dropout of the prompts' correlation
+    outputs = model.train()(**task_batch())
+    loss = all_numbers(outputs).square().sum()
+    loss.backward()
+    found = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+    return {**found, **{task: numbers.detach() for task, numbers in outputs.items()}}
+
+
+def assert_same(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+@each_gate_input
+def test_padding_in_the_stream_changes_nothing(gate_input, monkeypatch):
+    """On a CPU the stream has no padding, on a GPU it has."""
+    packed = learned(perturbed(target_model(make=pemt_encoder, gate_input=gate_input)))
+    assert {"task_sparsity", "encoder.prompt.weight", "encoder.layers.0.mixture.gate.weight"} <= packed.keys()
+    assert all(packed[name].any() for name in packed)
+    in_all_places(monkeypatch)
+    monkeypatch.setattr("fairseq_mtmoe.models.pemt.bert.rows_of", lambda mask: Rows((len(mask), mask.shape[1]), mask))
+    assert_same(learned(perturbed(target_model(make=pemt_encoder, gate_input=gate_input))), packed)
+
+
+@each_gate_input
+def test_what_is_computed_again_has_the_same_gradients(gate_input):
+    wanted, found = (
+        learned(perturbed(target_model(make=pemt_encoder, gate_input=gate_input, checkpoint_activations=again)))
+        for again in (False, True)
+    )
+    assert_same(found, wanted)
+
+
+@each_gate_input
+def test_gates_read_what_the_option_says(gate_input, monkeypatch):
+    model, given = perturbed(target_model(make=pemt_encoder, gate_input=gate_input)), batch()
+    found = model.encoder(given["tokens"], given["token_type_ids"]).mixture.weights
+    assert len(found) == TINY.num_hidden_layers
+    reads = {}
+    for block in adapter_blocks(model).values():
+        block.fc1.register_forward_hook(lambda layer, inputs, _, block=block: reads.update({block: inputs[0]}))
+    in_all_places(monkeypatch)
+    monkeypatch.setattr("fairseq_mtmoe.models.pemt.bert.rows_of", lambda mask: Rows((len(mask), mask.shape[1]), mask))
+    model.encoder(given["tokens"], given["token_type_ids"])
+    length = given["tokens"].shape[1]
+    for block, weights in found.items():
+        for row in range(3):
+            words, prompt = reads[block][:length, row][~given["padding_mask"][row]], reads[block][length:, row]
+            assert len(prompt) == len(DESCRIPTIONS["cc"])
+            summary = {
+                "correlation": model.encoder.prompt().mean(0), "activations": prompt.mean(0),
+                "hidden": torch.cat([words, prompt]).mean(0),
+            }[gate_input]  # fmt: skip
+            wanted = (block.mixture.gate.weight @ summary).softmax(0)
+            torch.testing.assert_close(weights if gate_input == "correlation" else weights[row], wanted)
+        assert gate_input == "correlation" or weights.std(0).max() > 1e-6  # another one for each text
+
+
+@pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
+def test_one_source_of_weight_1_is_that_source_s_model(adapter):
+    """Where the target's own adapters add nothing, and prompt and heads are the source's."""
+    source = source_model("bb", pemt_encoder, adapter=adapter)
+    target = pemt_encoder(pemt_sources=source_files(adapter, make=pemt_encoder)[1], adapter=adapter)
+    for block in adapter_blocks(target).values():
+        block.mixture.target_adapter.up.weight.data.zero_()
+    target.encoder.prompt.forward = source.encoder.prompt.forward
+    target.heads.load_state_dict(source.heads.state_dict())
+    torch.testing.assert_close(says(target), says(source), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("stage", ["source", "target"])
+def test_what_trains_is_what_the_stage_is_for(stage):
+    model = source_model("aa", pemt_encoder) if stage == "source" else target_model(make=pemt_encoder)
+    found = learned(model)
+    given = {name for name, parameter in model.named_parameters() if trains(name, stage)}
+    assert {name for name in found if name not in {*HEADS, "task_sparsity"}} == given
+    parts = {"heads.three.weight", "encoder.prompt.weight"}
+    own = {"source": "encoder.layers.1.mixture.adapters.up", "target": "encoder.layers.1.mixture.gate.weight"}
+    assert parts | {own[stage]} <= given and "encoder.embed_tokens.weight" not in given
+    assert ("encoder.layernorm_embedding.weight" in given) == (stage == "target")
+
+
+def test_heads_are_no_part_of_the_backbone_or_of_a_source_s_file(tmp_path):
+    """So that a source borrows from tasks of other heads."""
+    source = source_model("aa", pemt_encoder)
+    source.leave_file(str(tmp_path))
+    kept = torch.load(tmp_path / "aa.pt")["model"]
+    assert kept.keys() == {"prompt", *(name for name in source.state_dict() if ".mixture.adapters." in name)}
+    other = pemt_encoder(3)  # its heads are drawn by another seed
+    assert other.made.backbone == source.made.backbone
+    assert not torch.equal(other.heads["three"].weight, source.heads["three"].weight)
+
+
+@pytest.mark.parametrize("options", [dict(), dict(adapter="bottleneck"), dict(no_prompt=True)])
+def test_a_checkpoint_needs_no_source_s_file(options):
+    model = perturbed(target_model(make=pemt_encoder, **options))
+    cfg = bert_options(pemt_sources="gone.pt,lost.pt", **options)
+    cfg.pemt = model.noted_options["pemt"]
+    found = PemtBertModel.build_model(cfg, SimpleNamespace(pretrained=None)).eval()
+    found.load_state_dict(model.state_dict())
+    assert torch.equal(says(found), says(model)) and found.source_names == list(SOURCES)
+
+
+def test_the_sparsity_loss_is_of_training_where_it_is_wanted():
+    model = target_model(make=pemt_encoder)
+    assert model(**task_batch()).keys() == HEADS.keys()
+    outputs = model.train()(**task_batch())
+    torch.manual_seed(5)
+    encoded = model.encoder(task_batch()["src_tokens"], task_batch()["segments"])
+    assert outputs["task_sparsity"].shape == () and -0.5 <= task_sparsity_loss([encoded.mixture]) <= 0.5
+    model.want_sparsity(False)
+    assert model(**task_batch()).keys() == HEADS.keys()
+
+
+def test_what_does_not_go_with_borrowing_is_refused():
+    with pytest.raises(UserError, match="`--freeze-layers` must be left out in a model of PEMT"):
+        pemt_encoder(freeze_layers="1")
+    with pytest.raises(UserError, match="must be a dense model for one that borrows, but has experts"):
+        pemt_encoder().load_state_dict(tag_model().state_dict())
+    with pytest.raises(UserError, match="trained on the weights that this run begins with"):
+        pemt_encoder(config=TINY, state=_other_state(), pemt_sources=source_files(make=pemt_encoder)[0])
+
+
+def _other_state():
+    state = pemt_encoder().encoder.state_dict()
+    changed = {name: value for name, value in state.items() if ".mixture." not in name}
+    return {**changed, "layers.0.fc1.bias": changed["layers.0.fc1.bias"] + 1}
