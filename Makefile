@@ -74,7 +74,7 @@ test: lint  ## every test (about 17 minutes on 2 cores)
 check: lint  ## style, types and the quick tests, for while you change something (under 2 minutes on 2 cores)
 	$(PYTEST) -m 'not slow' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
 
-test-kill: $(INSTALLED)  ## kill small runs at 36 moments and resume them: a table in benchmarks/results/kills.md
+test-kill: $(INSTALLED)  ## kill small runs at 40 moments and resume them: a table in benchmarks/results/kills.md
 	PYTHONPATH=benchmarks OMP_NUM_THREADS=1 $(BIN)/python -m tests.kill.report --write
 
 coverage: $(INSTALLED)  ## the tests again, with the branches that they reach

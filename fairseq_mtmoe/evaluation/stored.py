@@ -15,12 +15,14 @@ from omegaconf import DictConfig, open_dict
 from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.translation.file_names import find_side
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import whole_models
 
 # Tasks that translate one pair at a time at inference.
 TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")
+# Tasks of the table of tasks, which are scored by their own metrics.
+OF_BENCHMARKS = ("glue", "text_to_text")
 
 
 def existing(path: str) -> str:
@@ -58,6 +60,11 @@ def task_settings(
     cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state.get("cfg")
     task = cfg.get("task") if cfg is not None else None
     name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
+    if name not in tasks and name in OF_BENCHMARKS:
+        raise UserError(
+            f"`{path}` must be a checkpoint of {what} ({', '.join(tasks)}), but is one of {name}: "
+            "`fairseq-validate` scores it, and `mtmoe predict` writes its answers."
+        )
     if name not in tasks:
         must_be(path, f"a checkpoint of {what} ({', '.join(tasks)})", name)
     building.check_name(path, state, "task")  # fairseq may find another name in it

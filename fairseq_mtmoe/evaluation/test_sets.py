@@ -39,7 +39,12 @@ def sizes_of(data: str, subset: str) -> dict[str, int]:
     sizes = _sizes(folder, subset)
     if not sizes:
         subsets = sorted({side.split for side in indexed_sides(folder)})
-        must_be("--subset", f"one that the data directory {folder} has ({', '.join(subsets) or 'it has none'})", subset)
+        if not subsets:
+            raise UserError(
+                f"The data directory {folder} must have files of `fairseq-preprocess` or `mtmoe prepare`, but has "
+                "none; a benchmark's tasks are scored by `fairseq-validate`, and `mtmoe predict` writes their answers."
+            )
+        must_be("--subset", f"one that the data directory {folder} has ({', '.join(subsets)})", subset)
     return sizes
 
 

@@ -1,70 +1,123 @@
-"""A source and a target of PEMT train in two processes as in one, and what is frozen stays as it was to the bit."""
+"""Sources and targets of PEMT train in two processes as in one, and what is frozen stays as it was to the bit."""
 
 import logging
 
 import pytest
 import torch
+from fairseq import tasks
+from omegaconf import OmegaConf
 
 from tests.distributed.test_combinations import configuration
 from tests.distributed.test_freezing import train
-from tests.helpers.benchmark import make_benchmark
-from tests.helpers.pemt import SOURCES, OneTask, PemtT5Model, pemt_options
+from tests.helpers.benchmark import make_benchmark, make_encoder, save_before_training, task_arguments
+from tests.helpers.commands import training_arguments
+from tests.helpers.digits import make_digit_corpus
+from tests.helpers.pemt import SOURCES, OneTask, PemtT5Model, pemt_options, source_files
+from tests.helpers.pemt_bert import pemt_encoder
 from tests.helpers.processes import run_processes
 from tests.helpers.text_to_text import make_t5, pretrained_t5, text_arguments, tiny_config
 
+COMMON = (
+    "--adapter-rank", 3, "--adapter-alpha", 6, "--adam-eps", 0.01, "--lr", 0.01, "--criterion", "pemt",
+    "--label-smoothing", 0,
+)  # fmt: skip
+SOURCE = ("--pemt-stage", "source")
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """The configurations of a run of each stage."""
-    folder = tmp_path_factory.mktemp("borrowing")
-    make_benchmark(folder, {"train": 40, "dev": 4})
+
+def having_learnt(model):
+    """Adapters and prompts that matter."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def of_texts(folder):
+    """The arguments of a run of each stage on a T5."""
     make_t5(folder / "t5.pt")
     for name in SOURCES:
         task = OneTask(name, pretrained_t5(), tiny_config())
         model = PemtT5Model.build_model(pemt_options(tiny_config(), pemt_stage="source"), task)
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.data += 0.3 * torch.randn_like(parameter)
-        model.leave_file(str(folder))
+        having_learnt(model).leave_file(str(folder))
     files = ",".join(str(folder / f"{name}.pt") for name in SOURCES)
     stages = {
-        "source": ("--source-task", "rte", "--pemt-stage", "source"),
-        "target": ("--target-task", "rte", "--pemt-sources", files),
+        "t5, source": ("--source-task", "rte", *SOURCE),
+        "t5, target": ("--target-task", "rte", "--pemt-sources", files),
     }
-    common = (
-        "--init-model", folder / "t5.pt", "--arch", "pemt_t5", "--adapter-rank", 3, "--adapter-alpha", 6, "--adam-eps",
-        0.01, "--lr", 0.01, "--criterion", "pemt", "--batch-size", 8,
-    )  # fmt: skip
+    begun = ("--init-model", folder / "t5.pt", "--arch", "pemt_t5", "--batch-size", 8)
+    return {name: text_arguments(folder, folder / name, *more, *begun, *COMMON) for name, more in stages.items()}
+
+
+def of_encoder(folder):
+    """Those of a target on an encoder."""
+    make_encoder(folder / "encoder.pt")
+    files = ",".join(source_files(make=pemt_encoder))
+    options = ("--glue-tasks", "wic", "--init-encoder", folder / "encoder.pt", "--arch", "pemt_bert", "--batch-size", 8)
+    return {"bert, target": task_arguments(folder, folder / "bert", *options, *COMMON, "--pemt-sources", files)}
+
+
+def of_languages(folder):
+    """Those of a run of each stage on a translator, whose weights come last."""
+    data, langs = folder / "digits", ("--langs", "en,aa,bb,cc")
+    make_digit_corpus(data, train=60, valid=10)
+    dense = folder / "dense.pt"
+    save_before_training(
+        training_arguments(data, folder, "--arch", "base_dense_tiny", "--lang-pairs", "en-aa,en-bb", *langs), dense
+    )
+
+    def arguments(pair, *more):
+        return training_arguments(
+            data, folder / pair, "--arch", "pemt_translation_tiny", "--finetune-from-model", dense, "--lang-pairs",
+            pair, *langs, "--description", f"1 2 {pair}", "--max-tokens", 80, *COMMON, "--warmup-updates", 0, *more,
+        )  # fmt: skip
+
+    for pair in ("en-aa", "en-bb"):
+        cfg = OmegaConf.create(configuration(arguments(pair, *SOURCE)))
+        model = tasks.setup_task(cfg.task).build_model(cfg.model)
+        model.load_state_dict(torch.load(dense)["model"])
+        having_learnt(model).leave_file(str(folder))
+    files = ",".join(str(folder / f"{pair}.pt") for pair in ("en-aa", "en-bb"))
+    hidden = ("--gate-input", "hidden")  # weights of each sentence
     return {
-        name: configuration(text_arguments(folder, folder / "checkpoints", *options, *common))
-        for name, options in stages.items()
+        "translation, source": arguments("en-aa", *SOURCE),
+        "translation, target": arguments("en-cc", "--pemt-sources", files, *hidden),
     }
 
 
-def train_without_chance(rank, run, backend):
-    """Without the dropout of the prompts' correlation, which each process draws for itself."""
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The configurations of all runs."""
+    folder = tmp_path_factory.mktemp("borrowing")
+    make_benchmark(folder, {"train": 40, "dev": 4})
+    found = {**of_texts(folder), **of_encoder(folder), **of_languages(folder)}
+    return {name: configuration(arguments) for name, arguments in found.items()}
+
+
+def train_without_chance(rank, runs, backend):
+    """All runs, without the dropout of the prompts' correlation, which each process draws for itself."""
     from fairseq_mtmoe.models.pemt import prompts
 
     logging.disable(logging.INFO)
     prompts.ATTENTION_DROPOUT = 0.0
-    return train(run, {"distributed_training.ddp_backend": backend})
+    return {name: train(run, {"distributed_training.ddp_backend": backend}) for name, run in runs.items()}
 
 
 @pytest.fixture(scope="module")
 def one_process(runs):
-    """What one process makes of each stage."""
-    return {name: run_processes(train_without_chance, 1, run, "pytorch_ddp")[0] for name, run in runs.items()}
+    """What one process makes of each run."""
+    return run_processes(train_without_chance, 1, runs, "pytorch_ddp")[0]
 
 
-@pytest.mark.parametrize(
-    ("stage", "backend"), [("source", "pytorch_ddp"), ("target", "pytorch_ddp"), ("target", "legacy_ddp")]
-)
-def test_two_processes_train_as_one_and_leave_what_is_frozen(stage, backend, runs, one_process):
-    expected = one_process[stage]
-    for result in run_processes(train_without_chance, 2, runs[stage], backend):
-        assert result["frozen"] == expected["frozen"] and len(result["frozen"]) > 20
-        assert not result["moved"] and not result["gradients"]
-        assert result["remembered"] == expected["remembered"] > 0
-        for key, value in expected["state"].items():
-            right = torch.tensor(value)
-            torch.testing.assert_close(torch.tensor(result["state"][key]), right, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize(("backend", "which"), [("pytorch_ddp", ""), ("legacy_ddp", "target")])
+def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, runs, one_process):
+    chosen = {name: run for name, run in runs.items() if which in name}
+    for results in run_processes(train_without_chance, 2, chosen, backend):
+        assert results.keys() == chosen.keys()
+        for name, result in results.items():
+            expected = one_process[name]
+            assert result["frozen"] == expected["frozen"] and len(result["frozen"]) > 20
+            assert not result["moved"] and not result["gradients"]
+            assert result["remembered"] == expected["remembered"] > 0
+            for key, value in expected["state"].items():
+                right = torch.tensor(value)
+                torch.testing.assert_close(torch.tensor(result["state"][key]), right, rtol=1e-5, atol=1e-5)

@@ -27,9 +27,12 @@ def run(tmp_path_factory):
 
 def train(run, changes):
     """The model's state after some updates; names of what is frozen, of what of it changed, and what Adam remembers."""
+    from fairseq import checkpoint_utils
     from fairseq.data import iterators
 
     trainer = trainer_of(run, changes)
+    if trainer.cfg.checkpoint.finetune_from_model:
+        checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)
     before = copy.deepcopy(trainer.get_model().state_dict())
     epoch = trainer.get_train_iterator(epoch=1)
     trainer.begin_epoch(1)

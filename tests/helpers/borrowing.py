@@ -1,5 +1,7 @@
 """Tiny translators that borrow from language pairs, without a data directory."""
 
+import functools
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,7 @@ from fairseq_mtmoe.models.pemt.translation import PemtTranslationConfig, PemtTra
 
 DESCRIPTION = (5, 9, 4)  # tokens
 RANK = 3
+_FOLDER = tempfile.TemporaryDirectory(prefix="mtmoe-pairs-")  # removed when the tests end
 SOURCES = {"aa-bb": (7, 8), "aa-cc": (6, 6, 10, 11)}  # tokens of their descriptions, by their names
 
 
@@ -55,6 +58,27 @@ def write_sources(folder: Path, adapter: str = "lora", prompt: bool = True, **op
                     parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
         model.leave_file(str(folder))
     return [folder / f"{name}.pt" for name in SOURCES]
+
+
+@functools.cache
+def _sources(adapter: str, no_prompt: bool) -> str:
+    folder = Path(tempfile.mkdtemp(dir=_FOLDER.name))
+    return ",".join(map(str, write_sources(folder, adapter, not no_prompt)))
+
+
+def begun_target(seed: int = 1, **options: Any) -> PemtTranslationModel:
+    """A new model of stage 2 on `SOURCES`."""
+    files = _sources(options.get("adapter", "lora"), options.get("no_prompt", False))
+    model = pemt_model(seed, pemt_sources=files, **options)
+    model.load_state_dict(translator().state_dict())
+    return model
+
+
+def begun_source(seed: int = 1, **options: Any) -> PemtTranslationModel:
+    """A new model of stage 1."""
+    model = pemt_model(seed, pemt_stage="source", **options)
+    model.load_state_dict(translator().state_dict())
+    return model
 
 
 def target_model(folder: Path, seed: int = 1, **options: Any) -> PemtTranslationModel:

@@ -57,7 +57,7 @@ class Case:
         processes: how many processes the killed starts have.
         resumed_by: how many have the starts after the first.
         victim: the rank of the process that is killed.
-        data: what is trained on, `translation` or `benchmark`.
+        data: what is trained: `translation`, a `benchmark`, or of PEMT a `source` or a `target` on an encoder.
     """
 
     phase: str
@@ -137,7 +137,14 @@ OF_TASKS = (
     Case("an epoch, of tasks", (UPDATE,), 2, 2, victim=1, data="benchmark"),
     Case("a save, of tasks", (RENAME,), 2, 1, data="benchmark"),
 )
-ALL = (*ONE_PROCESS, *TWO_PROCESSES, *OF_TASKS)
+LEAVE = Moment("os:replace", "wic.pt")  # the source's file, which comes before its checkpoint
+OF_BORROWING = (
+    Case("a save, of a source", (LEAVE,), data="source"),
+    Case("a save, of a source", (WRITE,), data="source"),
+    Case("an epoch, of a target", (BACKWARD,), data="target"),
+    Case("a save, of a target", (RENAME,), data="target"),
+)
+ALL = (*ONE_PROCESS, *TWO_PROCESSES, *OF_TASKS, *OF_BORROWING)
 PLACES = sorted({moment.place for case in ALL for moment in case.moments})
 
 

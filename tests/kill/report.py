@@ -29,8 +29,8 @@ TEXT = """# Runs that were killed with signal 9
 {surroundings}
 
 A small real run of `fairseq-train` (60 updates in 3 epochs, dense for 32 of them, 6 saves and validations; of
-translation, or of a benchmark's tasks) is killed at a moment, started again with the same command, and left to end;
-then all its checkpoints are compared with those of a run that nobody killed: parameters, the optimizer's moments, the
+translation, of a benchmark's tasks, or dense, of one of PEMT's stages) is killed at a moment, started again with the
+same command, and left to end; then all its checkpoints are compared with those of a run that nobody killed: parameters, the optimizer's moments, the
 place in the data, the losses. One process must end bit for bit equal, several within 1e-6. The moments of each phase
 are drawn by a seed ({seed}).
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 import socket
 import time
@@ -19,6 +20,8 @@ from fairseq_mtmoe.checkpoints.states import is_shared_part
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
+from tests.helpers.pemt import SOURCES, source_files
+from tests.helpers.pemt_bert import pemt_encoder
 from tests.helpers.processes import FORKED
 from tests.kill.moments import DENSE_UPDATES, UPDATES, Case, Moment
 from tests.kill.victim import train
@@ -34,6 +37,11 @@ OPTIONS = (
 OF_TRANSLATION = (
     "--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 32, "--encoder-layers", 2, "--decoder-layers", 2,
     "--criterion", "moe_label_smoothed_cross_entropy", "--conditional", "attention,norm",
+)  # fmt: skip
+BORROWING = ("source", "target")  # the kinds of PEMT's stages
+OF_BORROWING = (
+    "--arch", "pemt_bert", "--glue-tasks", "wic", "--criterion", "pemt", "--adapter-rank", 3, "--adapter-alpha", 6,
+    "--dropout", 0.1, "--max-update", UPDATES, "--optimizer", "fused_adam", "--save-interval-updates", 16,
 )  # fmt: skip
 # Dropout and BASE's balanced groups of tokens are other ones in another number of processes. So is rounding, which is
 # all of the gradient of the keys' biases (softmax takes no notice of them): Adam's usual epsilon makes steps of it.
@@ -63,8 +71,13 @@ def is_equal(case: Case, outcome: Outcome) -> bool:
 
 def make_data(folder: Path, kind: str) -> Path:
     """The data of a case, of three epochs."""
-    if kind == "benchmark":
+    if kind in BORROWING:
+        make_benchmark(folder, {"train": 320, "dev": 12})
+        for source in source_files(make=pemt_encoder):
+            shutil.copy(source, folder)
+    elif kind == "benchmark":
         make_benchmark(folder, {"train": 80, "dev": 12})
+    if kind != "translation":
         make_encoder(folder / "encoder.pt")
         return folder
     return make_digit_corpus(folder, train=600, valid=16, test=5)
@@ -131,8 +144,12 @@ def _arguments(data: Path, save_dir: Path, case: Case, processes: int) -> list[s
     frequency = ("--update-freq", case.processes // processes)
     alike = ALIKE_IN_ANY_NUMBER if case.resumed_by != case.processes else ()
     options = (*OPTIONS, *frequency, *alike)
+    own = ("--init-encoder", data / "encoder.pt", "--batch-size", EXAMPLES // case.processes)
+    if case.data in BORROWING:
+        files = ",".join(str(data / f"{name}.pt") for name in SOURCES)
+        stage = ("--pemt-stage", "source") if case.data == "source" else ("--pemt-sources", files)
+        return [str(argument) for argument in task_arguments(data, save_dir, *own, *OF_BORROWING, *stage, *frequency)]
     if case.data == "benchmark":
-        own = ("--init-encoder", data / "encoder.pt", "--batch-size", EXAMPLES // case.processes)
         return [str(argument) for argument in task_arguments(data, save_dir, *own, *options)]
     batch = ("--max-tokens", BATCH // case.processes)
     return [str(argument) for argument in training_arguments(data, save_dir, *OF_TRANSLATION, *batch, *options)]
@@ -175,7 +192,8 @@ def _files(checkpoint: Path) -> Iterator[Path]:
 
 
 def _load(checkpoint: Path) -> dict[str, Any]:
-    return assemble.whole(checkpoint, assemble.load_shared_part(checkpoint))
+    state = assemble.load_shared_part(checkpoint)
+    return assemble.whole(checkpoint, state) if "extra_state" in state else state
 
 
 def difference(first: dict[str, Any], second: dict[str, Any]) -> float:
@@ -200,6 +218,9 @@ def _difference(one: Any, other: Any) -> float:
 
 def _state(checkpoint: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """All that must be equal, with its names: not the times, and not the averages that are only shown."""
+    if "extra_state" not in checkpoint:  # a source's file
+        yield from _leaves("", checkpoint)
+        return
     extra = checkpoint["extra_state"]
     iterator = extra["train_iterator"]
     counted = "batches_in_epoch" if "batches_in_epoch" in iterator else "iterations_in_epoch"  # of fairseq's own tasks

@@ -2,13 +2,16 @@
 
 import pytest
 
-from tests.kill.moments import COPY_LAST, SPARSE, UPDATE, Case, replace
+from tests.kill.moments import BACKWARD, COPY_LAST, LEAVE, SPARSE, UPDATE, Case, replace
 from tests.kill.runs import Outcome, killed, make_data, uninterrupted
 
 SAVE = Case("a save", (replace(COPY_LAST, call=2),))
 EPOCH = Case("an epoch", (replace(UPDATE, call=27),))
 SPARSIFICATION = Case("sparsification", (SPARSE,))
 OF_TASKS = Case("an epoch, of tasks", (replace(UPDATE, call=43),), data="benchmark")
+OF_A_SOURCE = Case("a save, of a source", (replace(LEAVE, call=1),), data="source")
+OF_A_TARGET = Case("an epoch, of a target", (replace(BACKWARD, call=27),), data="target")
+CASES = (SAVE, EPOCH, SPARSIFICATION, OF_TASKS, OF_A_SOURCE, OF_A_TARGET)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +30,7 @@ def references(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [SAVE, EPOCH, SPARSIFICATION, OF_TASKS], ids=lambda case: case.phase)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.phase)
 def test_a_killed_run_resumes_to_the_same_parameters(case, references, tmp_path):
     data, reference = references(case)
     outcome = killed(data, tmp_path / "run", reference, case)

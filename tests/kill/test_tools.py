@@ -85,8 +85,8 @@ def test_one_process_must_be_equal_bit_for_bit():
 def test_a_seed_draws_the_cases():
     cases = drawn(ALL, 1, lambda case: dict.fromkeys(PLACES, 9))
     moments = [moment for case in cases for moment in case.moments]
-    assert len(cases) == len(set(cases)) == 36 and len(TWO_PROCESSES) == 8
-    assert len({(case.data, case.processes, case.moments) for case in cases}) == 36
+    assert len(cases) == len(set(cases)) == 40 and len(TWO_PROCESSES) == 8
+    assert len({(case.data, case.processes, case.moments) for case in cases}) == 40
     assert all(1 <= moment.call <= 9 or moment.call in (32, 33, 60) for moment in moments)
     assert all(Moment.parse(str(moment)) == moment and moment.place in PLACES for moment in moments)
     assert cases == drawn(ALL, 1, lambda case: dict.fromkeys(PLACES, 9))

@@ -151,7 +151,7 @@ def test_what_does_not_go_with_borrowing_is_refused(option):
 
 
 def test_a_translator_with_experts_is_refused():
-    with pytest.raises(UserError, match="`--finetune-from-model` must be a dense translator"):
+    with pytest.raises(UserError, match="`--finetune-from-model` must be a dense model for one that borrows"):
         pemt_model(pemt_stage="source").load_state_dict(moe_model().state_dict())
 
 
