@@ -163,14 +163,22 @@ def test_a_configuration_of_ca_mtl_equals_the_command_line(name):
 # As `learn` of examples/pemt/runs.sh has them.
 OF_PEMT = {
     "source": (
-        "--arch pemt_t5 --source-task mnli --pemt-stage source --batch-size 128 --lr 5e-4 --max-update 15340"
+        "--task text_to_text --init-model T5 --max-source-positions 256"
+        " --arch pemt_t5 --source-task mnli --pemt-stage source --batch-size 128 --lr 5e-4 --max-update 15340"
         " --total-num-update 15340 --warmup-updates 500 --save-dir runs/pemt/source-mnli-lora",
-        ("task.source_task=mnli",),
+        ("task.source_task=mnli", "task.init_model=T5"),
     ),
     "target": (
-        "--arch pemt_t5 --target-task rte --pemt-sources mnli.pt,qnli.pt --batch-size 64 --lr 6e-4 --max-update 779"
+        "--task text_to_text --init-model T5 --max-source-positions 256"
+        " --arch pemt_t5 --target-task rte --pemt-sources mnli.pt,qnli.pt --batch-size 64 --lr 6e-4 --max-update 779"
         " --total-num-update 779 --save-dir runs/pemt/rte-seed42",
-        ("task.target_task=rte", "model.pemt_sources='mnli.pt,qnli.pt'"),
+        ("task.target_task=rte", "model.pemt_sources='mnli.pt,qnli.pt'", "task.init_model=T5"),
+    ),
+    "encoder": (
+        "--task glue --init-encoder BERT --max-positions 128 --arch pemt_bert --glue-tasks rte"
+        " --pemt-sources mnli.pt,qnli.pt --batch-size 64 --lr 6e-4 --max-update 779 --total-num-update 779"
+        " --save-dir runs/pemt/bert-rte-seed42",
+        ("task.glue_tasks=rte", "model.pemt_sources='mnli.pt,qnli.pt'", "task.init_encoder=BERT"),
     ),
 }
 
@@ -180,13 +188,12 @@ def test_a_configuration_of_pemt_equals_the_command_line(name):
     register()
     arguments, overrides = OF_PEMT[name]
     command = from_command_line(
-        "DATA --user-dir fairseq_mtmoe --task text_to_text --init-model T5 --max-source-positions 256 --seed 42"
+        "DATA --user-dir fairseq_mtmoe --seed 42"
         " --criterion pemt --optimizer fused_adam --adam-betas (0.9,0.999) --clip-norm 1"
         " --lr-scheduler polynomial_decay --best-checkpoint-metric all --maximize-best-checkpoint-metric"
         f" --no-epoch-checkpoints {arguments}"
     )
-    given = ("task.data=DATA", "task.init_model=T5", *overrides)
-    configuration = from_configuration(name, *given, system="pemt")
+    configuration = from_configuration(name, "task.data=DATA", *overrides, system="pemt")
     assert differing(command, configuration, GROUPS) == {}
     options = ("pemt_stage", "pemt_sources", "adapter", "adapter_rank", "adapter_alpha", "prompt_init", "no_prompt")
     assert [getattr(command.model, key) for key in options] == [configuration.model[key] for key in options]

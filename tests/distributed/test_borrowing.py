@@ -1,4 +1,4 @@
-"""Sources and targets of PEMT train in two processes as in one, and what is frozen stays as it was to the bit."""
+"""Sources and targets of PEMT train alike in two processes and in half precision, and what is frozen stays as it was."""
 
 import logging
 
@@ -22,6 +22,7 @@ COMMON = (
     "--label-smoothing", 0,
 )  # fmt: skip
 SOURCE = ("--pemt-stage", "source")
+HALVES = {"bf16": {"common.bf16": True}, "fp16": {"common.fp16": True, "common.fp16_init_scale": 4}}
 
 
 def having_learnt(model):
@@ -121,3 +122,26 @@ def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, run
             for key, value in expected["state"].items():
                 right = torch.tensor(value)
                 torch.testing.assert_close(torch.tensor(result["state"][key]), right, rtol=1e-5, atol=1e-5)
+
+
+def train_in_half_precision(rank, runs):
+    """All runs in both types; fp16's optimizer has one flat copy of all that trains."""
+    from fairseq_mtmoe.models.pemt import prompts
+
+    logging.disable(logging.INFO)
+    prompts.ATTENTION_DROPOUT = 0.0
+    return {(name, kind): train(run, changes) for name, run in runs.items() for kind, changes in HALVES.items()}
+
+
+def test_in_half_precision_they_train_alike_and_leave_what_is_frozen(runs, one_process):
+    """Among them sources whose fingerprint is of weights that were not rounded yet."""
+    targets = {name: run for name, run in runs.items() if "target" in name}
+    (results,) = run_processes(train_in_half_precision, 1, targets)
+    assert len(results) == 3 * len(HALVES)
+    for (name, _), result in results.items():
+        expected = one_process[name]
+        assert result["frozen"] == expected["frozen"] and not result["moved"] and not result["gradients"]
+        assert result["remembered"] > 0
+        for key, value in expected["state"].items():
+            right = torch.tensor(value)
+            torch.testing.assert_close(torch.tensor(result["state"][key]), right, rtol=0.02, atol=0.02)

@@ -30,9 +30,9 @@ TEXT = """# Runs that were killed with signal 9
 
 A small real run of `fairseq-train` (60 updates in 3 epochs, dense for 32 of them, 6 saves and validations; of
 translation, of a benchmark's tasks, or dense, of one of PEMT's stages) is killed at a moment, started again with the
-same command, and left to end; then all its checkpoints are compared with those of a run that nobody killed: parameters, the optimizer's moments, the
-place in the data, the losses. One process must end bit for bit equal, several within 1e-6. The moments of each phase
-are drawn by a seed ({seed}).
+same command, and left to end; then all its checkpoints are compared with those of a run that nobody killed: parameters,
+the optimizer's moments, the place in the data, the losses. One process must end bit for bit equal, several within
+1e-6. The moments of each phase are drawn by a seed ({seed}).
 
 Of two processes one is killed, and the other must end by itself with an error; all experts are exchanged between them
 once it is sparse. Where two are resumed by one process, it makes updates of two batches each, the model has task gates
