@@ -17,6 +17,20 @@ def borrower(data, save_dir, dense, pair, *options, check=True):
     )  # fmt: skip
 
 
+def evaluated(data, checkpoint, pair, folder):
+    """The translations of `mtmoe evaluate`."""
+    options = ("--lang-pairs", pair, "--max-len-b", 12, "--references", "fairseq", "--cpu", "--overwrite")
+    run("mtmoe", "evaluate", data, "--path", checkpoint, "--out", folder, *options)
+    return (folder / f"{pair}.hyp").read_text().splitlines()
+
+
+def generated(data, checkpoint, pair):
+    """Those of `fairseq-generate`, in the order of the file."""
+    lines = generate(data, checkpoint, pair.partition("-")[2], "--max-len-b", 12).splitlines()
+    found = [line[2:].split("\t") for line in lines if line.startswith("H-")]
+    return [text for _, _, text in sorted(found, key=lambda each: int(each[0]))]
+
+
 def model_of(path):
     return torch.load(path)["model"]
 
@@ -57,6 +71,9 @@ def test_a_language_borrows_is_interrupted_and_merged(digits, dense, sources, tm
     written = [generate(digits, each, "cc", "--max-len-b", 12) for each in (path, tmp_path / "merged.pt")]
     hypotheses = [[line.split("\t")[2] for line in text.splitlines() if line[:2] == "H-"] for text in written]
     assert len(hypotheses[0]) == 60 and hypotheses[0] == hypotheses[1]
+    source = sources.split(",")[0].replace("en-aa.pt", "checkpoint_last.pt")
+    for checkpoint, pair in ((path, "en-cc"), (tmp_path / "merged.pt", "en-cc"), (source, "en-aa")):
+        assert evaluated(digits, checkpoint, pair, tmp_path / "scores") == generated(digits, checkpoint, pair)
 
 
 @pytest.mark.slow

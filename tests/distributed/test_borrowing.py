@@ -1,4 +1,4 @@
-"""Sources and targets of PEMT train alike in two processes and in half precision, and what is frozen stays as it was."""
+"""Sources and targets of PEMT train alike in two processes and in half precision, and what is frozen stays."""
 
 import logging
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.checkpoints.key_maps import MOE
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models.pemt import source_file
-from fairseq_mtmoe.models.pemt.about import About, AboutSource, about_sources
+from fairseq_mtmoe.models.pemt.about import MOST_VECTORS, About, AboutSource, about_sources
 from fairseq_mtmoe.models.pemt.config import LORA, SOURCE, check_options, gate_input, has_prompt, source_paths
 from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt, Prompt
 from fairseq_mtmoe.models.pemt.source_file import Made, Source
@@ -210,9 +210,23 @@ def beginnings(cfg: Any, task: Any) -> tuple[About, dict[str, Source]]:
         must_be("--pemt-stage", "source with --source-task, and target with --target-task", cfg.pemt_stage)
     for path, source in sources.items():
         source_file.expect_same(path, source.made, made)
+    _expect_different_tasks(sources)
     if made.has_prompt and not found.tokens:
         must_be(f"the description of `{found.name}`", "a sentence", found.text)
+    if len(found.tokens) > MOST_VECTORS:
+        must_be(f"the tokens of the description of `{found.name}`", f"at most {MOST_VECTORS}", len(found.tokens))
     return About(found.name, found.text, tuple(found.tokens), kept or about_sources(sources.values())), sources
+
+
+def _expect_different_tasks(sources: Mapping[str, Source]) -> None:
+    """Raise the `UserError` that names two files of one task, which no figure could tell apart."""
+    paths: dict[str, str] = {}
+    for path, source in sources.items():
+        other = paths.setdefault(source.task, path)
+        if other != path:
+            raise UserError(
+                f"`--pemt-sources` must be of different tasks, but `{other}` and `{path}` are both of {source.task}."
+            )
 
 
 def _kept_sources(cfg: Any, task: Any) -> tuple[AboutSource, ...]:

@@ -1,5 +1,7 @@
 """Encoders that learn source tasks and borrow from them: what they compute, what they keep, what they refuse."""
 
+import dataclasses
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +9,9 @@ import torch
 
 from fairseq_mtmoe.backbones.bert.rows import Rows
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.pemt import source_file
 from fairseq_mtmoe.models.pemt.stages import trains
+from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots import adapter_blocks, task_sparsity_loss
 from tests.helpers.bert import CONFIGS, TINY, batch, hugging_face_model, in_all_places, ours_of
 from tests.helpers.encoders import HEADS, all_numbers, tag_model, task_batch
@@ -170,6 +174,63 @@ def test_what_does_not_go_with_borrowing_is_refused():
         pemt_encoder().load_state_dict(tag_model().state_dict())
     with pytest.raises(UserError, match="trained on the weights that this run begins with"):
         pemt_encoder(config=TINY, state=_other_state(), pemt_sources=source_files(make=pemt_encoder)[0])
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_it_borrows_from_any_number_of_sources(count, tmp_path):
+    for number in range(count):
+        kept = source_file.load(source_files(make=pemt_encoder)[number % 2])
+        dataclasses.replace(kept, task=f"task{number}").save(tmp_path / f"{number}.pt")
+    files = ",".join(str(tmp_path / f"{number}.pt") for number in range(count))
+    found = learned(pemt_encoder(pemt_sources=files))
+    assert found["encoder.layers.0.mixture.gate.weight"].shape == (count, TINY.hidden_size)
+    assert found["encoder.layers.0.mixture.gate.weight"].any() == (count > 1)
+
+
+def test_two_sources_of_one_task_are_refused(tmp_path):
+    first = source_files(make=pemt_encoder)[0]
+    shutil.copy(first, tmp_path / "again.pt")
+    with pytest.raises(UserError, match=r"of different tasks, but `.*/aa\.pt` and `.*/again\.pt` are both of aa"):
+        pemt_encoder(pemt_sources=f"{first},{tmp_path / 'again.pt'}")
+
+
+def test_a_description_may_be_longer_than_the_encoder_has_places(monkeypatch):
+    monkeypatch.setitem(DESCRIPTIONS, "cc", tuple(range(5, 35)) * 2)
+    model = target_model(make=pemt_encoder)
+    assert len(model.encoder.prompt()) == 60 > TINY.max_positions
+    assert says(model).isfinite().all()
+
+
+class GoingOn:
+    """A task that goes on from a model's checkpoint."""
+
+    pretrained, begins_with_checkpoint = None, True
+
+    def __init__(self, model):
+        self.options = model.noted_options
+
+    def options_to_go_on_with(self):
+        return self.options
+
+    def described(self):
+        return TaskDescription("cc", "Say cc.", DESCRIPTIONS["cc"])
+
+
+@pytest.mark.parametrize("named", ["", "gone.pt,lost.pt"])
+def test_a_run_goes_on_without_its_sources_files(named):
+    model = perturbed(target_model(make=pemt_encoder))
+    found = PemtBertModel.build_model(bert_options(pemt_sources=named), GoingOn(model)).eval()
+    with pytest.raises(UserError, match="the checkpoint was not loaded"):
+        found.expect_weights()
+    found.load_state_dict(model.state_dict())
+    found.expect_weights()
+    assert torch.equal(says(found), says(model)) and found.about == model.about
+    assert found.noted_options["pemt_sources"] == (named or model.noted_options["pemt_sources"])
+
+
+def test_of_sources_that_are_gone_the_checkpoint_must_have_as_many():
+    with pytest.raises(UserError, match="must name the 2 sources that the checkpoint borrows from, or be left out"):
+        PemtBertModel.build_model(bert_options(pemt_sources="gone.pt"), GoingOn(target_model(make=pemt_encoder)))
 
 
 def _other_state():

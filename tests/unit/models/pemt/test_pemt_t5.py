@@ -187,6 +187,17 @@ def test_a_beam_s_scores_are_those_of_whole_texts(gate_input):
             torch.testing.assert_close(found["positional_scores"], wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("gate_input", ["correlation", "hidden"])
+def test_in_a_beam_gates_are_asked_once_as_long_as_no_text_is_done(gate_input):
+    model, asked = perturbed(target_model(gate_input=gate_input)), []
+    for block in adapter_blocks(model.decoder).values():
+        block.mixture.gate.register_forward_hook(lambda *_: asked.append(1))
+    generator = SequenceGenerator([model], dictionary(TINY), beam_size=3, max_len_b=5, min_len=5)
+    source = texts((11, 6, 3))
+    generator.generate([], {"net_input": {"src_tokens": source, "src_lengths": source.ne(0).sum(1)}}, bos_token=0)
+    assert len(asked) == TINY.num_decoder_layers
+
+
 @each_gate_input
 def test_padding_changes_nothing(gate_input):
     model = perturbed(target_model(gate_input=gate_input))
