@@ -14,6 +14,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
+from typing import Any
 
 import sentencepiece
 
@@ -23,6 +24,8 @@ from fairseq_mtmoe.errors import UserError
 
 MAX_LINES = 400_000
 """Lines of text that the model is trained on at most; more change no vocabulary of this size, and take minutes."""
+
+OPTIONS = ("--vocab-size", "--character-coverage")
 
 _TOO_FEW_PIECES = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 _TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
@@ -59,12 +62,18 @@ def _draw(seed: int, position: int, line: str) -> bytes:
     return hashlib.sha256(f"{seed}\0{position}\0{line}".encode()).digest()
 
 
-def train_model_apart(lines: Sequence[str], vocab_size: int, character_coverage: float) -> bytes:
+def train_model_apart(
+    lines: Sequence[str],
+    vocab_size: int,
+    character_coverage: float,
+    required_characters: str = "",
+    names: tuple[str, str] = OPTIONS,
+) -> bytes:
     """`train_model` in a process of its own, which an interrupt ends at once: training itself, in C++, sees none."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    arguments = (sender, list(lines), vocab_size, character_coverage)
-    process = context.Process(target=_train_and_send, args=arguments, daemon=True)
+    arguments = (list(lines), vocab_size, character_coverage, required_characters, names)
+    process = context.Process(target=_train_and_send, args=(sender, *arguments), daemon=True)
     process.start()
     sender.close()
     try:
@@ -79,22 +88,30 @@ def train_model_apart(lines: Sequence[str], vocab_size: int, character_coverage:
     return result
 
 
-def _train_and_send(sender: Connection, lines: Sequence[str], vocab_size: int, character_coverage: float) -> None:
+def _train_and_send(sender: Connection, *arguments: Any) -> None:
     # Ctrl-C reaches every process of a terminal; the one that waits for this process ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        sender.send(train_model(lines, vocab_size, character_coverage))
+        sender.send(train_model(*arguments))
     except Exception as error:
         sender.send(error)
 
 
-def train_model(lines: Sequence[str], vocab_size: int, character_coverage: float) -> bytes:
+def train_model(
+    lines: Sequence[str],
+    vocab_size: int,
+    character_coverage: float,
+    required_characters: str = "",
+    names: tuple[str, str] = OPTIONS,
+) -> bytes:
     """A serialized unigram model with exactly `vocab_size` pieces, the same bytes for the same lines.
 
     Its special pieces have fairseq's names and places, so that an id is the same in the model and in a fairseq
-    dictionary made from it. Raises `UserError` if the text does not fit the vocabulary's size.
+    dictionary made from it. Characters that are required have a piece, whatever the coverage says. Raises `UserError`,
+    in which size and coverage are called by `names`, if the text does not fit the vocabulary's size.
     """
     model = io.BytesIO()
+    required: dict[str, Any] = {"required_chars": required_characters} if required_characters else {}
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
@@ -109,18 +126,20 @@ def train_model(lines: Sequence[str], vocab_size: int, character_coverage: float
             unk_id=3,
             num_threads=1,
             minloglevel=2,
+            **required,
         )
     except RuntimeError as error:
-        raise _vocabulary_error(str(error), vocab_size) from error
+        raise _vocabulary_error(str(error), vocab_size, names) from error
     return model.getvalue()
 
 
-def _vocabulary_error(message: str, vocab_size: int) -> Exception:
+def _vocabulary_error(message: str, vocab_size: int, names: tuple[str, str]) -> Exception:
+    size, coverage = names
     if match := _TOO_FEW_PIECES.search(message):
         return UserError(
-            f"`--vocab-size` must be at least {match[1]}, the number of characters in this text,"
-            f" but is {vocab_size} instead; raise it or lower `--character-coverage`."
+            f"`{size}` must be at least {match[1]}, the number of characters in this text,"
+            f" but is {vocab_size} instead; raise it or lower `{coverage}`."
         )
     if match := _TOO_MANY_PIECES.search(message):
-        return UserError(f"`--vocab-size` must be at most {match[1]} for this text, but is {vocab_size} instead.")
+        return UserError(f"`{size}` must be at most {match[1]} for this text, but is {vocab_size} instead.")
     return RuntimeError(f"SentencePiece failed: {message}")

@@ -1,0 +1,107 @@
+"""Characters of each script that a vocabulary has, by design and as counted."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import sentencepiece
+from fontTools.unicodedata import script
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_mtmoe.data.corpora.cleaning.characters import table as table_of
+from fairseq_mtmoe.data.corpora.recipes import Vocabulary
+from fairseq_mtmoe.data.corpora.spm import train_model
+from fairseq_mtmoe.data.corpora.vocabulary import count_characters, known_characters, load, table, train
+from fairseq_mtmoe.data.corpora.vocabulary.training import required_characters
+from fairseq_mtmoe.errors import UserError
+
+LINES = st.lists(st.text("abc def, é1 жди ქართ漢字", max_size=15), max_size=6)
+
+
+def script_of(character: str) -> str:
+    found = script(character)
+    return "other" if found in ("Zyyy", "Zinh", "Zzzz") else found
+
+
+@settings(max_examples=30, deadline=None)
+@given(LINES, st.sets(st.sampled_from("abdжქ漢1 ")))
+def test_characters_are_counted_by_script(lines, known):
+    characters = [character for line in lines for character in line if character != " "]
+    expected = Counter(f"characters {script_of(one)}" for one in characters)
+    expected += Counter(f"covered {script_of(one)}" for one in characters if one in known)
+    assert count_characters(lines, table_of(map(ord, known))) == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(LINES, st.sampled_from([0.5, 0.9, 1.0]))
+def test_every_script_has_its_most_frequent_characters(lines, coverage):
+    counts = Counter(one for line in lines for one in line if script_of(one) != "other")
+    required = required_characters(lines, coverage)
+    for name in {script_of(one) for one in counts}:
+        own = {one: times for one, times in counts.items() if script_of(one) == name}
+        kept = sorted(own, key=lambda one: (-own[one], one))
+        needed = next(
+            n for n in range(1, len(kept) + 1) if sum(own[one] for one in kept[:n]) >= coverage * sum(own.values())
+        )
+        assert {one for one in required if script_of(one) == name} == set(kept[:needed])
+    assert {script_of(one) for one in required} == {script_of(one) for one in counts}
+
+
+def test_a_foreign_letter_here_and_there_is_not_required():
+    assert required_characters(["some words of a language"] * 100 + ["ქ"], 1.0) == "adefglmnorsuw"
+
+
+def test_a_rare_script_keeps_its_characters_in_a_trained_model():
+    """Over all characters together a coverage of 0.99 would have none of the Georgian ones."""
+    text = ["many words of a language in these letters", "more of such words, and letters"] * 300
+    text += ["ქართული ენა"] * 10
+    for size, required, covered in ((36, required_characters(text, 0.99), {"covered Geor": 10}), (28, "", {})):
+        model = train_model(text, size, 0.99, required)
+        known = known_characters(sentencepiece.SentencePieceProcessor(model_proto=model), load(model).ids)
+        assert count_characters(["ქართული ენა"], known) == {"characters Geor": 10, **covered}
+
+
+def test_sentences_name_the_recipes_fields():
+    with pytest.raises(
+        UserError, match=r"`vocabulary.size` must be at least 16.* lower `vocabulary.character_coverage`"
+    ):
+        train(["a few words of text", "more"] * 20, Vocabulary(size=9))
+
+
+def counts(**changed) -> dict[str, int]:
+    return {"words": 100, "tokens": 150, "unknown": 0, "characters": 600, **changed}
+
+
+def test_a_row_for_each_language():
+    found = {"characters Latn": 480, "covered Latn": 480, "characters Grek": 20, "covered Grek": 5, "sentences": 9}
+    rows = table({"de": counts(unknown=3, **found), "zh_CN": counts(), "fr": counts(words=0, tokens=0, characters=0)})
+    assert rows["de"] == {
+        "pieces_per_word": 1.5,
+        "characters_per_piece": 4.0,
+        "unknown_share": 0.02,
+        "coverage": 0.97,
+        "scripts": {"Grek": 0.25, "Latn": 1.0},
+        "warning": "2.00% of its tokens are unknown, which is over 0.5%: a higher `character_coverage` has more of its"
+        " characters",
+    }
+    assert rows["zh_CN"]["pieces_per_word"] is None and rows["zh_CN"]["coverage"] is None
+    assert rows["fr"]["characters_per_piece"] is None and rows["fr"]["warning"] is None
+
+
+@pytest.mark.parametrize(
+    ("lang", "characters", "warns"),
+    [("de", 299, True), ("de", 301, False), ("my_MM", 299, True), ("ja_XX", 179, True), ("ko", 181, False)],
+)
+def test_a_warning_where_a_language_is_cut_into_too_many_pieces(lang, characters, warns):
+    warning = table({lang: counts(characters=characters)})[lang]["warning"]
+    assert (warning is not None) == warns
+    if warning:
+        assert "a piece has" in warning and "characters on average" in warning
+
+
+def test_tables_of_parts_add_up():
+    known = table_of(map(ord, "ab"))
+    parts = Counter(count_characters(["ab", "c"], known)) + Counter(count_characters(["ж", "a"], known))
+    assert parts == count_characters(["ab", "c", "ж", "a"], known)
+    assert not np.any(known[ord("c")])
