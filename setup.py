@@ -85,6 +85,9 @@ setup(
             "xxhash>=3.4",  # keys of sentences: a hash that is the same everywhere
             "Jinja2>=3.1",  # the report's page: what it puts into HTML is escaped
         ],
+        "datasets": [
+            "pyarrow>=16",  # folders of Hugging Face's `datasets`, as corpora
+        ],
         "identify": [
             "fasttext-predict>=0.9.2.4",  # reads fastText's models for language identification
         ],
@@ -106,6 +109,7 @@ setup(
             "pytest-cov>=5",  # measures what they reach
             "pytest-xdist>=3.5",  # runs them on all cores
             "backports.zstd>=1.0",  # packs what readers of corpora unpack
+            "pyarrow>=16",  # writes what they read
             "hypothesis>=6",  # finds inputs that nobody thought of
             "lxml>=5",  # parses the report's page
             "scipy>=1.11",  # the exact assignment that ours is compared with

@@ -6,9 +6,7 @@ imported. Compiled catalogs have no fuzzy entries: compiling leaves them out.
 
 from __future__ import annotations
 
-import codecs
 import importlib.util
-import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,21 +21,14 @@ from fairseq_mtmoe.data.corpora.clean import message_key, normalise, why_dropped
 from fairseq_mtmoe.data.corpora.groups import Groups
 from fairseq_mtmoe.data.corpora.locales import is_english, language_code
 from fairseq_mtmoe.data.corpora.plurals import singular_and_plural_form
+from fairseq_mtmoe.data.corpora.readers.messages import charset
+from fairseq_mtmoe.data.corpora.readers.mo import tables_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes
-
-_MAGIC = b"\xde\x12\x04\x95"
-"""How a little-endian catalog begins."""
 
 _DAMAGED = (OSError, ValueError, LookupError, struct.error)
 """What reading raises on what is no file (a `UserError` is a ValueError) or no catalog, on a cut one, and on one in
 another encoding than it says (a LookupError where that is none of text)."""
-
-_CHARSET = re.compile(rb"^Content-Type:[^\n]*?charset=([\w.:-]+)", re.MULTILINE | re.IGNORECASE)
-
-_MAX_OVERLAP = 2
-"""How many times its size the strings of a catalog may have together. Tools write them one after the other; one whose
-entries all point at the same long string would grow to thousands of times its size."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +123,7 @@ def harvest(catalogs: Sequence[Catalog], track: Track = untracked) -> Harvest:
     result = Harvest()
     for catalog in track(catalogs, "Reading catalogs"):
         try:
-            encoding = _check_whole(read_bytes(catalog.path))
+            encoding = _encoding(read_bytes(catalog.path))
             content = polib.mofile(str(catalog.path), encoding=encoding)
         except _DAMAGED:
             result.damaged.append(catalog)
@@ -141,37 +132,13 @@ def harvest(catalogs: Sequence[Catalog], track: Track = untracked) -> Harvest:
     return result
 
 
-def _check_whole(content: bytes) -> str:
+def _encoding(content: bytes) -> str:
     """The encoding that a catalog says. Raise ValueError if the catalog is cut, of which polib takes what is there of a
-    string for all of it, or if its strings overlap.
-
-    GNU gettext's format: magic number, version, number of strings, addresses of two tables of (length, address).
-    """
-    order = "<" if content[:4] == _MAGIC else ">"
-    count, *tables = struct.unpack_from(f"{order}3I", content, 8)
-    if 8 * count > len(content):
-        raise ValueError("it is shorter than its tables")
-    messages, translations = (
-        list(struct.iter_unpack(f"{order}2I", content[table : table + 8 * count])) for table in tables
-    )
-    if len(messages) < count or len(translations) < count:
-        raise ValueError("a table ends after the end of the file")
-    if any(length + address >= len(content) for length, address in messages + translations):
-        raise ValueError("a string ends after the end of the file")
-    if sum(length for length, _ in messages + translations) > _MAX_OVERLAP * len(content):
-        raise ValueError("its strings are longer together than itself")
-    has_header = count and messages[0][0] == 0
-    length, address = translations[0] if has_header else (0, 0)
-    return _charset(content[address : address + length])
-
-
-def _charset(header: bytes) -> str:
-    """The encoding that a catalog's header names; UTF-8 if it names none that there is."""
-    match = _CHARSET.search(header)
-    try:
-        return codecs.lookup(match[1].decode("ascii")).name if match else "utf-8"
-    except LookupError:
-        return "utf-8"
+    string for all of it, or if its strings overlap."""
+    tables = tables_of(content)
+    has_header = tables and tables[0][0][0] == 0
+    length, address = tables[0][1] if has_header else (0, 0)
+    return charset(content[address : address + length])
 
 
 def _add_entries(result: Harvest, lang: str, content: polib.MOFile) -> None:

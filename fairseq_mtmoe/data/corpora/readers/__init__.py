@@ -10,10 +10,18 @@ from typing import Literal
 
 from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.assembling import Pairs, assemble
+from fairseq_mtmoe.data.corpora.readers.datasets import read_datasets
 from fairseq_mtmoe.data.corpora.readers.faults import BAD_REASONS, HARMLESS, Fault, sentence
+from fairseq_mtmoe.data.corpora.readers.jsonl import read_jsonl
+from fairseq_mtmoe.data.corpora.readers.mo import read_mo
 from fairseq_mtmoe.data.corpora.readers.moses import read_moses
+from fairseq_mtmoe.data.corpora.readers.po import read_po
 from fairseq_mtmoe.data.corpora.readers.recognising import recognise
+from fairseq_mtmoe.data.corpora.readers.sgm import read_sgm
+from fairseq_mtmoe.data.corpora.readers.tmx import read_tmx
 from fairseq_mtmoe.data.corpora.readers.tsv import read_tsv
+from fairseq_mtmoe.data.corpora.readers.wmt import read_wmt
+from fairseq_mtmoe.data.corpora.readers.xliff import read_xliff
 from fairseq_mtmoe.errors import UserError, must_be
 
 __all__ = ["BAD_REASONS", "FORMATS", "ON_BAD_LINE", "read"]
@@ -21,6 +29,14 @@ __all__ = ["BAD_REASONS", "FORMATS", "ON_BAD_LINE", "read"]
 _READERS: dict[str, Callable[[CorpusFiles], Iterator[Pairs | BadLine]]] = {
     "moses": read_moses,
     "tsv": read_tsv,
+    "jsonl": read_jsonl,
+    "sgm": read_sgm,
+    "wmt": read_wmt,
+    "tmx": read_tmx,
+    "xliff": read_xliff,
+    "po": read_po,
+    "mo": read_mo,
+    "datasets": read_datasets,
 }
 
 FORMATS = ("auto", *_READERS)
@@ -49,11 +65,20 @@ def read(
         yield item
 
 
+def _check_number(files: CorpusFiles, form: str | None) -> None:
+    """See that there are as many files as the format has."""
+    allowed = {"moses": (2,), "sgm": (1, 2)}.get(form or "", (1, 2) if form is None else (1,))
+    if len(files.paths) not in allowed:
+        rule = " or ".join(map(str, allowed))
+        must_be(f"files of {files.name}", f"{rule} in the format {form}", [str(path) for path in files.paths])
+
+
 def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     if files.format not in FORMATS:
         must_be(f"format of {files.name}", f"one of {', '.join(FORMATS)}", files.format)
     try:
         form = recognise(files) if files.format == "auto" else files.format
+        _check_number(files, form)
         if form is not None:
             yield from _READERS[form](files)
     except Fault as fault:

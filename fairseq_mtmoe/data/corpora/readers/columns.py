@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
-from fairseq_mtmoe.data.corpora.readers.languages import is_same_language, looks_like
+from fairseq_mtmoe.data.corpora.readers.languages import SIDES, is_same_language, looks_like
 from fairseq_mtmoe.errors import UserError, must_be
 
-_SIDES = ({"source", "src"}, {"target", "tgt", "trg"})
 _NO_TEXT = re.compile(r"\s*(?:[\d.,:;%+eE-]*|https?://\S*|[A-Za-z]{2,3}(?:[_-]\w{2,8})?|\S+\.\w{2,4})\s*")
 """Numbers (scores, identifiers), addresses, codes of languages, names of files; and nothing."""
 
@@ -81,7 +80,7 @@ def _in_header(row: Sequence[str], files: CorpusFiles) -> tuple[int, int] | None
     langs = (files.source_lang, files.target_lang)
     found = [only(lambda name, lang=lang: is_same_language(name, lang)) for lang in langs]  # type: ignore[misc]
     if None in found:
-        found = [only(lambda name, words=words: name.lower() in words) for words in _SIDES]  # type: ignore[misc]
+        found = [only(lambda name, words=words: name.lower() in words) for words in SIDES]  # type: ignore[misc]
     source, target = found
     return None if source is None or target is None else (source, target)
 

@@ -36,15 +36,15 @@ class Batch:
     bad: dict[int, Unusable] = field(default_factory=dict)
 
 
-def read_lines(path: Path) -> Iterator[Batch]:
-    """The lines of a file, packed or not.
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Batch]:
+    """The lines of a file, packed or not, in an encoding that Python knows; a byte order mark says another one.
 
     Raises:
         UserError: there is no such file (see `open_stream`).
         Fault: the file ends or breaks too early, after the last whole line before that place.
     """
     with open_stream(path) as stream:
-        yield from _batches(_Recoded(stream))
+        yield from _batches(_Recoded(stream, encoding))
 
 
 def _batches(stream: _Recoded) -> Iterator[Batch]:
@@ -108,9 +108,9 @@ def _decode_line(line: bytes) -> str | Unusable:
 
 
 class _Recoded:
-    """A stream's bytes as UTF-8 without a byte order mark, if that says UTF-16 or UTF-32; or just without it."""
+    """A stream's bytes as UTF-8 without a byte order mark, whatever they are encoded in."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, encoding: str) -> None:
         self._stream = stream
         head = stream.peek(4)
         self._decoder: codecs.IncrementalDecoder | None = None
@@ -120,6 +120,8 @@ class _Recoded:
             is_32 = head in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
             # Half a character becomes bytes that are no UTF-8 either, in its own line.
             self._decoder = codecs.getincrementaldecoder("utf-32" if is_32 else "utf-16")("surrogatepass")
+        elif encoding not in ("utf-8", "ascii"):
+            self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
 
     def read(self, size: int) -> bytes:
         data = self._stream.read(size)
@@ -127,5 +129,5 @@ class _Recoded:
             return data
         try:
             return self._decoder.decode(data, final=not data).encode("utf-8", "surrogatepass")
-        except UnicodeDecodeError as error:
-            raise Fault("encoding", f"not the {error.encoding} that the file begins with") from error
+        except UnicodeError as error:
+            raise Fault("encoding", str(error)) from error

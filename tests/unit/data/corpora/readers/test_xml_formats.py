@@ -1,0 +1,189 @@
+import codecs
+
+import pytest
+
+from fairseq_mtmoe.data.corpora.readers import read
+from fairseq_mtmoe.data.corpora.readers.faults import MAX_LINE
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.reading import all_lines, corpus, found_in, places
+
+TMX = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<!-- a comment with <tmx> -->
+<tmx version="1.4">
+  <header creationtool="x" segtype="sentence" adminlang="en-US" srclang="en-US" o-tmf="x" datatype="plaintext"/>
+  <body>
+    <tu tuid="1"><note>no text</note>
+      <tuv xml:lang="EN-US"><seg>Fish &amp; <hi type="b">chips</hi> &#x2014; &lt;b&gt;</seg></tuv>
+      <tuv xml:lang="de-DE"><seg>Fisch <bpt i="1">&lt;b&gt;<sub>no</sub></bpt>und<ept i="1">b</ept> mehr</seg></tuv>
+      <tuv xml:lang="fr"><seg>Poisson</seg></tuv>
+    </tu>
+    <tu><tuv xml:lang="en"><seg>alone</seg></tuv><tuv xml:lang="fr"><seg>seul</seg></tuv></tu>
+    <tu><tuv lang="de"><seg>alt</seg></tuv><tuv lang="de-AT"><seg>neu</seg></tuv>
+      <tuv lang="en"><seg>old</seg></tuv></tu>
+    <tu><tuv xml:lang="en"><seg></seg></tuv><tuv xml:lang="de"><seg>leer</seg></tuv></tu>
+  </body>
+</tmx>
+"""
+
+
+def written(tmp_path, content, **settings):
+    (tmp_path / "a").write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return corpus(tmp_path / "a", **settings)
+
+
+def test_tmx(tmp_path):
+    pairs, bad = found_in(written(tmp_path, TMX))
+    assert pairs == [(1, "Fish & chips — <b>", "Fisch und mehr"), (3, "old", "alt")]
+    assert places(bad) == [("a", 2, "untranslated", 1), ("a", 4, "empty", 1)]
+
+
+def test_tmx_in_the_very_variety_that_was_asked_for(tmp_path):
+    pairs, _ = found_in(written(tmp_path, TMX, target="de_AT"))
+    assert pairs[1] == (3, "old", "neu")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-1", "cp1252"])
+def test_xml_in_the_encoding_that_it_says(tmp_path, encoding):
+    said = "UTF-8" if encoding == "utf-8-sig" else encoding.upper()
+    text = TMX.replace("UTF-8", said).replace("mehr", "Grüße").replace("—", "-")
+    pairs, _ = found_in(written(tmp_path, text.encode(encoding)))
+    assert pairs[0][2] == "Fisch und Grüße" and len(pairs) == 2
+
+
+@pytest.mark.parametrize("encoding", ["EBCDIC-99", "gb2312", "rot13"])
+def test_an_encoding_that_nobody_can_read_is_said(tmp_path, encoding):
+    pairs, bad = found_in(written(tmp_path, TMX.replace("UTF-8", encoding)))
+    assert not pairs and [line.reason for line in bad] == ["encoding"]
+
+
+XLIFF_1 = """<?xml version="1.0"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+ <file original="a.txt" source-language="en" target-language="de-DE" datatype="plaintext"><body>
+  <group><trans-unit id="1"><source>Open <g id="1">file</g><x id="2"/><ph id="3">{0}</ph></source>
+    <seg-source><mrk mtype="seg" mid="1">Open</mrk></seg-source>
+    <target><mrk mtype="seg">Datei</mrk> öffnen</target>
+    <alt-trans><source>Other</source><target>Anderes</target></alt-trans></trans-unit></group>
+  <trans-unit id="2"><source>Close</source></trans-unit>
+  <trans-unit id="3"><source>Save</source><target state="needs-translation">Save</target></trans-unit>
+  <trans-unit id="4"><source>Quit</source><target state="final">Ende</target></trans-unit>
+ </body></file>
+ <file original="b.txt" source-language="fr" target-language="de"><body>
+  <trans-unit id="1"><source>Oui</source><target>Ja</target></trans-unit></body></file>
+</xliff>"""
+
+XLIFF_2 = """<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="de" trgLang="en-GB">
+ <file id="f1"><unit id="1"><originalData><data id="d1">&lt;br/&gt;</data></originalData>
+  <segment><source>Eins <pc id="1">und</pc><ph id="2" dataRef="d1"/></source>
+   <target>One <mrk id="m">and</mrk></target></segment>
+  <ignorable><source> </source></ignorable>
+  <segment state="initial"><source>Zwei<cp hex="0009"/>x</source></segment>
+  <segment><source>Drei<cp hex="2014"/></source><target>Three</target></segment>
+ </unit></file>
+</xliff>"""
+
+
+def test_xliff_1(tmp_path):
+    pairs, bad = found_in(written(tmp_path, XLIFF_1))
+    assert pairs == [(1, "Open file", "Datei öffnen"), (4, "Quit", "Ende")]
+    assert [(line.line, line.reason) for line in bad] == [(number, "untranslated") for number in (2, 3, 5)]
+    assert bad[2].excerpt == "from fr to de"
+
+
+@pytest.mark.parametrize("source", ["en", "de_DE"])
+def test_xliff_2_both_ways(tmp_path, source):
+    target = "de" if source == "en" else "en"
+    pairs, bad = found_in(written(tmp_path, XLIFF_2, source=source, target=target))
+    texts = [("One and", "Eins und"), ("Three", "Drei—")]
+    assert [pair[1:] for pair in pairs] == [text if source == "en" else text[::-1] for text in texts]
+    assert places(bad) == [("a", 2, "untranslated", 1)]
+
+
+WMT = """<?xml version='1.0' encoding='utf-8'?>
+<dataset id="newstest2021"><collection id="general">
+ <doc id="d1" origlang="en" domain="news">
+  <src lang="en"><p><seg id="1">One.</seg><seg id="2">Two.</seg></p><p><seg id="3">Three.</seg></p></src>
+  <ref lang="de" translator="A"><p><seg id="1">Eins.</seg></p><p><seg id="3">Drei.</seg></p></ref>
+  <ref lang="de" translator="B"><p><seg id="1">Eins!</seg><seg id="2">Zwei!</seg><seg id="9">Neun!</seg></p></ref>
+  <hyp lang="de" system="X"><p><seg id="1">no</seg></p></hyp>
+ </doc>
+ <doc id="d2" origlang="en"><src lang="en"><seg id="1">Again.</seg></src>
+  <ref lang="de" translator="A"><seg id="1">Wieder.</seg></ref></doc>
+ <doc id="d3"><src lang="en"><seg id="1">None.</seg></src></doc>
+</collection></dataset>"""
+
+
+def test_wmt_with_several_references(tmp_path):
+    files = written(tmp_path, WMT)
+    pairs, bad = found_in(files)
+    assert pairs == [(1, "One.", "Eins."), (2, "Two.", "Zwei!"), (3, "Three.", "Drei."), (5, "Again.", "Wieder.")]
+    assert places(bad) == [("a", 4, "unpaired", 1), ("a", 6, "untranslated", 1)]
+    (block,) = (item for item in read(files) if hasattr(item, "references"))
+    assert block.references == (["Eins!", "", "", ""],)
+
+
+def test_wmt_backwards(tmp_path):
+    pairs, bad = found_in(written(tmp_path, WMT.replace('translator="B"', 'translator="A"'), source="de", target="en"))
+    assert pairs == [(1, "Eins.", "One."), (2, "Drei.", "Three."), (4, "Wieder.", "Again.")]
+    assert places(bad) == [("a", 3, "unpaired", 1), ("a", 5, "unpaired", 1)]
+
+
+def test_wmt_of_other_languages_is_no_pair_and_is_counted(tmp_path):
+    pairs, bad = found_in(written(tmp_path, WMT, source="fr", target="cs"))
+    assert not pairs and all_lines(pairs, bad) == 5 and {line.reason for line in bad} == {"untranslated"}
+
+
+ENTITIES = """<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">%s]>
+<tmx version="1.4"><body><tu><tuv xml:lang="en"><seg>&%s;</seg></tuv><tuv xml:lang="de"><seg>x</seg>
+</tuv></tu></body></tmx>"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ENTITIES % ("", "a"),
+        ENTITIES % ("".join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9)), "j"),
+        ENTITIES % ('<!ENTITY x SYSTEM "file:///etc/passwd">', "x"),
+        ENTITIES % ('<!ENTITY % p SYSTEM "http://a.invalid/x.dtd"> %p;', "a"),
+        TMX.replace("Fish", "&nbsp;"),  # with a DTD that is not fetched, a parser would pass over it in silence
+        TMX.replace("Fish", "&nbsp;").replace('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', ""),
+    ],
+)
+def test_entities_are_neither_expanded_nor_fetched_nor_lost(tmp_path, text):
+    pairs, bad = found_in(written(tmp_path, text, format="tmx"))
+    assert not pairs and [line.reason for line in bad] == ["entity"]
+
+
+@pytest.mark.parametrize("text", [TMX, XLIFF_1, XLIFF_2, WMT])
+def test_xml_cut_anywhere_is_said_and_keeps_what_is_before(tmp_path, text):
+    settings = {"source": "de", "target": "en"} if text is XLIFF_2 else {}
+    whole = found_in(written(tmp_path, text, **settings))[0]
+    for size in range(300, len(text) - 3, 23):
+        pairs, bad = found_in(written(tmp_path, text[:size], **settings))
+        assert pairs == whole[: len(pairs)] or text is WMT
+        assert bad and bad[-1].reason == "markup"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [("\x01", "markup"), ("<b>", "markup"), ("& ", "markup"), ("<a>" * 600, "markup"), ("x" * (MAX_LINE + 1), "long")],
+)
+def test_what_is_no_xml_ends_the_file_and_what_is_too_long_costs_its_unit(tmp_path, wrong, reason):
+    pairs, bad = found_in(written(tmp_path, TMX.replace("old", wrong)))
+    assert [number for number, _, _ in pairs] == [1]
+    assert (bad[1].line, bad[1].reason) == (3, reason)
+
+
+def test_a_comment_without_end_does_not_fill_the_memory(tmp_path):
+    pairs, bad = found_in(written(tmp_path, TMX.replace("</body>", "<!-- " + "x" * (2 << 20))))
+    assert len(pairs) == 2 and "longer than 1 MiB" in bad[-1].excerpt
+
+
+def test_two_files_of_xml_are_one_too_many(tmp_path):
+    files = written(tmp_path, TMX)
+    with pytest.raises(UserError, match="`files of corpus` must be 1 in the format tmx"):
+        found_in(corpus(*files.paths * 2, format="tmx"))
+    assert found_in(corpus(tmp_path / "a", format="auto"))[0]
+    (tmp_path / "b").write_bytes(codecs.BOM_UTF8 + b"<p>a line</p>\n")
+    with pytest.raises(UserError, match="in one of the formats that can be read"):
+        found_in(corpus(tmp_path / "b"))
