@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,6 +17,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fairseq_mtmoe.data.corpora.bitext import Item, Track
 
 SECONDS_BETWEEN_LINES = 15.0
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Within it a terminated run leaves through every `finally`, and so cleans up as an interrupted one does."""
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(signum: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + signum)
 
 
 @contextmanager

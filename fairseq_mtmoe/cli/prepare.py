@@ -1,21 +1,19 @@
-"""`mtmoe prepare`: data directories for fairseq, from gettext catalogs or from plain text."""
+"""`mtmoe prepare`: data directories for fairseq, from corpora, gettext catalogs or plain text."""
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from fairseq_mtmoe.cli._steps import shown_steps
+from fairseq_mtmoe.cli._prepare_corpora import corpora_command
+from fairseq_mtmoe.cli._steps import shown_steps, stopped_by_sigterm
 from fairseq_mtmoe.data.corpora.bitext import Bitext, Track
 from fairseq_mtmoe.data.corpora.build import BuildOptions, build, complete_tiers
 from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs, harvest
@@ -30,6 +28,7 @@ from fairseq_mtmoe.errors import must_be
 DEFAULT_PACKAGES = ("pycountry", "django", "sphinx")
 
 command = click.Group("prepare", help="Make a data directory that fairseq-train reads.")
+command.add_command(corpora_command)
 
 _DEFAULTS = BuildOptions()
 
@@ -169,21 +168,13 @@ def _write(
             reports.append(fill(folder, track))
         write_report(folder, reports[0])
 
-    before = signal.signal(signal.SIGTERM, _stop)
-    try:
+    with stopped_by_sigterm():
         written = write_once(out, key, fill_and_report, made_from, overwrite)
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if written:
         _show(reports[0])
         click.echo(f"Wrote {out}; what was dropped and why: {out / 'report.md'}")
     else:
         click.echo(f"{out} is up to date.")
-
-
-def _stop(signum: int, frame: FrameType | None) -> NoReturn:
-    """Leave through every `finally`, so that a terminated run cleans up as an interrupted one does."""
-    sys.exit(128 + signum)
 
 
 def _show(report: Report) -> None:

@@ -2,9 +2,11 @@
 # configs/base_sparse/ml50.yaml, as options of fairseq-train.
 set -euo pipefail
 DATA=${DATA:-${RUNS:-runs}/ml50/data}
-exec fairseq-train "$DATA/shard0:$DATA/shard1:$DATA/shard2:$DATA/shard3" --user-dir fairseq_mtmoe \
+SHARDS=$(ls -dv "$DATA"/shard* 2>/dev/null | paste -sd: -) || SHARDS=
+FIRST=${SHARDS%%:*}
+exec fairseq-train "${SHARDS:-$DATA}" --user-dir fairseq_mtmoe \
     --save-dir "${RUNS:-runs}/ml50/model" \
-    --task translation_heated --lang-dict "$DATA/shard0/langs.txt" --lang-pairs "$DATA/shard0/lang_pairs.txt" \
+    --task translation_heated --lang-dict "${FIRST:-$DATA}/langs.txt" --lang-pairs "${FIRST:-$DATA}/lang_pairs.txt" \
     --encoder-langtok tgt --decoder-langtok --virtual-epoch-size 1000000 \
     --sampling-method temperature --sampling-temperature 1.5 --heating-coefficient 1 --heating-epochs 30 \
     --arch base_moe_ml50 --num-experts 16 --expert-gates base --dense-updates 20000 \

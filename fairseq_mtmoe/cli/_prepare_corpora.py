@@ -1,0 +1,94 @@
+"""`mtmoe prepare corpora`: its options; the work is that of `data.corpora.engine`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from fairseq_mtmoe.cli._steps import stopped_by_sigterm
+from fairseq_mtmoe.errors import UserError, must_be
+
+
+@click.command("corpora")
+@click.argument("raw", type=click.Path(path_type=Path))
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option("--recipe", required=True, help="wmt15, ml50, catalogs or folder, or a file: what DATA is made of.")
+@click.option("--workers", type=click.IntRange(1), help="Processes that clean and encode.  [default: one per core]")
+@click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that does so instead: tcp://host:8786.")
+@click.option(
+    "--on-bad-line",
+    type=click.Choice(["stop", "drop"]),
+    default="drop",
+    show_default=True,
+    help="What to do about what cannot be read as a pair; the report counts it.",
+)
+@click.option("--skip-missing", is_flag=True, help="Leave out the corpora whose files are not below RAW.")
+@click.option("--overwrite", is_flag=True, help="Replace DATA although it was made from something else.")
+def corpora_command(
+    raw: Path,
+    data: Path,
+    recipe: str,
+    workers: int | None,
+    scheduler: str | None,
+    on_bad_line: Any,
+    skip_missing: bool,
+    overwrite: bool,
+) -> None:
+    """Make DATA from the corpora of a recipe below the folder RAW: read, clean, split, vocabulary, binarize, shard.
+
+    What was done stays in .DATA.work beside DATA, with a log. Run again after whatever end, it goes on from there; with
+    other corpora, it does again what depends on these. Once DATA is what you want, the folder can be removed.
+    """
+    if scheduler is not None and workers is not None:
+        must_be("--workers", "absent with `--scheduler`, which has workers of its own", workers)
+    try:
+        from fairseq_mtmoe.data.corpora.engine import workers as kinds
+        from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
+        from fairseq_mtmoe.data.corpora.recipes import load_recipe
+    except ModuleNotFoundError as error:
+        raise UserError(f"`prepare corpora` needs {error.name}: pip install 'fairseq_mtmoe[corpora]'.") from error
+    chosen = load_recipe(recipe)
+    if skip_missing:
+        chosen = _without_missing(chosen, raw)
+    doing: AbstractContextManager[kinds.Workers]
+    doing = kinds.cluster(scheduler) if scheduler else kinds.local_workers(workers or _cores())
+    with stopped_by_sigterm(), doing as hands:
+        report = prepare(raw, data, chosen, on_bad_line, hands, overwrite)
+    if report is None:
+        click.echo(f"{data} is up to date.")
+        return
+    _show(report)
+    click.echo(f"Wrote {data}; what was dropped and why: {data / 'report.html'}")
+    shards = max(pair["shards"] for pair in report["pairs"].values())
+    if shards > 1:
+        click.echo(f"fairseq-train {':'.join(str(data / f'shard{number}') for number in range(shards))} …")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _without_missing(recipe: Any, raw: Path) -> Any:
+    found = recipe.found_in(raw)
+    missing = [corpus.name for corpus in found.missing(raw)]
+    if missing:
+        click.echo(f"Left out, as their files are not below {raw}: {', '.join(missing)}.", err=True)
+    return found.without(missing)
+
+
+def _show(report: dict[str, Any]) -> None:
+    from fairseq_mtmoe.data.corpora.engine.reporting import pair_table
+
+    head, rows = pair_table(report)
+    table = Table(*head[:2])
+    for name in head[2:]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row, end_section=row is rows[-2])
+    Console().print(table)

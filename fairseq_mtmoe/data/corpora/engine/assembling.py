@@ -1,0 +1,157 @@
+"""What a data directory consists of: shards of ids, and what is to be known of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairseq_mtmoe.data.corpora.engine.encoding import SIDES, Encoded
+from fairseq_mtmoe.data.corpora.engine.progress import Shown
+from fairseq_mtmoe.data.corpora.engine.shards import SideJob, shards_of, sizes_of, write_side
+from fairseq_mtmoe.data.corpora.engine.store import Saved
+from fairseq_mtmoe.data.corpora.engine.vocabulary_stage import Vocabulary
+from fairseq_mtmoe.data.corpora.engine.workers import Workers
+from fairseq_mtmoe.data.corpora.recipes import Recipe, Role
+from fairseq_mtmoe.data.translation import recorded_sizes, tiers
+from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, dictionary_name, side_name
+
+TRAIN = Role.train.name
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The validation or test text of a language pair."""
+
+    pair: str
+    split: str
+    files: list[Path]  # with `source`, `target` and further references
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A data directory that is to be written.
+
+    Attributes:
+        training: the ids of each language pair's corpora.
+        evaluation: validation and test text with its ids.
+    """
+
+    recipe: Recipe
+    vocabulary: Vocabulary
+    training: Mapping[str, Sequence[Encoded]]
+    evaluation: Sequence[tuple[Evaluation, Encoded]]
+    sizes: dict[str, int] = field(init=False)  # training pairs of each language pair
+
+    def __post_init__(self) -> None:
+        sizes = {
+            pair: sum(summary["pairs"] for encoded in corpora for summary in encoded.summaries())
+            for pair, corpora in self.training.items()
+        }
+        object.__setattr__(self, "sizes", sizes)
+
+    @property
+    def pairs(self) -> list[str]:
+        """Those that there is text of, in plain codes."""
+        return list(dict.fromkeys([*self.training, *(text.pair for text, _ in self.evaluation)]))
+
+    def shards(self, pair: str) -> int:
+        """Into how many directories a pair's training data is dealt out."""
+        return shards_of(self.sizes[pair], self.recipe.shards)
+
+    def tiers(self) -> dict[str, list[str]]:
+        """The directions of every tier, largest first: as the recipe names them, the others by their size."""
+        named = {name: tier for tier, names in self.recipe.tiers.items() for name in names}
+        sizes = {way: self._size(way) for way in self.recipe.trained()}
+        found: dict[str, list[str]] = {tier: [] for tier in tiers.TIERS}
+        for way in sorted(sizes, key=lambda way: (-sizes[way], way)):
+            source, target = way.split("-")
+            other = source if target == "en" else target  # a tier is of the language that English is paired with
+            by_size = tiers.tier_of_size(sizes[way], max(sizes.values()))
+            tier = named.get(way) or named.get(f"{target}-{source}") or named.get(other) or by_size
+            found[tier].append(self.recipe.data_pair(way))
+        return found
+
+    def _size(self, way: str) -> int:
+        return self.sizes.get(way) or self.sizes["-".join(reversed(way.split("-")))]
+
+    # ---- writing ----
+
+    def folders(self, folder: Path) -> list[Path]:
+        """The directory itself, or those of its shards."""
+        count = max(map(self.shards, self.training))
+        return [folder] if count == 1 else [folder / f"shard{number}" for number in range(count)]
+
+    def write(self, folder: Path, workers: Workers, shown: Shown) -> None:
+        """Fill the empty directory `folder`."""
+        folders = self.folders(folder)
+        for place in folders:
+            place.mkdir(exist_ok=True)
+            self._write_shared(place, folders)
+        jobs = list(self._jobs(folders))
+        with shown.step("Writing shards", total=sum(self.sizes.values())) as step:
+            for job, sentences in zip(jobs, workers.map_blocks(write_side, jobs), strict=True):
+                step.advance(sentences if job.side == SIDES[0] and job.is_training else 0)
+        for text, _ in self.evaluation:
+            self._write_text(folders[0] / TEXT_FOLDER, text)
+
+    def _jobs(self, folders: Sequence[Path]) -> Iterator[SideJob]:
+        for pair, corpora in self.training.items():
+            files = [file for encoded in corpora for file in encoded.files]
+            yield from self._sides(pair, TRAIN, files, folders[: self.shards(pair)])
+        for text, encoded in self.evaluation:
+            yield from self._sides(text.pair, text.split, encoded.files, folders[:1])
+
+    def _sides(self, pair: str, split: str, files: Sequence[Path], folders: Sequence[Path]) -> Iterator[SideJob]:
+        for side, lang in zip(SIDES, pair.split("-"), strict=True):
+            name = side_name(split, self.recipe.data_pair(pair), self.recipe.data_code(lang))
+            prefixes = [folder / name for folder in folders]
+            yield SideJob(files, side, prefixes, self.vocabulary.symbols, split == TRAIN)
+
+    def _write_shared(self, folder: Path, folders: Sequence[Path]) -> None:
+        """The model, a dictionary for each language, and the lists that fairseq and `translation_heated` read."""
+        code, langs = self.recipe.data_code, {lang for pair in self.pairs for lang in pair.split("-")}
+        shutil.copyfile(self.vocabulary.model, folder / "spm.model")
+        for lang in langs:
+            shutil.copyfile(self.vocabulary.dictionary, folder / dictionary_name(code(lang)))
+        _write(folder / "langs.txt", "".join(f"{lang}\n" for lang in sorted(map(code, langs))))
+        ways = sorted(map(self.recipe.data_pair, self.recipe.trained()))
+        _write(folder / "lang_pairs.txt", ",".join(ways) + "\n")
+        _write(folder / tiers.FILE_NAME, json.dumps(self.tiers(), indent=1) + "\n")
+        sizes = {
+            self.recipe.data_pair(pair): sizes_of(size, self.shards(pair)) for pair, size in sorted(self.sizes.items())
+        }
+        shards = [place.name for place in folders] if len(folders) > 1 else [""]
+        _write(
+            folder / recorded_sizes.FILE_NAME,
+            json.dumps({"shards": shards, recorded_sizes.SPLIT: sizes}, indent=1) + "\n",
+        )
+
+    def _write_text(self, folder: Path, text: Evaluation) -> None:
+        """The text itself: references to score detokenized output against, further ones as `….ref1` and so on."""
+        folder.mkdir(exist_ok=True)
+        pair = self.recipe.data_pair(text.pair)
+        source, target = (
+            folder / side_name(text.split, pair, self.recipe.data_code(lang)) for lang in text.pair.split("-")
+        )
+        names = {"source": source, "target": target}
+        further = max(_references(file) for file in text.files)
+        names |= {f"reference{number}": Path(f"{target}.ref{number + 1}") for number in range(further)}
+        for name, path in names.items():
+            with open(path, "w", encoding="utf-8", newline="\n") as out:
+                for file in text.files:
+                    with Saved(file) as saved:
+                        # of several corpora some may have fewer references: no text stands for none
+                        lines = saved.lines(name) if name in saved else [""] * int(saved["source_count"])
+                    out.writelines(f"{line}\n" for line in lines)
+
+
+def _references(file: Path) -> int:
+    with Saved(file) as saved:
+        return int(saved.summary["references"])
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")

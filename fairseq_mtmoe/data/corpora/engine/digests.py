@@ -1,0 +1,59 @@
+"""What raw files hold, as a hash each: read once, and again when a file has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import read_json, write_text
+
+_MEMBER = "!"  # between an archive and what is read of it
+
+
+class Digests:
+    """Hashes of files, kept in a file of the work folder with the files' size and time.
+
+    Args:
+        path: that file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, dict[str, object]] = {}
+        if path.exists():
+            try:
+                self._known = dict(read_json(path))
+            except (UserError, ValueError, TypeError):  # of a disk that was full, say: hashed anew
+                self._known = {}
+
+    def of(self, paths: Iterable[Path]) -> list[str]:
+        """A SHA-256 for each, of all that is in it: for a member of an archive the archive's, with the member's name;
+        of a folder, of the names and hashes of its files.
+        """
+        return [self._of(path) for path in paths]
+
+    def _of(self, path: Path) -> str:
+        outer, mark, member = str(path).partition(_MEMBER)
+        place = Path(outer)
+        if place.is_dir():
+            inside = sorted(file for file in place.rglob("*") if file.is_file())
+            names = [[file.relative_to(place).as_posix(), self._of_file(file)] for file in inside]
+            return hashlib.sha256(json.dumps(names).encode()).hexdigest()
+        return self._of_file(place) + mark + member
+
+    def _of_file(self, path: Path) -> str:
+        status = path.stat()
+        about = {"bytes": status.st_size, "changed": status.st_mtime_ns}
+        known = self._known.get(str(path.resolve()), {})
+        if {name: known.get(name) for name in about} != about:
+            with open(path, "rb") as file:
+                known = {**about, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+            self._known[str(path.resolve())] = known
+        return str(known["sha256"])
+
+    def keep(self) -> None:
+        """Write down what is known."""
+        write_text(self._path, json.dumps(self._known, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,181 @@
+"""The stages that know pieces: text is drawn for the vocabulary, and every block becomes ids."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.data.corpora.engine.progress import Shown
+from fairseq_mtmoe.data.corpora.engine.selecting import Selection
+from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, WorkFolder, is_saved, key_of, save
+from fairseq_mtmoe.data.corpora.engine.workers import Workers
+
+EOS, UNKNOWN = 2, 3
+"""Of every dictionary of fairseq's: `<s>`, `<pad>`, `</s>` and `<unk>` come first."""
+
+SIDES = ("source", "target")
+
+
+# ---- text for the vocabulary ----
+
+
+def text_sizes(selections: Mapping[str, Sequence[Selection]]) -> dict[str, int]:
+    """How many training sentences each language has, in all pairs together."""
+    sizes: dict[str, int] = {}
+    for pair, of_pair in sorted(selections.items()):
+        for lang in pair.split("-"):
+            sizes[lang] = sizes.get(lang, 0) + sum(selection.summary()["kept"] for selection in of_pair)
+    return dict(sorted(sizes.items()))
+
+
+def gather_text(selections: Mapping[str, Sequence[Selection]], places: Mapping[str, NDArray[np.int64]]) -> list[str]:
+    """Sentences of each language, by their places among all of its training sentences.
+
+    Args:
+        places: sorted, and as often as a sentence is wanted.
+    """
+    text: dict[str, list[str]] = {lang: [] for lang in places}
+    starts = dict.fromkeys(places, 0)
+    for pair, of_pair in sorted(selections.items()):
+        for path, mask in itertools.chain.from_iterable(selection.blocks() for selection in of_pair):
+            count = int(mask.sum())
+            for side, lang in zip(SIDES, pair.split("-"), strict=True):
+                first, last = np.searchsorted(places[lang], [starts[lang], starts[lang] + count])
+                if first < last:
+                    with Saved(path) as saved:
+                        lines = saved.lines(side)
+                    rows = np.flatnonzero(mask)[places[lang][first:last] - starts[lang]]
+                    text[lang] += [lines[row] for row in rows]
+                starts[lang] += count
+    return [line for lang in sorted(text) for line in text[lang]]
+
+
+# ---- ids ----
+
+
+@dataclass(frozen=True)
+class Text:
+    """Files of text with the rows that are wanted of each: all, where there is no mask."""
+
+    files: Sequence[tuple[Path, NDArray[np.bool_] | None]]
+
+    @property
+    def key(self) -> str:
+        """Of what it is."""
+        masks = [None if mask is None else np.packbits(mask).tobytes().hex() for _, mask in self.files]
+        return key_of(files=[[path.parent.name, path.name] for path, _ in self.files], masks=masks)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The ids of a text, a file for each of its own."""
+
+    stage: Stage
+    count: int
+
+    @property
+    def files(self) -> list[Path]:
+        """In order."""
+        return [self.stage.block(number) for number in range(self.count)]
+
+    def summaries(self) -> Iterator[dict[str, Any]]:
+        """`pairs` of each file, and for each side `tokens`, `unknown`, `words` and `characters`."""
+        for path in self.files:
+            with Saved(path) as saved:
+                yield saved.summary
+
+
+@dataclass(frozen=True)
+class _EncodeJob:
+    text: Path
+    mask: NDArray[np.bool_] | None
+    model: Path
+    ids: Path  # a file of the dictionary's id for each piece of the model
+    out: Path
+
+
+def encode(
+    work: WorkFolder, texts: Sequence[Text], model: Path, ids: Path, model_key: str, workers: Workers, shown: Shown
+) -> list[Encoded]:
+    """The ids of all texts, by the workers."""
+    made_from = {"model": model_key, "sentencepiece": version("sentencepiece")}
+    stages = [work.stage("ids", text=text.key, **made_from) for text in texts]
+    left = [
+        _EncodeJob(path, mask, model, ids, stage.block(number))
+        for text, stage in zip(texts, stages, strict=True)
+        for number, (path, mask) in enumerate(text.files)
+        if not is_saved(stage.block(number))
+    ]
+    if left:
+        with shown.step("Encoding", total=sum(map(_num_pairs, left))) as step:
+            for pairs in workers.map_blocks(encode_block, left):
+                step.advance(pairs)
+    return [Encoded(stage, len(text.files)) for text, stage in zip(texts, stages, strict=True)]
+
+
+def _num_pairs(job: _EncodeJob) -> int:
+    if job.mask is not None:
+        return int(job.mask.sum())
+    with Saved(job.text) as saved:
+        return int(saved["source_count"])
+
+
+@lru_cache(1)
+def _load_model(path: Path, ids: Path) -> tuple[sentencepiece.SentencePieceProcessor, NDArray[np.int32]]:
+    return sentencepiece.SentencePieceProcessor(model_file=str(path)), np.load(ids)
+
+
+def encode_block(job: _EncodeJob) -> int:
+    """Write the ids of a block's sentences, each with the end of sentence, and their lengths; how many pairs."""
+    model, table = _load_model(job.model, job.ids)
+    arrays: dict[str, NDArray[Any]] = {}
+    summary: dict[str, Any] = {}
+    with Saved(job.text) as saved:
+        for side in SIDES:
+            lines = saved.lines(side)
+            if job.mask is not None:
+                lines = list(itertools.compress(lines, job.mask.tolist()))
+            ids, lengths = encode_lines(lines, model, table)
+            dtype = id_type(int(table.max()) + 1)
+            arrays |= {f"{side}_ids": ids.astype(dtype), f"{side}_lengths": lengths}
+            summary[side] = {
+                "tokens": len(ids) - len(lengths),
+                "unknown": int((ids == UNKNOWN).sum()),
+                "words": sum(line.count(" ") + 1 for line in lines if line),
+                "characters": sum(map(len, lines)),
+            }
+    summary["pairs"] = len(lengths)
+    save(job.out, summary, **arrays)
+    return len(lengths)
+
+
+def encode_lines(
+    lines: Sequence[str], model: sentencepiece.SentencePieceProcessor, table: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The dictionary's ids of all sentences one behind the other, each with the end of sentence, and their lengths.
+
+    Args:
+        table: the dictionary's id for each piece of the model.
+    """
+    pieces: list[list[int]] = model.encode(list(lines), num_threads=1)
+    lengths = np.fromiter(map(len, pieces), np.int32, len(pieces))
+    flat = np.fromiter(itertools.chain.from_iterable(pieces), np.int32, int(lengths.sum()))
+    ids = np.full(len(flat) + len(lengths), EOS, np.int32)
+    is_piece = np.ones(len(ids), np.bool_)
+    is_piece[np.cumsum(lengths + 1, dtype=np.int64) - 1] = False
+    ids[is_piece] = table[flat]
+    return ids, lengths + 1
+
+
+def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
+    """The numbers that fairseq writes for a dictionary of so many symbols, as its `best_fitting_int_dtype` says."""
+    return np.uint16 if symbols < 65500 else np.uint32

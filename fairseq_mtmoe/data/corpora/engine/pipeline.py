@@ -1,0 +1,216 @@
+"""All stages, one after the other: from a recipe and raw files to a data directory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_mtmoe.data.corpora.cleaning import sentence_keys
+from fairseq_mtmoe.data.corpora.directory import write_once
+from fairseq_mtmoe.data.corpora.engine.assembling import Assembly, Evaluation
+from fairseq_mtmoe.data.corpora.engine.digests import Digests
+from fairseq_mtmoe.data.corpora.engine.encoding import Text, encode
+from fairseq_mtmoe.data.corpora.engine.holding_out import draw_held_out, remove_held_out
+from fairseq_mtmoe.data.corpora.engine.progress import Shown, shown
+from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, OnBadLine, RawCorpus, Reading
+from fairseq_mtmoe.data.corpora.engine.reporting import make_report, write_report
+from fairseq_mtmoe.data.corpora.engine.selecting import Selection, find_duplicates
+from fairseq_mtmoe.data.corpora.engine.store import FORMAT, Saved, WorkFolder, is_saved, key_of, save
+from fairseq_mtmoe.data.corpora.engine.vocabulary_stage import make_vocabulary
+from fairseq_mtmoe.data.corpora.engine.workers import Workers
+from fairseq_mtmoe.data.corpora.recipes import Recipe, Role
+from fairseq_mtmoe.io.files import regular_file
+
+EVALUATION = (Role.valid, Role.test)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run is made from, found on disk."""
+
+    recipe: Recipe
+    corpora: list[RawCorpus]
+    vocabulary: dict[str, Path]  # `model` and `dictionary`, where they are given
+    vocabulary_digests: list[str]
+
+    @property
+    def made_from(self) -> dict[str, object]:
+        """All that decides about the data directory's bytes, by names that a user knows."""
+        values = _plain(asdict(self.recipe))
+        for name in ("corpora", "path"):
+            del values[name]
+        corpora = {
+            f"corpus {corpus.files.name}": hashlib.sha256(repr(_of_corpus(corpus)).encode()).hexdigest()[:12]
+            for corpus in self.corpora
+        }
+        files = {f"vocabulary {name}": sha for name, sha in zip(self.vocabulary, self.vocabulary_digests, strict=True)}
+        return {"command": "corpora", "engine": FORMAT, "order": list(corpora), **values, **corpora, **files}
+
+
+def _of_corpus(corpus: RawCorpus) -> list[object]:
+    files = corpus.files
+    return [corpus.pair, corpus.role.name, files.format, sorted(files.fields.items()), corpus.digests]
+
+
+def _plain(value: Any) -> Any:
+    """Values as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value.name if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
+
+
+def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
+    """The recipe's files below `raw`.
+
+    Raises:
+        UserError: one is missing; the sentence says where it is from.
+    """
+    recipe = recipe.found_in(raw)
+    corpora = []
+    for corpus in recipe.corpora:
+        files = recipe.files_of(corpus, raw)
+        corpora.append(RawCorpus(files, corpus.pair, corpus.role, tuple(digests.of(files.paths))))
+    named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary}
+    given = {name: regular_file(raw / file, f"the vocabulary's {name}") for name, file in named.items() if file}
+    return Inputs(recipe, corpora, given, digests.of(given.values()))
+
+
+def prepare(
+    raw: Path, out: Path, recipe: Recipe, on_bad_line: OnBadLine, workers: Workers, overwrite: bool = False
+) -> dict[str, Any] | None:
+    """Make the data directory `out` of raw files.
+
+    What was done stays in the folder `.OUT.work` beside it, so that a run goes on where another ended, however it did.
+
+    Args:
+        raw: the folder that the recipe's files are below.
+        on_bad_line: `stop` or `drop`; see `readers.read`.
+        workers: do the blocks.
+        overwrite: whether a directory that was made from something else is replaced.
+
+    Returns:
+        the report; None if `out` was made from all this already.
+
+    Raises:
+        UserError: a file is missing or holds something else than it should, `out` was made from something else, or
+            another run makes it.
+    """
+    work = WorkFolder(out)
+    with work.held():
+        digests = Digests(work.path / "files.json")
+        inputs = find_inputs(recipe, raw, digests)
+        digests.keep()
+        reports = []
+
+        def fill(folder: Path) -> None:
+            with shown(work.path / "log.txt") as progress:
+                reports.append(_Run(work, inputs, on_bad_line, workers, progress).fill(folder))
+
+        made_from = inputs.made_from
+        key = key_of(made_from=made_from, sentencepiece=version("sentencepiece"))
+        if not write_once(out, key, fill, made_from, overwrite):
+            return None
+        work.remove_others()
+        report: dict[str, Any] = reports[0]
+        return report
+
+
+class _Run:
+    """One run through all stages."""
+
+    def __init__(
+        self, work: WorkFolder, inputs: Inputs, on_bad_line: OnBadLine, workers: Workers, progress: Shown
+    ) -> None:
+        self.work = work
+        self.inputs = inputs
+        self.recipe = inputs.recipe
+        self.on_bad_line = on_bad_line
+        self.workers = workers
+        self.progress = progress
+
+    def fill(self, folder: Path) -> dict[str, Any]:
+        """Fill the empty directory `folder`; the report."""
+        evaluated = self._clean(lambda corpus: corpus.role in EVALUATION, [], "Reading evaluation data")
+        trained = self._clean(lambda corpus: corpus.role is Role.train, evaluated, "Reading and cleaning")
+        by_pair = {pair: [one for one in trained if one.raw.pair == pair] for pair in self.recipe.pairs}
+        selections = find_duplicates(self.work, by_pair, self.recipe.filters, self.workers, self.progress)
+        evaluation = _by_split(evaluated)
+        if missing := self._missing_splits(evaluation):
+            parts = (selections, missing, self.recipe.seed, self.workers, self.progress)
+            drawn = draw_held_out(self.work, *parts)
+            selections = remove_held_out(self.work, selections, drawn, self.workers, self.progress)
+            for pair, of_pair in drawn.items():
+                evaluation.setdefault(pair, {}).update({split: [file] for split, file in of_pair.items()})
+        return self._binarize(folder, selections, evaluation, evaluated)
+
+    def _binarize(
+        self,
+        folder: Path,
+        selections: dict[str, list[Selection]],
+        evaluation: dict[str, dict[str, list[Path]]],
+        evaluated: list[CleanedCorpus],
+    ) -> dict[str, Any]:
+        inputs = self.inputs
+        vocabulary = make_vocabulary(
+            self.work, self.recipe, inputs.vocabulary, inputs.vocabulary_digests, selections, self.progress
+        )
+        everything = [selection for of_pair in selections.values() for selection in of_pair]
+        splits = [Evaluation(pair, split, files) for pair, of in evaluation.items() for split, files in of.items()]
+        texts = [Text(list(selection.blocks())) for selection in everything]
+        texts += [Text([(file, None) for file in one.files]) for one in splits]
+        files = (vocabulary.model, vocabulary.ids, vocabulary.stage.key)
+        encoded = encode(self.work, texts, *files, self.workers, self.progress)
+        ids = {selection.file: found for selection, found in zip(everything, encoded, strict=False)}
+        training = {pair: [ids[selection.file] for selection in of_pair] for pair, of_pair in selections.items()}
+        tested = list(zip(splits, encoded[len(everything) :], strict=True))
+        assembly = Assembly(self.recipe, vocabulary, training, tested)
+        assembly.write(folder, self.workers, self.progress)
+        report = make_report(inputs.recipe, assembly, everything, evaluated)
+        write_report(folder, report)
+        return report
+
+    def _clean(self, is_wanted: Any, held_out: Sequence[CleanedCorpus], label: str) -> list[CleanedCorpus]:
+        """The corpora of some roles, cleaned; `held_out` has those whose sentences are left out of training data."""
+        keys = self._held_out_keys(held_out)
+        reading = Reading(self.work, self.recipe.filters, keys, self.on_bad_line)
+        corpora = [corpus for corpus in self.inputs.corpora if is_wanted(corpus)]
+        return reading.clean(corpora, self.workers, self.progress, label)
+
+    def _held_out_keys(self, corpora: Sequence[CleanedCorpus]) -> Path:
+        """A file of the keys of all sentences of these, sorted."""
+        stage = self.work.stage("held-out", corpora=[corpus.stage.key for corpus in corpora])
+        if not is_saved(stage.block(0)):
+            keys = [np.zeros(0, np.uint64)]
+            for path in (path for corpus in corpora for path in corpus.blocks):
+                with Saved(path) as saved:
+                    names = [f"reference{number}" for number in range(saved.summary["references"])]
+                    keys += [sentence_keys(saved.lines(name)) for name in ("source", "target", *names)]
+            save(stage.block(0), {}, keys=np.unique(np.concatenate(keys)))
+        return stage.block(0)
+
+    def _missing_splits(self, evaluation: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, int]]:
+        """How many pairs are to be drawn from training text, for the splits that no corpus is for."""
+        sizes = {Role.test.name: self.recipe.held_out.test, Role.valid.name: self.recipe.held_out.valid}
+        missing: dict[str, dict[str, int]] = {}
+        for pair in self.recipe.pairs:
+            both = {*evaluation.get(pair, {}), *evaluation.get("-".join(reversed(pair.split("-"))), {})}
+            if absent := {split: size for split, size in sizes.items() if split not in both}:
+                missing[pair] = absent
+        return missing
+
+
+def _by_split(corpora: Iterable[CleanedCorpus]) -> dict[str, dict[str, list[Path]]]:
+    """Files of evaluation text by language pair and split; of several corpora one behind the other."""
+    found: dict[str, dict[str, list[Path]]] = {}
+    for corpus in corpora:
+        found.setdefault(corpus.raw.pair, {}).setdefault(corpus.raw.role.name, []).extend(corpus.blocks)
+    return found

@@ -1,0 +1,192 @@
+"""The work folder: what stages have made, each under a key of what it is made from, complete or absent."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import read_json, write_text
+
+FORMAT = 1
+"""Raised whenever the same input would give other blocks: those made before are then made anew."""
+
+_DONE = "done.json"
+_SUMMARY = "summary"
+
+
+def key_of(**made_from: object) -> str:
+    """A name for what follows from these values alone."""
+    text = json.dumps({"format": FORMAT, **made_from}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one stage has made of one thing: a file for each block, and at its end what it says of all of them."""
+
+    folder: Path
+
+    @property
+    def key(self) -> str:
+        """Of what it is made from."""
+        return self.folder.name
+
+    def block(self, number: int) -> Path:
+        """Where the file of a block is."""
+        return self.folder / f"{number:06d}.npz"
+
+    def result(self) -> dict[str, Any] | None:
+        """What `finish` was told; None while the stage has not ended."""
+        path = self.folder / _DONE
+        return dict(read_json(path)) if path.exists() else None
+
+    def finish(self, result: Mapping[str, object]) -> dict[str, Any]:
+        """Say that all files are there, and what is to be known of them."""
+        write_text(self.folder / _DONE, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+        return dict(result)
+
+
+class WorkFolder:
+    """The folder `.DATA.work` beside DATA. One run at a time has it, from `held` on.
+
+    Args:
+        out: DATA.
+    """
+
+    def __init__(self, out: Path) -> None:
+        out = Path(os.path.realpath(out))
+        self.out = out
+        self.path = out.with_name(f".{out.name}.work")
+        self._used: set[str] = set()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs out.
+
+        Raises:
+            UserError: another run has it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(f"`{self.out}` is being prepared by another run; wait for its end.") from error
+            yield
+        finally:
+            os.close(descriptor)
+            with suppress(OSError):  # where nothing was done
+                self.path.rmdir()
+
+    def stage(self, name: str, **made_from: object) -> Stage:
+        """The stage's place for what follows from these values."""
+        folder = self.path / f"{name}-{key_of(**made_from)}"
+        folder.mkdir(exist_ok=True)
+        self._used.add(folder.name)
+        return Stage(folder)
+
+    def remove_others(self) -> None:
+        """Remove what this run did not need: of corpora that were changed or left out, and of killed processes."""
+        for folder in self.path.iterdir():
+            if folder.is_dir() and folder.name not in self._used:
+                shutil.rmtree(folder)
+        for leftover in self.path.glob("*/.*.partial"):
+            leftover.unlink(missing_ok=True)
+
+
+def save(path: Path, summary: Mapping[str, object], **arrays: NDArray[Any]) -> None:
+    """Write a block's file. It is there at once and whole, or not at all; no one waits for the disk: what a power cut
+    damages is no archive afterwards, and made again."""
+    members: dict[str, Any] = {
+        _SUMMARY: np.frombuffer(json.dumps(summary, ensure_ascii=False).encode(), np.uint8),
+        **arrays,
+    }
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with open(partial, "wb") as file:
+            np.savez(file, **members)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def is_saved(path: Path) -> bool:
+    """Whether a block's file is there."""
+    return path.exists() and zipfile.is_zipfile(path)
+
+
+class Saved:
+    """A block's file, of which only that is read which is asked for. To be used in a `with` statement.
+
+    Raises:
+        UserError: it is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> Saved:
+        with self._as_user_error():
+            self._file = np.load(self._path)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        with self._as_user_error():
+            array: NDArray[Any] = self._file[name]
+        return array
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the block's function said of it."""
+        return dict(json.loads(self[_SUMMARY].tobytes()))
+
+    def lines(self, name: str) -> list[str]:
+        """The sentences that `packed` made an array of."""
+        count, text = int(self[f"{name}_count"]), self[name].tobytes().decode()
+        return text.split("\n") if count else []
+
+    @contextmanager
+    def _as_user_error(self) -> Iterator[None]:
+        try:
+            yield
+        except (zipfile.BadZipFile, ValueError, EOFError, KeyError, FileNotFoundError) as error:
+            where = self._path.parent
+            raise UserError(
+                f"`{self._path}` must be what an earlier stage wrote, but is damaged; remove `{where}`, and it is"
+                " made again."
+            ) from error
+
+
+def packed(name: str, lines: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Sentences without line feeds as arrays to `save`."""
+    text = "\n".join(lines).encode()
+    return {name: np.frombuffer(text, np.uint8), f"{name}_count": np.array(len(lines))}
+
+
+@lru_cache(4)
+def load_keys(path: Path) -> NDArray[np.uint64]:
+    """The array `keys` of a file."""
+    with Saved(path) as saved:
+        return saved["keys"]

@@ -1,0 +1,90 @@
+"""The stage between text and ids: a vocabulary for all languages, trained or given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_mtmoe.data.corpora.engine.encoding import gather_text, text_sizes
+from fairseq_mtmoe.data.corpora.engine.progress import Shown
+from fairseq_mtmoe.data.corpora.engine.selecting import Selection
+from fairseq_mtmoe.data.corpora.engine.store import Stage, WorkFolder
+from fairseq_mtmoe.data.corpora.recipes import Recipe
+from fairseq_mtmoe.data.corpora.vocabulary import Pieces, load, sample_lines, train
+from fairseq_mtmoe.io.files import read_bytes, replacing, write_text
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Where the vocabulary is."""
+
+    stage: Stage
+    symbols: int  # of the dictionary, with fairseq's four
+
+    @property
+    def model(self) -> Path:
+        """The SentencePiece model."""
+        return self.stage.folder / "spm.model"
+
+    @property
+    def dictionary(self) -> Path:
+        """fairseq's dictionary, the same for all languages."""
+        return self.stage.folder / "dict.txt"
+
+    @property
+    def ids(self) -> Path:
+        """The dictionary's id for each piece of the model."""
+        return self.stage.folder / "ids.npy"
+
+
+def make_vocabulary(
+    work: WorkFolder,
+    recipe: Recipe,
+    given: Mapping[str, Path],
+    digests: Sequence[str],
+    selections: Mapping[str, Sequence[Selection]],
+    shown: Shown,
+) -> Vocabulary:
+    """Train a model on text that is drawn by temperature, or take the given one.
+
+    Args:
+        given: the recipe's files: `model` and `dictionary`, where it has them.
+        digests: of these.
+        selections: the training text of each language pair.
+
+    Raises:
+        UserError: the text is too small for the vocabulary, or a given file is none of its kind.
+    """
+    if given:
+        stage = work.stage("vocabulary", given=list(digests))
+    else:
+        text = {pair: [one.file.parent.name for one in of_pair] for pair, of_pair in sorted(selections.items())}
+        settings = {name: str(value) for name, value in asdict(recipe.vocabulary).items()}
+        about = {"settings": settings, "seed": recipe.seed, "sentencepiece": version("sentencepiece")}
+        stage = work.stage("vocabulary", text=text, **about)
+    result = stage.result()
+    if result is None:
+        with shown.step("Making the vocabulary") as step:
+            model = read_bytes(given["model"]) if given else _trained(recipe, selections)
+            result = _write(stage, model, load(model, given.get("dictionary")))
+            step.advance(0)
+    return Vocabulary(stage, int(result["symbols"]))
+
+
+def _trained(recipe: Recipe, selections: Mapping[str, Sequence[Selection]]) -> bytes:
+    places = sample_lines(text_sizes(selections), recipe.vocabulary.temperature, recipe.seed)
+    return train(gather_text(selections, places), recipe.vocabulary)
+
+
+def _write(stage: Stage, model: bytes, pieces: Pieces) -> dict[str, Any]:
+    with replacing(stage.folder / "spm.model") as path:
+        path.write_bytes(model)
+    with replacing(stage.folder / "ids.npy") as path:
+        np.save(path, pieces.ids)
+    write_text(stage.folder / "dict.txt", "".join(f"{symbol} 1\n" for symbol in pieces.symbols))
+    return stage.finish({"symbols": len(pieces.symbols) + 4})

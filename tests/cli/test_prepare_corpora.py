@@ -1,0 +1,91 @@
+"""`mtmoe prepare corpora` as a user runs it: killed and run again, and its shards in the hands of stock fairseq."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from tests.helpers.commands import run, start_command, train
+from tests.helpers.raw_corpora import digests, prepare_small, write_raw
+
+SMALL_BLOCKS = "from fairseq_mtmoe.data.corpora.engine import reading; reading.BLOCK = 20"
+SLOWLY = """
+import time
+from fairseq_mtmoe.data.corpora.engine import encoding
+encode = encoding.encode_lines
+encoding.encode_lines = lambda *arguments: (time.sleep(0.3), encode(*arguments))[1]
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Raw corpora, and the data directory that is made of them."""
+    folder = tmp_path_factory.mktemp("corpora")
+    write_raw(folder / "raw")
+    prepare_small(folder / "raw", folder / "data")
+    return folder
+
+
+def test_killed_by_signal_9_it_goes_on_to_the_same_bytes(made, tmp_path):
+    raw, data = made / "raw", tmp_path / "data"
+    command = ("mtmoe", "prepare", "corpora", raw, data, "--recipe", raw / "recipe.yaml", "--workers", 1)
+    with start_command(*command, before=SMALL_BLOCKS + SLOWLY) as first:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob(".data.work/ids-*/*.npz")):
+            assert time.monotonic() < deadline, first.err()
+            time.sleep(0.02)
+        os.kill(first.pid, signal.SIGKILL)
+        assert first.wait(30) == -signal.SIGKILL
+    assert not data.exists()
+    before = set(tmp_path.glob(".data.work/ids-*/*.npz"))
+    times = {path: path.stat().st_mtime_ns for path in before}
+    with start_command(*command, before=SMALL_BLOCKS) as second:
+        assert second.wait(120) == 0, second.err()
+        assert f"Wrote {data}" in second.out()
+        assert re.search(r"Encoding: [\d,]+ of [\d,]+ pairs, [\d,]+ pairs/s", second.err())
+    assert {path: path.stat().st_mtime_ns for path in before} == times
+    assert digests(data) == digests(made / "data")
+    log = (tmp_path / ".data.work" / "log.txt").read_text()
+    assert log.count("Reading and cleaning") == 2 and "pairs/s" in log  # named, and its end: by the first run alone
+
+
+def test_what_is_wrong_is_one_sentence(made, tmp_path):
+    raw = made / "raw"
+    command = ("mtmoe", "prepare", "corpora", raw, tmp_path / "data", "--recipe")
+    for arguments, sentence in (
+        (("nothing",), "`--recipe` must be one of"),
+        ((raw / "recipe.yaml", "--workers", 2, "--scheduler", "tcp://x:1"), "`--workers` must be absent with"),
+    ):
+        result = run(*command, *arguments, check=False)
+        assert result.returncode == 1 and result.stderr.startswith(f"error: {sentence}")
+        assert len(result.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_what_is_missing(made, tmp_path):
+    raw = tmp_path / "raw"
+    write_raw(raw)
+    (raw / "train-de-1.en").unlink()
+    result = run("mtmoe", "prepare", "corpora", raw, tmp_path / "data", "--recipe", raw / "recipe.yaml",
+                 "--workers", 1, "--skip-missing")  # fmt: skip
+    assert "Left out" in result.stderr and "train-de-1" in result.stderr
+    assert "train-de-1" not in (tmp_path / "data" / "report.json").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["translation_multi_simple_epoch", "translation_heated"])
+def test_fairseq_trains_on_the_shards(task, made, tmp_path):
+    shards = sorted((made / "data").glob("shard*"))
+    langs = ("--lang-dict", shards[0] / "langs.txt", "--lang-pairs", shards[0] / "lang_pairs.txt")
+    if task == "translation_multi_simple_epoch":  # stock fairseq reads no file of pairs
+        langs = ("--lang-dict", shards[0] / "langs.txt", "--lang-pairs", "en-de,en-et")
+    result = train(
+        ":".join(map(str, shards)), tmp_path, "--task", task, *langs, "--encoder-langtok", "tgt", "--decoder-langtok",
+        "--sampling-method", "temperature", "--sampling-temperature", 1.5, "--max-epoch", 3, "--disable-validation",
+    )  # fmt: skip
+    output = result.stdout + result.stderr
+    assert "end of epoch 3" in output
+    if task == "translation_multi_simple_epoch":
+        assert re.search(r"num of shards: \{'main:en-de': 3, 'main:en-et': 1\}", output)

@@ -1,0 +1,103 @@
+"""Small raw corpora of made-up words, a recipe for them, and a way to prepare them within the test's process."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
+from fairseq_mtmoe.data.corpora.recipes import load_recipe
+from fairseq_mtmoe.data.corpora.spm import train_model
+
+SYLLABLES = ("ba", "do", "fi", "gu", "ke", "lo", "mi", "nu", "pa", "ro", "si", "te")
+
+
+def sentences(seed: object, count: int, first: str = "") -> list[str]:
+    """So many different sentences of made-up words."""
+    draw = random.Random(str(seed))
+    return [
+        " ".join([first + str(place % 7)] + ["".join(draw.choices(SYLLABLES, k=3)) for _ in range(4)]) + "."
+        for place in range(count)
+    ]
+
+
+def write_corpus(raw: Path, name: str, source: Iterable[str], target: Iterable[str], pair: str = "en-de") -> list[str]:
+    """Write a corpus as two files; their names."""
+    raw.mkdir(exist_ok=True)
+    names = [f"{name}.{lang}" for lang in pair.split("-")]
+    for file, lines in zip(names, (source, target), strict=True):
+        (raw / file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return names
+
+
+def write_raw(raw: Path) -> Path:
+    """Corpora of two pairs, with duplicates and evaluation sentences in training text; their recipe."""
+    corpora = []
+
+    def add(name: str, pair: str, role: str, source: list[str], target: list[str]) -> None:
+        files = write_corpus(raw, name, source, target, pair)
+        corpora.append({"name": name, "pair": pair, "role": role, "files": files})
+
+    for pair, sizes in (("en-de", (90, 60)), ("en-et", (50,))):
+        lang = pair.split("-")[1]
+        tested = sentences("test", 8), sentences(f"test {lang}", 8, lang)
+        add(f"test-{lang}", pair, "test", *tested)
+        for number, size in enumerate(sizes):
+            source, target = sentences((pair, number), size), sentences((lang, number), size, lang)
+            # a pair again, another case, an evaluation sentence, and a pair of the other corpus
+            source += [source[0], source[1].upper(), tested[0][2], sentences((pair, 0), 3)[2]]
+            target += [target[0], target[1].upper(), "ka " + target[2], sentences((lang, 0), 3, lang)[2]]
+            add(f"train-{lang}-{number}", pair, "train", source, target)
+    (raw / "spm.model").write_bytes(train_model(sentences("text", 200) + sentences("more", 200, "de"), 60, 1.0))
+    recipe = {
+        "name": "small",
+        "corpora": corpora,
+        "held_out": {"valid": 10, "test": 10},
+        "vocabulary": {"model": "spm.model"},
+        "shards": {"pairs": 50},
+    }
+    path = raw / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def change(recipe: Path, **values: Any) -> None:
+    """Change what a recipe says."""
+    content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    recipe.write_text(yaml.safe_dump({**content, **values}, sort_keys=False), encoding="utf-8")
+
+
+class Counting:
+    """Workers of this process that count the jobs by function, and stop after so many."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.done: Counter[str] = Counter()
+        self._left = stop_after
+
+    def map_blocks(self, function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+        """See `Workers`."""
+        for job in jobs:
+            if self._left == 0:
+                raise KeyboardInterrupt
+            self._left = None if self._left is None else self._left - 1
+            result = function(job)
+            self.done[function.__name__] += 1
+            yield result
+
+
+def prepare_small(raw: Path, out: Path, workers: Any = None, **options: Any) -> dict[str, Any] | None:
+    """`prepare` with the recipe that is in `raw`."""
+    options = {"on_bad_line": "drop", **options}
+    return prepare(raw, out, load_recipe(raw / "recipe.yaml"), workers=workers or Counting(), **options)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """A hash of every file's content."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

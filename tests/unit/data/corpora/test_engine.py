@@ -1,0 +1,246 @@
+"""From raw corpora to a data directory: what is in it, and the same bytes however the work was done."""
+
+import json
+import shutil
+
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary, data_utils
+
+from fairseq_mtmoe.data.corpora.engine import reading
+from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
+from fairseq_mtmoe.data.corpora.engine.workers import local_workers
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.raw_corpora import Counting, change, digests, prepare_small, sentences, write_corpus, write_raw
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Raw corpora, and the data directory that one go makes of them."""
+    folder = tmp_path_factory.mktemp("corpora")
+    write_raw(folder / "raw")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "BLOCK", 20)
+        report = prepare_small(folder / "raw", folder / "data")
+    return folder, report
+
+
+@pytest.fixture
+def raw(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "BLOCK", 20)
+    shutil.copytree(made[0] / "raw", tmp_path / "raw")
+    return tmp_path / "raw"
+
+
+def text_of(shard, name):
+    """The text of a binarized file, read as fairseq reads it."""
+    dictionary = Dictionary.load(str(shard / f"dict.{name.split('.')[-1]}.txt"))
+    model = sentencepiece.SentencePieceProcessor(model_file=str(shard / "spm.model"))
+    dataset = data_utils.load_indexed_dataset(str(shard / name), dictionary)
+    assert all(sentence[-1] == dictionary.eos() for sentence in dataset)
+    return [model.decode(dictionary.string(sentence).split()) for sentence in dataset]
+
+
+def pairs_of(data, split, lang):
+    """All sentence pairs of a split, of all shards."""
+    found = []
+    for shard in sorted(data.glob("shard*")):
+        name = f"{split}.en-{lang}"
+        if (shard / f"{name}.en.idx").exists():
+            sides = (text_of(shard, f"{name}.{side}") for side in ("en", lang))
+            found.append(list(zip(*sides, strict=True)))
+    return found
+
+
+def test_every_pair_that_is_worth_it_is_there_once(made):
+    folder, report = made
+    [*shards] = pairs_of(folder / "data", "train", "de")
+    assert [len(shard) for shard in shards] == report_sizes(folder / "data")["en-de"] and len(shards) == 3
+    raw = [
+        pair
+        for number, size in enumerate((90, 60))
+        for pair in zip(sentences(("en-de", number), size), sentences(("de", number), size, "de"), strict=True)
+    ]
+    [valid] = pairs_of(folder / "data", "valid", "de")
+    trained = sorted(pair for shard in shards for pair in shard)
+    assert len(valid) == 10 and set(valid) <= set(raw)
+    drawn = {
+        sentence for lang in ("de", "et") for pair in pairs_of(folder / "data", "valid", lang)[0] for sentence in pair
+    }
+    assert trained == sorted(pair for pair in raw if not drawn.intersection(pair))
+    corpora = report["corpora"]
+    assert corpora["train-de-0"]["read"] == 94 and corpora["train-de-0"]["dropped"] == {
+        "held_out": 1 + 94 - 4 - len([pair for pair in raw[:90] if not drawn.intersection(pair)]),
+        "duplicate": 2,
+        "near_duplicate": 1,
+    }
+    assert corpora["train-de-1"]["dropped"]["duplicate"] == 2  # one of the first corpus, too
+
+
+def report_sizes(data):
+    return json.loads((data / "shard0" / "sizes.json").read_text())["train"]
+
+
+def test_evaluation_text_is_all_there(made):
+    folder, report = made
+    [test] = pairs_of(folder / "data", "test", "et")
+    expected = list(zip(sentences("test", 8), sentences("test et", 8, "et"), strict=True))
+    raw = folder / "data" / "shard0" / "raw"
+    sides = [(raw / f"test.en-et.{lang}").read_text().splitlines() for lang in ("en", "et")]
+    assert test == expected == list(zip(*sides, strict=True))
+    assert report["pairs"]["en-et"]["test"] == 8 and report["pairs"]["en-et"]["valid"] == 10
+    assert not list((folder / "data").glob("shard[1-9]/*test*"))
+
+
+@pytest.mark.parametrize("blocks", [20, 7, 1000])
+def test_the_same_bytes_for_any_size_of_blocks(blocks, raw, made, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "BLOCK", blocks)
+    prepare_small(raw, tmp_path / "data")
+    assert digests(tmp_path / "data") == digests(made[0] / "data")
+
+
+def test_the_same_bytes_with_several_processes(raw, made, tmp_path):
+    with local_workers(2) as workers:
+        prepare_small(raw, tmp_path / "data", workers)
+    assert digests(tmp_path / "data") == digests(made[0] / "data")
+
+
+def test_stopped_after_every_job_it_goes_on_to_the_same_bytes(raw, made, tmp_path):
+    counting = Counting()
+    prepare_small(raw, tmp_path / "once", counting)
+    total, stops = counting.done, 0
+    redone = Counting()
+    while True:
+        workers = Counting(stop_after=1)
+        try:
+            prepare_small(raw, tmp_path / "data", workers)
+        except KeyboardInterrupt:
+            assert not (tmp_path / "data").exists()
+            stops += 1
+            redone.done += workers.done
+            if workers.done["write_side"]:  # shards are written in one go
+                break
+        else:
+            break
+    assert stops > sum(total.values()) - total["write_side"]
+    assert {name: count for name, count in redone.done.items() if name != "write_side"} == {
+        name: count for name, count in total.items() if name != "write_side"
+    }
+    prepare_small(raw, tmp_path / "data")
+    assert digests(tmp_path / "data") == digests(made[0] / "data")
+
+
+def test_another_corpus_redoes_only_what_depends_on_it(raw, tmp_path):
+    prepare_small(raw, tmp_path / "data")
+    names = ("train-et-0.en", "train-et-0.et")
+    for name, line in zip(names, ("gugu nunu mimi lolo.", "et kekeke sisi."), strict=True):
+        with open(raw / name, "a") as file:
+            file.write(f"{line}\n")
+    change(raw / "recipe.yaml", held_out={"valid": 10, "test": 10})
+    workers = Counting()
+    prepare_small(raw, tmp_path / "data", workers, overwrite=True)
+    blocks = 3  # of 55 pairs
+    assert workers.done["clean_block"] == blocks and workers.done["_compare"] == 1
+    assert workers.done["_draw"] == 1
+    with_all = Counting()
+    prepare_small(raw, tmp_path / "anew", with_all)
+    assert with_all.done["clean_block"] > 3 * blocks and with_all.done["_compare"] == 2
+    assert digests(tmp_path / "data") == digests(tmp_path / "anew")
+
+
+def test_what_is_there_is_kept_or_replaced_as_told(raw, tmp_path):
+    data = tmp_path / "data"
+    assert prepare_small(raw, data) is not None
+    before = digests(data)
+    workers = Counting()
+    assert prepare_small(raw, data, workers) is None and not workers.done
+    change(raw / "recipe.yaml", seed=7)
+    with pytest.raises(UserError, match=r"was made with seed 1 \(now 7\), and models .* --overwrite"):
+        prepare_small(raw, data)
+    assert digests(data) == before
+    assert prepare_small(raw, data, overwrite=True) is not None
+    assert digests(data) != before
+
+
+def test_a_second_run_at_once_says_so(raw, tmp_path):
+    sentence = "data` is being prepared by another run; wait for its end"
+    with WorkFolder(tmp_path / "data").held(), pytest.raises(UserError, match=sentence):
+        prepare_small(raw, tmp_path / "data")
+    assert not (tmp_path / ".data.work").exists()
+
+
+def test_a_damaged_block_is_one_sentence_or_made_again(raw, made, tmp_path):
+    prepare_small(raw, tmp_path / "data")
+    shutil.rmtree(tmp_path / "data")
+    victim = sorted((tmp_path / ".data.work").glob("ids-*/000000.npz"))[0]
+    victim.write_bytes(victim.read_bytes()[:100])
+    prepare_small(raw, tmp_path / "data")
+    assert digests(tmp_path / "data") == digests(made[0] / "data")
+    shutil.rmtree(tmp_path / "data")
+    content = bytearray(victim.read_bytes())
+    content[300] ^= 255
+    victim.write_bytes(content)
+    with pytest.raises(UserError, match=r"000000.npz` must be what an earlier stage wrote, but is damaged; remove"):
+        prepare_small(raw, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_bad_lines_are_counted_or_end_the_run(raw, tmp_path):
+    with open(raw / "train-et-0.en", "ab") as file:
+        file.write(b"\xff\xfe is no text\n")
+    with open(raw / "train-et-0.et", "a") as file:
+        file.write("et lolo.\n")
+    with pytest.raises(UserError, match=r"train-et-0\.en"):
+        prepare_small(raw, tmp_path / "data", on_bad_line="stop")
+    assert not (tmp_path / "data").exists()
+    report = prepare_small(raw, tmp_path / "data")
+    assert sum(report["corpora"]["train-et-0"]["bad"].values()) == 1
+    assert report["corpora"]["train-et-0"]["bad_samples"][0][:2] == ["train-et-0.en", 55]
+    shutil.rmtree(tmp_path / "data")
+    with pytest.raises(UserError, match=r"train-et-0\.en"):  # although its blocks are there
+        prepare_small(raw, tmp_path / "data", on_bad_line="stop")
+
+
+def test_too_little_text_to_hold_out_is_one_sentence(raw, tmp_path):
+    change(raw / "recipe.yaml", held_out={"valid": 40, "test": 10})
+    with pytest.raises(UserError, match=r"`held_out` must leave en-et at least as many training pairs as it takes"):
+        prepare_small(raw, tmp_path / "data")
+
+
+def test_codes_of_mbart_give_the_same_ids(raw, made, tmp_path):
+    change(raw / "recipe.yaml", languages="mbart")
+    prepare_small(raw, tmp_path / "data")
+    shard, plain = tmp_path / "data" / "shard0", made[0] / "data" / "shard0"
+    assert (shard / "lang_pairs.txt").read_text() == "en_XX-de_DE,en_XX-et_EE\n"
+    assert (shard / "langs.txt").read_text() == "de_DE\nen_XX\net_EE\n"
+    for split in ("train", "valid", "test"):
+        for name, other in (("en-de.de", "en_XX-de_DE.de_DE"), ("en-et.en", "en_XX-et_EE.en_XX")):
+            for suffix in ("bin", "idx"):
+                mbart = shard / f"{split}.{other}.{suffix}"
+                assert mbart.read_bytes() == (plain / f"{split}.{name}.{suffix}").read_bytes()
+
+
+def test_one_shard_is_the_data_directory_itself(raw, tmp_path):
+    change(raw / "recipe.yaml", shards={"pairs": 1000}, vocabulary={"size": 60, "character_coverage": 1.0})
+    report = prepare_small(raw, tmp_path / "data")
+    assert not list((tmp_path / "data").glob("shard*"))
+    assert text_of(tmp_path / "data", "test.en-de.en") == sentences("test", 8)
+    sizes = json.loads((tmp_path / "data" / "sizes.json").read_text())
+    assert sizes["shards"] == [""] and sizes["train"] == {
+        pair: [about["train"]] for pair, about in report["pairs"].items()
+    }
+
+
+def test_a_corpus_that_is_not_there_is_one_sentence_and_leaves_nothing(raw, tmp_path):
+    (raw / "train-et-0.en").unlink()
+    with pytest.raises(UserError, match=r"train-et-0\.en` of the corpus train-et-0 is missing"):
+        prepare_small(raw, tmp_path / "data")
+    assert not (tmp_path / ".data.work").exists()
+
+
+def test_files_that_changed_back_are_not_read_as_if_they_were_new(raw, tmp_path):
+    prepare_small(raw, tmp_path / "data")
+    lines = (raw / "train-et-0.en").read_text()
+    write_corpus(raw, "train-et-0", lines.splitlines(), (raw / "train-et-0.et").read_text().splitlines(), "en-et")
+    workers = Counting()
+    assert prepare_small(raw, tmp_path / "data", workers) is None and not workers.done

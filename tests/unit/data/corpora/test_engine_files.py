@@ -1,0 +1,87 @@
+"""Ids and the files that hold them, as fairseq's own code makes them."""
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+from fairseq.data import Dictionary, data_utils, indexed_dataset
+
+from fairseq_mtmoe.data.corpora.engine import shards
+from fairseq_mtmoe.data.corpora.engine.encoding import encode_lines
+from fairseq_mtmoe.data.corpora.engine.shards import SideJob, Writer, shards_of, sizes_of, write_side
+from fairseq_mtmoe.data.corpora.engine.store import save
+from fairseq_mtmoe.data.corpora.recipes import Shards
+from fairseq_mtmoe.data.corpora.spm import train_model
+from tests.helpers.raw_corpora import sentences
+
+
+def random_sentences(symbols, count, seed=1):
+    draw = np.random.default_rng(seed)
+    return [draw.integers(4, symbols, draw.integers(1, 12)) for _ in range(count)]
+
+
+def flat(parts):
+    return np.concatenate([np.zeros(0, np.int64), *parts]), np.array([len(part) for part in parts], np.int32)
+
+
+@pytest.mark.parametrize("symbols", [100, 65499, 65500, 250_000])
+def test_files_are_those_of_fairseqs_builder(symbols, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "_LENGTHS_AT_ONCE", 7)
+    expected = random_sentences(symbols, 50)
+    builder = indexed_dataset.make_builder(str(tmp_path / "theirs.bin"), impl="mmap", vocab_size=symbols)
+    for sentence in expected:
+        builder.add_item(torch.IntTensor(sentence))
+    builder.finalize(str(tmp_path / "theirs.idx"))
+    with Writer(tmp_path / "ours", symbols) as writer:
+        for start in (0, 3, 4, 30):
+            writer.add(*flat(expected[start : {0: 3, 3: 4, 4: 30, 30: 50}[start]]))
+    for suffix in ("bin", "idx"):
+        assert (tmp_path / f"ours.{suffix}").read_bytes() == (tmp_path / f"theirs.{suffix}").read_bytes()
+    assert sorted(path.suffix for path in tmp_path.glob("ours*")) == [".bin", ".idx"]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_sentences_are_dealt_out_in_turn(number, tmp_path):
+    expected = random_sentences(100, 20)
+    files = []
+    for block, part in enumerate((expected[:8], [], expected[8:9], expected[9:])):
+        ids, lengths = flat(part)
+        files.append(tmp_path / f"{block}.npz")
+        save(files[-1], {}, source_ids=ids.astype(np.uint16), source_lengths=lengths)
+    prefixes = [tmp_path / f"shard{shard}" for shard in range(number)]
+    assert write_side(SideJob(files, "source", prefixes, 100, True)) == 20
+    for shard, prefix in enumerate(prefixes):
+        found = data_utils.load_indexed_dataset(str(prefix), None)
+        assert [sentence.tolist() for sentence in found] == [sentence.tolist() for sentence in expected[shard::number]]
+        assert len(found) == sizes_of(20, number)[shard]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "most", "number"), [(1, 4, 1), (100, 4, 1), (101, 4, 2), (400, 4, 4), (401, 4, 4), (10_000, 1, 1)]
+)
+def test_a_shard_for_each_so_many_pairs_and_no_more_than_are_wanted(pairs, most, number):
+    assert shards_of(pairs, Shards(pairs=100, most=most)) == number
+
+
+def given_dictionary(model, kind):
+    """A dictionary for a model: of its own, in another order as mBART's may be, or without some pieces."""
+    pieces = [model.id_to_piece(index) for index in range(4, model.get_piece_size())]
+    dictionary = Dictionary()
+    for piece in {"own": pieces, "other order": pieces[::-1], "some missing": pieces[::2]}[kind]:
+        dictionary.add_symbol(piece)
+    return dictionary
+
+
+@pytest.mark.parametrize("kind", ["own", "other order", "some missing"])
+def test_ids_are_those_of_fairseqs_dictionary(kind):
+    model = sentencepiece.SentencePieceProcessor(model_proto=train_model(sentences(1, 200), 50, 1.0))
+    dictionary = given_dictionary(model, kind)
+    table = np.array([dictionary.index(model.id_to_piece(piece)) for piece in range(model.get_piece_size())], np.int32)
+    lines = ["", *sentences(2, 5), "ba Ж do", "Ж", "ba"]
+    ids, lengths = encode_lines(lines, model, table)
+    ends = np.cumsum(lengths)
+    assert [ids[end - length : end].tolist() for end, length in zip(ends, lengths, strict=True)] == [
+        dictionary.encode_line(" ".join(model.encode(line, out_type=str)), add_if_not_exist=False).tolist()
+        for line in lines
+    ]
+    assert encode_lines([], model, table)[0].tolist() == []

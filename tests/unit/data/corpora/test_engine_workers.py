@@ -1,0 +1,128 @@
+"""Blocks come back in order, whatever becomes of the processes that do them."""
+
+import os
+import signal
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fairseq_mtmoe.data.corpora.engine import workers
+from fairseq_mtmoe.data.corpora.engine.workers import Cluster, Processes, ThisProcess, cluster, local_workers
+from fairseq_mtmoe.errors import UserError
+
+
+def square(number):
+    return number * number
+
+
+def slow_if_even(number):
+    time.sleep(0.02 * (number % 2 == 0))
+    return number
+
+
+def die_at_first(job):
+    """Ends its process without a word the first time that it is asked for the job with a file."""
+    number, file = job
+    if file is not None and not Path(file).exists():
+        Path(file).write_text("was here")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def die(number):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(number):
+    raise UserError(f"{number} is wrong.")
+
+
+def sleep_long(folder):
+    (Path(folder) / str(os.getpid())).touch()
+    time.sleep(60)
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with closing(Processes(2)) as both:
+        yield both
+
+
+def test_results_come_in_order_and_jobs_are_asked_for_as_needed(processes):
+    asked = []
+
+    def jobs():
+        for number in range(12):
+            asked.append(number)
+            yield number
+
+    results = processes.map_blocks(slow_if_even, jobs())
+    assert next(results) == 0 and len(asked) <= 2 * workers.AT_ONCE
+    assert list(results) == list(range(1, 12))
+    assert list(ThisProcess().map_blocks(square, range(4))) == [0, 1, 4, 9]
+
+
+def test_a_sentence_of_a_worker_is_the_users(processes):
+    with pytest.raises(UserError, match=r"^3 is wrong\.$"):
+        list(processes.map_blocks(fail, [3]))
+
+
+def test_what_a_lost_process_did_is_done_again(processes, tmp_path):
+    jobs = [(number, tmp_path / "died" if number == 2 else None) for number in range(6)]
+    assert list(processes.map_blocks(die_at_first, jobs)) == list(range(6))
+    assert (tmp_path / "died").exists()
+    assert list(processes.map_blocks(square, [5])) == [25]
+
+
+def test_a_block_that_no_process_survives_ends_the_run(processes):
+    with pytest.raises(UserError, match="stopped from outside 3 times at the same block"):
+        list(processes.map_blocks(die, [1]))
+    assert list(processes.map_blocks(square, [5])) == [25]
+
+
+def test_no_process_outlives_the_one_that_it_works_for(tmp_path):
+    child = os.fork()
+    if child == 0:
+        with local_workers(2) as hands:
+            list(hands.map_blocks(sleep_long, [tmp_path, tmp_path]))
+        os._exit(0)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    numbers = [int(path.name) for path in tmp_path.iterdir()]
+    while any(is_running(number) for number in numbers):
+        assert time.monotonic() < deadline, "a worker is left"
+        time.sleep(0.05)
+
+
+def is_running(number):
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_cluster_does_again_what_a_lost_worker_did(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
+    with distributed.LocalCluster(**settings) as local, cluster(local.scheduler_address) as hands:
+        assert isinstance(hands, Cluster)
+        jobs = [(number, tmp_path / "died" if number == 3 else None) for number in range(10)]
+        assert list(hands.map_blocks(die_at_first, jobs)) == list(range(10))
+        assert (tmp_path / "died").exists()
+        with pytest.raises(UserError, match=r"^3 is wrong\.$"):
+            list(hands.map_blocks(fail, [3]))
+
+
+def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers, "SECONDS_TO_CONNECT", 0.2)
+    sentence = "`--scheduler` must be the address of a Dask scheduler that answers"
+    with pytest.raises(UserError, match=sentence), cluster("tcp://127.0.0.1:9"):
+        pass
