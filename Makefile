@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
-BENCHMARKS := layer assignment step decode evaluate epoch scaling glue conditional uncertainty adapters
+BENCHMARKS := layer assignment step decode evaluate epoch scaling glue conditional uncertainty adapters prepare
 KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/moe/assignment/kernels/*.h)
 # Unit tests that train or build models: a minute or more each.
 SLOW_UNITS := backbones benchmarks checkpoints cli data/corpora evaluation models moe/test_compile.py sparsify training
@@ -49,7 +49,7 @@ $(INSTALLED): setup.py constraints.txt $(KERNELS)
 	$(PIP) install -q -c constraints.txt torch numpy cython
 	$(PIP) install -q -c constraints.txt bitarray cffi hydra-core omegaconf packaging regex sacrebleu scikit-learn tqdm
 	$(PIP) install -q --no-deps --no-build-isolation fairseq-fixed==0.12.3.1
-	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[corpora,demo,nlu,test]'
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[cluster,corpora,demo,nlu,test]'
 	@touch $@
 	@echo 'Installed; `source $(BIN)/activate` gives you mtmoe and the fairseq commands.'
 endif

@@ -88,6 +88,9 @@ setup(
         "datasets": [
             "pyarrow>=16",  # folders of Hugging Face's `datasets`, as corpora
         ],
+        "cluster": [
+            "dask[distributed]>=2024.5",  # `prepare corpora --scheduler`: the work of one machine, on many
+        ],
         "identify": [
             "fasttext-predict>=0.9.2.4",  # reads fastText's models for language identification
         ],
@@ -103,6 +106,7 @@ setup(
             "fairscale>=0.4.13",  # another peer
             "peft>=0.17",  # plain LoRA, with which adapters are compared
             "scipy>=1.11",  # the exact assignment that ours is compared with
+            "psutil>=5.9",  # memory of a system's processes in bench_prepare.py
         ],
         "test": [
             "pytest>=8",  # runs the tests
