@@ -18,6 +18,7 @@ from fairseq_mtmoe.data.corpora.engine.progress import Shown
 from fairseq_mtmoe.data.corpora.engine.selecting import Selection
 from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, WorkFolder, is_saved, key_of, save
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
+from fairseq_mtmoe.data.corpora.vocabulary import count_characters, known_characters
 
 EOS, UNKNOWN = 2, 3
 """Of every dictionary of fairseq's: `<s>`, `<pad>`, `</s>` and `<unk>` come first."""
@@ -49,6 +50,8 @@ def gather_text(selections: Mapping[str, Sequence[Selection]], places: Mapping[s
         for path, mask in itertools.chain.from_iterable(selection.blocks() for selection in of_pair):
             count = int(mask.sum())
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
+                if lang not in places:  # which has no sentence
+                    continue
                 first, last = np.searchsorted(places[lang], [starts[lang], starts[lang] + count])
                 if first < last:
                     with Saved(path) as saved:
@@ -88,7 +91,7 @@ class Encoded:
         return [self.stage.block(number) for number in range(self.count)]
 
     def summaries(self) -> Iterator[dict[str, Any]]:
-        """`pairs` of each file, and for each side `tokens`, `unknown`, `words` and `characters`."""
+        """`pairs` of each file, and for each side what `vocabulary.table` sums up."""
         for path in self.files:
             with Saved(path) as saved:
                 yield saved.summary
@@ -130,13 +133,17 @@ def _num_pairs(job: _EncodeJob) -> int:
 
 
 @lru_cache(1)
-def _load_model(path: Path, ids: Path) -> tuple[sentencepiece.SentencePieceProcessor, NDArray[np.int32]]:
-    return sentencepiece.SentencePieceProcessor(model_file=str(path)), np.load(ids)
+def _load_model(
+    path: Path, ids: Path
+) -> tuple[sentencepiece.SentencePieceProcessor, NDArray[np.int32], NDArray[np.bool_]]:
+    """The model, the dictionary's id for each of its pieces, and which characters they have."""
+    model, table = sentencepiece.SentencePieceProcessor(model_file=str(path)), np.load(ids)
+    return model, table, known_characters(model, table)
 
 
 def encode_block(job: _EncodeJob) -> int:
     """Write the ids of a block's sentences, each with the end of sentence, and their lengths; how many pairs."""
-    model, table = _load_model(job.model, job.ids)
+    model, table, known = _load_model(job.model, job.ids)
     arrays: dict[str, NDArray[Any]] = {}
     summary: dict[str, Any] = {}
     with Saved(job.text) as saved:
@@ -152,6 +159,7 @@ def encode_block(job: _EncodeJob) -> int:
                 "unknown": int((ids == UNKNOWN).sum()),
                 "words": sum(line.count(" ") + 1 for line in lines if line),
                 "characters": sum(map(len, lines)),
+                **count_characters(lines, known),
             }
     summary["pairs"] = len(lengths)
     save(job.out, summary, **arrays)

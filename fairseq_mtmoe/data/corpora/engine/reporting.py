@@ -38,7 +38,7 @@ def make_report(
         "recipe": _settings(recipe),
         "corpora": corpora,
         "pairs": {recipe.data_pair(pair): _pair(assembly, pair) for pair in assembly.pairs},
-        "vocabulary": table(_languages(assembly)),
+        "vocabulary": {recipe.data_code(lang): row for lang, row in table(_languages(assembly)).items()},
         "meanings": {"bad": BAD_REASONS, "dropped": RULES, "changed": CHANGES},
     }
 
@@ -127,9 +127,7 @@ def _languages(assembly: Assembly) -> dict[str, dict[str, int]]:
     for pair, split, encoded in _texts(assembly):
         for summary in encoded.summaries() if split == TRAIN else ():
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
-                sums.setdefault(assembly.recipe.data_code(lang), Counter()).update(
-                    {**summary[side], "sentences": summary["pairs"]}
-                )
+                sums.setdefault(lang, Counter()).update(summary[side])
     return {lang: dict(sums[lang]) for lang in sorted(sums)}
 
 
