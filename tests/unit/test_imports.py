@@ -119,7 +119,7 @@ OF_A_SYSTEM = {
 }
 NO_FAIRSEQ = (
     *("errors", "protocols", "io", "moe", "conditioning", "slots"),
-    *("backbones/blocks", "backbones/bert", "data/sampling", "analysis"),
+    *("backbones/blocks", "backbones/bert", "data/sampling", "data/corpora", "analysis"),
 )
 
 

@@ -1,8 +1,11 @@
 """Corpora: from human translations on disk to a data directory that stock `fairseq-train` reads.
 
-Two ways in, one pipeline: gettext catalogs (`catalogs`, cleaned by `clean`, split by `split`) or plain text that is
-split already (`text`); then one SentencePiece model (`spm`), binarizing with fairseq's own code (`binarize`), and a
-report (`report`), assembled by `build` and put in place in one move by `directory`.
+Of any size, by a recipe (`recipes`): read (`readers`), cleaned (`cleaning`), with a vocabulary (`vocabulary`), in shards,
+and described (`page`), all of it block by block (`blocks`) by `engine`.
 
-Everything but `binarize` is free of fairseq and torch.
+Small enough for memory: gettext catalogs (`catalogs`, cleaned by `clean`, split by `split`) or plain text that is split
+already (`text`); then one SentencePiece model (`spm`), and a report (`report`), assembled by `build`.
+
+Both write binarized files by `binarize`, and are put in place in one move by `directory`. None of it needs fairseq or
+torch.
 """

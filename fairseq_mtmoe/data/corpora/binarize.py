@@ -1,30 +1,108 @@
-"""Binarized data as `fairseq-preprocess` writes it, with fairseq's own dictionary and dataset builder.
+"""Binarized data as `fairseq-preprocess` writes it: dictionaries, and `.bin` and `.idx` (`MMapIndexedDataset`).
 
-fairseq takes seconds to import and this is the only module of the pipeline that needs it, so import this one late.
+Without fairseq, which takes seconds to import and writes one sentence at a time; tests compare with what it makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
 
+import numpy as np
 import sentencepiece
-import torch
-from fairseq.data import Dictionary, indexed_dataset
+from numpy.typing import NDArray
+
+SPECIAL = 4  # symbols that every dictionary of fairseq's begins with: `<s>`, `<pad>`, `</s>` and `<unk>`
+EOS, UNKNOWN = 2, 3
+
+_MAGIC = b"MMIDIDX\x00\x00"
+_VERSION = 1
+_CODES = {np.uint16: 8, np.uint32: 9}  # of fairseq's `indexed_dataset._code_to_dtype`
+_LENGTHS_AT_ONCE = 1 << 20
 
 
-def make_dictionary(model: sentencepiece.SentencePieceProcessor) -> Dictionary:
-    """fairseq's dictionary of a model from `spm.train_model`: the same piece has the same id in both."""
-    dictionary = Dictionary()
-    for index in range(dictionary.nspecial, model.get_piece_size()):
-        dictionary.add_symbol(model.id_to_piece(index))
-    assert len(dictionary) == model.get_piece_size(), "a special symbol is an ordinary piece of the model"
-    return dictionary
+def symbols_of(model: sentencepiece.SentencePieceProcessor) -> list[str]:
+    """The symbols of the dictionary of a model from `spm.train_model`, without fairseq's own: the same piece has the
+    same id in both."""
+    symbols: list[str] = [model.id_to_piece(index) for index in range(SPECIAL, model.get_piece_size())]
+    assert len(set(symbols)) == len(symbols), "a symbol is twice in the model"
+    return symbols
 
 
-def write_dataset(prefix: Path, sentences: Iterable[list[int]], dictionary: Dictionary) -> None:
-    """Write `<prefix>.bin` and `<prefix>.idx`: the ids of each sentence, and the end-of-sentence symbol."""
-    builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=len(dictionary))
-    for ids in sentences:
-        builder.add_item(torch.IntTensor([*ids, dictionary.eos()]))
-    builder.finalize(f"{prefix}.idx")
+def write_dictionary(path: Path, symbols: Sequence[str]) -> None:
+    """Write `dict.xx.txt`, as fairseq's `Dictionary.save`."""
+    path.write_text("".join(f"{symbol} 1\n" for symbol in symbols), encoding="utf-8", newline="\n")
+
+
+def write_dataset(prefix: Path, sentences: Sequence[Sequence[int]], symbols: int) -> None:
+    """Write `<prefix>.bin` and `<prefix>.idx`: the ids of each sentence, and the end-of-sentence symbol.
+
+    Args:
+        symbols: how many the dictionary has, with fairseq's own.
+    """
+    ended = [[*ids, EOS] for ids in sentences]
+    with Writer(prefix, symbols) as writer:
+        ids = np.fromiter(chain.from_iterable(ended), id_type(symbols))
+        writer.add(ids, np.fromiter(map(len, ended), np.int32))
+
+
+def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
+    """The numbers that fairseq writes for a dictionary of so many symbols, as its `best_fitting_int_dtype` says."""
+    return np.uint16 if symbols < 65500 else np.uint32
+
+
+class Writer:
+    """Writes `.bin` and `.idx` as fairseq's `MMapIndexedDatasetBuilder` does, many sentences at a time, holding none.
+
+    To be used in a `with` statement; the files are whole at its end.
+
+    Args:
+        prefix: of both files.
+        symbols: of the dictionary: it decides about the type of numbers.
+    """
+
+    def __init__(self, prefix: Path, symbols: int) -> None:
+        self._prefix = prefix
+        self._type = id_type(symbols)
+        self._lengths = Path(f"{prefix}.lengths")  # until the index is written, which begins with their number
+        self._count = 0
+
+    def __enter__(self) -> Writer:
+        self._bin_file: BinaryIO = open(f"{self._prefix}.bin", "wb")
+        self._lengths_file: BinaryIO = open(self._lengths, "wb")
+        return self
+
+    def add(self, ids: NDArray[Any], lengths: NDArray[np.int32]) -> None:
+        """Sentences, one behind the other, and their lengths."""
+        self._bin_file.write(ids.astype(self._type, copy=False).tobytes())
+        self._lengths_file.write(lengths.astype(np.int32, copy=False).tobytes())
+        self._count += len(lengths)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bin_file.close()
+        self._lengths_file.close()
+        try:
+            if error is None:
+                self._write_index()
+        finally:
+            self._lengths.unlink()
+
+    def _write_index(self) -> None:
+        """`magic version(8) type(1) count(8) lengths(4·n) addresses(8·n)`, addresses in bytes."""
+        with open(f"{self._prefix}.idx", "wb") as index, open(self._lengths, "rb") as lengths:
+            index.write(_MAGIC + struct.pack("<QBQ", _VERSION, _CODES[self._type], self._count))
+            while part := lengths.read(4 * _LENGTHS_AT_ONCE):
+                index.write(part)
+            lengths.seek(0)
+            address = 0
+            while part := lengths.read(4 * _LENGTHS_AT_ONCE):
+                ends = np.cumsum(np.frombuffer(part, np.int32), dtype=np.int64) * np.dtype(self._type).itemsize
+                starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) + address
+                index.write(starts.tobytes())
+                address += int(ends[-1])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import logging
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import sentencepiece
 
+from fairseq_mtmoe.data.corpora.binarize import symbols_of, write_dataset, write_dictionary
 from fairseq_mtmoe.data.corpora.bitext import Bitext, Track, untracked
 from fairseq_mtmoe.data.corpora.spm import sample_text, train_model_apart
 from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, dictionary_name, side_name
@@ -102,11 +99,10 @@ class _Writer:
     """Writes data directories that share one model; training pairs are dealt out to them in turn."""
 
     def __init__(self, folders: Sequence[Path], model_bytes: bytes) -> None:
-        self._binarize = _import_binarize()
         self.folders = folders
         self.model_bytes = model_bytes
         self.model = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
-        self.dictionary = self._binarize.make_dictionary(self.model)
+        self.symbols = symbols_of(self.model)
         self.counts: Counts = {}
 
     def write_shared_files(self, bitexts: Sequence[Bitext], tiers: Mapping[str, Sequence[str]]) -> None:
@@ -121,7 +117,7 @@ class _Writer:
             (folder / "langs.txt").write_text("".join(f"{lang}\n" for lang in langs), encoding="utf-8")
             (folder / "lang_pairs.txt").write_text(",".join(pairs) + "\n", encoding="utf-8")
             for lang in langs:
-                self.dictionary.save(str(folder / dictionary_name(lang)))
+                write_dictionary(folder / dictionary_name(lang), self.symbols)
 
     def write_bitext(self, bitext: Bitext) -> None:
         """All splits: training data in every folder, validation and test data where fairseq looks, in the first."""
@@ -139,7 +135,7 @@ class _Writer:
         sentences: list[list[int]] = self.model.encode(bitext.lines(split, lang))
         for index, folder in enumerate(folders):
             prefix = folder / side_name(split, bitext.name, lang)
-            self._binarize.write_dataset(prefix, sentences[index :: len(folders)], self.dictionary)
+            write_dataset(prefix, sentences[index :: len(folders)], self.model.get_piece_size())
         unknown = sum(ids.count(self.model.unk_id()) for ids in sentences)
         return Coverage(sum(map(len, sentences)), unknown)
 
@@ -150,11 +146,3 @@ class _Writer:
         for lang in (bitext.source_lang, bitext.target_lang):
             text = "".join(f"{line}\n" for line in bitext.lines(split, lang))
             (folder / side_name(split, bitext.name, lang)).write_text(text, encoding="utf-8")
-
-
-def _import_binarize() -> ModuleType:
-    """`binarize` imports fairseq, which takes seconds, warns of others' deprecations and advertises tensorboardX."""
-    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return importlib.import_module("fairseq_mtmoe.data.corpora.binarize")

@@ -14,14 +14,12 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
+from fairseq_mtmoe.data.corpora.binarize import EOS, UNKNOWN, id_type
 from fairseq_mtmoe.data.corpora.engine.progress import Shown
 from fairseq_mtmoe.data.corpora.engine.selecting import Selection
 from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, WorkFolder, is_saved, key_of, save
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.vocabulary import count_characters, known_characters
-
-EOS, UNKNOWN = 2, 3
-"""Of every dictionary of fairseq's: `<s>`, `<pad>`, `</s>` and `<unk>` come first."""
 
 SIDES = ("source", "target")
 
@@ -182,8 +180,3 @@ def encode_lines(
     is_piece[np.cumsum(lengths + 1, dtype=np.int64) - 1] = False
     ids[is_piece] = table[flat]
     return ids, lengths + 1
-
-
-def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
-    """The numbers that fairseq writes for a dictionary of so many symbols, as its `best_fitting_int_dtype` says."""
-    return np.uint16 if symbols < 65500 else np.uint32

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_mtmoe.data.corpora.binarize import SPECIAL, write_dictionary
 from fairseq_mtmoe.data.corpora.engine.encoding import gather_text, text_sizes
 from fairseq_mtmoe.data.corpora.engine.progress import Shown
 from fairseq_mtmoe.data.corpora.engine.selecting import Selection
 from fairseq_mtmoe.data.corpora.engine.store import Stage, WorkFolder
 from fairseq_mtmoe.data.corpora.recipes import Recipe
 from fairseq_mtmoe.data.corpora.vocabulary import Pieces, load, sample_lines, train
-from fairseq_mtmoe.io.files import read_bytes, replacing, write_text
+from fairseq_mtmoe.io.files import read_bytes, replacing
 
 
 @dataclass(frozen=True)
@@ -86,5 +87,6 @@ def _write(stage: Stage, model: bytes, pieces: Pieces) -> dict[str, Any]:
         path.write_bytes(model)
     with replacing(stage.folder / "ids.npy") as path:
         np.save(path, pieces.ids)
-    write_text(stage.folder / "dict.txt", "".join(f"{symbol} 1\n" for symbol in pieces.symbols))
-    return stage.finish({"symbols": len(pieces.symbols) + 4})
+    with replacing(stage.folder / "dict.txt") as path:
+        write_dictionary(path, pieces.symbols)
+    return stage.finish({"symbols": SPECIAL + len(pieces.symbols)})

@@ -1,15 +1,18 @@
 """From raw corpora to a data directory: what is in it, and the same bytes however the work was done."""
 
 import json
+import os
 import shutil
+import signal
 
 import pytest
 import sentencepiece
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_mtmoe.data.corpora.engine import reading
+from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
-from fairseq_mtmoe.data.corpora.engine.workers import local_workers
+from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.raw_corpora import Counting, change, digests, prepare_small, sentences, write_corpus, write_raw
 
@@ -103,6 +106,31 @@ def test_the_same_bytes_with_several_processes(raw, made, tmp_path):
     with local_workers(2) as workers:
         prepare_small(raw, tmp_path / "data", workers)
     assert digests(tmp_path / "data") == digests(made[0] / "data")
+
+
+class LosingOne:
+    """The workers of a local cluster, of which one is killed in the midst of encoding."""
+
+    def __init__(self, hands, local):
+        self.hands, self.local = hands, local
+        self.killed = False
+
+    def map_blocks(self, function, jobs):
+        for result in self.hands.map_blocks(function, jobs):
+            if function is encode_block and not self.killed:
+                os.kill(self.local.workers[0].pid, signal.SIGKILL)
+                self.killed = True
+            yield result
+
+
+@pytest.mark.slow
+def test_the_same_bytes_on_a_cluster_that_loses_a_worker(raw, made, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
+    with distributed.LocalCluster(**settings) as local, cluster(local.scheduler_address) as hands:
+        workers = LosingOne(hands, local)
+        prepare_small(raw, tmp_path / "data", workers)
+    assert workers.killed and digests(tmp_path / "data") == digests(made[0] / "data")
 
 
 def test_stopped_after_every_job_it_goes_on_to_the_same_bytes(raw, made, tmp_path):

@@ -6,9 +6,10 @@ import sentencepiece
 import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 
-from fairseq_mtmoe.data.corpora.engine import shards
+from fairseq_mtmoe.data.corpora import binarize
+from fairseq_mtmoe.data.corpora.binarize import Writer, symbols_of, write_dataset, write_dictionary
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_lines
-from fairseq_mtmoe.data.corpora.engine.shards import SideJob, Writer, shards_of, sizes_of, write_side
+from fairseq_mtmoe.data.corpora.engine.shards import SideJob, shards_of, sizes_of, write_side
 from fairseq_mtmoe.data.corpora.engine.store import save
 from fairseq_mtmoe.data.corpora.recipes import Shards
 from fairseq_mtmoe.data.corpora.spm import train_model
@@ -26,7 +27,7 @@ def flat(parts):
 
 @pytest.mark.parametrize("symbols", [100, 65499, 65500, 250_000])
 def test_files_are_those_of_fairseqs_builder(symbols, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_LENGTHS_AT_ONCE", 7)
+    monkeypatch.setattr(binarize, "_LENGTHS_AT_ONCE", 7)
     expected = random_sentences(symbols, 50)
     builder = indexed_dataset.make_builder(str(tmp_path / "theirs.bin"), impl="mmap", vocab_size=symbols)
     for sentence in expected:
@@ -85,3 +86,19 @@ def test_ids_are_those_of_fairseqs_dictionary(kind):
         for line in lines
     ]
     assert encode_lines([], model, table)[0].tolist() == []
+
+
+def test_a_models_dictionary_and_lists_of_ids_are_as_fairseq_writes_them(tmp_path):
+    model = sentencepiece.SentencePieceProcessor(model_proto=train_model(sentences(1, 200), 50, 1.0))
+    dictionary = given_dictionary(model, "own")
+    dictionary.save(str(tmp_path / "theirs.txt"))
+    write_dictionary(tmp_path / "ours.txt", symbols_of(model))
+    assert (tmp_path / "ours.txt").read_bytes() == (tmp_path / "theirs.txt").read_bytes()
+    ids = model.encode(["", *sentences(2, 9)])
+    builder = indexed_dataset.make_builder(str(tmp_path / "theirs.bin"), impl="mmap", vocab_size=len(dictionary))
+    for sentence in ids:
+        builder.add_item(torch.IntTensor([*sentence, dictionary.eos()]))
+    builder.finalize(str(tmp_path / "theirs.idx"))
+    write_dataset(tmp_path / "ours", ids, len(dictionary))
+    for suffix in ("bin", "idx"):
+        assert (tmp_path / f"ours.{suffix}").read_bytes() == (tmp_path / f"theirs.{suffix}").read_bytes()
