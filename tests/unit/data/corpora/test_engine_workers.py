@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_mtmoe.data.corpora.engine import workers
-from fairseq_mtmoe.data.corpora.engine.workers import Cluster, Processes, ThisProcess, cluster, local_workers
+from fairseq_mtmoe.data.corpora.engine.workers import Cluster, Processes, ThisProcess, cluster
 from fairseq_mtmoe.errors import UserError
 
 
@@ -37,11 +39,6 @@ def die(number):
 
 def fail(number):
     raise UserError(f"{number} is wrong.")
-
-
-def sleep_long(folder):
-    (Path(folder) / str(os.getpid())).touch()
-    time.sleep(60)
 
 
 @pytest.fixture(scope="module")
@@ -82,22 +79,25 @@ def test_a_block_that_no_process_survives_ends_the_run(processes):
     assert list(processes.map_blocks(square, [5])) == [25]
 
 
-def test_no_process_outlives_the_one_that_it_works_for(tmp_path):
-    child = os.fork()
-    if child == 0:
-        with local_workers(2) as hands:
-            list(hands.map_blocks(sleep_long, [tmp_path, tmp_path]))
-        os._exit(0)
+WAITS = """
+import time
+from fairseq_mtmoe.data.corpora.engine.workers import Processes
+processes = Processes(2)
+number = "(__import__('time').sleep(0.2), __import__('os').getpid())[1]"
+print(*set(processes.map_blocks(eval, [number] * 4)), flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_process_outlives_the_one_that_it_works_for():
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as parent:
+        numbers = list(map(int, parent.stdout.readline().split()))
+        assert numbers and all(map(is_running, numbers))
+        parent.kill()
     deadline = time.monotonic() + 60
-    while len(list(tmp_path.iterdir())) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    numbers = [int(path.name) for path in tmp_path.iterdir()]
-    while any(is_running(number) for number in numbers):
+    while any(map(is_running, numbers)):
         assert time.monotonic() < deadline, "a worker is left"
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 def is_running(number):
