@@ -1,16 +1,38 @@
-"""What raw files hold, as a hash each: read once, and again when a file has changed."""
+"""What files hold, as a hash each; of raw files read once, and again when one has changed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, write_text
 
 _MEMBER = "!"  # between an archive and what is read of it
+
+
+MANIFEST = "manifest.json"
+
+
+def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
+    """Write down what each file of a data directory holds, as a hash, and what it was made of.
+
+    Args:
+        folder: with all of its other files.
+        raw: by corpus the hashes of its files.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    content = {"raw": raw, "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files}}
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    (folder / MANIFEST).write_text(text, encoding="utf-8", newline="\n")
+
+
+def sha256(path: Path) -> str:
+    """Of all that a file holds."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Digests:
@@ -49,8 +71,7 @@ class Digests:
         about = {"bytes": status.st_size, "changed": status.st_mtime_ns}
         known = self._known.get(str(path.resolve()), {})
         if {name: known.get(name) for name in about} != about:
-            with open(path, "rb") as file:
-                known = {**about, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+            known = {**about, "sha256": sha256(path)}
             self._known[str(path.resolve())] = known
         return str(known["sha256"])
 

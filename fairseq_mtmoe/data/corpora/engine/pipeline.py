@@ -15,7 +15,7 @@ import numpy as np
 from fairseq_mtmoe.data.corpora.cleaning import sentence_keys
 from fairseq_mtmoe.data.corpora.directory import write_once
 from fairseq_mtmoe.data.corpora.engine.assembling import Assembly, Evaluation
-from fairseq_mtmoe.data.corpora.engine.digests import Digests
+from fairseq_mtmoe.data.corpora.engine.digests import Digests, write_manifest
 from fairseq_mtmoe.data.corpora.engine.encoding import Text, encode
 from fairseq_mtmoe.data.corpora.engine.holding_out import draw_held_out, remove_held_out
 from fairseq_mtmoe.data.corpora.engine.progress import Shown, shown
@@ -52,6 +52,14 @@ class Inputs:
         }
         files = {f"vocabulary {name}": sha for name, sha in zip(self.vocabulary, self.vocabulary_digests, strict=True)}
         return {"command": "corpora", "engine": FORMAT, "order": list(corpora), **values, **corpora, **files}
+
+    @property
+    def raw(self) -> dict[str, dict[str, str]]:
+        """By corpus the hashes of its files."""
+        return {
+            corpus.files.name: dict(zip((path.name for path in corpus.files.paths), corpus.digests, strict=True))
+            for corpus in self.corpora
+        }
 
 
 def _of_corpus(corpus: RawCorpus) -> list[object]:
@@ -176,6 +184,7 @@ class _Run:
         assembly.write(folder, self.workers, self.progress)
         report = make_report(inputs.recipe, assembly, everything, evaluated)
         write_report(folder, report)
+        write_manifest(folder, inputs.raw)
         return report
 
     def _clean(self, is_wanted: Any, held_out: Sequence[CleanedCorpus], label: str) -> list[CleanedCorpus]:

@@ -95,6 +95,17 @@ def test_evaluation_text_is_all_there(made):
     assert not list((folder / "data").glob("shard[1-9]/*test*"))
 
 
+def test_the_manifest_says_what_every_file_holds_and_was_made_of(made):
+    folder, _ = made
+    manifest = json.loads((folder / "data" / "manifest.json").read_text())
+    others = {
+        name: sha for name, sha in digests(folder / "data").items() if name not in ("manifest.json", "stamp.json")
+    }
+    assert manifest["files"] == others
+    names = ("train-de-0.en", "train-de-0.de")
+    assert manifest["raw"]["train-de-0"] == {name: digests(folder / "raw")[name] for name in names}
+
+
 @pytest.mark.parametrize("blocks", [20, 7, 1000])
 def test_the_same_bytes_for_any_size_of_blocks(blocks, raw, made, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "BLOCK", blocks)
