@@ -4,8 +4,8 @@ What belongs to a pair goes with its rows: the language token of the source and 
 sentence, the token that the decoder begins with by fairseq's prefix tokens. No layer of this package looks from one
 sentence to another when it evaluates, so hypotheses are those of `Translator.translate`, which a test compares.
 
-`--max-len-a` is the exception: fairseq counts the longest source of a batch. Here a batch holds sentences of one limit,
-and so each sentence has the limit of its own length, whatever it is translated with.
+`--max-len-a` is the exception: fairseq counts the longest source of a batch. Here each sentence has the limit of its
+own length, whatever it is translated with.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.data import data_utils
+from fairseq.data import Dictionary, data_utils
+from fairseq.search import BeamSearch
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import sizes_of
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.evaluation.translator import Batch, Direction, Translation, Translator
+from fairseq_mtmoe.evaluation.translator import Batch, Decoding, Direction, Translation, Translator
 
 Known = Mapping[str, Mapping[int, str]]
+
+# From this limit on all hypotheses of a beam are different ones when it is reached, and end together; those of shorter
+# limits (a language token, and a word) are translated apart.
+_SHARED_LIMIT = 3
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,9 @@ class Mixture:
     def __init__(self, translator: Translator, pairs: Sequence[str], subset: str) -> None:
         self._translator = translator
         self._directions = [translator.direction(pair, subset) for pair in pairs]
+        if translator.decoding.max_len_a:
+            for direction in self._directions:
+                _limit_each(direction.generator, translator.decoding)
         self._batches = _batches(translator, self._directions)
 
     @property
@@ -115,11 +123,11 @@ def _sizes(direction: Direction, numbers: np.ndarray) -> np.ndarray:
 
 
 def _apart(translator: Translator, direction: Direction, sentence: _Sentence) -> tuple[object, ...]:
-    """What must be the same of all sentences of a batch: the limit of their translations, and what fairseq's search
-    takes for a whole batch."""
+    """What must be the same of all sentences of a batch: what fairseq's search takes for a whole batch, and limits at
+    which a beam is not filled yet."""
     decoding = translator.decoding
     limit = int(decoding.max_len_a * sentence.source + decoding.max_len_b)
-    return limit, direction.pair if _replaces_ends(direction.task) else None
+    return min(limit, _SHARED_LIMIT), direction.pair if _replaces_ends(direction.task) else None
 
 
 def _cut(sentences: list[_Sentence], max_tokens: int | None, max_sentences: int | None) -> Iterator[list[_Sentence]]:
@@ -179,6 +187,34 @@ def _merged(parts: Sequence[dict[str, Any]], order: Tensor) -> dict[str, Any]:
         elif isinstance(value, Tensor):
             merged[name] = torch.cat(values).index_select(0, order)
     return merged
+
+
+class _LimitedBeamSearch(BeamSearch):  # type: ignore[misc]
+    """fairseq's, in which each sentence has a limit of its own beside the generator's, which is of the whole batch."""
+
+    needs_src_lengths = True  # the generator tells them before each step
+
+    def __init__(self, dictionary: Dictionary, max_len_a: float, max_len_b: int) -> None:
+        super().__init__(dictionary)
+        self._a, self._b = max_len_a, max_len_b
+
+    def set_src_lengths(self, src_lengths: Tensor) -> None:
+        """Called by the generator with the lengths (S,) of the sentences that are left."""
+        self._limit_S = (self._a * src_lengths.double() + self._b).long()
+
+    def step(self, step: int, lprobs: Tensor, *others: Any, **more: Any) -> Any:
+        """As fairseq's; where a limit is reached nothing but the end is possible. `lprobs` is (S, B, V)."""
+        at_end_S = step >= self._limit_S
+        if at_end_S.any():
+            end = lprobs[at_end_S, :, self.eos]
+            lprobs[at_end_S] = float("-inf")
+            lprobs[at_end_S, :, self.eos] = end
+        return super().step(step, lprobs, *others, **more)
+
+
+def _limit_each(generator: Any, decoding: Decoding) -> None:
+    generator.search = _LimitedBeamSearch(generator.tgt_dict, decoding.max_len_a, decoding.max_len_b)
+    generator.should_set_src_lengths = True
 
 
 def _prefix(task: Any) -> int | None:
