@@ -39,6 +39,7 @@ class Inputs:
     corpora: list[RawCorpus]
     vocabulary: dict[str, Path]  # `model` and `dictionary`, where they are given
     vocabulary_digests: list[str]
+    identification: list[str]  # the hash of the model for language identification, where there is one
 
     @property
     def made_from(self) -> dict[str, object]:
@@ -51,7 +52,15 @@ class Inputs:
             for corpus in self.corpora
         }
         files = {f"vocabulary {name}": sha for name, sha in zip(self.vocabulary, self.vocabulary_digests, strict=True)}
-        return {"command": "corpora", "engine": FORMAT, "order": list(corpora), **values, **corpora, **files}
+        return {
+            "command": "corpora",
+            "engine": FORMAT,
+            "order": list(corpora),
+            "identification": self.identification,
+            **values,
+            **corpora,
+            **files,
+        }
 
     @property
     def raw(self) -> dict[str, dict[str, str]]:
@@ -89,7 +98,9 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
         corpora.append(RawCorpus(files, corpus.pair, corpus.role, tuple(digests.of(files.paths))))
     named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary}
     given = {name: regular_file(raw / file, f"the vocabulary's {name}") for name, file in named.items() if file}
-    return Inputs(recipe, corpora, given, digests.of(given.values()))
+    model = recipe.filters.identify
+    identification = digests.of([regular_file(model, "a model for language identification")] if model else [])
+    return Inputs(recipe, corpora, given, digests.of(given.values()), identification)
 
 
 def prepare(
@@ -190,7 +201,7 @@ class _Run:
     def _clean(self, is_wanted: Any, held_out: Sequence[CleanedCorpus], label: str) -> list[CleanedCorpus]:
         """The corpora of some roles, cleaned; `held_out` has those whose sentences are left out of training data."""
         keys = self._held_out_keys(held_out)
-        reading = Reading(self.work, self.recipe.filters, keys, self.on_bad_line)
+        reading = Reading(self.work, self.recipe.filters, self.inputs.identification, keys, self.on_bad_line)
         corpora = [corpus for corpus in self.inputs.corpora if is_wanted(corpus)]
         return reading.clean(corpora, self.workers, self.progress, label)
 

@@ -97,13 +97,17 @@ class Reading:
     Args:
         work: where to.
         filters: of training pairs.
+        identification: the hash of their model for language identification, where there is one.
         held_out: a file of the keys of evaluation sentences, sorted.
         on_bad_line: see `readers.read`.
     """
 
-    def __init__(self, work: WorkFolder, filters: Filters, held_out: Path, on_bad_line: OnBadLine) -> None:
+    def __init__(
+        self, work: WorkFolder, filters: Filters, identification: Sequence[str], held_out: Path, on_bad_line: OnBadLine
+    ) -> None:
         self._work = work
         self._filters = filters
+        self._identification = list(identification)
         self._held_out = held_out
         self._held_out_key = held_out.parent.name
         self._on_bad_line = on_bad_line
@@ -135,7 +139,15 @@ class Reading:
             languages=[files.source_lang, files.target_lang],
             training=is_training,
             unicode=unicodedata.unidata_version,
-            **({"filters": _plain(asdict(self._filters)), "held_out": self._held_out_key} if is_training else {}),
+            **(
+                {
+                    "filters": _plain(asdict(self._filters)),
+                    "identification": self._identification,
+                    "held_out": self._held_out_key,
+                }
+                if is_training
+                else {}
+            ),
         )
 
     def _read_again_if_bad(self, corpus: RawCorpus, stage: Stage) -> None:
