@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_mtmoe.data.corpora.cleaning.fasttext_format import is_whole
 from fairseq_mtmoe.data.corpora.cleaning.languages import name_in, names_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
@@ -55,6 +56,8 @@ def _load(path: str) -> tuple[Any, frozenset[str]]:
             "`identify` needs the package fasttext-predict: pip install 'fairseq_mtmoe[identify]'."
         ) from None
     file = regular_file(path, _WHAT)
+    if not is_whole(file):
+        raise UserError(f"`identify` must be {_WHAT}, but `{path}` is none, or only a part of one: download it again.")
     try:
         model = fasttext.load_model(str(file))
         labels, _ = model.predict("", k=-1, threshold=-1.0)

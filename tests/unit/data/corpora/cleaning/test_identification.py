@@ -1,6 +1,7 @@
 """The rule that asks a model for language identification."""
 
 import re
+import struct
 import sys
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning import Cleaner, identification
+from fairseq_mtmoe.data.corpora.cleaning.fasttext_format import is_whole
 from fairseq_mtmoe.data.corpora.cleaning.languages import languages, name_in, names_of
 from fairseq_mtmoe.data.corpora.recipes import Filters
 from fairseq_mtmoe.data.corpora.recipes.codes import MBART, plain_code
@@ -62,6 +64,32 @@ def test_what_is_no_model(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fasttext", None)
     with pytest.raises(UserError, match=r"needs the package fasttext-predict: pip install .*\[identify\]"):
         identification.check_model(str(write_model(tmp_path / "lid.bin", WORDS)))
+
+
+def test_a_model_that_is_cut_short_or_longer(tmp_path):
+    """fastText's library would wait for ever, so that it is never asked."""
+    whole = write_model(tmp_path / "lid.bin", WORDS).read_bytes()
+    assert is_whole(tmp_path / "lid.bin")
+    for number, data in enumerate([*(whole[:length] for length in range(0, len(whole), 7)), whole + b"x"]):
+        path = tmp_path / f"{number}.bin"
+        path.write_bytes(data)
+        assert not is_whole(path)
+    with pytest.raises(UserError, match="is none, or only a part of one: download it again"):
+        identification.check_model(str(path))
+
+
+def test_a_quantised_model_is_whole(tmp_path):
+    """With norms and centroids, as `FastText::quantize` leaves it, pruned words and a dense output."""
+    words = b"".join(word + b"\0" + struct.pack("<qb", 1, 0) for word in (b"</s>", b"la")) + b"__label__fr\0"
+    data = struct.pack("<2i12id", 793712314, 12, *[4] * 12, 0.1) + struct.pack("<3i2q", 3, 2, 1, 9, 2)
+    data += words + struct.pack("<qb", 1, 1) + struct.pack("<4i", 0, 0, 1, 1)
+    centroids = [struct.pack("<4i", width, 1, width, width) + bytes(1024 * width) for width in (4, 1)]
+    data += b"\1" + struct.pack("<?2qi", True, 5, 4, 10) + bytes(10) + centroids[0] + bytes(5) + centroids[1]
+    data += b"\0" + struct.pack("<2q", 1, 4) + bytes(16)
+    (tmp_path / "lid.ftz").write_bytes(data)
+    assert is_whole(tmp_path / "lid.ftz")
+    (tmp_path / "cut.ftz").write_bytes(data[:-30])
+    assert not is_whole(tmp_path / "cut.ftz")
 
 
 def test_the_table_has_mbarts_languages_and_agrees_with_iso_and_unicode():
