@@ -7,7 +7,7 @@ import torch
 from fairseq import tasks
 from omegaconf import OmegaConf
 
-from tests.distributed.test_combinations import configuration
+from tests.distributed.test_combinations import HALF, configuration
 from tests.distributed.test_freezing import train
 from tests.helpers.benchmark import make_benchmark, make_encoder, save_before_training, task_arguments
 from tests.helpers.commands import training_arguments
@@ -22,7 +22,7 @@ COMMON = (
     "--label-smoothing", 0,
 )  # fmt: skip
 SOURCE = ("--pemt-stage", "source")
-HALVES = {"bf16": {"common.bf16": True}, "fp16": {"common.fp16": True, "common.fp16_init_scale": 4}}
+HALVES = {"bf16": {"common.bf16": True}, "fp16": HALF}
 
 
 def having_learnt(model):
@@ -125,7 +125,7 @@ def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, run
 
 
 def train_in_half_precision(rank, runs):
-    """All runs in both types; fp16's optimizer has one flat copy of all that trains."""
+    """All runs in both types."""
     from fairseq_mtmoe.models.pemt import prompts
 
     logging.disable(logging.INFO)
