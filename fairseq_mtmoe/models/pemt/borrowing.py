@@ -135,6 +135,13 @@ class PemtModel(nn.Module):
                         f"`--pemt-sources` must name the sources that the checkpoint borrows from, in their order, but "
                         f"`{path}` is another than its source {index + 1}."
                     )
+        count = len(self._sources)
+        kept = [len(state[name]) for name in (self._adapters(0) if count else ()) if name in state]
+        if kept and kept[0] > count:
+            raise UserError(
+                f"`--pemt-sources` must name the {kept[0]} sources that the checkpoint borrows from, in their order, "
+                f"but names {count}."
+            )
 
     def expect_weights(self) -> None:
         """See `protocols.NeedsWeights`.

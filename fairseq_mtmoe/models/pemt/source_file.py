@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ def load(path: str | Path) -> Source:
     Raises:
         UserError: the file is missing, damaged or another.
     """
+    if not os.path.lexists(path):
+        raise UserError(f"`{path}` must be a source's file, which `--pemt-stage source` writes, but there is none.")
     content = file_io.load(str(path), mapped=True, remedy="write it anew by a run of `--pemt-stage source`")
     about, tensors = content.get(KIND), content.get("model")
     if not isinstance(about, dict) or not isinstance(tensors, dict):

@@ -228,6 +228,12 @@ def test_a_run_goes_on_without_its_sources_files(named):
     assert found.noted_options["pemt_sources"] == (named or model.noted_options["pemt_sources"])
 
 
+def test_a_checkpoint_of_more_sources_is_refused():
+    state = target_model(make=pemt_encoder).state_dict()
+    with pytest.raises(UserError, match=r"must name the 2 sources that the checkpoint borrows from.*but names 1"):
+        pemt_encoder(pemt_sources=source_files(make=pemt_encoder)[0]).load_state_dict(state)
+
+
 def test_of_sources_that_are_gone_the_checkpoint_must_have_as_many():
     with pytest.raises(UserError, match="must name the 2 sources that the checkpoint borrows from, or be left out"):
         PemtBertModel.build_model(bert_options(pemt_sources="gone.pt"), GoingOn(target_model(make=pemt_encoder)))

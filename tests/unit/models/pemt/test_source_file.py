@@ -113,6 +113,11 @@ def test_a_prompt_is_a_row_of_vectors(tmp_path):
         source_file.load(tmp_path / "x.pt")
 
 
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"gone\.pt` must be a source's file, .* but there is none"):
+        source_file.load(tmp_path / "gone.pt")
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path):
     path = str(tmp_path / "other.pt")
     file_io.save({"model": {"weight": torch.zeros(1)}}, path)
