@@ -70,10 +70,9 @@ def make_vocabulary(
         stage = work.stage("vocabulary", text=text, **about)
     result = stage.result()
     if result is None:
-        with shown.step("Making the vocabulary") as step:
+        with shown.step("Making the vocabulary"):
             model = read_bytes(given["model"]) if given else _trained(recipe, selections)
             result = _write(stage, model, load(model, given.get("dictionary")))
-            step.advance(0)
     return Vocabulary(stage, int(result["symbols"]))
 
 
