@@ -1,0 +1,60 @@
+"""mBART's codes and plain ones: other names of files and tokens, and the same model inputs."""
+
+import json
+import re
+
+import pytest
+from fairseq.data import Dictionary
+from fairseq.data.multilingual.multilingual_utils import augment_dictionary, get_lang_tok
+
+from fairseq_mtmoe.data.corpora.recipes import plain_code
+from tests.helpers.raw_corpora import change, prepare_small, write_raw
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The data directories of one recipe with plain codes, and with mBART's."""
+    folder = tmp_path_factory.mktemp("codes")
+    recipe = write_raw(folder / "raw")
+    prepare_small(folder / "raw", folder / "plain")
+    change(recipe, languages="mbart")
+    prepare_small(folder / "raw", folder / "mbart")
+    return folder / "plain", folder / "mbart"
+
+
+def plain_name(name):
+    """`train.en_XX-de_DE.de_DE.bin` with plain codes."""
+    parts = [[plain_code(code) for code in part.split("-")] for part in name.split(".")]
+    return ".".join("-".join(codes) for codes in parts)
+
+
+def test_the_files_are_called_otherwise_and_hold_the_same(both):
+    plain, mbart = both
+    named = {plain_name(path.relative_to(mbart).as_posix()): path for path in mbart.rglob("*") if path.is_file()}
+    binarized = [path for path in plain.rglob("*") if path.suffix in (".bin", ".idx") or path.name.startswith("dict.")]
+    assert len(binarized) > 20
+    for path in binarized:
+        twin = named[path.relative_to(plain).as_posix()]
+        assert twin.name != path.name
+        assert twin.read_bytes() == path.read_bytes()
+
+
+def test_languages_and_pairs_are_in_the_same_order(both):
+    plain, mbart = (folder / "shard0" for folder in both)
+    for name in ("langs.txt", "lang_pairs.txt"):
+        words = [re.split(r"[\n,]", (folder / name).read_text()) for folder in (plain, mbart)]
+        assert words[0] == [plain_name(word) for word in words[1]]
+        assert words[0] != words[1]
+    sizes = [json.loads((folder / "sizes.json").read_text())["train"] for folder in (plain, mbart)]
+    assert {plain_name(pair): size for pair, size in sizes[1].items()} == sizes[0]
+
+
+def test_tokens_of_languages_have_the_same_ids(both):
+    ids = []
+    for folder in both:
+        langs = (folder / "shard0" / "langs.txt").read_text().split()
+        dictionary = Dictionary.load(str(folder / "shard0" / f"dict.{langs[0]}.txt"))
+        augment_dictionary(dictionary, langs, "multilingual")
+        ids.append([dictionary.index(get_lang_tok(lang, "multilingual")) for lang in langs])
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 3
