@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import sacrebleu
 
-from fairseq_mtmoe.analysis.evaluated import Evaluation, metrics_of, outputs_of
+from fairseq_mtmoe.analysis.evaluated import FIELDS, Evaluation, metrics_of, outputs_of
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
 from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, compared, draw, mean_draws
 from fairseq_mtmoe.analysis.tables import Table, with_error
@@ -100,11 +100,11 @@ def _differences(metric: str, first: Evaluation, other: Evaluation, draws: Mappi
 def difference_table(found: Differences) -> Table:
     """A row for each pair, and one for each tier and for all."""
     rows = [
-        [name, pair.tier, f"{len(pair.hypotheses):,}", *_cells(found.pairs[name])]
+        [name, pair.tier, f"{len(pair.hypotheses):,}", *_cells(found, found.pairs[name])]
         for name, pair in found.first.pairs.items()
     ]
     below = [
-        [name, f"{len(pairs)} pair" + "s" * (len(pairs) != 1), "", *_cells(found.groups[name])]
+        [name, f"{len(pairs)} pair" + "s" * (len(pairs) != 1), "", *_cells(found, found.groups[name])]
         for name, pairs in groups_of(found.first).items()
     ]
     systems = [found.first.name, found.other.name]
@@ -113,12 +113,16 @@ def difference_table(found: Differences) -> Table:
     )
 
 
-def _cells(one: Comparison) -> list[str]:
+def _cells(found: Differences, one: Comparison) -> list[str]:
+    digits = 2 if found.metric in FIELDS else 4  # COMET is from 0 to 1
     half = (one.interval[1] - one.interval[0]) / 2
     return [
-        with_error(one.first, one.first_error), with_error(one.other, one.other_error),
-        f"{one.difference:+.2f} ±{half:.2f}".replace("-", "−"), f"{one.p_bootstrap:.4f}", f"{one.p_randomisation:.4f}",
-    ]  # fmt: skip
+        with_error(one.first, one.first_error, digits),
+        with_error(one.other, one.other_error, digits),
+        ("−" if one.difference < 0 else "+") + with_error(abs(one.difference), half, digits),
+        f"{one.p_bootstrap:.4f}",
+        f"{one.p_randomisation:.4f}",
+    ]
 
 
 def notes(found: Sequence[Differences], sampling: Sampling) -> list[str]:

@@ -1,7 +1,8 @@
 """Folders of `mtmoe evaluate`, with the texts that were compared: read, and refused where they cannot be compared.
 
 Beside `scores.json` there are, of each pair, `en-de.hyp`, `en-de.ref`, and where the test set has several references
-`en-de.ref1`, `en-de.ref2`, … with an empty line where a sentence has no further one.
+`en-de.ref1`, `en-de.ref2`, … with an empty line where a sentence has no further one. Of a metric that is a mean over
+sentences and not sacreBLEU's, such as COMET, `en-de.comet` has a number for each of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from fairseq_mtmoe.analysis.score_reading import score_file
 from fairseq_mtmoe.analysis.scores import TIERS, bleu_tokenizer
-from fairseq_mtmoe.analysis.significance import SystemOutput, output_of
+from fairseq_mtmoe.analysis.significance import SentenceMean, SystemOutput, output_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, text_lines
 
@@ -36,8 +37,9 @@ class EvaluatedPair:
     Attributes:
         tier: "" if nobody knows.
         scores: by metric.
-        signatures: sacreBLEU's, by metric.
+        signatures: by metric, sacreBLEU's and those of other metrics.
         references: one list of sentences or more; None where a sentence has no further one.
+        figures: of each sentence, by the metrics that are their mean.
     """
 
     tier: str
@@ -45,6 +47,7 @@ class EvaluatedPair:
     signatures: Mapping[str, str]
     hypotheses: Sequence[str]
     references: Sequence[Sequence[str | None]]
+    figures: Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -95,24 +98,36 @@ def outputs_of(metric: str, pair: str, evaluations: Sequence[Evaluation]) -> tup
     Raises:
         UserError: the texts do not give the score that is beside them.
     """
-    scorer = _scorer(metric, pair)
-    outputs = []
-    for evaluation in evaluations:
-        texts, folder = evaluation.pairs[pair], evaluation.folder
-        output = output_of(scorer, texts.hypotheses, texts.references)
-        found, stored = str(scorer.get_signature()), texts.signatures[metric]
-        if _without_version(found) != _without_version(stored):
-            raise UserError(
-                f"{metric} of {pair} must be counted as in `{folder}`, {stored}, but is {found} with the packages that "
-                "are installed here: install the same ones, or evaluate again."
-            )
-        if abs(output.score - texts.scores[metric]) > SAME:
-            raise UserError(
-                f"`{folder}` must hold the texts that were scored, but {pair}.hyp gives {metric} {output.score:.2f} "
-                f"where its scores.json says {texts.scores[metric]:.2f}: evaluate again with --overwrite."
-            )
-        outputs.append(output)
+    by_sentence = metric in evaluations[0].pairs[pair].figures
+    scorer = SentenceMean() if by_sentence else _scorer(metric, pair)
+    outputs = [_output(scorer, metric, pair, evaluation) for evaluation in evaluations]
     return scorer, outputs
+
+
+def _output(scorer: Any, metric: str, pair: str, evaluation: Evaluation) -> SystemOutput:
+    texts, folder = evaluation.pairs[pair], evaluation.folder
+    if metric in texts.figures:
+        output = SentenceMean().output(texts.figures[metric])
+    else:
+        output = output_of(scorer, texts.hypotheses, texts.references)
+        _check_signature(str(scorer.get_signature()), metric, pair, evaluation)
+    if abs(output.score - texts.scores[metric]) > SAME:
+        file = f"{pair}.{metric.lower() if metric in texts.figures else 'hyp'}"
+        raise UserError(
+            f"`{folder}` must hold what was scored, but {file} gives {metric} {output.score:.4f} where its scores.json "
+            f"says {texts.scores[metric]:.4f}: evaluate again with --overwrite."
+        )
+    return output
+
+
+def _check_signature(found: str, metric: str, pair: str, evaluation: Evaluation) -> None:
+    """Another version of sacreBLEU is no harm where it gives the same score."""
+    stored = evaluation.pairs[pair].signatures[metric]
+    if _without_version(found) != _without_version(stored):
+        raise UserError(
+            f"{metric} of {pair} must be counted as in `{evaluation.folder}`, {stored}, but is {found} with the "
+            "packages that are installed here: install the same ones, or evaluate again."
+        )
 
 
 def _scorer(metric: str, pair: str) -> Any:
@@ -155,7 +170,24 @@ def _pair(folder: Path, pair: str, fields: Mapping[str, Any]) -> EvaluatedPair:
     if not scores or not all(map(math.isfinite, scores.values())):
         raise ValueError("no score, or one that is no number")
     signatures = {name: str(fields[signature]) for name, (_, signature) in known.items()}
-    return EvaluatedPair(str(fields["tier"]), scores, signatures, *_texts(folder, pair, int(fields["sentences"])))
+    sentences, more = int(fields["sentences"]), fields.get("metrics", {})
+    texts = _texts(folder, pair, sentences)
+    figures = {name: _figures(folder / f"{pair}.{name.lower()}", sentences) for name in more}
+    scores |= {name: float(score) for name, score in more.items()}
+    signatures |= {name: str(fields["metric_signatures"][name]) for name in more}
+    return EvaluatedPair(str(fields["tier"]), scores, signatures, *texts, figures)
+
+
+def _figures(path: Path, sentences: int) -> list[float]:
+    """The numbers of a metric, one of each sentence."""
+    lines = text_lines(path, "a metric's numbers, one of each sentence")
+    try:
+        found = [float(line) for line in lines]
+    except ValueError:
+        found = []
+    if len(found) != sentences or not all(map(math.isfinite, found)):
+        raise UserError(f"`{path}` must have a number for each of the {sentences} sentences: evaluate again.")
+    return found
 
 
 def _texts(folder: Path, pair: str, sentences: int) -> tuple[list[str], list[list[str | None]]]:

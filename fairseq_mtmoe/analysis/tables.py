@@ -64,6 +64,6 @@ class Table:
         return text + "\n"
 
 
-def with_error(score: float, error: float) -> str:
+def with_error(score: float, error: float, digits: int = 2) -> str:
     """Such as `70.40 ±2.74`; without an error that is not known."""
-    return f"{score:.2f}" + ("" if math.isnan(error) else f" ±{error:.2f}")
+    return f"{score:.{digits}f}" + ("" if math.isnan(error) else f" ±{error:.{digits}f}")

@@ -145,7 +145,7 @@ DAMAGE = {
     r"`.*en-de\.hyp` must have the 30 lines that were scored, but has 29": lambda b: change_line(
         b / "en-de.hyp", 3, None
     ),
-    r"must hold the texts that were scored, but en-de\.hyp gives BLEU": lambda b: change_line(b / "en-de.hyp", 3, "x"),
+    r"must hold what was scored, but en-de\.hyp gives BLEU": lambda b: change_line(b / "en-de.hyp", 3, "x"),
     r"`.*en-de\.hyp` must be the texts of en-de, but there is none": lambda b: (b / "en-de.hyp").unlink(),
     "must hold the scores of mtmoe evaluate, whose texts": lambda b: change_scores(
         b, lambda content: content["pairs"]["en-de"].update(bleu="much")
@@ -195,3 +195,58 @@ def test_no_difference_is_not_called_one(copies):
     assert re.search(r"all .*\+0\.00 ±0\.00", shown) and "no difference is no chance" in shown
     (found, _) = find_differences(read_evaluations([copies / "a", copies / "b"]), Sampling(1, 50, 50))
     assert not any(one.is_significant for one in (*found.pairs.values(), *found.groups.values()))
+
+
+def add_comet(folder, add):
+    """Figures of sentences, such as COMET's."""
+
+    def change(content):
+        for pair, fields in content["pairs"].items():
+            figures = [0.5 + index / 100 + add for index in range(fields["sentences"])]
+            (folder / f"{pair}.comet").write_text("".join(f"{figure!r}\n" for figure in figures))
+            mean = sum(figures) / len(figures)
+            fields.update(metrics={"COMET": mean}, metric_signatures={"COMET": "model:wmt22|version:2"})
+
+    change_scores(folder, change)
+
+
+def test_metrics_by_sentence_are_tested_by_their_means(copies):
+    for name, add in (("a", 0.0), ("b", 0.0125)):
+        add_comet(copies / name, add)
+    compare(copies / "a", copies / "b", "--out", copies / "out", *FEW)
+    found = json.loads((copies / "out" / "comparison.json").read_text())["differences"]["b"]["COMET"]
+    for one in (*found["pairs"].values(), *found["averages"].values()):
+        assert (one["first"], one["difference"]) == pytest.approx((0.645, 0.0125))
+        assert one["interval"] == pytest.approx([0.0125, 0.0125])
+        assert one["p_randomisation"] == pytest.approx(1 / 51)
+    assert found["pairs"]["en-de"]["signature"] == "model:wmt22|version:2"
+    assert "| +0.0125 ±0.0000 |" in unpadded((copies / "out" / "comparison.md").read_text())
+
+
+def test_a_metric_that_not_all_have_is_left_out(copies):
+    add_comet(copies / "b", 0.0)
+    assert "COMET" not in compare(copies / "a", copies / "b", *FEW)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (
+            lambda b: change_line(b / "en-de.comet", 3, "much"),
+            r"`.*en-de\.comet` must have a number for each of the 30",
+        ),
+        (lambda b: change_line(b / "en-de.comet", 3, "nan"), r"`.*en-de\.comet` must have a number for each of the 30"),
+        (lambda b: change_line(b / "en-de.comet", 3, None), r"`.*en-de\.comet` must have a number for each of the 30"),
+        (lambda b: change_line(b / "en-de.comet", 3, "0.9"), r"but en-de\.comet gives COMET 0\.\d{4} where"),
+        (
+            lambda b: change_scores(b, lambda of: of["pairs"]["en-de"]["metric_signatures"].update(COMET="model:x")),
+            r"en-de has COMET model:wmt22\|version:2 in .*a and model:x in .*b",
+        ),
+    ],
+)
+def test_damaged_figures_are_a_sentence(copies, damage, sentence):
+    for name in "ab":
+        add_comet(copies / name, 0.0)
+    damage(copies / "b")
+    with pytest.raises(UserError, match=sentence):
+        compare(copies / "a", copies / "b", *FEW)

@@ -70,7 +70,8 @@ def report(languages: int = 3, corpora: int = 4, samples: int = 2, length: int =
         "corpora": found,
         "pairs": pairs,
         "vocabulary": {
-            lang: {"pieces_per_word": 1.2 + number / 50, "unknown_share": 0.0001 * number, "coverage": 0.9995,
+            lang: {"pieces_per_word": 1.2 + number / 50, "characters_per_piece": 3.5, "unknown_share": 0.0001 * number,
+                   "coverage": 0.9995, "scripts": {"Latn": 0.999, "other": 1.0},
                    "warning": "a word is cut into too many pieces" if number == 1 else None}
             for number, lang in enumerate(["en", *langs])
         },

@@ -66,7 +66,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    found.filters |= {"n": _number, "percent": _percent, "spaced": _spaced, "visible": visible}
+    found.filters |= {"decimal": _decimal, "n": _number, "percent": _percent, "spaced": _spaced, "visible": visible}
     return found
 
 
@@ -77,6 +77,10 @@ def _number(value: int) -> str:
 def _spaced(name: str) -> str:
     """The name of a rule as words."""
     return name.replace("_", " ")
+
+
+def _decimal(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _percent(share: float | None, digits: int = 1) -> str:

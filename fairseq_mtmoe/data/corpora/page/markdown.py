@@ -80,11 +80,12 @@ def _pairs(report: Report) -> str:
 def _vocabulary(report: Report) -> str:
     rows = []
     for lang, of in report["vocabulary"].items():
-        pieces = of.get("pieces_per_word")
+        pieces = [of.get(name) for name in ("pieces_per_word", "characters_per_piece")]
         shares = [_percent(of.get(name), 3) for name in ("unknown_share", "coverage")]
-        rows.append([lang, "" if pieces is None else f"{pieces:.2f}", *shares, _plain(of.get("warning") or "")])
-    head = ["language", "pieces per word", "unknown", "characters covered", "to look at"]
-    return markdown_table(head, rows, texts=(0, 4))
+        numbers = ["" if number is None else f"{number:.2f}" for number in pieces]
+        rows.append([lang, *numbers, *shares, _plain(of.get("warning") or "")])
+    head = ["language", "pieces per word", "characters per piece", "unknown", "characters covered", "to look at"]
+    return markdown_table(head, rows, texts=(0, 5))
 
 
 def _percent(share: float | None, digits: int = 2) -> str:

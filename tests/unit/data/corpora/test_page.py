@@ -51,7 +51,7 @@ def test_the_figures_are_the_reports():
         ["low", "", "1", "10,002", "100", "100"],
     ]
     assert table_of(tree, "shards")[1] == ["en-ac", "low", "", "10,002", "100", "100", "3", "0.06%"]
-    assert table_of(tree, "pieces per word")[3] == ["ab", "", "1.24", "0.020%", "99.950%", ""]
+    assert table_of(tree, "pieces per word")[3] == ["ab", "", "1.24", "3.50", "0.020%", "99.950%Latn 99.90%", ""]
     figure = tree.find_class("columns")[0]
     assert [one.get("style") for one in figure] == ["height:25.0%", "height:100.0%", "height:12.5%"]
     assert figure.get("aria-label") == "aa: 1–10 tokens 10, 11–20 tokens 40, 21 and more tokens 5"
