@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import sacrebleu
 
-from fairseq_mtmoe.analysis.evaluated import FIELDS, Evaluation, metrics_of, outputs_of
+from fairseq_mtmoe.analysis.evaluated import FIELDS, SPBLEU, Evaluation, metrics_of, outputs_of
+from fairseq_mtmoe.analysis.pieces import PieceBleu
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
 from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, compared, draw, mean_draws
 from fairseq_mtmoe.analysis.tables import Table, with_error
@@ -66,24 +67,28 @@ def groups_of(evaluation: Evaluation) -> dict[str, list[str]]:
 
 
 def find_differences(
-    evaluations: Sequence[Evaluation], sampling: Sampling, advance: Callable[[str], None] = lambda pair: None
+    evaluations: Sequence[Evaluation],
+    sampling: Sampling,
+    pieces: PieceBleu | None = None,
+    advance: Callable[[str], None] = lambda pair: None,
 ) -> list[Differences]:
     """Of every evaluation but the first, by every metric that all pairs have.
 
     Args:
         evaluations: two or more, of the same test sets.
+        pieces: what spBLEU is over; without it there is no spBLEU.
         advance: is told the name of every pair that is done.
 
     Raises:
         UserError: texts do not give the score that is beside them.
     """
-    metrics = metrics_of(evaluations)
+    metrics = [name for name in metrics_of(evaluations) if name != SPBLEU or pieces is not None]
     draws: dict[tuple[str, int], dict[str, Draws]] = {
         (metric, other): {} for other in range(1, len(evaluations)) for metric in metrics
     }
     for pair in evaluations[0].pairs:
         for metric in metrics:
-            scorer, outputs = outputs_of(metric, pair, evaluations)
+            scorer, outputs = outputs_of(metric, pair, evaluations, pieces)
             for other, output in enumerate(outputs[1:], 1):
                 draws[metric, other][pair] = draw(
                     scorer, outputs[0], output, sampling.seed_of(pair), sampling.samples, sampling.trials

@@ -18,6 +18,7 @@ from typing import Any
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from fairseq_mtmoe.analysis.pieces import PieceBleu
 from fairseq_mtmoe.analysis.score_reading import score_file
 from fairseq_mtmoe.analysis.scores import TIERS, bleu_tokenizer
 from fairseq_mtmoe.analysis.significance import SentenceMean, SystemOutput, output_of
@@ -27,7 +28,12 @@ from fairseq_mtmoe.io.files import read_json, text_lines
 SAME = 1e-4
 """How far a score may be from the one in scores.json that the same texts gave: another order of summing."""
 
-FIELDS = {"BLEU": ("bleu", "bleu_signature"), "chrF++": ("chrf", "chrf_signature")}
+SPBLEU = "spBLEU"
+FIELDS = {
+    "BLEU": ("bleu", "bleu_signature"),
+    "chrF++": ("chrf", "chrf_signature"),
+    SPBLEU: ("spbleu", "spbleu_signature"),
+}
 
 
 @dataclass(frozen=True)
@@ -92,22 +98,28 @@ def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
     return [name for name in every[0] if all(name in scores for scores in every)]
 
 
-def outputs_of(metric: str, pair: str, evaluations: Sequence[Evaluation]) -> tuple[Any, list[SystemOutput]]:
+def outputs_of(
+    metric: str, pair: str, evaluations: Sequence[Evaluation], pieces: PieceBleu | None = None
+) -> tuple[Any, list[SystemOutput]]:
     """The metric, and what each system reached by it on the test set of one pair.
+
+    Args:
+        pieces: what spBLEU is over.
 
     Raises:
         UserError: the texts do not give the score that is beside them.
     """
-    by_sentence = metric in evaluations[0].pairs[pair].figures
-    scorer = SentenceMean() if by_sentence else _scorer(metric, pair)
-    outputs = [_output(scorer, metric, pair, evaluation) for evaluation in evaluations]
-    return scorer, outputs
+    scorer = SentenceMean() if metric in evaluations[0].pairs[pair].figures else _scorer(metric, pair)
+    return scorer, [_output(scorer, metric, pair, evaluation, pieces) for evaluation in evaluations]
 
 
-def _output(scorer: Any, metric: str, pair: str, evaluation: Evaluation) -> SystemOutput:
+def _output(scorer: Any, metric: str, pair: str, evaluation: Evaluation, pieces: PieceBleu | None) -> SystemOutput:
     texts, folder = evaluation.pairs[pair], evaluation.folder
     if metric in texts.figures:
         output = SentenceMean().output(texts.figures[metric])
+    elif metric == SPBLEU and pieces is not None:
+        output = output_of(scorer, pieces.cut(texts.hypotheses), [pieces.cut(lines) for lines in texts.references])
+        _check_signature(pieces.signature(scorer), metric, pair, evaluation)
     else:
         output = output_of(scorer, texts.hypotheses, texts.references)
         _check_signature(str(scorer.get_signature()), metric, pair, evaluation)
@@ -126,15 +138,15 @@ def _check_signature(found: str, metric: str, pair: str, evaluation: Evaluation)
     if _without_version(found) != _without_version(stored):
         raise UserError(
             f"{metric} of {pair} must be counted as in `{evaluation.folder}`, {stored}, but is {found} with the "
-            "packages that are installed here: install the same ones, or evaluate again."
+            "packages or the --spm of here: take the same ones, or evaluate again."
         )
 
 
 def _scorer(metric: str, pair: str) -> Any:
-    """sacreBLEU's metric, as `scores` has it."""
-    return (
-        CHRF(word_order=2) if metric == "chrF++" else BLEU(tokenize=bleu_tokenizer(pair.rpartition("-")[2]), force=True)
-    )
+    """sacreBLEU's metric, as `scores` has it; spBLEU's is given texts that are cut."""
+    if metric == "chrF++":
+        return CHRF(word_order=2)
+    return BLEU(tokenize="none" if metric == SPBLEU else bleu_tokenizer(pair.rpartition("-")[2]), force=True)
 
 
 def _without_version(signature: str) -> list[str]:

@@ -48,11 +48,18 @@ class PieceBleu:
             references: lists as long as that; None where a sentence has no further reference.
         """
         bleu = BLEU(tokenize="none", force=True)
-        cut: Any = [[None if line is None else self._pieces(line) for line in lines] for lines in references]
-        score = bleu.corpus_score([self._pieces(line) for line in hypotheses], cut)
-        signature = bleu.get_signature()
-        signature.update("tok", self.name)
-        return float(score.score), str(signature)
+        score = bleu.corpus_score(self.cut(hypotheses), [self.cut(lines) for lines in references])
+        return float(score.score), self.signature(bleu)
+
+    def cut(self, lines: Sequence[str | None]) -> list[Any]:
+        """Sentences as pieces with spaces between them."""
+        return [None if line is None else self._pieces(line) for line in lines]
+
+    def signature(self, bleu: BLEU) -> str:
+        """That of sacreBLEU's metric, which has scored texts that were cut."""
+        found = bleu.get_signature()
+        found.update("tok", self.name)
+        return str(found)
 
     def _pieces(self, line: str) -> str:
         # sacreBLEU takes the spaces at a line's end away before it looks for pieces.

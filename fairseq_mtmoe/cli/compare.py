@@ -15,6 +15,7 @@ from fairseq_mtmoe.analysis.comparison import System, check_comparable, system_o
 from fairseq_mtmoe.analysis.comparison_tables import difference_table, mean_table, notes, to_json, to_markdown
 from fairseq_mtmoe.analysis.differences import SEED, Sampling, find_differences
 from fairseq_mtmoe.analysis.evaluated import read_evaluations
+from fairseq_mtmoe.analysis.pieces import PieceBleu
 from fairseq_mtmoe.analysis.provenance import provenance
 from fairseq_mtmoe.analysis.score_reading import expanded, read_scores
 from fairseq_mtmoe.analysis.significance import SAMPLES, TRIALS
@@ -31,7 +32,11 @@ WIDE = 200  # columns, where nobody says how many there are
 @click.option("--seed", type=click.IntRange(0), help=f"Of the drawing of sentences; by default {SEED}.")
 @click.option("--samples", type=click.IntRange(1), metavar="N",
               help=f"Draws of each test; by default {SAMPLES:,} resamples and {TRIALS:,} trials.")  # fmt: skip
-def command(systems: tuple[str, ...], out: Path | None, seed: int | None, samples: int | None) -> None:
+@click.option("--spm", type=click.Path(path_type=Path), metavar="FILE",
+              help="The SentencePiece model of mtmoe evaluate --spm; without it spBLEU is left out.")  # fmt: skip
+def command(
+    systems: tuple[str, ...], out: Path | None, seed: int | None, samples: int | None, spm: Path | None
+) -> None:
     """Compare evaluations of the same test sets, or systems over several seeds.
 
     \b
@@ -55,15 +60,16 @@ def command(systems: tuple[str, ...], out: Path | None, seed: int | None, sample
         check_writable(out)
     if len(systems) > 1 and not any("=" in argument for argument in systems):
         draws = Sampling(SEED if seed is None else seed, samples or SAMPLES, samples or TRIALS)
-        compare_evaluations([Path(argument) for argument in systems], out, draws)
+        pieces = None if spm is None else PieceBleu(spm)
+        compare_evaluations([Path(argument) for argument in systems], out, draws, pieces)
         return
-    for option, value in {"--seed": seed, "--samples": samples}.items():
+    for option, value in {"--seed": seed, "--samples": samples, "--spm": spm and str(spm)}.items():
         if value is not None:
             must_be(option, "left out with NAME=RUN,…, whose means are not tested", value)
     compare_systems(read_systems(systems), out)
 
 
-def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampling) -> None:
+def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampling, pieces: PieceBleu | None) -> None:
     """Print how far evaluations are above the first, and whether that is chance; write it to `out`, if there is one.
 
     Raises:
@@ -76,7 +82,9 @@ def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampli
                         TimeRemainingColumn(), console=Console(stderr=True), transient=True)  # fmt: skip
     with progress:
         bar = progress.add_task("", total=len(evaluations[0].pairs))
-        found = find_differences(evaluations, draws, lambda pair: progress.update(bar, advance=1, description=pair))
+        found = find_differences(
+            evaluations, draws, pieces, lambda pair: progress.update(bar, advance=1, description=pair)
+        )
     for one in found:
         _show(differences.difference_table(one).on_screen(one.title))
     _say(differences.notes(found, draws))

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from fairseq_mtmoe.analysis import plots
 from fairseq_mtmoe.analysis.differences import Sampling, find_differences
 from fairseq_mtmoe.analysis.evaluated import read_evaluations
+from fairseq_mtmoe.analysis.pieces import PieceBleu
 from fairseq_mtmoe.cli.compare import command
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.evaluations import write_evaluation
@@ -172,6 +173,7 @@ def test_what_cannot_be_compared_is_a_sentence_and_no_file(copies, sentence):
         (("a", "nothing"), "`nothing` must be a folder with scores.json"),
         (("a", "x=b"), "`NAME=RUN,…` must be a name, an equals sign .* folders of mtmoe evaluate, but is 'a' instead"),
         (("x=a", "--seed", "1"), "`--seed` must be left out with NAME=RUN,…"),
+        (("x=a", "--spm", "m"), "`--spm` must be left out with NAME=RUN,…"),
         (("x=a", "--samples", "9"), "`--samples` must be left out with NAME=RUN,…"),
     ],
 )
@@ -250,3 +252,34 @@ def test_damaged_figures_are_a_sentence(copies, damage, sentence):
     damage(copies / "b")
     with pytest.raises(UserError, match=sentence):
         compare(copies / "a", copies / "b", *FEW)
+
+
+def test_spbleu_is_compared_with_its_model(copies):
+    import sentencepiece
+
+    texts = iter((copies / "a" / "en-de.ref").read_text().splitlines())
+    model = copies / "pieces.model"
+    with open(model, "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=texts, model_writer=file, vocab_size=40, minloglevel=2, hard_vocab_limit=False
+        )
+    pieces = PieceBleu(model)
+    for name in "ab":
+        folder = copies / name
+
+        def add(content, folder=folder):
+            for pair, fields in content["pairs"].items():
+                lines = {suffix: (folder / f"{pair}.{suffix}").read_text().splitlines() for suffix in ("hyp", "ref")}
+                fields["spbleu"], fields["spbleu_signature"] = pieces(lines["hyp"], [lines["ref"]])
+
+        change_scores(folder, add)
+    assert "spBLEU" not in compare(copies / "a", copies / "b", *FEW)
+    compare(copies / "a", copies / "b", *FEW, "--spm", model, "--out", copies / "out")
+    found = json.loads((copies / "out" / "comparison.json").read_text())["differences"]["b"]
+    assert found["spBLEU"]["averages"]["all"]["p_randomisation"] < 0.05
+    assert found["spBLEU"]["pairs"]["en-de"]["first"] != found["BLEU"]["pairs"]["en-de"]["first"]
+    change_scores(
+        copies / "b", lambda content: content["pairs"]["en-de"].update(spbleu_signature="nrefs:1|tok:spm-other")
+    )
+    with pytest.raises(UserError, match=r"en-de has spBLEU nrefs:1\|.*tok:spm-pieces"):
+        compare(copies / "a", copies / "b", *FEW, "--spm", model)
