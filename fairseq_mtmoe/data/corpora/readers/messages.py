@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.data.corpora.plurals import singular_and_plural_form
-from fairseq_mtmoe.data.corpora.readers.faults import excerpt_of
+from fairseq_mtmoe.data.corpora.readers.faults import Fault, excerpt_of
 from fairseq_mtmoe.data.corpora.readers.languages import is_same_language
 from fairseq_mtmoe.data.corpora.readers.lines import Unusable
 from fairseq_mtmoe.data.corpora.readers.units import Unit
@@ -21,11 +21,25 @@ def charset(header: bytes) -> str:
     """The encoding that a catalog's header names; UTF-8 if it names none that there is."""
     match = _CHARSET.search(header)
     try:
-        name = codecs.lookup(match[1].decode("ascii")).name if match else "utf-8"
-        b"a".decode(name)  # some codecs are not of text
-        return name
-    except (LookupError, UnicodeError):
+        return codecs.lookup(match[1].decode("ascii")).name if match else "utf-8"
+    except LookupError:
         return "utf-8"
+
+
+def text_charset(header: bytes) -> str:
+    """The same, of text: some of Python's codecs are not.
+
+    Raises:
+        Fault: the catalog names one that is not.
+    """
+    name = charset(header)
+    try:
+        b"a".decode(name)
+    except UnicodeError:
+        pass  # there are other letters
+    except LookupError as error:
+        raise Fault("encoding", str(error)) from error
+    return name
 
 
 class Header:

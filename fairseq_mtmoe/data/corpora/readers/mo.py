@@ -9,7 +9,7 @@ from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.assembling import Pairs
 from fairseq_mtmoe.data.corpora.readers.faults import Fault
 from fairseq_mtmoe.data.corpora.readers.lines import Unusable
-from fairseq_mtmoe.data.corpora.readers.messages import Header, Message, charset, units_of
+from fairseq_mtmoe.data.corpora.readers.messages import Header, Message, text_charset, units_of
 from fairseq_mtmoe.data.corpora.readers.units import Unit, gather
 from fairseq_mtmoe.data.corpora.readers.unpacking import open_stream
 
@@ -43,8 +43,8 @@ def _units(files: CorpusFiles) -> Iterator[Unit]:
     for (length, address), (size, place) in tables:
         original, translation = content[address : address + length], content[place : place + size]
         if not original and not number:
-            encoding = charset(translation)
-            header = Header(translation.decode(encoding, "replace"))
+            encoding = text_charset(translation)
+            header = Header(translation.decode("latin-1"))  # its fields are ASCII
             continue
         for unit in _message_units(original, translation, encoding, header, number, files):
             yield unit

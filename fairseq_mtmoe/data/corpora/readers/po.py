@@ -11,7 +11,7 @@ from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.assembling import Pairs
 from fairseq_mtmoe.data.corpora.readers.faults import Fault, excerpt_of
 from fairseq_mtmoe.data.corpora.readers.lines import Unusable, read_lines
-from fairseq_mtmoe.data.corpora.readers.messages import Header, Message, charset, units_of
+from fairseq_mtmoe.data.corpora.readers.messages import Header, Message, text_charset, units_of
 from fairseq_mtmoe.data.corpora.readers.units import Unit, gather
 from fairseq_mtmoe.data.corpora.readers.unpacking import open_stream
 
@@ -75,7 +75,7 @@ class _Entry:
 
 def _entries(path: Path) -> Iterator[_Entry]:
     with open_stream(path) as stream:
-        encoding = charset(stream.peek(_HEAD))
+        encoding = text_charset(stream.peek(_HEAD))
     entry = _Entry()
     try:
         for batch in read_lines(path, encoding):
