@@ -261,7 +261,7 @@ def test_spbleu_is_compared_with_its_model(copies):
     model = copies / "pieces.model"
     with open(model, "wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=texts, model_writer=file, vocab_size=40, minloglevel=2, hard_vocab_limit=False
+            sentence_iterator=texts, model_writer=file, model_type="char", minloglevel=2
         )
     pieces = PieceBleu(model)
     for name in "ab":
