@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 import click
@@ -20,7 +20,7 @@ from measure import RESULTS
 from report_glue import mixtures, new_tasks
 from timing import Ratio
 
-from fairseq_mtmoe.analysis.comparison import Spread, difference, spreads
+from fairseq_mtmoe.analysis.comparison import Difference, Spread, difference, spreads
 from fairseq_mtmoe.analysis.task_scores import ALL, SMALL
 from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 from fairseq_mtmoe.io.files import write_text
@@ -28,6 +28,7 @@ from fairseq_mtmoe.io.files import write_text
 FIGURES = RESULTS / "figures.json"
 TIERS = (*FROM_LOW, "all")
 UPDATE = 1120  # at which both seeds of all systems of the captions were validated
+SLOWER_UPDATE = 320  # the last at which those that choose by uncertainty were validated in every run
 Figures = dict[str, str]
 
 
@@ -58,6 +59,11 @@ class Training:
     def bleu(self, system: str, group: str) -> float:
         """BLEU of the test sets of a tier, or over all."""
         return self.mean(system, lambda run: run["scores"]["averages"][group]["bleu"])
+
+    def changes(self, system: str, other: str) -> list[float]:
+        """By how many percent a system's best perplexity over all is above another's, seed by seed."""
+        pairs = zip(self.seeds(system), self.seeds(other), strict=True)
+        return [100 * (min(one["perplexity"]["all"]) / min(two["perplexity"]["all"]) - 1) for one, two in pairs]
 
     def at_update(self, system: str, update: int) -> float:
         """The validation perplexity over all at an update."""
@@ -135,13 +141,36 @@ def understanding() -> Iterator[tuple[str, str]]:
         for group in (SMALL, ALL):
             yield from mean_and_deviation(f"GLUE, {system.name}, {group}", spreads(system)[group])
         if system is not dense:
-            above = difference(dense, system).scores[ALL]
-            name = f"GLUE, {system.name} above {dense.name}, {ALL}"
-            yield f"{name}: mean", f"{above.mean:+.2f}"
-            yield f"{name}: standard error", f"{above.deviation / math.sqrt(len(system.seeds)):.2f}"
+            yield from mean_and_error(f"GLUE, {system.name} above {dense.name}, {ALL}", difference(dense, system), ALL)
     for system in second.systems:
         for column, found in spreads(system).items():
             yield from mean_and_deviation(f"{system.name}, {column}", found)
+
+
+def conditional_translation() -> Iterator[tuple[str, str]]:
+    """Uncertainty and conditional norms in translation: perplexity by tier, and over all beside temperature."""
+    training = Training("ca_mtl_multi30k")
+    for system in training.systems:
+        name = f"captions in 2 minutes, {system}"
+        for group in TIERS:
+            yield f"{name}, {group}: perplexity", f"{training.best(system, group):.1f}"
+        shares = [100 * run["share_of_data"] for run in training.seeds(system) if "share_of_data" in run]
+        if shares:
+            yield f"{name}: percent of the data", f"{fmean(shares):.1f}"
+        if "_" in system:
+            changes = training.changes(system, system.split("_")[0])
+            yield f"{name}: percent to temperature", f"{fmean(changes):+.1f}"
+            yield f"{name}: standard error of that", f"{stdev(changes) / math.sqrt(len(changes)):.1f}"
+    for system in ("dense", "dense_uncertainty"):
+        value = training.at_update(system, SLOWER_UPDATE)
+        yield f"captions in 2 minutes, {system}, all at {SLOWER_UPDATE}: perplexity", f"{value:.1f}"
+
+
+def mean_and_error(name: str, above: Difference, group: str) -> Iterator[tuple[str, str]]:
+    """Of differences with the same seed."""
+    found = above.scores[group]
+    yield f"{name}: mean", f"{found.mean:+.2f}"
+    yield f"{name}: standard error", f"{found.deviation / math.sqrt(len(above.seeds)):.2f}"
 
 
 def mean_and_deviation(name: str, found: Spread) -> Iterator[tuple[str, str]]:
@@ -174,7 +203,7 @@ def prices() -> Iterator[tuple[str, str]]:
 
 def readme() -> Figures:
     """The section Results of the README."""
-    return dict([*captions(), *prices(), *understanding(), *costs()])
+    return dict([*captions(), *prices(), *understanding(), *conditional_translation(), *costs()])
 
 
 def training_text() -> Figures:
