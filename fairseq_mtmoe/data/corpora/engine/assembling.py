@@ -130,7 +130,7 @@ class Assembly:
         )
 
     def _write_text(self, folder: Path, text: Evaluation) -> None:
-        """The text itself: references to score detokenized output against, further ones as `….ref1` and so on."""
+        """The text itself: references to score detokenized output against, further ones as `….1` and so on, as `evaluate` reads them."""
         folder.mkdir(exist_ok=True)
         pair = self.recipe.data_pair(text.pair)
         source, target = (
@@ -138,7 +138,7 @@ class Assembly:
         )
         names = {"source": source, "target": target}
         further = max(_references(file) for file in text.files)
-        names |= {f"reference{number}": Path(f"{target}.ref{number + 1}") for number in range(further)}
+        names |= {f"reference{number}": Path(f"{target}.{number + 1}") for number in range(further)}
         for name, path in names.items():
             with open(path, "w", encoding="utf-8", newline="\n") as out:
                 for file in text.files:

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 import sentencepiece
+import yaml
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_mtmoe.data.corpora.engine import reading
@@ -14,6 +15,7 @@ from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.references import Speller, load_references
 from tests.helpers.raw_corpora import Counting, change, digests, prepare_small, sentences, write_corpus, write_raw
 
 
@@ -283,3 +285,26 @@ def test_files_that_changed_back_are_not_read_as_if_they_were_new(raw, tmp_path)
     write_corpus(raw, "train-et-0", lines.splitlines(), (raw / "train-et-0.et").read_text().splitlines(), "en-et")
     workers = Counting()
     assert prepare_small(raw, tmp_path / "data", workers) is None and not workers.done
+
+
+def test_evaluation_reads_every_reference_of_a_test_set(raw, tmp_path):
+    source, first, second = sentences("more", 5), sentences("one", 5, "et"), sentences("two", 4, "et")
+
+    def document(kind, lang, texts, translator=""):
+        segments = "".join(f'<seg id="{number}">{text}</seg>' for number, text in enumerate(texts, start=1))
+        text = f'<doc docid="d"{translator}><p>{segments}</p></doc>'
+        return f'<{kind} setid="s" srclang="en" trglang="{lang}">{text}</{kind}>'
+
+    (raw / "set.en.sgm").write_text(document("srcset", "et", source), encoding="utf-8")
+    references = document("refset", "et", first, ' sysid="a"') + document("refset", "et", second, ' sysid="b"')
+    (raw / "set.et.sgm").write_text(references, encoding="utf-8")
+    recipe = raw / "recipe.yaml"
+    corpora = yaml.safe_load(recipe.read_text(encoding="utf-8"))["corpora"]
+    more = {"name": "set", "pair": "en-et", "role": "test", "files": ["set.en.sgm", "set.et.sgm"]}
+    change(recipe, corpora=[*corpora, more], shards={"pairs": 1000})
+    prepare_small(raw, tmp_path / "data")
+    data = tmp_path / "data"
+    spell = Speller(Dictionary.load(str(data / "dict.et.txt")), "sentencepiece")
+    found = load_references(str(data), "test", "en-et", spell, "text")
+    assert found.lines[-5:] == first
+    assert found.more == ([""] * (len(found.lines) - 5) + [*second, ""],)
