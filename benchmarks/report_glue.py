@@ -57,7 +57,7 @@ class Kind:
     def columns(self) -> dict[str, str]:
         """Titles of the tasks and averages, by their names in `figures`."""
         run = self.systems[0].runs[0]
-        return {**run.titles, **{name: TITLES[name] for name in run.groups}}
+        return {**run.titles, **{name: TITLES.get(name, name) for name in run.groups}}
 
 
 def task_scores_of(record: Record) -> list[TaskScore]:

@@ -82,6 +82,14 @@ def test_means_deviations_and_spread_over_tasks(reporting, content):
     assert rows["*standard error of one run*"]["All"] == f"{3 / 2**0.5:.2f}"
 
 
+def test_tasks_of_two_benchmarks_have_an_average_for_each(reporting, content):
+    for run in content["runs"].values():
+        for task, found in run["scores"].items():
+            found["group"] = "GLUE" if task == "rte" else "SuperGLUE"
+    row = rows_of(reporting.report(content, "A study"), "system")["mtl"]
+    assert (row["GLUE"], row["SuperGLUE"]) == (row["RTE"], row["COLA"])
+
+
 def test_differences_are_paired_with_their_standard_error(reporting, content):
     row = rows_of(reporting.report(content, "A study"), "difference")["ca_mtl − mtl"]
     cola = [other[1] - one[1] for one, other in zip(MTL.values(), WHOLE.values(), strict=True)]

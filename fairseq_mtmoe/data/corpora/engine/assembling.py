@@ -130,7 +130,7 @@ class Assembly:
         )
 
     def _write_text(self, folder: Path, text: Evaluation) -> None:
-        """The text itself: references to score detokenized output against, further ones as `….1` and so on, as `evaluate` reads them."""
+        """The text itself: references to score detokenized output against, further ones as `….1` (see `evaluation`)."""
         folder.mkdir(exist_ok=True)
         pair = self.recipe.data_pair(text.pair)
         source, target = (
