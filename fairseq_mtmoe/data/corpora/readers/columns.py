@@ -23,7 +23,7 @@ class Columns(NamedTuple):
     source: int  # from 0
     target: int
     width: int  # how many columns a line has
-    named: bool  # whether the first line has the columns' names
+    named: bool  # whether the first line of this width has the columns' names
 
 
 def find_columns(rows: Sequence[Sequence[str]], files: CorpusFiles) -> Columns:

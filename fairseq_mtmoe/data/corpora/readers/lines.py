@@ -35,6 +35,11 @@ class Batch:
     texts: list[str]
     bad: dict[int, Unusable] = field(default_factory=dict)
 
+    def part(self, start: int, end: int) -> Batch:
+        """The lines from one index to before another."""
+        bad = {index - start: why for index, why in self.bad.items() if start <= index < end}
+        return Batch(self.texts[start:end], bad)
+
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Batch]:
     """The lines of a file, packed or not, in an encoding that Python knows; a byte order mark says another one.

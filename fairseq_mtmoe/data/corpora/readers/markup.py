@@ -102,6 +102,16 @@ def visit(path: Path, visitor: Visitor) -> Iterator[Unit]:
                 return
 
 
+def refuse_nested(is_open: bool, name: str) -> None:
+    """See that a unit does not begin within another, whose texts would be lost.
+
+    Raises:
+        Fault: it does.
+    """
+    if is_open:
+        raise Fault("markup", f"<{name}> within an element of its kind")
+
+
 def _refuse_declaration(name: str, *_: object) -> None:
     raise Fault("entity", f"declares &{name};")
 

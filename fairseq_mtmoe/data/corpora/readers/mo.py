@@ -40,9 +40,9 @@ def _units(files: CorpusFiles) -> Iterator[Unit]:
     except (ValueError, struct.error) as error:
         raise Fault("damaged", str(error)) from error
     encoding, header, number = "utf-8", Header(""), 0
-    for (length, address), (size, place) in tables:
+    for index, ((length, address), (size, place)) in enumerate(tables):
         original, translation = content[address : address + length], content[place : place + size]
-        if not original and not number:
+        if not original and not index:
             encoding = text_charset(translation)
             header = Header(translation.decode("latin-1"))  # its fields are ASCII
             continue

@@ -8,7 +8,7 @@ from pathlib import Path
 from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.assembling import Pairs, usable_pairs
 from fairseq_mtmoe.data.corpora.readers.faults import Fault
-from fairseq_mtmoe.data.corpora.readers.lines import Batch, Unusable, read_lines
+from fairseq_mtmoe.data.corpora.readers.lines import Batch, read_lines
 
 
 def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
@@ -17,10 +17,10 @@ def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     source, target = sides
     first = 1
     while number := min(side.ready() for side in sides):
-        (one, bad), (other, others) = source.take(number), target.take(number)
-        named = {index: (target.name, why) for index, why in others.items()}
-        named |= {index: (source.name, why) for index, why in bad.items()}
-        yield from usable_pairs(one, other, first, named, (source.name, target.name))
+        one, other = source.take(number), target.take(number)
+        named = {index: (target.name, why) for index, why in other.bad.items()}
+        named |= {index: (source.name, why) for index, why in one.bad.items()}
+        yield from usable_pairs(one.texts, other.texts, first, named, (source.name, target.name))
         first += number
     yield from _ends(sides, first)
 
@@ -46,11 +46,10 @@ class _Side:
                 self.fault = fault
         return len(self._batch.texts) - self._at
 
-    def take(self, number: int) -> tuple[list[str], dict[int, Unusable]]:
-        """The next lines, and which of them cannot be used."""
+    def take(self, number: int) -> Batch:
+        """The next lines."""
         start, self._at = self._at, self._at + number
-        bad = {index - start: why for index, why in self._batch.bad.items() if start <= index < self._at}
-        return self._batch.texts[start : self._at], bad
+        return self._batch.part(start, self._at)
 
     def count_rest(self) -> int:
         """How many lines are left, one that was cut included."""

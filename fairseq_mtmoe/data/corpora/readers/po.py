@@ -17,6 +17,7 @@ from fairseq_mtmoe.data.corpora.readers.unpacking import open_stream
 
 _HEAD = 1 << 16
 _STRING = re.compile(r'(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d{1,3})\])?)\s*)?"(.*)"')
+_BEGINS = re.compile(r"(msgid|msgctxt)\b")
 _ESCAPE = re.compile(r"\\(.)")
 _MEANING = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _MOST_CHARACTERS = 1_000_000  # of an entry
@@ -31,9 +32,9 @@ def read_po(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
 def _units(files: CorpusFiles) -> Iterator[Unit]:
     header = Header("")
     number = 0
-    for entry in _entries(files.paths[0]):
+    for index, entry in enumerate(_entries(files.paths[0])):
         message = entry.message()
-        if entry.bad is None and message.singular == "" and not number:
+        if not index and entry.is_header():
             header = Header("".join(message.forms))
             continue
         for unit in units_of(message, header, number, files, entry.bad):
@@ -52,7 +53,7 @@ class _Entry:
     def add(self, line: str) -> None:
         """A line of the entry that is no comment."""
         match = _STRING.fullmatch(line)
-        if match is None or not (match[1] or self.current):
+        if match is None or not (match[1] or self.current) or match[1] in self.strings:
             self.bad = self.bad or Unusable("markup", excerpt_of(line))
             return
         self.current = match[1] or self.current
@@ -63,9 +64,19 @@ class _Entry:
         else:
             self.bad = self.bad or Unusable("long", excerpt_of(line))
 
-    def is_whole(self) -> bool:
-        """Whether a new message can only be another entry's."""
-        return self.bad is not None or any(keyword.startswith("msgstr") for keyword in self.strings)
+    def ends_before(self, line: str) -> bool:
+        """Whether a line can only be another entry's. An entry that another message interrupts is bad."""
+        begins = _BEGINS.match(line)
+        if self.bad is not None or any(keyword.startswith("msgstr") for keyword in self.strings):
+            return not line or line[0] == "#" or begins is not None
+        if begins and (begins[1] in self.strings or (begins[1] == "msgctxt" and self.strings)):
+            self.bad = Unusable("markup", excerpt_of(line))
+        return self.bad is not None
+
+    def is_header(self) -> bool:
+        """Whether it says something of the catalog, if it is the first."""
+        is_plain = self.strings.keys() <= {"msgid", "msgstr"}  # no context, no plural
+        return self.bad is None and is_plain and not any(self.strings.get("msgid", ["none"]))
 
     def message(self) -> Message:
         strings = {keyword: "".join(pieces) for keyword, pieces in self.strings.items()}
@@ -81,8 +92,7 @@ def _entries(path: Path) -> Iterator[_Entry]:
         for batch in read_lines(path, encoding):
             for index, text in enumerate(batch.texts):
                 line, bad = text.strip(), batch.bad.get(index)
-                starts = not line or line[0] == "#" or line.startswith(("msgid ", 'msgid"', "msgctxt"))
-                if entry.is_whole() and starts and not bad:
+                if not bad and entry.ends_before(line):
                     yield entry
                     entry = _Entry()
                 if bad and not bad.excerpt.startswith("#"):

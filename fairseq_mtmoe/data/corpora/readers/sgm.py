@@ -54,9 +54,12 @@ def _units(files: CorpusFiles) -> Iterator[Unit]:
     number = 0
     try:
         for segment in segments(files.paths[0]):
-            if both and segment.kind != "srcset":
+            if both and segment.kind in ("refset", "tstset"):
                 continue
             number += 1
+            if both and not segment.kind:
+                yield Unit(number, segment.text, None, [""] * further, "unpaired")
+                continue
             there = [texts.pop(segment.key) for texts in references.values() if segment.key in texts]
             target = there[0] if there else None
             reason = "unpaired" if target is None else None
@@ -97,9 +100,10 @@ def segments(path: Path) -> Iterator[Segment]:
     """Every segment of a file, in its order.
 
     Raises:
-        Fault: the file breaks too early, or within a segment.
+        Fault: the file breaks too early, or within a segment, or has none.
     """
     place = _Place()
+    is_empty = True
     for event in _tags_and_text(path):
         if isinstance(event, str):
             if place.text:
@@ -107,11 +111,14 @@ def segments(path: Path) -> Iterator[Segment]:
             continue
         closes, name, attributes = event
         if place.text:
+            is_empty = False
             yield place.close()
         if not closes:
             place.open(name, attributes)
     if place.text:
         raise Fault("markup", "the file ends within a segment", lost=1)
+    if is_empty:
+        raise Fault("markup", "the file has no segments")
 
 
 class _Place:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.assembling import Pairs
 from fairseq_mtmoe.data.corpora.readers.languages import best_match, is_same_language
-from fairseq_mtmoe.data.corpora.readers.markup import Text, visit
+from fairseq_mtmoe.data.corpora.readers.markup import Text, refuse_nested, visit
 from fairseq_mtmoe.data.corpora.readers.units import Unit, gather
 
 _CODES = {"bpt", "ept", "it", "ph", "ut"}
@@ -35,6 +35,7 @@ class _Memory:
     def start(self, path: list[str], attributes: Mapping[str, str]) -> None:
         name = path[-1]
         if name == "tu":
+            refuse_nested(self._open, name)
             self._open, self._texts = True, {}
         elif name == "tuv":
             self._lang = attributes.get("xml:lang", attributes.get("lang", ""))

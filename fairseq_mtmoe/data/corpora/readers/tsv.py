@@ -14,7 +14,7 @@ _SAMPLE = 1000  # lines that tell which columns there are
 
 
 def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """The pairs of a file. A first line of names is no pair, and no bad line either.
+    """The pairs of a file. A line of names, the first of its width, is no pair, and no bad line either.
 
     A text that has `fields: absent` in it, such as `__NULL__`, is none.
     """
@@ -27,7 +27,9 @@ def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
             if columns is None:
                 columns = _columns(batch, files)
                 if columns.named:
-                    batch, first = _without_first(batch), 2
+                    at = _header(batch, columns)
+                    yield from _pairs(batch.part(0, at), columns, first, str(path), absent)
+                    batch, first = batch.part(at + 1, len(batch.texts)), at + 2
             yield from _pairs(batch, columns, first, str(path), absent)
             first += len(batch.texts)
     except Fault as fault:
@@ -39,8 +41,10 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
     return find_columns(sample or [[""]], files)
 
 
-def _without_first(batch: Batch) -> Batch:
-    return Batch(batch.texts[1:], {index - 1: why for index, why in batch.bad.items()})
+def _header(batch: Batch, columns: Columns) -> int:
+    """The index of the line of names: the first that has as many columns as most have."""
+    tabs = columns.width - 1
+    return next(i for i, text in enumerate(batch.texts) if i not in batch.bad and text.count("\t") == tabs)
 
 
 def _pairs(batch: Batch, columns: Columns, first: int, name: str, absent: str) -> Iterator[Pairs | BadLine]:

@@ -9,12 +9,14 @@ from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.assembling import Pairs
 from fairseq_mtmoe.data.corpora.readers.faults import Fault
 from fairseq_mtmoe.data.corpora.readers.languages import is_same_language
-from fairseq_mtmoe.data.corpora.readers.markup import Text, visit
+from fairseq_mtmoe.data.corpora.readers.markup import Text, refuse_nested, visit
 from fairseq_mtmoe.data.corpora.readers.units import Unit, gather
 
 _MAX_DOCUMENT = 16_000_000  # characters
 _MOST_REFERENCES = 20
 _OTHER = "another language"
+_LEVELS = {"doc": 0, "src": 1, "ref": 1, "seg": 2}
+"""Which of these elements stands in which."""
 
 Key = tuple[str, int]
 """A segment's number in its document, and how many had the same before."""
@@ -71,10 +73,14 @@ class _Set:
 
     def start(self, path: list[str], attributes: Mapping[str, str]) -> None:
         name = path[-1]
+        if name in _LEVELS:
+            refuse_nested(any(_LEVELS.get(around, -1) >= _LEVELS[name] for around in path[:-1]), name)
         if name == "doc":
-            self._sources, self._references, self._backwards, self._size = {}, {}, {}, 0
+            self._finish()  # what stands in no document
         elif name in ("src", "ref"):
-            self._side, self._seen = self._opened(name, attributes), Counter()
+            self._side = self._opened(name, attributes)
+            self._seen = Counter(number for number, _ in self._side or ())  # of a language that has two `src`
+            self._grow(self._seen.total())
         elif name == "seg" and self._side is not None:
             number = attributes.get("id", "")
             self._key, self._segment = (number, self._seen[number]), Text()
@@ -102,21 +108,24 @@ class _Set:
         if name == "seg" and self._segment and self._side is not None:
             text = self._side[self._key] = self._segment.whole()
             self._segment = None
-            self._size += len(text) + 100
-            if self._size > _MAX_DOCUMENT:
-                raise Fault("markup", f"a document is longer than {_MAX_DOCUMENT} characters")
+            self._grow(len(text) + 100)
         elif name in ("src", "ref"):
             self._side = None
-        elif name == "doc":
+        elif name == "doc" or len(path) == 1:
             self._finish()
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        if self._size > _MAX_DOCUMENT:
+            raise Fault("markup", f"a document is longer than {_MAX_DOCUMENT} characters")
 
     def _finish(self) -> None:
         """The units of a document: those of its source, then what has none."""
-        source_lang, target_lang = self._langs
-        if target_lang in self._sources and source_lang not in self._sources:
-            sources, references = self._backwards, [self._sources[target_lang]]
+        used, target_lang = self._langs
+        if target_lang in self._sources and used not in self._sources:
+            used, sources, references = target_lang, self._backwards, [self._sources[target_lang]]
         else:
-            sources, references = self._sources.get(source_lang, {}), list(self._references.values())
+            sources, references = self._sources.get(used, {}), list(self._references.values())
         for key, text in sources.items():
             there = [texts.pop(key) for texts in references if key in texts]
             further = [*there[1:], *[""] * self._further][: self._further]
@@ -124,9 +133,9 @@ class _Set:
         for key in dict.fromkeys(key for texts in references for key in texts):
             text = next(texts[key] for texts in references if key in texts)
             self._add(None, text, [""] * self._further, "unpaired")
-        for text in self._sources.get(_OTHER, {}).values():
+        for text in (text for lang, texts in self._sources.items() if lang != used for text in texts.values()):
             self._add(text, None, [""] * self._further, None)
-        self._sources, self._references, self._backwards = {}, {}, {}
+        self._sources, self._references, self._backwards, self._size = {}, {}, {}, 0
 
     def _add(self, source: str | None, target: str | None, further: list[str], reason: str | None) -> None:
         self._number += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.assembling import Pairs
 from fairseq_mtmoe.data.corpora.readers.languages import is_same_language
-from fairseq_mtmoe.data.corpora.readers.markup import Text, visit
+from fairseq_mtmoe.data.corpora.readers.markup import Text, refuse_nested, visit
 from fairseq_mtmoe.data.corpora.readers.units import Unit, gather
 
 _UNITS = {"trans-unit", "segment"}  # of version 1.2 and of 2; what lies deeper (alt-trans) is another's translation
@@ -40,6 +40,7 @@ class _Document:
             source = attributes.get("source-language", attributes.get("srcLang", self._given[0]))
             self._given = (source, attributes.get("target-language", attributes.get("trgLang", self._given[1])))
         elif name in _UNITS:
+            refuse_nested(self._open, name)
             self._open, self._texts = True, {}
         elif name in ("source", "target") and path[-2:-1] and path[-2] in _UNITS:
             if attributes.get("state") not in _UNFINISHED:

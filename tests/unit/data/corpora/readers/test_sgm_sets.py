@@ -87,6 +87,20 @@ def test_a_file_that_ends_within_a_segment(tmp_path):
     assert all_lines(pairs, bad) == 3
 
 
+def test_segments_of_no_set_in_one_file_with_both(tmp_path):
+    (tmp_path / "both").write_text(SOURCE.replace("srcset", "surcet") + REFERENCE, encoding="utf-8")
+    pairs, bad = found_in(corpus(tmp_path / "both", format="sgm"))
+    assert not pairs and places(bad) == [("both", number, "unpaired", 1) for number in range(1, 7)]
+
+
+@pytest.mark.parametrize("content", [SOURCE.encode("utf-16"), b"<srcset></srcset>", b""])
+def test_a_file_without_segments(tmp_path, content):
+    pairs, bad = found_in(corpus(*sets(tmp_path, content).paths, format="sgm"))
+    assert not pairs and places(bad) == [("src.sgm", 1, "markup", 3)]
+    pairs, bad = found_in(corpus(tmp_path / "src.sgm", format="sgm"))
+    assert not pairs and places(bad) == [("src.sgm", 1, "markup", 0)]
+
+
 def test_tags_across_the_pieces_that_are_read(tmp_path):
     many = "".join(f'<seg id="{number}">{"x" * 50} {number}</seg>\n' for number in range(3000))
     source, reference = f"<srcset><doc docid=a>{many}</doc></srcset>", f"<refset><doc docid=a>{many}</doc></refset>"

@@ -27,6 +27,12 @@ def test_a_first_line_that_names_the_languages(tmp_path, header):
     assert pairs == [(2, "y", "x"), (3, "w", "v")] and not bad
 
 
+@pytest.mark.parametrize(("first", "reason"), [("# a comment", "columns"), ("", "empty"), ("a\t\0", "nul")])
+def test_a_line_before_the_one_of_names_is_reported(tmp_path, first, reason):
+    pairs, bad = found_in(table(tmp_path, (first,), ("id", "de", "en"), ("1", "x", "y"), ("2", "v", "w")))
+    assert pairs == [(3, "y", "x"), (4, "w", "v")] and places(bad) == [("a", 1, reason, 1)]
+
+
 @pytest.mark.parametrize(
     ("languages", "texts", "others"),
     [

@@ -133,6 +133,39 @@ def test_wmt_of_other_languages_is_no_pair_and_is_counted(tmp_path):
     assert not pairs and all_lines(pairs, bad) == 5 and {line.reason for line in bad} == {"untranslated"}
 
 
+def test_wmt_keeps_both_sources_of_a_document(tmp_path):
+    text = WMT.replace("</src>\n", "</src><src lang='en-GB'><seg id='1'>More.</seg></src>\n")
+    pairs, bad = found_in(written(tmp_path, text))
+    assert [pair[1] for pair in pairs] == ["One.", "Two.", "Three.", "Again."]
+    assert (bad[0].reason, bad[0].excerpt) == ("untranslated", "More.") and len(bad) == 4
+
+
+def test_wmt_outside_of_documents_and_in_the_other_language_is_counted(tmp_path):
+    text = """<dataset><src lang="en"><seg id="1">One.</seg></src><ref lang="de"><seg id="1">Eins.</seg></ref>
+    <doc><src lang="en"><seg id="1">Two.</seg></src><src lang="de"><seg id="1">Drei.</seg></src></doc>
+    <src lang="en"><seg id="1">Four.</seg></src></dataset>"""
+    pairs, bad = found_in(written(tmp_path, text))
+    assert pairs == [(1, "One.", "Eins.")] and [line.reason for line in bad] == ["untranslated"] * 3
+    assert [line.excerpt for line in bad] == ["Two.", "Drei.", "Four."]
+
+
+@pytest.mark.parametrize(
+    ("text", "outer", "inner"),
+    [
+        (TMX, "<tu><tuv", "<tu><tu><note/></tu><tuv"),
+        (XLIFF_1, '<trans-unit id="2">', '<trans-unit id="2"><segment/>'),
+        (WMT, "Again.", "Again.<seg id='2'/>"),
+        (WMT, '<seg id="1">Again.</seg>', '<ref lang="de"/><seg id="1">Again.</seg>'),
+        (WMT, '<src lang="en"><seg id="1">Again', '<doc/><src lang="en"><seg id="1">Again'),
+    ],
+)
+def test_units_one_in_another_end_the_file(tmp_path, text, outer, inner):
+    assert outer in text
+    pairs, bad = found_in(written(tmp_path, text.replace(outer, inner, 1)))
+    assert bad[-1].reason == "markup" and "within an element of its kind" in bad[-1].excerpt
+    assert pairs == found_in(written(tmp_path, text))[0][: len(pairs)] and pairs
+
+
 ENTITIES = """<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">%s]>
 <tmx version="1.4"><body><tu><tuv xml:lang="en"><seg>&%s;</seg></tuv><tuv xml:lang="de"><seg>x</seg>
 </tuv></tu></body></tmx>"""
