@@ -112,7 +112,7 @@ def results(encoder: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """States and pooled states, and all gradients of a loss to which each of their numbers contributes."""
     encoded = encoder(**inputs)
     loss = torch.zeros((), device=encoded.hidden.device)
-    for value in encoded:
+    for value in (encoded.hidden, encoded.pooled):
         loss = loss + (value.float() * torch.arange(value.numel(), device=value.device).view_as(value).sin()).sum()
     loss.backward()
     gradients = {name: parameter.grad for name, parameter in encoder.named_parameters() if parameter.grad is not None}

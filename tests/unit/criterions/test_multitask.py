@@ -1,4 +1,5 @@
 import math
+from statistics import NormalDist
 from types import SimpleNamespace
 
 import pytest
@@ -104,7 +105,10 @@ def test_uncertainties_are_told_with_the_numbers_of_their_examples():
     torch.testing.assert_close(entropy, -(p * p.log()).sum(1))
     torch.testing.assert_close(most, torch.full((2,), math.log(3)))
     found, (entropy, most) = criterion().uncertainties(model, batch, under_dropout=True)
-    assert found.tolist() == [31, 32] and most.tolist() == [1, 1]
-    assert entropy[0] == pytest.approx((8 / (8 + 50 - 4 / 2)) ** 0.5) and entropy[1] == 0
+    assert found.tolist() == [31, 32] and most.tolist() == pytest.approx([math.log(2)] * 2)
+    error = (2**2 + 12**2) / 2  # of 3 and 13, the means of their draws
+    for number, variance in enumerate((8, 0)):
+        p = NormalDist().cdf(5 / math.sqrt(error + variance))
+        assert entropy[number].item() == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p))
     none = {**batch, "net_input": {"rows": {"three": rows["three"]}}, "id": ids[:2]}
     assert not len(criterion().uncertainties(model, none, under_dropout=True)[0])

@@ -58,9 +58,10 @@ def changed(path, value):
     place = content
     for name in parents:
         place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
-    place[last] = value
+    where = int(last) if isinstance(place, list) else last
+    place[where] = value
     if value is None:
-        del place[last]
+        del place[where]
     return content
 
 

@@ -84,7 +84,8 @@ def test_the_command_line_and_a_configuration_file_give_the_same_arguments(digit
     )
     schema = {"task": TranslationHeatedConfig(), "common": {"seed": 7}, "dataset": {"dataset_impl": None}}
     schema["dataset"]["train_subset"] = "train"
-    schema.update(optimization={"max_epoch": 9, "update_freq": [1]}, checkpoint={"save_dir": "x"})
+    beginning = {"restore_file": "checkpoint_last.pt", "continue_once": None, "finetune_from_model": None}
+    schema.update(optimization={"max_epoch": 9, "update_freq": [1]}, checkpoint={"save_dir": "x", **beginning})
     merged = OmegaConf.merge(OmegaConf.create(schema), {"task": file})
     first, second = arguments(cli.task), arguments(merged.task)
     assert vars(first) == vars(second)

@@ -8,7 +8,6 @@ import pytest
 import sentencepiece
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe.data.corpora.binarize import make_dictionary
 from fairseq_mtmoe.data.corpora.spm import train_model
 from fairseq_mtmoe.data.corpora.vocabulary import known_characters, load
 from fairseq_mtmoe.errors import UserError
@@ -39,7 +38,8 @@ def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
 def test_our_own_models_have_the_ids_of_the_dictionary_made_of_them(ours):
     pieces = load(ours)
     assert pieces.ids.tolist() == list(range(SIZE))
-    assert pieces.symbols == make_dictionary(processor_of(ours)).symbols[4:]
+    processor = processor_of(ours)
+    assert pieces.symbols == [processor.id_to_piece(number) for number in range(4, SIZE)]
 
 
 def written(folder, symbols) -> str:
