@@ -75,7 +75,7 @@ class Assembly:
         return found
 
     def _size(self, way: str) -> int:
-        return self.sizes.get(way) or self.sizes["-".join(reversed(way.split("-")))]
+        return self.sizes[way if way in self.sizes else "-".join(reversed(way.split("-")))]
 
     # ---- writing ----
 

@@ -26,6 +26,7 @@ from fairseq_mtmoe.data.corpora.engine.store import FORMAT, Saved, WorkFolder, i
 from fairseq_mtmoe.data.corpora.engine.vocabulary_stage import make_vocabulary
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.recipes import Recipe, Role
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 
 EVALUATION = (Role.valid, Role.test)
@@ -162,6 +163,7 @@ class _Run:
         trained = self._clean(lambda corpus: corpus.role is Role.train, evaluated, "Reading and cleaning")
         by_pair = {pair: [one for one in trained if one.raw.pair == pair] for pair in self.recipe.pairs}
         selections = find_duplicates(self.work, by_pair, self.recipe.filters, self.workers, self.progress)
+        _check_kept(selections)
         evaluation = _by_split(evaluated)
         if missing := self._missing_splits(evaluation):
             parts = (selections, missing, self.recipe.seed, self.workers, self.progress)
@@ -226,6 +228,16 @@ class _Run:
             if absent := {split: size for split, size in sizes.items() if split not in both}:
                 missing[pair] = absent
         return missing
+
+
+def _check_kept(selections: Mapping[str, Sequence[Selection]]) -> None:
+    for pair, of_pair in selections.items():
+        if not any(selection.summary()["kept"] for selection in of_pair):
+            names = ", ".join(selection.corpus.raw.files.name for selection in of_pair)
+            raise UserError(
+                f"`{pair}` must have a pair to train on, but cleaning leaves none of {names}; loosen the recipe's"
+                " `filters`, or take these corpora out."
+            )
 
 
 def _by_split(corpora: Iterable[CleanedCorpus]) -> dict[str, dict[str, list[Path]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairseq_mtmoe.data.corpora.page.figures import TRAIN, Report, flow_of, unknown_share
+from fairseq_mtmoe.data.corpora.readers.faults import HARMLESS, OF_FILES
 
 MANY_BAD = 0.01
 """The share of a corpus' lines that could not be read from which on a reader should know."""
@@ -14,9 +15,6 @@ FEW_KEPT = 0.5
 
 MANY_UNKNOWN = 0.005
 """The share of a pair's test tokens that the vocabulary does not have, from which on a reader should know."""
-
-HARMLESS = frozenset({"untranslated"})
-"""Reasons that are no fault of a file."""
 
 
 def findings(report: Report) -> list[str]:
@@ -43,6 +41,8 @@ def _of_pairs(report: Report) -> Iterator[str]:
 def _of_corpora(report: Report) -> Iterator[str]:
     for name, corpus in report["corpora"].items():
         flow = flow_of([corpus])
+        for reason in sorted(OF_FILES.intersection(corpus["bad"])):
+            yield f"{name} ({corpus['pair']}): a file could not be read to its end ({reason})."
         bad = sum(number for reason, number in flow.bad.items() if reason not in HARMLESS)
         if flow.lines and bad / flow.lines >= MANY_BAD:
             reasons = ", ".join(f"{reason} {number:,}" for reason, number in flow.bad.items() if reason not in HARMLESS)

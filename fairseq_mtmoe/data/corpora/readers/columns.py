@@ -38,7 +38,7 @@ def find_columns(rows: Sequence[Sequence[str]], files: CorpusFiles) -> Columns:
     if any(value is not None for value in given):
         return _given(rows[0], width, given, files)
     header = _in_header(rows[0], files)
-    if header:
+    if header and not _comes_again(rows, header):
         return Columns(*header, width, named=True)
     texts = [column for column in range(width) if _is_text([row[column] for row in rows])]
     if len(texts) == 2:
@@ -83,6 +83,12 @@ def _in_header(row: Sequence[str], files: CorpusFiles) -> tuple[int, int] | None
         found = [only(lambda name, words=words: name.lower() in words) for words in SIDES]  # type: ignore[misc]
     source, target = found
     return None if source is None or target is None else (source, target)
+
+
+def _comes_again(rows: Sequence[Sequence[str]], columns: tuple[int, int]) -> bool:
+    """Whether the first line is none of names: where columns hold the languages' codes, other lines say the same."""
+    first, *others = [[row[column] for column in columns] for row in rows]
+    return first in others
 
 
 def _is_text(cells: Sequence[str]) -> bool:

@@ -31,6 +31,9 @@ BAD_REASONS = {
 }
 """Every reason of a `BadLine`, and what it means in a report."""
 
+OF_FILES = frozenset({"line ends", "markup", "entity", "truncated", "damaged", "bomb"})
+"""What ends the reading of a file: nobody knows how much is lost with its rest."""
+
 HARMLESS = frozenset({"untranslated"})
 """What is no fault of the file: catalogs and translation memories are rarely complete."""
 

@@ -93,7 +93,7 @@ class Recipe:
 
     def missing(self, raw: Path) -> list[Corpus]:
         """The corpora of which a file is not there."""
-        return [corpus for corpus in self.corpora if not all((raw / file).is_file() for file in corpus.downloads)]
+        return [corpus for corpus in self.corpora if not all((raw / file).exists() for file in corpus.downloads)]
 
     def without(self, names: Collection[str]) -> Recipe:
         """The recipe without these corpora; directions that nothing is left for go, too.
@@ -116,7 +116,8 @@ class Recipe:
         for file in corpus.downloads:
             if not (raw / file).exists():
                 raise UserError(f"`{raw / file}` of the corpus {corpus.name} is missing: {self._origin(corpus)}.")
-            regular_file(raw / file, f"a file of the corpus {corpus.name}")
+            if corpus.format not in ("auto", "datasets") or not (raw / file).is_dir():  # a folder of `datasets`
+                regular_file(raw / file, f"a file of the corpus {corpus.name}")
         paths = tuple(raw / file for file in corpus.files)
         return CorpusFiles(corpus.name, paths, *corpus.languages, format=corpus.format, fields=dict(corpus.fields))
 

@@ -308,3 +308,15 @@ def test_evaluation_reads_every_reference_of_a_test_set(raw, tmp_path):
     found = load_references(str(data), "test", "en-et", spell, "text")
     assert found.lines[-5:] == first
     assert found.more == ([""] * (len(found.lines) - 5) + [*second, ""],)
+
+
+def test_a_pair_of_which_nothing_is_left_is_named(raw, tmp_path):
+    texts = sentences("same", 5)
+    files = write_corpus(raw, "copies", texts, texts, "en-et")
+    recipe = raw / "recipe.yaml"
+    corpora = yaml.safe_load(recipe.read_text(encoding="utf-8"))["corpora"]
+    kept = [corpus for corpus in corpora if (corpus["pair"], corpus["role"]) != ("en-et", "train")]
+    change(recipe, corpora=[*kept, {"name": "copies", "pair": "en-et", "role": "train", "files": files}])
+    with pytest.raises(UserError, match="`en-et` must have a pair to train on, but cleaning leaves none of copies"):
+        prepare_small(raw, tmp_path / "data")
+    assert not (tmp_path / "data").exists()

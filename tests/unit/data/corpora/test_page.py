@@ -185,3 +185,9 @@ def test_markdown_has_the_same_figures():
 def test_hostile_names_are_text_in_markdown():
     text = markdown_of(hostile())
     assert "<script" not in text.replace("\\<", "") and "<img" not in text.replace("\\<", "")
+
+
+def test_a_file_that_ends_too_early_is_named_however_little_is_known_to_be_lost():
+    found = report(1, 1)
+    next(iter(found["corpora"].values()))["bad"] = {"truncated": 1}
+    assert any("could not be read to its end (truncated)" in sentence for sentence in findings(found))

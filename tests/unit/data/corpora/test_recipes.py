@@ -1,7 +1,7 @@
 """Recipes: the shipped ones, a user's own, and a sentence for each mistake."""
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -384,3 +384,13 @@ def test_the_commented_lines_of_the_example_are_right(load):
     assert {"shop-de", "manuals-cs"} <= {corpus.name for corpus in recipe.corpora}
     assert recipe.vocabulary.model == "sentence.bpe.model"
     assert recipe.tiers == {"high": ["de", "fr"], "low": ["cs"]}
+
+
+def test_a_folder_of_datasets_is_a_corpus_and_no_other_format_is_a_folder(load, tmp_path):
+    (tmp_path / "set").mkdir()
+    recipe = load(changed("corpora.1", {"name": "b", "pair": "en-de", "role": "train", "files": "set"}))
+    corpus = recipe.corpora[1]
+    assert recipe.files_of(corpus, tmp_path).paths == (tmp_path / "set",)
+    assert "b" not in [missing.name for missing in recipe.missing(tmp_path)]
+    with pytest.raises(UserError, match="a folder instead"):
+        recipe.files_of(replace(corpus, format="tsv"), tmp_path)

@@ -27,6 +27,11 @@ def test_a_first_line_that_names_the_languages(tmp_path, header):
     assert pairs == [(2, "y", "x"), (3, "w", "v")] and not bad
 
 
+def test_columns_of_codes_are_no_line_of_names(tmp_path):
+    pairs, bad = found_in(table(tmp_path, *[("en", "de", ENGLISH, GERMAN)] * 3))
+    assert pairs == [(line, ENGLISH, GERMAN) for line in (1, 2, 3)] and not bad
+
+
 @pytest.mark.parametrize(("first", "reason"), [("# a comment", "columns"), ("", "empty"), ("a\t\0", "nul")])
 def test_a_line_before_the_one_of_names_is_reported(tmp_path, first, reason):
     pairs, bad = found_in(table(tmp_path, (first,), ("id", "de", "en"), ("1", "x", "y"), ("2", "v", "w")))
