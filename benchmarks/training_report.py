@@ -123,8 +123,18 @@ def numbers(results: Sequence[RunResult]) -> list[dict[str, Any]]:
     return rows
 
 
-def write_report(results: Sequence[RunResult], name: str, setting: Setting, stem: Path) -> None:
-    """Write `stem`.json, `stem`.md, `stem`_updates.png and `stem`_minutes.png."""
+def write_report(
+    results: Sequence[RunResult], name: str, setting: Setting, stem: Path, sections: Sequence[str] = ()
+) -> None:
+    """Write `stem`.json, `stem`.md, `stem`_updates.png and `stem`_minutes.png.
+
+    Args:
+        results: of all systems and seeds.
+        name: of the comparison.
+        setting: that they share.
+        stem: path without suffix.
+        sections: further lines of Markdown, before the table of perplexities.
+    """
     by_system = [
         [result for result in results if result.system.name == system]
         for system in dict.fromkeys(result.system.name for result in results)
@@ -133,10 +143,12 @@ def write_report(results: Sequence[RunResult], name: str, setting: Setting, stem
     means = [_late(mean_run(group)) for group in by_system]
     for over in ("updates", "minutes"):
         save(perplexity_figure(means, over), stem.with_name(f"{stem.name}_{over}.png"))
-    write_text(stem.with_suffix(".md"), markdown(by_system, name, setting, stem.name))
+    write_text(stem.with_suffix(".md"), markdown(by_system, name, setting, stem.name, sections))
 
 
-def markdown(by_system: Sequence[Sequence[RunResult]], name: str, setting: Setting, stem: str) -> str:
+def markdown(
+    by_system: Sequence[Sequence[RunResult]], name: str, setting: Setting, stem: str, sections: Sequence[str] = ()
+) -> str:
     """The report: what was run, three tables, two pictures, the commands."""
     everything = [result for group in by_system for result in group]
     seeds = sorted({result.seed for result in everything})
@@ -149,6 +161,7 @@ def markdown(by_system: Sequence[Sequence[RunResult]], name: str, setting: Setti
         f"{', '.join(map(str, seeds))}. Values are means over seeds ± their standard deviation, in parentheses each "
         "seed's. " + _surroundings(everything),
         "",
+        *sections,
         "## Validation perplexity (best of the run)",
         "",
         _perplexity_table(by_system, everything),
@@ -218,9 +231,10 @@ def _surroundings(everything: Sequence[RunResult]) -> str:
 
 
 def _setting_sentence(setting: Setting) -> str:
+    where = "every second block" if setting.expert_interval == 2 else "every block"
     return (
         f"{setting.layers}+{setting.layers} blocks of {setting.width} (inner {setting.inner}), {setting.num_experts} "
-        f"experts in every second block, temperature {TEMPERATURE}; heating with k = "
+        f"experts in {where}, temperature {TEMPERATURE}; heating with k = "
         f"{setting.heating_coefficient:g} over the {setting.expected_epochs} virtual epochs that BASE was expected to "
         f"make; dense for {setting.dense_updates} of about {setting.expected_updates} updates. Seed 1 of each system, "
         "started in the repository's root with `OMP_NUM_THREADS=1`; the other seeds differ in `--seed` alone:"

@@ -28,8 +28,10 @@ class Setting:
     inner: int = 256
     heads: int = 4
     num_experts: int = 8
+    expert_interval: int = 2
     dropout: float = 0.1
     max_tokens: int = 1500
+    optimizer: str = "adam"
     lr: float = 8e-3
     warmup_updates: int = 200
     epoch_sentences: int = 2000
@@ -158,7 +160,7 @@ def train_command(system: System, setting: Setting, data: Path, run: Path, seed:
         *_model_options(system, setting), *stack,
         *("--encoder-normalize-before", "--decoder-normalize-before", "--share-all-embeddings"),
         *("--dropout", setting.dropout, "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1),
-        *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1, "--lr", setting.lr),
+        *("--optimizer", setting.optimizer, "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1, "--lr", setting.lr),
         *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", setting.warmup_updates),
         *("--max-tokens", setting.max_tokens, "--num-workers", 0, "--log-format", "json", "--log-interval", 25),
         *("--validate-interval", 10**6, "--save-interval", 10**6, "--no-epoch-checkpoints"),
@@ -192,7 +194,9 @@ def _task_options(system: System, pairs: Sequence[str]) -> list[str]:
 def _model_options(system: System, setting: Setting) -> list[object]:
     options: list[object] = ["--arch", system.arch]
     if system.arch == "base_moe":
-        options += ["--num-experts", setting.num_experts, *system.expert_options]
+        options += ["--num-experts", setting.num_experts]
+        options += ["--expert-interval", setting.expert_interval] if setting.expert_interval != 2 else []
+        options += system.expert_options
     if system.starts_dense:
         options += ["--dense-updates", setting.dense_updates]
     if system.heats:

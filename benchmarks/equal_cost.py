@@ -1,0 +1,97 @@
+"""Systems beside a baseline of the same active size: after as many updates, and after as many minutes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from training_report import RunResult
+
+from fairseq_mtmoe.analysis.scores import ALL
+from fairseq_mtmoe.analysis.series import PerplexitySeries
+from fairseq_mtmoe.io.markdown import markdown_table
+
+HEADING = "## Beside the baseline, at equal cost"
+EXPLAINED = (
+    "Perplexity of all pairs with the weights of that moment, no best of several; between two validations its "
+    "logarithm is taken to fall along a straight line. *Minutes*: those that the shortest run of the seed took, of "
+    "training alone. Differences are taken seed by seed, with their standard error. *Step*: minutes of an update "
+    "beside the baseline's."
+)
+
+
+def at(series: PerplexitySeries, over: Sequence[float], place: float) -> float:
+    """Perplexity of all pairs at a place of `over` (updates or minutes), NaN where the run never came to.
+
+    Args:
+        series: of one run.
+        over: a value for each of its validations, rising.
+        place: in the unit of `over`.
+    """
+    values = [math.log(value) for value in series.groups[ALL]]
+    for index, end in enumerate(over):
+        if end < place:
+            continue
+        if index == 0:
+            return math.exp(values[0]) if end == place else math.nan
+        share = (place - over[index - 1]) / (end - over[index - 1])
+        return math.exp(values[index - 1] + share * (values[index] - values[index - 1]))
+    return math.nan
+
+
+def equal_cost(results: Sequence[RunResult], baseline: str) -> list[str]:
+    """Lines of Markdown: each system's perplexity at equal updates and at equal minutes, and its difference in percent.
+
+    Args:
+        results: of all systems and seeds.
+        baseline: the name of the system that all are compared with.
+    """
+    by_seed = {result.seed: result for result in results if result.system.name == baseline}
+    if not by_seed:
+        return []
+    together = [result for result in results if result.seed in by_seed]
+    rows = []
+    for name in dict.fromkeys(result.system.name for result in together):
+        runs = [result for result in together if result.system.name == name]
+        pairs = [(result, by_seed[result.seed]) for result in runs]
+        cells = [_step(result, other) for result, other in pairs]
+        rows.append([runs[0].system.title, len(runs), f"{fmean(cells):.2f}"])
+        for found in (_at_updates(pairs), _at_minutes(pairs, together)):
+            rows[-1] += [f"{fmean(ours for ours, _ in found):.2f}", _difference(found) if name != baseline else ""]
+    head = ["system", "seeds", "step", "at equal updates", "%", "at equal minutes", "%"]
+    return [HEADING, "", EXPLAINED, "", markdown_table(head, rows), ""]
+
+
+def _at_updates(pairs: Sequence[tuple[RunResult, RunResult]]) -> list[tuple[float, float]]:
+    found = []
+    for pair in pairs:
+        series = [result.log.perplexity for result in pair]
+        last = min(one.updates[-1] for one in series)
+        ours, other = (at(one, one.updates, last) for one in series)
+        found.append((ours, other))
+    return found
+
+
+def _at_minutes(
+    pairs: Sequence[tuple[RunResult, RunResult]], everything: Sequence[RunResult]
+) -> list[tuple[float, float]]:
+    found = []
+    for pair in pairs:
+        last = min(one.log.perplexity.minutes[-1] for one in everything if one.seed == pair[0].seed)
+        ours, other = (at(one.log.perplexity, one.log.perplexity.minutes, last) for one in pair)
+        found.append((ours, other))
+    return found
+
+
+def _step(result: RunResult, other: RunResult) -> float:
+    """Training minutes of an update, beside the other run's."""
+    ours, theirs = (one.log.perplexity.minutes[-1] / one.log.perplexity.updates[-1] for one in (result, other))
+    return ours / theirs
+
+
+def _difference(found: Sequence[tuple[float, float]]) -> str:
+    """How far below (or above) the baseline, in percent, with the standard error over seeds."""
+    percent = [100 * (ours / other - 1) for ours, other in found]
+    error = f" ±{stdev(percent) / math.sqrt(len(percent)):.1f}" if len(percent) > 1 else ""
+    return f"{fmean(percent):+.1f}{error}"

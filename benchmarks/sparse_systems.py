@@ -1,0 +1,71 @@
+"""What `compare_sparse.py` trains: where sparse pays, and why, one change from row to row.
+
+Models are bound by their feed-forward layers: an inner size that is half of the width, and experts in every block. All
+rows of a study have the same loss, optimizer, data and updates, and an active size that differs in nothing but gates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from training_systems import PAPER, SETTINGS, Setting, System
+
+DENSE, WIDE = "dense", "dense_wide"
+UPDATES = 4000
+SPARSE = Setting(
+    "WMT-15's English to 15 languages, 292,428 pairs in training, 500 of each in validation; `mtmoe prepare corpora` "
+    "with 5,000 pieces",
+    minutes=0,
+    updates=UPDATES,
+    layers=3,
+    inner=32,
+    num_experts=16,
+    expert_interval=1,
+    optimizer="fused_adam",
+    max_tokens=6000,
+    lr=7e-3,
+    warmup_updates=300,
+    epoch_sentences=20_000,
+    sentences_per_update=150.0,
+    validations=10,
+)  # fmt: skip
+SETTINGS["sparse_wmt15"] = SPARSE
+
+
+def sized(count: int) -> System:
+    """BASE layers of so many experts, from scratch, as they are by default."""
+    return System(f"base{count}", f"BASE, {count} experts", "base_moe", ("--num-experts", str(count)))
+
+
+def changed(name: str, title: str, *options: str, starts_dense: bool = False) -> System:
+    """BASE layers of the setting's experts, with one change."""
+    return System(name, title, "base_moe", options, starts_dense=starts_dense)
+
+
+SCALING = (
+    System(DENSE, "dense", "base_dense"),
+    *map(sized, (4, 16, 64)),
+    # As many parameters as 16 experts have, all of them used for every token: what experts could give at most.
+    System(WIDE, "dense, inner size × 16", "base_dense", options=tuple(
+        option for side in ("encoder", "decoder") for option in (f"--{side}-ffn-embed-dim", str(16 * SPARSE.inner))
+    )),
+)  # fmt: skip
+WHY = (
+    changed("paper_combine", "the paper's combine", *PAPER),
+    changed("task_gates", "an expert for each language", "--expert-gates", "task"),
+    changed("switch_gates", "Switch gates", "--expert-gates", "switch"),
+    changed("shared", "half of each expert shared", "--shared-expert-dim", str(SPARSE.inner // 2)),
+    changed("by_prices", "routed by prices in training too", "--base-training", "prices"),
+    changed("slow_gates", "gates' learning rate × 0.1", "--gate-lr-factor", "0.1"),
+    changed("fast_gates", "gates' learning rate × 10", "--gate-lr-factor", "10"),
+    changed("no_dropout", "no dropout in experts", "--expert-dropout", "0"),
+    changed("pretrained", "dense → BASE", starts_dense=True),
+    changed("pretrained_anew", "dense → BASE, half of each anew", "--expert-reinit-ratio", "0.5", starts_dense=True),
+)  # fmt: skip
+SYSTEMS = (*SCALING, *WHY)
+BY_NAME = {system.name: system for system in SYSTEMS}
+
+
+def setting(updates: int) -> Setting:
+    """The setting with so many updates of each run."""
+    return replace(SPARSE, updates=updates)
