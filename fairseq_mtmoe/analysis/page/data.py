@@ -5,21 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from fairseq_mtmoe.analysis.page.room import every, step_of_experts, thin_curves, thin_texts
 from fairseq_mtmoe.io.pages import visible
 
 DIGITS = 6
 """Of every number on the page."""
-
-CELLS = 500_000
-"""Shares of experts on a page, of all runs together: 1.3 MB. Where there are more, moments are left out."""
-
-TEXTS = 900_000
-"""Bytes of translations on a page, of all runs together. Where there are more, fewer of each pair are shown."""
 
 NOTHING = 65_535
 """Stands for a share where no token was counted."""
@@ -31,8 +26,9 @@ _SPELLED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 def data_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts as the page has them: every text visible, every number finite and short, experts packed."""
     runs = [dict(run) for run in facts["runs"]]
-    left_out = _thin_texts(runs)
-    step = _step(runs)
+    left_out = thin_texts(runs)
+    thin_curves(runs)
+    step = step_of_experts(runs)
     for run in runs:
         run["experts"] = pack_experts(run["experts"], step)
     return {**_shown({**facts, "runs": runs}), "texts_left_out": left_out}
@@ -50,7 +46,7 @@ def pack_experts(experts: Mapping[str, Any], step: int = 1) -> dict[str, Any]:
         experts: as `run_facts.fields.Experts`.
         step: each step-th moment is kept, the first and the last always.
     """
-    kept = _every(len(experts["updates"]), step)
+    kept = every(len(experts["updates"]), step)
     packed: list[int] = []
     for number in kept:
         for layer, tasks in zip(experts["layers"], experts["shares"][number], strict=True):
@@ -62,51 +58,6 @@ def pack_experts(experts: Mapping[str, Any], step: int = 1) -> dict[str, Any]:
         "packed": base64.b64encode(np.array(packed, "<u2").tobytes()).decode(),
         "thinned": bool(experts.get("thinned")) or len(kept) < len(experts["updates"]),
     }
-
-
-def _every(number: int, step: int) -> list[int]:
-    return sorted({*range(0, number, step), *([number - 1] if number else [])})
-
-
-def _step(runs: Sequence[Mapping[str, Any]]) -> int:
-    """Every which moment there is room for."""
-    all_experts = [run["experts"] for run in runs]
-    of_one = [sum(experts["num_experts"].values()) * len(experts["tasks"]) for experts in all_experts]
-    step, most = 1, max((len(experts["updates"]) for experts in all_experts), default=0)
-
-    def cells() -> int:
-        return sum(
-            cells * len(_every(len(experts["updates"]), step))
-            for cells, experts in zip(of_one, all_experts, strict=True)
-        )
-
-    while step < most and cells() > CELLS:
-        step += 1
-    return step
-
-
-def _thin_texts(runs: Sequence[dict[str, Any]]) -> int:
-    """Keeps as many translations of each pair as there is room for; returns how many were left out."""
-    before = sum(len(samples) for run in runs for samples in run["samples"].values())
-    while (most := _most(runs)) > 1 and sum(map(_bytes_of, _texts(runs))) > TEXTS:
-        for run in runs:
-            run["samples"] = {pair: samples[: most - 1] for pair, samples in run["samples"].items()}
-    return before - sum(len(samples) for run in runs for samples in run["samples"].values())
-
-
-def _most(runs: Sequence[Mapping[str, Any]]) -> int:
-    return max((len(samples) for run in runs for samples in run["samples"].values()), default=0)
-
-
-def _texts(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for run in runs:
-        for samples in run["samples"].values():
-            for one in samples:
-                yield from (one["source"] or "", *one["references"], one["hypothesis"])
-
-
-def _bytes_of(text: str) -> int:
-    return len(text.encode(errors="surrogatepass"))
 
 
 def _shown(value: Any) -> Any:

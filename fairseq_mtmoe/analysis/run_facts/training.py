@@ -42,28 +42,32 @@ def train_of(events: Iterable[Event]) -> Train:
     rows: dict[str, list[float | None]] = {
         key: [number(event.get(key)) for event in chosen] for key in FIGURES if any(key in event for event in chosen)
     }
-    if len(chosen) > MOST_POINTS:
-        moments, rows = _thinned(moments, rows)
     found: list[TrainRow] = [
         {"key": key, "label": FIGURES[key][0], "unit": FIGURES[key][1], "values": values}
         for key, values in rows.items()
     ]
-    return {"moments": moments, "rows": found}
+    return thin_training({"moments": moments, "rows": found}, MOST_POINTS)
 
 
-def _thinned(moments: Moments, rows: dict[str, list[float | None]]) -> tuple[Moments, dict[str, list[float | None]]]:
-    """Two moments for each stretch of them, its first and its last, with the lowest and the highest value of it.
+def thin_training(train: Train, most: int) -> Train:
+    """At most so many moments: two for each stretch of them, its first and its last, with its lowest and highest value.
 
     These two come in the order in which they were.
     """
-    stretches = np.array_split(np.arange(len(moments["update"])), MOST_POINTS // 2)
+    moments = train["moments"]
+    if len(moments["update"]) <= most:
+        return train
+    stretches = np.array_split(np.arange(len(moments["update"])), most // 2)
     ends = [int(place) for stretch in stretches for place in (stretch[0], stretch[-1])]
     kept: Moments = {
         "update": [moments["update"][place] for place in ends],
         "minutes": [moments["minutes"][place] for place in ends],
         "tokens": [moments["tokens"][place] for place in ends],
     }
-    return kept, {key: [one for of in stretches for one in _extremes(values, of)] for key, values in rows.items()}
+    rows: list[TrainRow] = [
+        {**row, "values": [one for of in stretches for one in _extremes(row["values"], of)]} for row in train["rows"]
+    ]
+    return {"moments": kept, "rows": rows}
 
 
 def _extremes(values: Sequence[float | None], places: Any) -> list[float | None]:

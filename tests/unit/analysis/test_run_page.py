@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fairseq_mtmoe.analysis import page
-from fairseq_mtmoe.analysis.page import data, page_of
+from fairseq_mtmoe.analysis.page import data, page_of, room
 from fairseq_mtmoe.analysis.page.setups import setups_of
 from fairseq_mtmoe.io.pages import visible
 from tests.helpers.run_facts import made_up_facts
@@ -112,9 +112,35 @@ def test_where_there_are_too_many_shares_moments_are_left_out_and_the_page_says_
     facts = with_experts(made_up_facts(50, 10_000, 2), layers=6, experts=64, moments=30)
     experts = [run["experts"] for run in data.data_of(facts)["runs"]]
     cells = sum(len(one["updates"]) * 50 * 6 * 64 for one in experts)
-    assert data.CELLS / 2 < cells <= data.CELLS
+    assert room.CELLS / 2 < cells <= room.CELLS
     assert all(one["thinned"] and one["updates"][0] == 500 and one["updates"][-1] == 15_000 for one in experts)
     assert [run["experts"]["thinned"] for run in facts["runs"]] == [False, False]  # the facts are as they were
+
+
+def test_where_there_are_too_many_curves_moments_are_left_out_and_bests_and_peaks_stay():
+    facts = made_up_facts(50, 100_000, 12)
+    before, found = facts["runs"], data.data_of(facts)["runs"]
+    numbers = sum(len(row["values"]) for run in found for part in ("curves", "train") for row in run[part]["rows"])
+    assert room.NUMBERS / 2 < numbers <= room.NUMBERS
+    for old, new in zip(before, found, strict=True):
+        assert new["curves"]["thinned"] and not old["curves"].get("thinned")
+        moments = new["curves"]["moments"]["update"]
+        assert {moments[0], moments[-1]} == {old["curves"]["moments"]["update"][place] for place in (0, -1)}
+        for one, other in zip(old["curves"]["rows"], new["curves"]["rows"], strict=True):
+            best = max if one["better"] == "higher" else min
+            assert best(other["values"]) == pytest.approx(best(one["values"]), rel=1e-5)
+            assert len(other["values"]) == len(moments)
+        for one, other in zip(old["train"]["rows"], new["train"]["rows"], strict=True):
+            assert max(other["values"]) == pytest.approx(max(one["values"]), rel=1e-5)
+
+
+def test_a_few_runs_have_room_for_every_validation():
+    facts = made_up_facts(50, 100_000, 3)
+    found = data.data_of(facts)["runs"]
+    assert [run["curves"].get("thinned") for run in found] == [None] * 3
+    assert [len(run["train"]["moments"]["update"]) for run in found] == [
+        len(run["train"]["moments"]["update"]) for run in facts["runs"]
+    ]
 
 
 def test_where_there_are_too_many_texts_each_pair_keeps_some():

@@ -228,6 +228,9 @@ const curves = () => {
     ),
     rowsAt,
     chart.figure,
+    facts.runs.some(run => run.curves.thinned)
+      ? el('p', {class: 'soft small'}, 'There was no room for every validation; the best one of each line is shown.')
+      : null,
     courses.holder,
   );
   changes.push(courses.fill);
