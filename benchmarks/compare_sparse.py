@@ -9,15 +9,27 @@ one that was interrupted begins anew, and the report is written after each from 
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import click
-from compare_training import ROOT, find_runs, run_one
+import torch
+from compare_training import FINISHED, ROOT, find_runs, run_one, say, write_json
 from equal_cost import equal_cost
+from price_evaluation import Evaluator
+from price_runs import GREEDY, PRICES, WITHIN
 from sparse_systems import BY_NAME, DENSE, SYSTEMS, UPDATES, setting
-from training_report import write_report
+from training_report import RunResult, write_report
+
+from fairseq_mtmoe.io.markdown import markdown_table
+from fairseq_mtmoe.moe import BaseGate
 
 TITLE = "where sparse pays"
+WAYS = (PRICES, GREEDY, WITHIN)
+ROUTED = "perplexity_by_routing"
 
 
 @click.command(context_settings={"show_default": True})
@@ -36,11 +48,42 @@ def main(data: Path, runs: Path, updates: int, seeds: str, systems: str, score: 
         if name not in BY_NAME:
             raise click.BadParameter(f"`--systems` must be some of {', '.join(BY_NAME)}, but is {name} instead.")
     chosen = setting(updates)
+    torch.set_num_threads(1)
     for seed in seeds.split(","):
         for name in systems.split(","):
             run_one(BY_NAME[name], chosen, data, runs, int(seed), score)
+            evaluate_routing(runs / f"{name}-{seed}")
             found = find_runs(runs, SYSTEMS)
-            write_report(found, TITLE, chosen, result, equal_cost(found, DENSE))
+            write_report(found, TITLE, chosen, result, [*equal_cost(found, DENSE), *routing(found)])
+
+
+def evaluate_routing(run: Path) -> None:
+    """Perplexity of a run's last weights in each way that BASE layers can route in evaluation, kept with the run."""
+    finished = json.loads((run / FINISHED).read_text(encoding="utf-8"))
+    if ROUTED in finished:
+        return
+    evaluator = Evaluator(run / "checkpoint_last.pt")
+    perplexity = {}
+    if evaluator.gates and all(isinstance(gate, BaseGate) for gate in evaluator.gates):
+        for way in WAYS:
+            found = evaluator.validate(way)
+            perplexity[way] = math.exp(sum(found["nll"].values()) / sum(found["tokens"].values()))
+        say(f"{run.name}: {', '.join(f'{way} {value:.2f}' for way, value in perplexity.items())}")
+    write_json(run / FINISHED, {**finished, ROUTED: perplexity})
+
+
+def routing(results: Sequence[RunResult]) -> list[str]:
+    """Lines of Markdown: perplexity of the last weights, routed in three ways; the mean over seeds."""
+    rows = []
+    for name in dict.fromkeys(result.system.name for result in results):
+        runs = [result for result in results if result.system.name == name and result.finished.get(ROUTED)]
+        if runs:
+            means = [fmean(run.finished[ROUTED][way] for run in runs) for way in WAYS]
+            rows.append([runs[0].system.title, len(runs), *(f"{mean:.2f}" for mean in means)])
+    if not rows:
+        return []
+    said = "Perplexity of the last weights. Balanced is how training routes: no token of a batch goes where it is full."
+    return ["## Routing in evaluation", "", said, "", markdown_table(["system", "seeds", *WAYS], rows), ""]
 
 
 if __name__ == "__main__":

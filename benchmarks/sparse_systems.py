@@ -21,6 +21,7 @@ SPARSE = Setting(
     inner=32,
     num_experts=16,
     expert_interval=1,
+    criterion="moe_label_smoothed_cross_entropy",
     optimizer="fused_adam",
     max_tokens=6000,
     lr=7e-3,

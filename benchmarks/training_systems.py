@@ -31,6 +31,7 @@ class Setting:
     expert_interval: int = 2
     dropout: float = 0.1
     max_tokens: int = 1500
+    criterion: str = "label_smoothed_cross_entropy"
     optimizer: str = "adam"
     lr: float = 8e-3
     warmup_updates: int = 200
@@ -159,7 +160,7 @@ def train_command(system: System, setting: Setting, data: Path, run: Path, seed:
         *("--virtual-epoch-size", setting.epoch_sentences, "--encoder-langtok", "tgt"),
         *_model_options(system, setting), *stack,
         *("--encoder-normalize-before", "--decoder-normalize-before", "--share-all-embeddings"),
-        *("--dropout", setting.dropout, "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1),
+        *("--dropout", setting.dropout, "--criterion", setting.criterion, "--label-smoothing", 0.1),
         *("--optimizer", setting.optimizer, "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1, "--lr", setting.lr),
         *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", setting.warmup_updates),
         *("--max-tokens", setting.max_tokens, "--num-workers", 0, "--log-format", "json", "--log-interval", 25),

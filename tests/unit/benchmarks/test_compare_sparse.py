@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ("compare_sparse", "compare_training", "equal_cost", "sparse_systems", "training_report", "training_systems")
+MODULES = (
+    "compare_sparse", "compare_training", "equal_cost", "price_evaluation", "price_memory", "price_runs",
+    "sparse_systems", "training_report", "training_systems",
+)  # fmt: skip
 SHAPE = {"--encoder-ffn-embed-dim", "--decoder-ffn-embed-dim"}
 
 
@@ -94,6 +97,17 @@ def test_equal_minutes_are_those_of_the_shortest_run_of_the_seed(study):
     lines = equal_cost(results, study.DENSE)
     (row,) = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[4].splitlines() if "BASE" in line]
     assert row == ["BASE, 16 experts", "2", "2.00", "42.50", "-15.0 ±5.0", "77.50", "+55.0 ±5.0"]
+
+
+def test_ways_of_routing_have_a_table_of_runs_that_have_them(study):
+    results = [result(study, "base16", seed, [1.0], [9.0]) for seed in (1, 2)]
+    assert study.routing(results) == []
+    for one, base in zip(results, (10.0, 20.0), strict=True):
+        one.finished[study.ROUTED] = {way: base + place for place, way in enumerate(study.WAYS)}
+    table = study.routing(results)[4]
+    assert [cell.strip() for cell in table.splitlines()[2].split("|")[1:-1]] == [
+        "BASE, 16 experts", "2", "15.00", "16.00", "17.00",
+    ]  # fmt: skip
 
 
 def test_without_a_baseline_there_is_nothing_to_say(study):
