@@ -133,11 +133,13 @@ def test_languages(tables):
         return {"system": system, "seed": seed, "perplexity": {"all": [99.0, perplexity, 50.0]}, "scores": scores}
 
     runs = [run("lora", 1, 20.0, 10.0), run("lora", 2, 22.0, 10.5), run("relatives", 1, 18.0, 12.0)]
-    table = tables.table_of_languages([*runs, run("relatives", 2, 17.0, 12.7), run("full", 1, 30.0, None)])
+    table = tables.table_of_languages([*runs, run("relatives", 2, 19.8, 12.7), run("full", 1, 30.0, None)])
     rows = rows_of(table)
     assert list(rows) == ["LoRA", "PEMT from Spanish and Portuguese"]
     assert rows["LoRA"]["perplexity"] == "21.0 ±1.4"
-    assert rows["PEMT from Spanish and Portuguese"]["BLEU, above LoRA"] == "+2.10 ±0.10 *"
+    assert rows["PEMT from Spanish and Portuguese"]["perplexity, above LoRA"] == "-2.10 ±0.10 *"
+    assert rows["PEMT from Spanish and Portuguese"]["BLEU"] == "12.3 ±0.5"
+    assert "Below it: PEMT from Spanish and Portuguese." in table.judgement()
     assert "Galician (1,200 pairs)" in unpadded(tables.block_of([table]))
 
 
