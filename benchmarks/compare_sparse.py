@@ -24,6 +24,7 @@ from price_runs import GREEDY, PRICES, WITHIN
 from sparse_systems import BY_NAME, DENSE, SYSTEMS, UPDATES, setting
 from training_report import RunResult, write_report
 
+from fairseq_mtmoe import register
 from fairseq_mtmoe.io.markdown import markdown_table
 from fairseq_mtmoe.moe import BaseGate
 
@@ -48,6 +49,7 @@ def main(data: Path, runs: Path, updates: int, seeds: str, systems: str, score: 
         if name not in BY_NAME:
             raise click.BadParameter(f"`--systems` must be some of {', '.join(BY_NAME)}, but is {name} instead.")
     chosen = setting(updates)
+    register()
     torch.set_num_threads(1)
     for seed in seeds.split(","):
         for name in systems.split(","):
