@@ -10,6 +10,7 @@ one that was interrupted begins anew, and the report is written after each from 
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,7 @@ def main(data: Path, runs: Path, updates: int, seeds: str, systems: str, score: 
             raise click.BadParameter(f"`--systems` must be some of {', '.join(BY_NAME)}, but is {name} instead.")
     chosen = setting(updates)
     register()
+    logging.disable(logging.INFO)  # fairseq's, of every checkpoint that is loaded
     torch.set_num_threads(1)
     for seed in seeds.split(","):
         for name in systems.split(","):
