@@ -47,8 +47,8 @@ PERPLEXITY, CHRF, BLEU = "perplexity", "chrF++", "BLEU"
 ABOVE, OF_PAPER = "above LoRA", "in the paper"
 LANGUAGES = (
     "Languages: a translator of ML-50's English to Galician (1,200 pairs), Spanish, Portuguese, Finnish and Turkish, "
-    "kept as it is, then 300 updates on Galician. Perplexity is validation's, and the lower the better; chrF++ and BLEU "
-    "are the test set's, and hardly those of translations. [Curves, "
+    "kept as it is, then 300 updates on Galician. Perplexity is validation's, and the lower the better; chrF++ and "
+    "BLEU are the test set's, and hardly those of translations. [Curves, "
     "commands](benchmarks/results/training_pemt_languages.md)."
 )
 HOW = (
