@@ -135,6 +135,13 @@ def encoder_costs() -> Iterator[tuple[str, str]]:
             yield f"{lengths}: {own} / {other}", f"{conditional[f'step, {lengths}: {own} / {other}']:.2f}"
 
 
+def adapter_costs() -> Iterator[tuple[str, str]]:
+    """What borrowing costs, beside plain LoRA."""
+    adapters = of_floors("adapters")
+    for what in ("step: 6 sources", "memory: 6 sources", "generation: 6 sources", "generation: 6 sources, merged"):
+        yield f"T5 base, {what} / LoRA", f"{adapters[f'{what} / LoRA (peft)']:.2f}"
+
+
 def study(name: str) -> tuple[Kind, Kind]:
     """A study's mixtures, and its runs on new tasks."""
     records = list(read(name)["runs"].values())
@@ -283,7 +290,7 @@ def corpora() -> Iterator[tuple[str, str]]:
 def readme() -> Figures:
     """The section Results of the README."""
     training = (captions(), prices(), understanding(), conditional(), conditional_translation(), borrowing(), costs())
-    return dict(chain(*training, evaluating(), preparing(), corpora()))
+    return dict(chain(*training, adapter_costs(), evaluating(), preparing(), corpora()))
 
 
 def training_text() -> Figures:
