@@ -56,7 +56,8 @@ def main(data: Path, runs: Path, updates: int, seeds: str, systems: str, score: 
     for seed in seeds.split(","):
         for name in systems.split(","):
             run_one(BY_NAME[name], chosen, data, runs, int(seed), score)
-            evaluate_routing(runs / f"{name}-{seed}")
+            if BY_NAME[name].arch == "base_moe":
+                evaluate_routing(runs / f"{name}-{seed}")
             found = find_runs(runs, SYSTEMS)
             write_report(found, TITLE, chosen, result, [*equal_cost(found, DENSE), *routing(found)])
 
@@ -68,7 +69,7 @@ def evaluate_routing(run: Path) -> None:
         return
     evaluator = Evaluator(run / "checkpoint_last.pt")
     perplexity = {}
-    if evaluator.gates and all(isinstance(gate, BaseGate) for gate in evaluator.gates):
+    if all(isinstance(gate, BaseGate) for gate in evaluator.gates):
         for way in WAYS:
             found = evaluator.validate(way)
             perplexity[way] = math.exp(sum(found["nll"].values()) / sum(found["tokens"].values()))

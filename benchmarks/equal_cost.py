@@ -15,9 +15,9 @@ from fairseq_mtmoe.io.markdown import markdown_table
 HEADING = "## Beside the baseline, at equal cost"
 EXPLAINED = (
     "Perplexity of all pairs with the weights of that moment, no best of several; between two validations its "
-    "logarithm is taken to fall along a straight line. *Minutes*: those that the shortest run of the seed took, of "
-    "training alone. Differences are taken seed by seed, with their standard error. *Step*: minutes of an update "
-    "beside the baseline's."
+    "logarithm is taken to fall along a straight line. *Equal*: as many as the shortest run of the seed has; "
+    "minutes are of training alone. Differences are taken seed by seed, with their standard error. *Step*: minutes of "
+    "an update beside the baseline's."
 )
 
 
@@ -55,31 +55,23 @@ def equal_cost(results: Sequence[RunResult], baseline: str) -> list[str]:
     for name in dict.fromkeys(result.system.name for result in together):
         runs = [result for result in together if result.system.name == name]
         pairs = [(result, by_seed[result.seed]) for result in runs]
-        cells = [_step(result, other) for result, other in pairs]
-        rows.append([runs[0].system.title, len(runs), f"{fmean(cells):.2f}"])
-        for found in (_at_updates(pairs), _at_minutes(pairs, together)):
-            rows[-1] += [f"{fmean(ours for ours, _ in found):.2f}", _difference(found) if name != baseline else ""]
+        row = [runs[0].system.title, len(runs), f"{fmean(_step(*pair) for pair in pairs):.2f}"]
+        for unit in ("updates", "minutes"):
+            found = _together(pairs, together, unit)
+            row += [f"{fmean(ours for ours, _ in found):.2f}", _difference(found) if name != baseline else ""]
+        rows.append(row)
     head = ["system", "seeds", "step", "at equal updates", "%", "at equal minutes", "%"]
     return [HEADING, "", EXPLAINED, "", markdown_table(head, rows), ""]
 
 
-def _at_updates(pairs: Sequence[tuple[RunResult, RunResult]]) -> list[tuple[float, float]]:
-    found = []
-    for pair in pairs:
-        series = [result.log.perplexity for result in pair]
-        last = min(one.updates[-1] for one in series)
-        ours, other = (at(one, one.updates, last) for one in series)
-        found.append((ours, other))
-    return found
-
-
-def _at_minutes(
-    pairs: Sequence[tuple[RunResult, RunResult]], everything: Sequence[RunResult]
+def _together(
+    pairs: Sequence[tuple[RunResult, RunResult]], everything: Sequence[RunResult], unit: str
 ) -> list[tuple[float, float]]:
+    """Both perplexities of each pair where the shortest of all runs of its seed ended, in `updates` or `minutes`."""
     found = []
     for pair in pairs:
-        last = min(one.log.perplexity.minutes[-1] for one in everything if one.seed == pair[0].seed)
-        ours, other = (at(one.log.perplexity, one.log.perplexity.minutes, last) for one in pair)
+        last = min(getattr(one.log.perplexity, unit)[-1] for one in everything if one.seed == pair[0].seed)
+        ours, other = (at(one.log.perplexity, getattr(one.log.perplexity, unit), last) for one in pair)
         found.append((ours, other))
     return found
 

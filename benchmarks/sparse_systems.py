@@ -1,14 +1,14 @@
 """What `compare_sparse.py` trains: where sparse pays, and why, one change from row to row.
 
 Models are bound by their feed-forward layers: an inner size that is half of the width, and experts in every block. All
-rows of a study have the same loss, optimizer, data and updates, and an active size that differs in nothing but gates.
+rows have the same loss, optimizer, data and updates, and all but one the same active size, gates aside.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from training_systems import PAPER, SETTINGS, Setting, System
+from training_systems import PAPER, Setting, System
 
 DENSE, WIDE = "dense", "dense_wide"
 UPDATES = 4000
@@ -29,8 +29,7 @@ SPARSE = Setting(
     epoch_sentences=20_000,
     sentences_per_update=150.0,
     validations=10,
-)  # fmt: skip
-SETTINGS["sparse_wmt15"] = SPARSE
+)
 
 
 def sized(count: int) -> System:

@@ -134,6 +134,18 @@ def test_where_there_are_too_many_curves_moments_are_left_out_and_bests_and_peak
             assert max(other["values"]) == pytest.approx(max(one["values"]), rel=1e-5)
 
 
+def test_thousands_of_validations_of_many_runs_are_left_out_too(monkeypatch):
+    monkeypatch.setattr(room, "NUMBERS", 10)  # there is never room
+    facts = made_up_facts(2, 100_000, 2)
+    for run in facts["runs"]:
+        run["curves"]["moments"] = {name: values * 15 for name, values in run["curves"]["moments"].items()}
+        for row in run["curves"]["rows"]:
+            row["values"] *= 15
+    for run in data.data_of(facts)["runs"]:
+        assert len(run["curves"]["moments"]["update"]) <= 3 + len(run["curves"]["rows"])
+        assert len(run["train"]["moments"]["update"]) == 2
+
+
 def test_a_few_runs_have_room_for_every_validation():
     facts = made_up_facts(50, 100_000, 3)
     found = data.data_of(facts)["runs"]
