@@ -1,6 +1,7 @@
-"""Does sparse pay? Dense and sparse models at equal cost per token, and one change at a time to the sparse one.
+"""Does sparse pay? Dense and sparse models at equal cost per token, one change at a time to the sparse one, and a
+paper's systems.
 
-    python benchmarks/compare_sparse.py DATA --runs runs/sparse --systems dense,base16
+    python benchmarks/compare_sparse.py DATA --runs runs/sparse --systems dense,base
     python benchmarks/compare_sparse.py DATA --runs runs/sparse --updates 1000 --result PATH      # a look
 
 Every run is one `fairseq-train` on one core, whose clock is its processor time. A run that finished is not repeated,
@@ -12,26 +13,21 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
 import click
 import torch
 from compare_training import FINISHED, ROOT, find_runs, run_one, say, write_json
 from equal_cost import equal_cost
 from price_evaluation import Evaluator
-from price_runs import GREEDY, PRICES, WITHIN
+from routing_tables import ROUTED, WAYS, routing_entropy, routing_in_evaluation
 from sparse_systems import BY_NAME, DENSE, SYSTEMS, UPDATES, setting
-from training_report import RunResult, write_report
+from training_report import write_report
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.io.markdown import markdown_table
 from fairseq_mtmoe.moe import BaseGate
 
 TITLE = "where sparse pays"
-WAYS = (PRICES, GREEDY, WITHIN)
-ROUTED = "perplexity_by_routing"
 
 
 @click.command(context_settings={"show_default": True})
@@ -59,7 +55,8 @@ def main(data: Path, runs: Path, updates: int, seeds: str, systems: str, score: 
             if BY_NAME[name].arch == "base_moe":
                 evaluate_routing(runs / f"{name}-{seed}")
             found = find_runs(runs, SYSTEMS)
-            write_report(found, TITLE, chosen, result, [*equal_cost(found, DENSE), *routing(found)])
+            sections = [*equal_cost(found, DENSE), *routing_in_evaluation(found), *routing_entropy(found)]
+            write_report(found, TITLE, chosen, result, sections)
 
 
 def evaluate_routing(run: Path) -> None:
@@ -75,20 +72,6 @@ def evaluate_routing(run: Path) -> None:
             perplexity[way] = math.exp(sum(found["nll"].values()) / sum(found["tokens"].values()))
         say(f"{run.name}: {', '.join(f'{way} {value:.2f}' for way, value in perplexity.items())}")
     write_json(run / FINISHED, {**finished, ROUTED: perplexity})
-
-
-def routing(results: Sequence[RunResult]) -> list[str]:
-    """Lines of Markdown: perplexity of the last weights, routed in three ways; the mean over seeds."""
-    rows = []
-    for name in dict.fromkeys(result.system.name for result in results):
-        runs = [result for result in results if result.system.name == name and result.finished.get(ROUTED)]
-        if runs:
-            means = [fmean(run.finished[ROUTED][way] for run in runs) for way in WAYS]
-            rows.append([runs[0].system.title, len(runs), *(f"{mean:.2f}" for mean in means)])
-    if not rows:
-        return []
-    said = "Perplexity of the last weights. Balanced is how training routes: no token of a batch goes where it is full."
-    return ["## Routing in evaluation", "", said, "", markdown_table(["system", "seeds", *WAYS], rows), ""]
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""What `compare_sparse.py` trains: where sparse pays, and why, one change from row to row.
+"""What `compare_sparse.py` trains: where sparse pays, why, and a paper's systems there; one change from row to row.
 
 Models are bound by their feed-forward layers: an inner size that is half of the width, and experts in every block. All
-rows have the same loss, optimizer, data and updates, and all but one the same active size, gates aside.
+rows have the same data and updates, and all but stock fairseq's the same loss and optimizer; all but one have the same
+active size, gates aside.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from training_systems import PAPER, Setting, System
+from training_systems import BASE, PAPER, STOCK, Setting, System
 
-DENSE, WIDE = "dense", "dense_wide"
+DENSE = "dense"
 UPDATES = 4000
 SPARSE = Setting(
     "WMT-15's English to 15 languages, 292,428 pairs in training, 500 of each in validation; `mtmoe prepare corpora` "
@@ -32,21 +33,22 @@ SPARSE = Setting(
 )
 
 
+def changed(name: str, title: str, *options: str, starts_dense: bool = False, heats: bool = False) -> System:
+    """BASE layers of the setting's experts, from scratch and as they are by default, with one change."""
+    return System(name, title, "base_moe", starts_dense=starts_dense, heats=heats, options=options)
+
+
 def sized(count: int) -> System:
-    """BASE layers of so many experts, from scratch, as they are by default."""
-    return System(f"base{count}", f"BASE, {count} experts", "base_moe", ("--num-experts", str(count)))
-
-
-def changed(name: str, title: str, *options: str, starts_dense: bool = False) -> System:
-    """BASE layers of the setting's experts, with one change."""
-    return System(name, title, "base_moe", options, starts_dense=starts_dense)
+    """BASE layers of so many experts."""
+    return changed(f"{BASE}_{count}", f"BASE, {count} experts", "--num-experts", str(count))
 
 
 SCALING = (
     System(DENSE, "dense", "base_dense"),
-    *map(sized, (4, 16, 64)),
+    changed(BASE, f"BASE, {SPARSE.num_experts} experts"),
+    *map(sized, (4, 64)),
     # As many parameters as 16 experts have, all of them used for every token: what experts could give at most.
-    System(WIDE, "dense, inner size × 16", "base_dense", options=tuple(
+    System("dense_wide", "dense, inner size × 16", "base_dense", options=tuple(
         option for side in ("encoder", "decoder") for option in (f"--{side}-ffn-embed-dim", str(16 * SPARSE.inner))
     )),
 )  # fmt: skip
@@ -61,8 +63,22 @@ WHY = (
     changed("no_dropout", "no dropout in experts", "--expert-dropout", "0"),
     changed("pretrained", "dense → BASE", starts_dense=True),
     changed("pretrained_anew", "dense → BASE, half of each anew", "--expert-reinit-ratio", "0.5", starts_dense=True),
+    changed("pretrained_paper", "dense → BASE, the paper's combine", *PAPER, starts_dense=True),
+)
+# With SCALING's dense and BASE and WHY's dense → BASE, the rows of "Tricks for Training Sparse Translation Models".
+PUBLISHED = (
+    System(STOCK, "stock fairseq, dense", "transformer", options=(
+        "--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam",
+    )),
+    System("dense_heated", "dense + heating", "base_dense", heats=True),
+    changed("base_heated", "BASE + heating", heats=True),
+    changed("base_heated_less", "BASE + heating, k = 1", "--heating-coefficient", "1", heats=True),
+    changed("base_cold", "BASE, T = 1", "--sampling-temperature", "1.0"),
+    changed("base_cold_heated", "BASE + heating, T = 1", "--sampling-temperature", "1.0", heats=True),
+    changed("pretrained_heated", "dense → BASE + heating", starts_dense=True, heats=True),
+    changed("alternating", "alternating base,task", "--expert-gates", "base,task"),
 )  # fmt: skip
-SYSTEMS = (*SCALING, *WHY)
+SYSTEMS = (*SCALING, *WHY, *PUBLISHED)
 BY_NAME = {system.name: system for system in SYSTEMS}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 MODULES = (
     "compare_sparse", "compare_training", "equal_cost", "price_evaluation", "price_memory", "price_runs",
-    "sparse_systems", "training_report", "training_systems",
+    "routing_tables", "sparse_systems", "training_report", "training_systems",
 )  # fmt: skip
 SHAPE = {"--encoder-ffn-embed-dim", "--decoder-ffn-embed-dim"}
 
@@ -42,34 +42,66 @@ def differing(one, other):
     return {name for name in one | other if one.get(name, "") != other.get(name, "")}
 
 
-def test_rows_differ_from_sixteen_experts_in_one_thing(commands):
-    sparse = commands["base16"]
-    assert sparse["--num-experts"] == "16" and sparse["--expert-interval"] == "1"
-    assert differing(sparse, commands["dense"]) == {"--arch", "--num-experts", "--expert-interval"}
-    assert differing(commands["dense"], commands["dense_wide"]) == SHAPE
-    of_start = {"--dense-updates"}
-    for name, options in commands.items():
-        if not name.startswith("dense") and name != "base16":
-            assert len(differing(sparse, options) - of_start) <= 1, name
-            assert differing(sparse, options), name
-    # What is drawn anew is drawn where copies are made: that row has a row beside it that differs in nothing else.
-    assert differing(commands["pretrained"], commands["pretrained_anew"]) == {"--expert-reinit-ratio"}
+HEATING = {"--heating-coefficient", "--heating-epochs"}
+TOOLS = {"--criterion", "--optimizer"}
+OF_PLUGIN = {"--arch", "--task", "--user-dir", "--keep-interval-updates"}
+# Rows, what each is to be compared with, and in what alone they differ.
+PAIRS = [
+    ("dense", "base", {"--arch", "--num-experts", "--expert-interval"}),
+    ("dense_wide", "dense", SHAPE),
+    ("base_4", "base", {"--num-experts"}),
+    ("base_64", "base", {"--num-experts"}),
+    ("paper_combine", "base", {"--expert-combine"}),
+    ("task_gates", "base", {"--expert-gates"}),
+    ("switch_gates", "base", {"--expert-gates"}),
+    ("shared", "base", {"--shared-expert-dim"}),
+    ("by_prices", "base", {"--base-training"}),
+    ("slow_gates", "base", {"--gate-lr-factor"}),
+    ("fast_gates", "base", {"--gate-lr-factor"}),
+    ("no_dropout", "base", {"--expert-dropout"}),
+    ("pretrained", "base", {"--dense-updates"}),
+    ("pretrained_anew", "pretrained", {"--expert-reinit-ratio"}),
+    ("pretrained_paper", "pretrained", {"--expert-combine"}),
+    ("stock_dense", "dense", TOOLS | OF_PLUGIN),
+    ("dense_heated", "dense", HEATING),
+    ("base_heated", "base", HEATING),
+    ("base_heated_less", "base_heated", {"--heating-coefficient"}),
+    ("base_cold", "base", {"--sampling-temperature"}),
+    ("base_cold_heated", "base_cold", HEATING),
+    ("pretrained_heated", "pretrained", HEATING),
+    ("alternating", "base", {"--expert-gates"}),
+]
 
 
-def test_all_rows_have_the_same_loss_optimizer_and_batches(commands):
-    same = ("--criterion", "--optimizer", "--lr", "--max-tokens", "--max-update", "--seed", "--label-smoothing")
+@pytest.mark.parametrize(("name", "other", "options"), PAIRS)
+def test_rows_differ_in_one_thing(commands, name, other, options):
+    assert differing(commands[name], commands[other]) == options
+
+
+def test_every_row_is_compared_with_another(commands):
+    assert {name for name, _, _ in PAIRS} | {"base"} == set(commands)
+    assert commands["base"]["--num-experts"] == "16" and commands["base"]["--expert-interval"] == "1"
+    assert [commands[name]["--heating-coefficient"] for name in ("base_heated", "base_heated_less")] == ["3.0", "1"]
+    assert [commands[name]["--sampling-temperature"] for name in ("base", "base_cold_heated")] == ["1.5", "1.0"]
+
+
+def test_all_rows_have_the_same_batches_and_all_but_stock_the_same_tools(commands):
+    same = ("--lr", "--max-tokens", "--max-update", "--seed", "--label-smoothing")
     assert len({tuple(options[name] for name in same) for options in commands.values()}) == 1
+    ours = [options for name, options in commands.items() if name != "stock_dense"]
+    assert len({tuple(options[name] for name in sorted(TOOLS)) for options in ours}) == 1
 
 
-def result(study, system, seed, minutes, perplexity):
-    """A run that was validated at updates 100, 200, …"""
+def result(study, system, seed, minutes, perplexity, shares=None):
+    """A run that was validated at updates 100, 200, …, and whose experts had these shares in two validations."""
     from training_report import RunResult
 
     from fairseq_mtmoe.analysis.series import ExpertSeries, PerplexitySeries, Run, SamplingSeries
 
     updates = [100 * (number + 1) for number in range(len(minutes))]
     series = PerplexitySeries(updates, minutes, {"all": perplexity})
-    log = Run(system, SamplingSeries([], [], {}), ExpertSeries([], [], [], {}), series)
+    experts = ExpertSeries([100, 200] if shares else [], ["de", "fr"], list(shares or {}), shares or {})
+    log = Run(system, SamplingSeries([], [], {}), experts, series)
     return RunResult(study.BY_NAME[system], seed, log, {"seed": seed}, {})
 
 
@@ -89,28 +121,52 @@ def test_equal_minutes_are_those_of_the_shortest_run_of_the_seed(study):
 
     results = [
         result(study, "dense", 1, [1.0, 2.0], [100.0, 50.0]),
-        result(study, "base16", 1, [2.0, 4.0], [80.0, 45.0]),
+        result(study, "base", 1, [2.0, 4.0], [80.0, 45.0]),
         result(study, "dense", 2, [1.0, 2.0], [100.0, 50.0]),
-        result(study, "base16", 2, [2.0, 4.0], [75.0, 40.0]),
-        result(study, "base16", 3, [2.0, 4.0], [1.0, 1.0]),  # without a baseline: left out
+        result(study, "base", 2, [2.0, 4.0], [75.0, 40.0]),
+        result(study, "base", 3, [2.0, 4.0], [1.0, 1.0]),  # without a baseline: left out
     ]
     lines = equal_cost(results, study.DENSE)
-    (row,) = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[4].splitlines() if "BASE" in line]
+    (row,) = [cells(line) for line in lines[4].splitlines() if "BASE" in line]
     assert row == ["BASE, 16 experts", "2", "2.00", "42.50", "-15.0 ±5.0", "77.50", "+55.0 ±5.0"]
 
 
+def cells(line):
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
 def test_ways_of_routing_have_a_table_of_runs_that_have_them(study):
-    results = [result(study, "base16", seed, [1.0], [9.0]) for seed in (1, 2)]
-    assert study.routing(results) == []
+    import routing_tables
+
+    results = [result(study, "base", seed, [1.0], [9.0]) for seed in (1, 2)]
+    assert routing_tables.routing_in_evaluation(results) == []
     for one, base in zip(results, (10.0, 20.0), strict=True):
-        one.finished[study.ROUTED] = {way: base + place for place, way in enumerate(study.WAYS)}
-    table = study.routing(results)[4]
-    assert [cell.strip() for cell in table.splitlines()[2].split("|")[1:-1]] == [
-        "BASE, 16 experts", "2", "15.00", "16.00", "17.00",
-    ]  # fmt: skip
+        one.finished[routing_tables.ROUTED] = {way: base + place for place, way in enumerate(routing_tables.WAYS)}
+    table = routing_tables.routing_in_evaluation(results)[4]
+    assert cells(table.splitlines()[2]) == ["BASE, 16 experts", "2", "15.00", "16.00", "17.00"]
+
+
+def test_entropy_is_of_the_last_validation_by_stack_and_language(study):
+    """One language on one expert of four is 0, evenly on two of them a half, on all four 1."""
+    from routing_tables import routing_entropy
+
+    one, two, four = [1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0], [0.25] * 4
+    shares = {
+        "encoder.layers.0.ffn": {"de": [four, one], "fr": [one, two]},
+        "encoder.layers.1.ffn": {"de": [four, four], "fr": [one, two]},
+        "decoder.layers.0.ffn": {"de": [one, two], "fr": [one, four]},
+    }
+    runs = [result(study, "base", seed, [1.0], [9.0], shares) for seed in (1, 2)]
+    lines = routing_entropy([result(study, "dense", 1, [1.0], [9.0]), *runs])[4].splitlines()
+    assert cells(lines[0]) == ["system", "stack", "seeds", "mean", "de", "fr"]
+    assert [cells(line) for line in lines[2:]] == [
+        ["BASE, 16 experts", "encoder", "2", "0.50", "0.50", "0.50"],
+        ["BASE, 16 experts", "decoder", "2", "0.75", "0.50", "1.00"],
+    ]
+    assert routing_entropy([result(study, "dense", 1, [1.0], [9.0])]) == []
 
 
 def test_without_a_baseline_there_is_nothing_to_say(study):
     from equal_cost import equal_cost
 
-    assert equal_cost([result(study, "base16", 1, [1.0], [9.0])], study.DENSE) == []
+    assert equal_cost([result(study, "base", 1, [1.0], [9.0])], study.DENSE) == []
