@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fairseq_mtmoe.analysis.page import page_of
+from fairseq_mtmoe.analysis.page import page_of, room
 from fairseq_mtmoe.io.pages import visible
 from tests.helpers.browser import NAMES, find_browser, running_browser
 from tests.helpers.run_facts import made_up_facts
@@ -49,6 +49,9 @@ def pages(tmp_path_factory):
             "large": made_up_facts(50, 100_000), "watched": made_up_facts(3, 2000) | {"watched": 0.2}}  # fmt: skip
     for name, facts in made.items():
         (folder / f"{name}.html").write_text(page_of(facts), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "NUMBERS", 60)
+        (folder / "thinned.html").write_text(page_of(made["one"]), encoding="utf-8")
     (folder / "empty.html").write_text("<!DOCTYPE html><title>nothing</title>", encoding="utf-8")
     return folder
 
@@ -164,6 +167,20 @@ def test_a_large_page_draws_little_at_first(opened):
                       ".reduce((sum, one) => sum + one.data.length, 0))")  # fmt: skip
     assert sum(points) < 25_000 and len(points) >= 6
     assert page.run("document.querySelectorAll('*').length") < 4000
+
+
+def test_curves_say_when_there_was_no_room_for_all_of_them(opened):
+    """What is left out is said, and the lowest perplexity is still there."""
+    said = "document.getElementById('curves').textContent.includes('There was no room for every validation')"
+    lines = {}
+    for name in ("one", "thinned"):
+        page = opened(name)
+        page.run("document.getElementById('curves-chart-plot').scrollIntoView()")
+        settle(page)
+        assert page.run(said) == (name == "thinned")
+        lines[name] = page.run(f"{SERIES % 'curves-chart'}.map(x => x.data.map(y => y[1]))")
+    assert [min(line) for line in lines["one"]] == [min(line) for line in lines["thinned"]]
+    assert all(len(few) < len(all_of_it) for few, all_of_it in zip(lines["thinned"], lines["one"], strict=True))
 
 
 def test_runs_have_a_colour_each_and_can_be_left_out(opened):
