@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from training_report import RunResult
@@ -12,6 +13,7 @@ from fairseq_mtmoe.analysis.scores import ALL
 from fairseq_mtmoe.analysis.series import PerplexitySeries
 from fairseq_mtmoe.io.markdown import markdown_table
 
+UNITS = ("updates", "minutes")
 HEADING = "## Beside the baseline, at equal cost"
 EXPLAINED = (
     "Perplexity of all pairs with the weights of that moment, no best of several; between two validations its "
@@ -40,6 +42,53 @@ def at(series: PerplexitySeries, over: Sequence[float], place: float) -> float:
     return math.nan
 
 
+@dataclass(frozen=True)
+class Equal:
+    """A system beside a baseline.
+
+    Attributes:
+        title: of the system.
+        name: of it.
+        seeds: that both have.
+        step: minutes of an update beside the baseline's, the mean.
+        perplexity: at equal `updates` and at equal `minutes`, the mean.
+        percent: by how much that is above the baseline's, seed by seed, in percent.
+    """
+
+    title: str
+    name: str
+    seeds: int
+    step: float
+    perplexity: dict[str, float]
+    percent: dict[str, list[float]]
+
+
+def systems_at_equal_cost(results: Sequence[RunResult], baseline: str) -> list[Equal]:
+    """Every system beside one of them, by the seeds that both have; nothing if there is no such system.
+
+    Args:
+        results: of all systems and seeds.
+        baseline: the name of the system that all are compared with.
+    """
+    by_seed = {result.seed: result for result in results if result.system.name == baseline}
+    together = [result for result in results if result.seed in by_seed]
+    found = []
+    for name in dict.fromkeys(result.system.name for result in together):
+        pairs = [(result, by_seed[result.seed]) for result in together if result.system.name == name]
+        values = {unit: _together(pairs, together, unit) for unit in UNITS}
+        found.append(
+            Equal(
+                title=pairs[0][0].system.title,
+                name=name,
+                seeds=len(pairs),
+                step=fmean(_step(*pair) for pair in pairs),
+                perplexity={unit: fmean(ours for ours, _ in values[unit]) for unit in UNITS},
+                percent={unit: [100 * (ours / other - 1) for ours, other in values[unit]] for unit in UNITS},
+            )
+        )
+    return found
+
+
 def equal_cost(results: Sequence[RunResult], baseline: str) -> list[str]:
     """Lines of Markdown: each system's perplexity at equal updates and at equal minutes, and its difference in percent.
 
@@ -47,19 +96,14 @@ def equal_cost(results: Sequence[RunResult], baseline: str) -> list[str]:
         results: of all systems and seeds.
         baseline: the name of the system that all are compared with.
     """
-    by_seed = {result.seed: result for result in results if result.system.name == baseline}
-    if not by_seed:
-        return []
-    together = [result for result in results if result.seed in by_seed]
     rows = []
-    for name in dict.fromkeys(result.system.name for result in together):
-        runs = [result for result in together if result.system.name == name]
-        pairs = [(result, by_seed[result.seed]) for result in runs]
-        row = [runs[0].system.title, len(runs), f"{fmean(_step(*pair) for pair in pairs):.2f}"]
-        for unit in ("updates", "minutes"):
-            found = _together(pairs, together, unit)
-            row += [f"{fmean(ours for ours, _ in found):.2f}", _difference(found) if name != baseline else ""]
+    for found in systems_at_equal_cost(results, baseline):
+        row = [found.title, found.seeds, f"{found.step:.2f}"]
+        for unit in UNITS:
+            row += [f"{found.perplexity[unit]:.2f}", _difference(found.percent[unit]) if found.name != baseline else ""]
         rows.append(row)
+    if not rows:
+        return []
     head = ["system", "seeds", "step", "at equal updates", "%", "at equal minutes", "%"]
     return [HEADING, "", EXPLAINED, "", markdown_table(head, rows), ""]
 
@@ -82,8 +126,7 @@ def _step(result: RunResult, other: RunResult) -> float:
     return ours / theirs
 
 
-def _difference(found: Sequence[tuple[float, float]]) -> str:
+def _difference(percent: Sequence[float]) -> str:
     """How far below (or above) the baseline, in percent, with the standard error over seeds."""
-    percent = [100 * (ours / other - 1) for ours, other in found]
     error = f" ±{stdev(percent) / math.sqrt(len(percent)):.1f}" if len(percent) > 1 else ""
     return f"{fmean(percent):+.1f}{error}"

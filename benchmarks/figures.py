@@ -18,8 +18,11 @@ from typing import Any
 
 import click
 from measure import RESULTS, ROOT
-from pemt_tables import Table, block_of, in_text, table_of_languages, tables_of_tasks
+from pemt_tables import BLOCK as BORROWING
+from pemt_tables import BesideLora, block_of, table_of_languages, tables_of_tasks
+from readme_tables import Table, in_text
 from report_glue import Kind, mixtures, new_tasks
+from sparse_tables import beside_base, beside_dense, results_of
 from timing import Ratio
 
 from fairseq_mtmoe.analysis.comparison import Difference, Spread, difference, spread, spreads
@@ -29,6 +32,7 @@ from fairseq_mtmoe.io.files import write_text
 
 FIGURES = RESULTS / "figures.json"
 README = ROOT / "README.md"
+SPARSE_SCALING, SPARSE_WHY = "training_sparse_wmt15", "training_sparse_why"
 PEMT, PEMT_LANGUAGES = "training_pemt_encoder", "training_pemt_languages"
 TIERS = (*FROM_LOW, "all")
 UPDATE = 1120  # at which both seeds of all systems of the captions were validated
@@ -205,7 +209,7 @@ def conditional_translation() -> Iterator[tuple[str, str]]:
         yield f"captions in 2 minutes, {system}, all at {SLOWER_UPDATE}: perplexity", f"{value:.1f}"
 
 
-def pemt_tables() -> list[Table]:
+def pemt_tables() -> list[BesideLora]:
     """PEMT's study on an encoder, and on languages where there are results of it."""
     languages = [table_of_languages(read(PEMT_LANGUAGES))] if (RESULTS / f"{PEMT_LANGUAGES}.json").exists() else []
     return tables_of_tasks(read(PEMT)) + [table for table in languages if table.rows]
@@ -214,6 +218,22 @@ def pemt_tables() -> list[Table]:
 def borrowing() -> Iterator[tuple[str, str]]:
     """PEMT and its peers: every figure of README's tables, which are made of the runs that are there."""
     for table in pemt_tables():
+        yield from table.figures()
+
+
+def sparse_tables() -> dict[str, Table]:
+    """Where sparse pays, and one change at a time to BASE, of the studies that there are, by their names."""
+    made = {SPARSE_SCALING: beside_dense, SPARSE_WHY: beside_base}
+    return {
+        name: table(name.removeprefix("training_"), results_of(read(name)))
+        for name, table in made.items()
+        if (RESULTS / f"{name}.json").exists()
+    }
+
+
+def sparse() -> Iterator[tuple[str, str]]:
+    """Every figure of README's tables of sparse models beside dense ones."""
+    for table in sparse_tables().values():
         yield from table.figures()
 
 
@@ -289,7 +309,16 @@ def corpora() -> Iterator[tuple[str, str]]:
 
 def readme() -> Figures:
     """The section Results of the README."""
-    training = (captions(), prices(), understanding(), conditional(), conditional_translation(), borrowing(), costs())
+    training = (
+        sparse(),
+        captions(),
+        prices(),
+        understanding(),
+        conditional(),
+        conditional_translation(),
+        borrowing(),
+        costs(),
+    )
     return dict(chain(*training, adapter_costs(), evaluating(), preparing(), corpora()))
 
 
@@ -353,15 +382,22 @@ def collect() -> dict[str, Figures]:
     return {text: figures() for text, figures in TEXTS.items()}
 
 
+def with_tables(text: str) -> str:
+    """README with the tables that are made of results."""
+    for name, table in sparse_tables().items():
+        text = in_text(text, name, table.markdown())
+    return in_text(text, BORROWING, block_of(pemt_tables()))
+
+
 @click.command()
-@click.option("--write", is_flag=True, help="Write benchmarks/results/figures.json, and PEMT's tables in README.md.")
+@click.option("--write", is_flag=True, help="Write benchmarks/results/figures.json, and tables in README.md.")
 def main(write: bool) -> None:
     """Show every quoted figure."""
     content = json.dumps(collect(), indent=1, ensure_ascii=False) + "\n"
     click.echo(content)
     if write:
         write_text(FIGURES, content)
-        write_text(README, in_text(README.read_text(encoding="utf-8"), block_of(pemt_tables())))
+        write_text(README, with_tables(README.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

@@ -6,21 +6,18 @@
 from __future__ import annotations
 
 import math
-import re
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from readme_tables import Cell, Row, Table, lines
 from report_glue import beyond_chance, mixtures
 
 from fairseq_mtmoe.analysis.comparison import RunScores, System, difference, spreads, system_of
 from fairseq_mtmoe.analysis.scores import ALL
-from fairseq_mtmoe.analysis.tables import with_error
-from fairseq_mtmoe.io.markdown import markdown_table
 
-BEGIN, END = "<!-- borrowing begin -->", "<!-- borrowing end -->"
+BLOCK = "borrowing"
 LORA = "lora"  # what all others are compared with
 ROWS = {
     LORA: "LoRA",
@@ -59,75 +56,26 @@ WEIGHT = (
     "Of no target does a source weigh more than {} in the mean over layers; in the paper (figure 4) one has more than "
     "half."
 )
-WIDTH = 138  # of README's lines
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A mean over seeds.
-
-    Attributes:
-        mean: of them.
-        error: their standard deviation; of a difference, the standard error of its mean; NaN where it is not known.
-        is_difference: whether it has a sign, and two digits.
-        is_starred: whether chance alone would hardly give such a difference.
-    """
-
-    mean: float
-    error: float = math.nan
-    is_difference: bool = False
-    is_starred: bool = False
-
-    def __str__(self) -> str:
-        sign, star = ("+" if self.is_difference and self.mean >= 0 else ""), (" *" if self.is_starred else "")
-        return sign + with_error(self.mean, self.error, 2 if self.is_difference else 1) + star
-
-    def figures(self, name: str) -> Iterator[tuple[str, str]]:
-        """The numbers as they are shown."""
-        mean, *error = str(self).removesuffix(" *").split(" ±")
-        yield f"{name}: mean", mean
-        for shown in error:
-            yield f"{name}: {'standard error' if self.is_difference else 'deviation'}", shown
-
-
-@dataclass(frozen=True)
-class Row:
-    """One system: its title, how many seeds it has, and cells by their columns."""
-
-    title: str
-    seeds: int
-    cells: dict[str, Cell]
-
-
-@dataclass(frozen=True)
-class Table:
+class BesideLora(Table):
     """Systems beside LoRA.
 
     Attributes:
-        name: of its figures.
-        head: of its first column.
-        rows: of which not all have all columns.
         largest_weight: of a source, such as `33%`; empty where it is not known.
     """
 
-    name: str
-    head: str
-    rows: list[Row]
     largest_weight: str = ""
 
     def figures(self) -> Iterator[tuple[str, str]]:
-        """Every figure in it, with its name."""
-        for row in self.rows:
-            for column, cell in row.cells.items():
-                yield from cell.figures(f"{self.name}, {row.title}, {column}")
+        yield from super().figures()
         if self.largest_weight:
             yield f"{self.name}, largest weight of a source", self.largest_weight
 
     def markdown(self) -> str:
         """The table, and what it says of LoRA."""
-        columns = list(dict.fromkeys(column for row in self.rows for column in row.cells))
-        cells = [[row.title, row.seeds, *(row.cells.get(column, "") for column in columns)] for row in self.rows]
-        return f"{markdown_table([self.head, 'seeds', *columns], cells)}\n\n{_lines(self.judgement())}"
+        return f"{super().markdown()}\n\n{lines(self.judgement())}"
 
     def judgement(self) -> str:
         """Which rows differ from LoRA by more than chance does."""
@@ -145,7 +93,7 @@ class Table:
         return " ".join(found)
 
 
-def tables_of_tasks(content: Mapping[str, Any]) -> list[Table]:
+def tables_of_tasks(content: Mapping[str, Any]) -> list[BesideLora]:
     """All training examples, and few of them, of what `compare_pemt.py text` wrote."""
     whole, few = [], []
     for stage in map(int, content["settings"]["sections"]):
@@ -157,7 +105,7 @@ def tables_of_tasks(content: Mapping[str, Any]) -> list[Table]:
         elif stage > 1:
             few += _rows(systems, {name: f"{title}, {stage} examples" for name, title in ROWS.items()}, {ALL: ALL}, ALL)
     largest = _largest_weight(content["runs"].values())
-    tables = [Table(OF_TASKS, "all examples", whole, largest), Table(OF_TASKS, "few examples", few)]
+    tables = [BesideLora(OF_TASKS, "all examples", whole, largest), BesideLora(OF_TASKS, "few examples", few)]
     return [table for table in tables if table.rows]
 
 
@@ -170,7 +118,7 @@ def _largest_weight(records: Iterable[Mapping[str, Any]]) -> str:
     return f"{100 * max(map(fmean, weights.values())):.0f}%" if weights else ""
 
 
-def table_of_languages(runs: Iterable[Mapping[str, Any]]) -> Table:
+def table_of_languages(runs: Iterable[Mapping[str, Any]]) -> BesideLora:
     """What `compare_pemt.py languages` wrote, of the runs whose test set was scored."""
     found: dict[str, list[RunScores]] = {}
     for run in runs:
@@ -180,7 +128,7 @@ def table_of_languages(runs: Iterable[Mapping[str, Any]]) -> Table:
             found.setdefault(run["system"], []).append(RunScores((), (), run["seed"], "", scores, {}, {}, {}))
     systems = [system_of(name, of_system) for name, of_system in found.items()]
     columns = {name: name for name in (PERPLEXITY, CHRF, BLEU)}
-    return Table(OF_LANGUAGES, "English to Galician", _rows(systems, LANGUAGE_ROWS, columns, PERPLEXITY))
+    return BesideLora(OF_LANGUAGES, "English to Galician", _rows(systems, LANGUAGE_ROWS, columns, PERPLEXITY))
 
 
 def _with_all_targets(content: Mapping[str, Any], stage: int) -> list[System]:
@@ -224,18 +172,9 @@ def _beside_the_paper(row: Row, paper: Mapping[str, Mapping[str, float]]) -> Row
     return Row(row.title, row.seeds, {**row.cells, OF_PAPER: above})
 
 
-def in_text(text: str, block: str) -> str:
-    """A text with what stands between its two marks, each a line."""
-    return re.sub(f"(?<={BEGIN}\n).*?(?={END})", lambda _: f"{block}\n", text, count=1, flags=re.DOTALL)
-
-
-def block_of(tables: Sequence[Table]) -> str:
+def block_of(tables: Sequence[BesideLora]) -> str:
     """All tables as README has them."""
-    parts = [_lines(HOW)]
+    parts = [lines(HOW)]
     for table in tables:
-        parts += [*([_lines(LANGUAGES)] if table.name == OF_LANGUAGES else []), table.markdown()]
+        parts += [*([lines(LANGUAGES)] if table.name == OF_LANGUAGES else []), table.markdown()]
     return "\n\n".join(parts)
-
-
-def _lines(text: str) -> str:
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)

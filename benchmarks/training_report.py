@@ -16,7 +16,7 @@ from training_systems import BASE, TEMPERATURE, Setting, System
 from fairseq_mtmoe.analysis.plots.perplexity import perplexity_figure
 from fairseq_mtmoe.analysis.plots.sheet import save
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
-from fairseq_mtmoe.analysis.series import PerplexitySeries, Run, read_run
+from fairseq_mtmoe.analysis.series import ExpertSeries, PerplexitySeries, Run, SamplingSeries, read_run
 from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.markdown import markdown_table
 
@@ -46,6 +46,13 @@ class RunResult:
         scores = path / "scores" / "scores.json"
         content = json.loads(scores.read_text(encoding="utf-8")) if scores.exists() else {}
         return cls(system, finished["seed"], read_run(path, system.title), finished, content)
+
+    @classmethod
+    def of_numbers(cls, system: System, row: dict[str, Any]) -> RunResult:
+        """What `numbers` wrote down of a run: its curves of perplexity, and what is known of the finished run."""
+        curves = PerplexitySeries(row["updates"], row["minutes"], row["perplexity"])
+        log = Run(system.title, SamplingSeries([], [], {}), ExpertSeries([], [], [], {}), curves, row["sparsified_at"])
+        return cls(system, row["seed"], log, row, row["scores"])
 
     @property
     def share_of_data(self) -> float:

@@ -24,7 +24,7 @@ def figures():
         yield figures
     finally:
         sys.path.remove(str(BENCHMARKS))
-        for name in ("figures", "measure", "pemt_tables", "report_glue"):
+        for name in ("figures", "measure", "pemt_tables", "readme_tables", "report_glue", "sparse_tables"):
             sys.modules.pop(name, None)
 
 
@@ -43,10 +43,11 @@ def test_the_json_is_what_the_script_writes(collected):
     assert json.loads((BENCHMARKS / "results" / "figures.json").read_text(encoding="utf-8")) == collected
 
 
-def test_the_tables_of_pemts_study_are_those_that_the_script_writes(figures):
+def test_tables_in_readme_are_those_that_the_script_writes(figures):
     text = figures.README.read_text(encoding="utf-8")
-    assert figures.in_text(text, figures.block_of(figures.pemt_tables())) == text
-    assert figures.in_text(text, "other") != text
+    assert figures.with_tables(text) == text
+    for name in (*figures.sparse_tables(), figures.BORROWING):
+        assert figures.in_text(text, name, "other") != text, name
 
 
 @pytest.mark.parametrize("text", TEXTS)
