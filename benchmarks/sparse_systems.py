@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from training_systems import BASE, PAPER, STOCK, Setting, System
 
-DENSE = "dense"
+DENSE, PRICED = "dense", "by_prices"
+BY_PRICES = ("--base-training", "prices")
 UPDATES = 4000
 SPARSE = Setting(
     "WMT-15's English to 15 languages, 292,428 pairs in training, 500 of each in validation; `mtmoe prepare corpora` "
@@ -38,15 +39,22 @@ def changed(name: str, title: str, *options: str, starts_dense: bool = False, he
     return System(name, title, "base_moe", starts_dense=starts_dense, heats=heats, options=options)
 
 
-def sized(count: int) -> System:
-    """BASE layers of so many experts."""
-    return changed(f"{BASE}_{count}", f"BASE, {count} experts", "--num-experts", str(count))
+def sized(count: int, *options: str, name: str = BASE, title: str = "BASE") -> System:
+    """Layers of so many experts; the setting's number is in no name."""
+    of_number = () if count == SPARSE.num_experts else ("--num-experts", str(count))
+    return changed(f"{name}_{count}" if of_number else name, f"{title}, {count} experts", *options, *of_number)
 
 
+def by_prices(count: int) -> System:
+    """Layers of so many experts that route by running prices in training, as in evaluation."""
+    return sized(count, *BY_PRICES, name=PRICED, title="by prices")
+
+
+SIZES = (4, 16, 64)
 SCALING = (
     System(DENSE, "dense", "base_dense"),
-    changed(BASE, f"BASE, {SPARSE.num_experts} experts"),
-    *map(sized, (4, 64)),
+    *map(by_prices, SIZES),
+    *map(sized, SIZES),
     # As many parameters as 16 experts have, all of them used for every token: what experts could give at most.
     System("dense_wide", "dense, inner size × 16", "base_dense", options=tuple(
         option for side in ("encoder", "decoder") for option in (f"--{side}-ffn-embed-dim", str(16 * SPARSE.inner))
@@ -57,7 +65,6 @@ WHY = (
     changed("task_gates", "an expert for each language", "--expert-gates", "task"),
     changed("switch_gates", "Switch gates", "--expert-gates", "switch"),
     changed("shared", "half of each expert shared", "--shared-expert-dim", str(SPARSE.inner // 2)),
-    changed("by_prices", "routed by prices in training too", "--base-training", "prices"),
     changed("slow_gates", "gates' learning rate × 0.1", "--gate-lr-factor", "0.1"),
     changed("fast_gates", "gates' learning rate × 10", "--gate-lr-factor", "10"),
     changed("no_dropout", "no dropout in experts", "--expert-dropout", "0"),

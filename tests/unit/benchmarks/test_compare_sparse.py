@@ -56,6 +56,8 @@ PAIRS = [
     ("switch_gates", "base", {"--expert-gates"}),
     ("shared", "base", {"--shared-expert-dim"}),
     ("by_prices", "base", {"--base-training"}),
+    ("by_prices_4", "by_prices", {"--num-experts"}),
+    ("by_prices_64", "by_prices", {"--num-experts"}),
     ("slow_gates", "base", {"--gate-lr-factor"}),
     ("fast_gates", "base", {"--gate-lr-factor"}),
     ("no_dropout", "base", {"--expert-dropout"}),
