@@ -12,6 +12,7 @@ from dataclasses import replace
 from training_systems import BASE, PAPER, STOCK, Setting, System
 
 DENSE, PRICED = "dense", "by_prices"
+TOLD = ("--decoder-langtok",)
 BY_PRICES = ("--base-training", "prices")
 UPDATES = 4000
 SPARSE = Setting(
@@ -63,6 +64,17 @@ SCALING = (
 WHY = (
     changed("paper_combine", "the paper's combine", *PAPER),
     changed("task_gates", "an expert for each language", "--expert-gates", "task"),
+    changed(
+        "task_by_prices",
+        "an expert for each language and by prices in turns",
+        "--expert-gates",
+        "base,task",
+        *BY_PRICES,
+    ),
+    # Task gates know the language in every block; dense models and BASE layers, in the decoder, by attention alone.
+    System("dense_told", "dense, its decoder told the language", "base_dense", options=TOLD),
+    changed("base_told", "BASE, its decoder told the language", *TOLD),
+    changed("task_gates_told", "an expert for each language, its decoder told", "--expert-gates", "task", *TOLD),
     changed("switch_gates", "Switch gates", "--expert-gates", "switch"),
     changed("shared", "half of each expert shared", "--shared-expert-dim", str(SPARSE.inner // 2)),
     changed("slow_gates", "gates' learning rate × 0.1", "--gate-lr-factor", "0.1"),
