@@ -1,8 +1,8 @@
 """Does sparse pay? Dense and sparse models at equal cost per token, one change at a time to the sparse one, and a
 paper's systems.
 
-    python benchmarks/compare_sparse.py DATA --runs runs/sparse --systems dense,base
-    python benchmarks/compare_sparse.py DATA --runs runs/sparse --updates 1000 --result PATH      # a look
+    python benchmarks/compare_sparse.py wmt15 DATA --runs runs/sparse --systems dense,base
+    python benchmarks/compare_sparse.py wmt15 DATA --runs runs/look --updates 1000 --result PATH      # a look
 
 Every run is one `fairseq-train` on one core, whose clock is its processor time. A run that finished is not repeated,
 one that was interrupted begins anew, and the report is written after each from all that are there.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -21,7 +22,7 @@ from compare_training import FINISHED, ROOT, find_runs, run_one, say, write_json
 from equal_cost import equal_cost
 from price_evaluation import Evaluator
 from routing_tables import ROUTED, WAYS, routing_entropy, routing_in_evaluation
-from sparse_systems import BY_NAME, DENSE, SYSTEMS, UPDATES, setting
+from sparse_systems import BY_NAME, DENSE, SETTINGS, SYSTEMS, UPDATES
 from training_report import write_report
 
 from fairseq_mtmoe import register
@@ -31,6 +32,7 @@ TITLE = "where sparse pays"
 
 
 @click.command(context_settings={"show_default": True})
+@click.argument("name", metavar="SETTING", type=click.Choice(list(SETTINGS)))
 @click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--runs", type=click.Path(path_type=Path), required=True, help="Folder of the runs.")
 @click.option("--updates", default=UPDATES, help="Of each run.")
@@ -38,22 +40,24 @@ TITLE = "where sparse pays"
 @click.option("--systems", default=",".join(BY_NAME), metavar="NAME,…", help="What to train.")
 @click.option("--score/--no-score", default=False, help="Translate and score the test sets.")
 @click.option("--result", type=click.Path(path_type=Path),
-              default=ROOT / "benchmarks" / "results" / "training_sparse_wmt15",
-              help="The report's path, without its suffix.")  # fmt: skip
-def main(data: Path, runs: Path, updates: int, seeds: str, systems: str, score: bool, result: Path) -> None:
-    """Train what is missing on the data directory DATA, then compare all that is there."""
-    for name in systems.split(","):
-        if name not in BY_NAME:
-            raise click.BadParameter(f"`--systems` must be some of {', '.join(BY_NAME)}, but is {name} instead.")
-    chosen = setting(updates)
+              help="The report's path, without its suffix; by default in benchmarks/results.")  # fmt: skip
+def main(
+    name: str, data: Path, runs: Path, updates: int, seeds: str, systems: str, score: bool, result: Path | None
+) -> None:
+    """Train what is missing of SETTING on the data directory DATA, then compare all that is there."""
+    for system in systems.split(","):
+        if system not in BY_NAME:
+            raise click.BadParameter(f"`--systems` must be some of {', '.join(BY_NAME)}, but is {system} instead.")
+    chosen = replace(SETTINGS[name], updates=updates)
+    result = result or ROOT / "benchmarks" / "results" / f"training_sparse_{name}"
     register()
     logging.disable(logging.INFO)  # fairseq's, of every checkpoint that is loaded
     torch.set_num_threads(1)
     for seed in seeds.split(","):
-        for name in systems.split(","):
-            run_one(BY_NAME[name], chosen, data, runs, int(seed), score)
-            if BY_NAME[name].arch == "base_moe":
-                evaluate_routing(runs / f"{name}-{seed}")
+        for system in systems.split(","):
+            run_one(BY_NAME[system], chosen, data, runs, int(seed), score)
+            if BY_NAME[system].arch == "base_moe":
+                evaluate_routing(runs / f"{system}-{seed}")
             found = find_runs(runs, SYSTEMS)
             sections = [*equal_cost(found, DENSE), *routing_in_evaluation(found), *routing_entropy(found)]
             write_report(found, TITLE, chosen, result, sections)

@@ -41,6 +41,7 @@ class Setting:
     validations: int = 15  # in the whole run, at a fixed number of updates
     dense_share: float = 0.4  # of the expected updates, before sparsification
     heating_coefficient: float = 3.0
+    tells_decoder: bool = False  # the target language as its first token, as the encoder's is
 
     @property
     def expected_updates(self) -> int:
@@ -158,6 +159,7 @@ def train_command(system: System, setting: Setting, data: Path, run: Path, seed:
         *_task_options(system, language_pairs(data)),
         *("--sampling-method", "temperature", "--sampling-temperature", TEMPERATURE),
         *("--virtual-epoch-size", setting.epoch_sentences, "--encoder-langtok", "tgt"),
+        *(("--decoder-langtok",) if setting.tells_decoder else ()),
         *_model_options(system, setting), *stack,
         *("--encoder-normalize-before", "--decoder-normalize-before", "--share-all-embeddings"),
         *("--dropout", setting.dropout, "--criterion", setting.criterion, "--label-smoothing", 0.1),

@@ -31,7 +31,7 @@ def commands(study, tmp_path):
     from training_systems import train_command
 
     def options(system):
-        command = train_command(system, study.setting(4000), tmp_path, Path("/runs"), 1, 0)
+        command = train_command(system, study.SETTINGS["wmt15"], tmp_path, Path("/runs"), 1, 0)
         pairs = itertools.pairwise([*command, "--"])
         return {name: None if value.startswith("--") else value for name, value in pairs if name.startswith("--")}
 
@@ -54,9 +54,6 @@ PAIRS = [
     ("paper_combine", "base", {"--expert-combine"}),
     ("task_gates", "base", {"--expert-gates"}),
     ("task_by_prices", "by_prices", {"--expert-gates"}),
-    ("dense_told", "dense", {"--decoder-langtok"}),
-    ("base_told", "base", {"--decoder-langtok"}),
-    ("task_gates_told", "task_gates", {"--decoder-langtok"}),
     ("switch_gates", "base", {"--expert-gates"}),
     ("shared", "base", {"--shared-expert-dim"}),
     ("by_prices", "base", {"--base-training"}),
@@ -89,6 +86,14 @@ def test_every_row_is_compared_with_another(commands):
     assert commands["base"]["--num-experts"] == "16" and commands["base"]["--expert-interval"] == "1"
     assert [commands[name]["--heating-coefficient"] for name in ("base_heated", "base_heated_less")] == ["3.0", "1"]
     assert [commands[name]["--sampling-temperature"] for name in ("base", "base_cold_heated")] == ["1.5", "1.0"]
+
+
+def test_settings_differ_in_what_the_decoder_is_told_and_in_data(study):
+    from dataclasses import asdict
+
+    wmt15, untold, ml50 = (asdict(study.SETTINGS[name]) for name in ("wmt15", "wmt15_untold", "ml50"))
+    assert {key for key in wmt15 if wmt15[key] != untold[key]} == {"tells_decoder"}
+    assert {key for key in wmt15 if wmt15[key] != ml50[key]} == {"data"}
 
 
 def test_all_rows_have_the_same_batches_and_all_but_stock_the_same_tools(commands):
