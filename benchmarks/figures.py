@@ -32,7 +32,7 @@ from fairseq_mtmoe.io.files import write_text
 
 FIGURES = RESULTS / "figures.json"
 README = ROOT / "README.md"
-SPARSE_SCALING, SPARSE_WHY = "training_sparse_wmt15", "training_sparse_why"
+SPARSE_SCALING, SPARSE_WHY = "training_sparse_wmt15", "training_sparse_wmt15_untold"
 PEMT, PEMT_LANGUAGES = "training_pemt_encoder", "training_pemt_languages"
 TIERS = (*FROM_LOW, "all")
 UPDATE = 1120  # at which both seeds of all systems of the captions were validated

@@ -73,14 +73,8 @@ SCALING = (
 )  # fmt: skip
 WHY = (
     changed("paper_combine", "the paper's combine", *PAPER),
-    changed("task_gates", "an expert for each language", "--expert-gates", "task"),
-    changed(
-        "task_by_prices",
-        "an expert for each language and by prices in turns",
-        "--expert-gates",
-        "base,task",
-        *BY_PRICES,
-    ),
+    changed("task_gates", "task gates: one for each language", "--expert-gates", "task"),
+    changed("task_by_prices", "by prices and task gates in turns", "--expert-gates", "base,task", *BY_PRICES),
     changed("switch_gates", "Switch gates", "--expert-gates", "switch"),
     changed("shared", "half of each expert shared", "--shared-expert-dim", str(SPARSE.inner // 2)),
     changed("slow_gates", "gates' learning rate × 0.1", "--gate-lr-factor", "0.1"),

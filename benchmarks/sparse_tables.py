@@ -44,6 +44,5 @@ def beside_base(name: str, results: Sequence[RunResult]) -> Table:
         routed = [run.finished[ROUTED] for run in results if run.system.name == found.name and run.finished.get(ROUTED)]
         if routed:
             cells["routed greedily"] = Cell(fmean(one[GREEDY] for one in routed))
-            cells["step"] = Cell(found.step, digits=2)
         rows.append(Row(found.title, found.seeds, cells))
     return Table(name, "", rows)
