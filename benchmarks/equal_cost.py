@@ -13,7 +13,7 @@ from fairseq_mtmoe.analysis.scores import ALL
 from fairseq_mtmoe.analysis.series import PerplexitySeries
 from fairseq_mtmoe.io.markdown import markdown_table
 
-UNITS = ("updates", "minutes")
+UNITS = UPDATES, MINUTES = ("updates", "minutes")
 HEADING = "## Beside the baseline, at equal cost"
 EXPLAINED = (
     "Perplexity of all pairs with the weights of that moment, no best of several; between two validations its "

@@ -22,7 +22,7 @@ from pemt_tables import BLOCK as BORROWING
 from pemt_tables import BesideLora, block_of, table_of_languages, tables_of_tasks
 from readme_tables import Table, in_text
 from report_glue import Kind, mixtures, new_tasks
-from sparse_tables import beside_base, beside_dense, results_of
+from sparse_tables import SENTENCE, beside_base, beside_dense, results_of, sentence
 from timing import Ratio
 
 from fairseq_mtmoe.analysis.comparison import Difference, Spread, difference, spread, spreads
@@ -386,6 +386,7 @@ def with_tables(text: str) -> str:
     """README with the tables that are made of results."""
     for name, table in sparse_tables().items():
         text = in_text(text, name, table.markdown())
+    text = in_text(text, SENTENCE, sentence(results_of(read(SPARSE_SCALING))))
     return in_text(text, BORROWING, block_of(pemt_tables()))
 
 

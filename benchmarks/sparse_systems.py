@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from training_systems import BASE, PAPER, STOCK, Setting, System
 
-DENSE, PRICED = "dense", "by_prices"
+DENSE, PRICED, TASK_GATES = "dense", "by_prices", "task_gates"
 BY_PRICES = ("--base-training", "prices")
-UPDATES = 4000
+UPDATES = 3000
 SPARSE = Setting(
     "WMT-15's English to 15 languages, 292,428 pairs in training, 500 of each in validation; `mtmoe prepare corpora` "
     "with 5,000 pieces",
@@ -73,7 +73,7 @@ SCALING = (
 )  # fmt: skip
 WHY = (
     changed("paper_combine", "the paper's combine", *PAPER),
-    changed("task_gates", "task gates: one for each language", "--expert-gates", "task"),
+    changed(TASK_GATES, "task gates: one for each language", "--expert-gates", "task"),
     changed("task_by_prices", "by prices and task gates in turns", "--expert-gates", "base,task", *BY_PRICES),
     changed("switch_gates", "Switch gates", "--expert-gates", "switch"),
     changed("shared", "half of each expert shared", "--shared-expert-dim", str(SPARSE.inner // 2)),
