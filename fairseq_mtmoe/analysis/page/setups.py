@@ -10,16 +10,24 @@ from typing import Any
 Setting = tuple[str, list[str]]
 """Its name, and its value in each run."""
 
-_FIRST = ("command", "data", "commit", "hardware", "started", "seed")
+_FIRST = ("data", "commit", "hardware", "started", "seed")
 
 
 @dataclass
 class Setups:
-    """Settings by name; a value that a run does not have, or that is a default, is empty."""
+    """Settings by name; a value that a run does not have, or that is a default, is empty.
+
+    Attributes:
+        runs: their names.
+        differing: what is not the same in all runs, but for commands.
+        common: what is.
+        commands: by run, of those whose command is known.
+    """
 
     runs: list[str]
     differing: list[Setting] = field(default_factory=list)
     common: list[tuple[str, str]] = field(default_factory=list)
+    commands: list[tuple[str, str]] = field(default_factory=list)
 
 
 def setups_of(setups: Mapping[str, Mapping[str, Any]]) -> Setups:
@@ -35,6 +43,7 @@ def setups_of(setups: Mapping[str, Mapping[str, Any]]) -> Setups:
             found.differing.append((name, values))
         elif values[0]:
             found.common.append((name, values[0]))
+    found.commands = [(name, one["command"]) for name, one in setups.items() if one.get("command")]
     return found
 
 

@@ -204,6 +204,17 @@ def test_setups_say_where_runs_differ():
     assert found.common == [("seed", "1"), ("--arch", "x")]
 
 
+def test_commands_are_apart_from_what_differs():
+    """They are long, and differ where runs are compared: what they differ in stands in the table."""
+    setup = {"options": {"lr": [0.1]}, "command": "fairseq-train --lr 0.1"}
+    found = setups_of({"a": setup, "b": {**setup, "command": "<b>"}, "c": {"options": {"lr": [0.1]}}})
+    assert found.commands == [("a", "fairseq-train --lr 0.1"), ("b", "<b>")]
+    assert (found.differing, found.common) == ([], [("--lr", "[0.1]")])
+    facts = made_up_facts(3, 1000, 2)
+    facts["runs"][1]["setup"]["command"] = "train '<b>'"
+    assert parsed(facts).xpath("//dl[@class='commands']/dd[last()]/text()") == ["train '<b>'"]
+
+
 def test_a_watched_page_is_looked_at_again_without_javascript_too():
     document = parsed(made_up_facts() | {"watched": 30.0})
     assert document.xpath("//noscript/meta[@http-equiv='refresh']/@content") == ["30"]
