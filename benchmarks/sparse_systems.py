@@ -34,8 +34,8 @@ SPARSE = Setting(
     tells_decoder=True,
 )
 ML50 = (
-    "ML-50's English to 50 languages, 522,180 pairs in training, 200 of each in validation; `mtmoe prepare corpora` "
-    "with 8,000 pieces"
+    "ML-50's English to 50 languages, 522,050 pairs in training, 500 of each, or 200, in validation; `mtmoe "
+    "prepare corpora` with 8,000 pieces"
 )
 SETTINGS = {
     "wmt15": SPARSE,
