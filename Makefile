@@ -40,11 +40,12 @@ $(INSTALLED): setup.py constraints.txt $(KERNELS)
 	@echo 'Installed; `source $(BIN)/activate` gives you mtmoe and the fairseq commands, `mtmoe doctor` a look at it all.'
 else
 # fairseq needs torch and numpy when it is built, and asks for a torchaudio that has no CPU build and that nothing here
-# uses: hence torch first, then fairseq without its dependencies beside our pinned list of them.
+# uses: hence torch first, then fairseq without its dependencies beside our pinned list of them. seqeval has no wheel, and
+# without setuptools_scm beside it builds itself as version 0.0.0.
 $(INSTALLED): setup.py constraints.txt $(KERNELS)
 	@$(IS_OURS)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -q -c constraints.txt pip setuptools wheel
+	$(PIP) install -q -c constraints.txt pip setuptools setuptools_scm wheel
 	@echo 'Installing torch, then fairseq, which compiles for about 2 minutes …'
 	$(PIP) install -q -c constraints.txt torch numpy cython
 	$(PIP) install -q -c constraints.txt bitarray cffi hydra-core omegaconf packaging regex sacrebleu scikit-learn tqdm
