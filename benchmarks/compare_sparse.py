@@ -22,7 +22,7 @@ from compare_training import FINISHED, ROOT, find_runs, run_one, say, write_json
 from equal_cost import equal_cost
 from price_evaluation import Evaluator
 from routing_tables import ROUTED, WAYS, routing_entropy, routing_in_evaluation
-from sparse_systems import BY_NAME, DENSE, SETTINGS, SYSTEMS, UPDATES
+from sparse_systems import BY_NAME, DENSE, SETTINGS, SYSTEMS
 from training_report import write_report
 
 from fairseq_mtmoe import register
@@ -35,20 +35,20 @@ TITLE = "where sparse pays"
 @click.argument("name", metavar="SETTING", type=click.Choice(list(SETTINGS)))
 @click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--runs", type=click.Path(path_type=Path), required=True, help="Folder of the runs.")
-@click.option("--updates", default=UPDATES, help="Of each run.")
+@click.option("--updates", type=click.IntRange(1), help="Of each run; by default the setting's.")
 @click.option("--seeds", default="1", metavar="N,…", help="Seeds of every system.")
 @click.option("--systems", default=",".join(BY_NAME), metavar="NAME,…", help="What to train.")
 @click.option("--score/--no-score", default=False, help="Translate and score the test sets.")
 @click.option("--result", type=click.Path(path_type=Path),
               help="The report's path, without its suffix; by default in benchmarks/results.")  # fmt: skip
 def main(
-    name: str, data: Path, runs: Path, updates: int, seeds: str, systems: str, score: bool, result: Path | None
+    name: str, data: Path, runs: Path, updates: int | None, seeds: str, systems: str, score: bool, result: Path | None
 ) -> None:
     """Train what is missing of SETTING on the data directory DATA, then compare all that is there."""
     for system in systems.split(","):
         if system not in BY_NAME:
             raise click.BadParameter(f"`--systems` must be some of {', '.join(BY_NAME)}, but is {system} instead.")
-    chosen = replace(SETTINGS[name], updates=updates)
+    chosen = replace(SETTINGS[name], updates=updates) if updates else SETTINGS[name]
     result = result or ROOT / "benchmarks" / "results" / f"training_sparse_{name}"
     register()
     logging.disable(logging.INFO)  # fairseq's, of every checkpoint that is loaded

@@ -37,11 +37,16 @@ ML50 = (
     "ML-50's English to 50 languages, 522,050 pairs in training, 500 of each, or 200, in validation; `mtmoe "
     "prepare corpora` with 8,000 pieces"
 )
+CATALOGS = "interface messages, English to 14 languages; `mtmoe prepare catalogs` as in the demo"
 SETTINGS = {
     "wmt15": SPARSE,
     # Where the decoder has to find out by attention which language it is to write, and task gates know it.
     "wmt15_untold": replace(SPARSE, tells_decoder=False),
+    # A published system's rows are many, and heating needs virtual epochs that are many, too.
+    "wmt15_published": replace(SPARSE, updates=600, epoch_sentences=5000, validations=6),
     "ml50": replace(SPARSE, data=ML50),
+    # Where translations become good within minutes, so that BLEU says something.
+    "catalogs": replace(SPARSE, data=CATALOGS, updates=600),
 }
 
 
