@@ -22,7 +22,15 @@ from pemt_tables import BLOCK as BORROWING
 from pemt_tables import BesideLora, block_of, table_of_languages, tables_of_tasks
 from readme_tables import Table, in_text
 from report_glue import Kind, mixtures, new_tasks
-from sparse_tables import SENTENCE, beside_base, beside_dense, results_of, sentence
+from sparse_tables import (
+    SENTENCE,
+    beside_base,
+    beside_dense,
+    beside_dense_in_scores,
+    of_the_paper,
+    results_of,
+    sentence,
+)
 from timing import Ratio
 
 from fairseq_mtmoe.analysis.comparison import Difference, Spread, difference, spread, spreads
@@ -33,6 +41,8 @@ from fairseq_mtmoe.io.files import write_text
 FIGURES = RESULTS / "figures.json"
 README = ROOT / "README.md"
 SPARSE_SCALING, SPARSE_WHY = "training_sparse_wmt15", "training_sparse_wmt15_untold"
+SPARSE_PUBLISHED, SPARSE_CATALOGS = "training_sparse_wmt15_published", "training_sparse_catalogs"
+SPARSE_ML50 = "training_sparse_ml50"
 PEMT, PEMT_LANGUAGES = "training_pemt_encoder", "training_pemt_languages"
 TIERS = (*FROM_LOW, "all")
 UPDATE = 1120  # at which both seeds of all systems of the captions were validated
@@ -223,7 +233,13 @@ def borrowing() -> Iterator[tuple[str, str]]:
 
 def sparse_tables() -> dict[str, Table]:
     """Where sparse pays, and one change at a time to BASE, of the studies that there are, by their names."""
-    made = {SPARSE_SCALING: beside_dense, SPARSE_WHY: beside_base}
+    made = {
+        SPARSE_SCALING: beside_dense,
+        SPARSE_WHY: beside_base,
+        SPARSE_PUBLISHED: of_the_paper,
+        SPARSE_CATALOGS: beside_dense_in_scores,
+        SPARSE_ML50: beside_dense,
+    }
     return {
         name: table(name.removeprefix("training_"), results_of(read(name)))
         for name, table in made.items()

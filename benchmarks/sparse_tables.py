@@ -10,11 +10,14 @@ from equal_cost import MINUTES, UPDATES, systems_at_equal_cost
 from readme_tables import Cell, Row, Table, difference_cell, lines
 from routing_tables import GREEDY, ROUTED
 from sparse_systems import BY_NAME, DENSE, TASK_GATES
-from training_report import RunResult
+from training_report import METRICS, RunResult, to_base
 from training_systems import BASE
 
+from fairseq_mtmoe.analysis.scores import ALL
 from fairseq_mtmoe.analysis.tables import with_error
+from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 
+LOW = FROM_LOW[0]
 SENTENCE = "does sparse pay"
 PAYS = (
     "**Does sparse pay?** With many languages and small feed-forward layers it does: from English to 15 "
@@ -56,6 +59,55 @@ def beside_base(name: str, results: Sequence[RunResult]) -> Table:
             cells["routed greedily"] = Cell(fmean(one[GREEDY] for one in routed))
         rows.append(Row(found.title, found.seeds, cells))
     return Table(name, "", rows)
+
+
+def of_the_paper(name: str, results: Sequence[RunResult]) -> Table:
+    """A paper's systems beside BASE: perplexity, that of the low tier, and how soon they come to BASE's best."""
+    rows = []
+    for found in systems_at_equal_cost(results, BASE):
+        cells = {"perplexity": Cell(found.perplexity[UPDATES])}
+        if found.name != BASE:
+            cells["% above BASE"] = difference_cell(found.percent[UPDATES])
+            beside = _beside(results, found.name, BASE)
+            low = [100 * (_last(run, LOW) / _last(other, LOW) - 1) for run, other in beside]
+            cells["low tier, % above BASE"] = difference_cell(low)
+            arrivals = to_base(_runs(results, found.name), results)
+            if all(arrivals):
+                cells["updates to BASE's best"] = Cell(fmean(arrival[0] for arrival in arrivals if arrival), digits=0)
+        rows.append(Row(found.title, found.seeds, cells))
+    return Table(name, "", rows)
+
+
+def beside_dense_in_scores(name: str, results: Sequence[RunResult]) -> Table:
+    """All systems at equal updates, and what their translations of the test sets score."""
+    rows = []
+    for found in systems_at_equal_cost(results, DENSE):
+        cells = {"step": Cell(found.step, digits=2), "perplexity": Cell(found.perplexity[UPDATES])}
+        if found.name != DENSE:
+            cells["% above dense"] = difference_cell(found.percent[UPDATES])
+        beside = _beside(results, found.name, DENSE)
+        for metric, title in METRICS.items():
+            for group in (ALL, LOW):
+                cells[f"{title}, {group}"] = Cell(fmean(run.score(metric, group) for run, _ in beside))
+                if found.name != DENSE:
+                    above = [run.score(metric, group) - other.score(metric, group) for run, other in beside]
+                    cells[f"{title}, {group}, above dense"] = difference_cell(above)
+        rows.append(Row(found.title, found.seeds, cells))
+    return Table(name, "", rows)
+
+
+def _runs(results: Sequence[RunResult], name: str) -> list[RunResult]:
+    return [run for run in results if run.system.name == name]
+
+
+def _beside(results: Sequence[RunResult], name: str, other: str) -> list[tuple[RunResult, RunResult]]:
+    """One system's runs, each with another's of the same seed."""
+    by_seed = {run.seed: run for run in _runs(results, other)}
+    return [(run, by_seed[run.seed]) for run in _runs(results, name) if run.seed in by_seed]
+
+
+def _last(run: RunResult, group: str) -> float:
+    return run.log.perplexity.groups[group][-1]
 
 
 def sentence(results: Sequence[RunResult]) -> str:

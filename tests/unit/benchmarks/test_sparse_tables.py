@@ -1,5 +1,6 @@
 """README's tables of sparse models beside dense ones: means, differences by seed, and every figure in them."""
 
+import math
 import sys
 from statistics import fmean, stdev
 
@@ -72,6 +73,42 @@ def test_beside_base_with_what_greedy_routing_gives(tables):
     assert found["half of each expert shared"]["% above BASE"] == "+25.00"
     assert found["half of each expert shared"]["routed greedily"] == "47.5"
     assert found["dense"]["routed greedily"] == "" and found["BASE, 16 experts"]["% above BASE"] == ""
+
+
+def test_of_the_paper_with_the_low_tier_and_the_way_to_bases_best(tables):
+    """Heated runs come down from 100 to BASE's 60 on a line in the logarithm, and so before update 200; colder ones
+    do not in each seed."""
+    low = {"base": 80.0, "base_heated": 60.0, "base_cold": 100.0}
+    ends = {"base": (60.0, 60.0), "base_heated": (50.0, 54.0), "base_cold": (55.0, 66.0)}
+    rows = [row(name, seed, end) for name, of_seeds in ends.items() for seed, end in enumerate(of_seeds, 1)]
+    for one in rows:
+        one["perplexity"]["low"] = [100.0, low[one["system"]]]
+    found = rows_of(tables.of_the_paper("study", tables.results_of(rows)))
+    assert found["BASE + heating"]["low tier, % above BASE"].startswith("-25.00 ±0.00")
+    assert found["BASE, T = 1"]["low tier, % above BASE"].startswith("+25.00 ")
+    reached = fmean(100 + 100 * math.log(0.6) / math.log(end / 100) for end in ends["base_heated"])
+    assert found["BASE + heating"]["updates to BASE's best"] == f"{reached:.0f}"
+    assert found["BASE, T = 1"]["updates to BASE's best"] == ""
+    assert found["BASE, 16 experts"]["updates to BASE's best"] == found["BASE, 16 experts"]["% above BASE"] == ""
+
+
+def test_scores_beside_dense_are_compared_seed_by_seed(tables):
+    """Of the third seed the dense model has no run, so that it is left out."""
+    bleu = {
+        ("dense", 1): (10.0, 4.0), ("base", 1): (11.0, 3.0),
+        ("dense", 2): (11.0, 4.0), ("base", 2): (13.0, 5.0), ("base", 3): (99.0, 99.0),
+    }  # fmt: skip
+    rows = [
+        row(name, seed, 50.0, scores={"averages": {
+            "all": {"bleu": over_all, "chrf": 2 * over_all}, "low": {"bleu": low, "chrf": 2 * low},
+        }})
+        for (name, seed), (over_all, low) in bleu.items()
+    ]  # fmt: skip
+    found = rows_of(tables.beside_dense_in_scores("study", tables.results_of(rows)))
+    base = found["BASE, 16 experts"]
+    assert (base["BLEU, all"], base["BLEU, all, above dense"]) == ("12.0", "+1.50 ±0.50")
+    assert (base["chrF++, low"], base["chrF++, low, above dense"]) == ("8.0", "+0.00 ±2.00")
+    assert found["dense"]["BLEU, all"] == "10.5" and found["dense"]["BLEU, all, above dense"] == ""
 
 
 def test_every_number_of_a_table_is_a_figure(tables, results):
