@@ -29,7 +29,6 @@ SPARSE = Setting(
     lr=7e-3,
     warmup_updates=300,
     epoch_sentences=20_000,
-    sentences_per_update=150.0,
     validations=10,
     tells_decoder=True,
 )
@@ -37,16 +36,17 @@ ML50 = (
     "ML-50's English to 50 languages, 522,050 pairs in training, 500 of each, or 200, in validation; `mtmoe "
     "prepare corpora` with 8,000 pieces"
 )
-CATALOGS = "interface messages, English to 14 languages; `mtmoe prepare catalogs` as in the demo"
+CATALOGS = (
+    "the demo's interface messages, English to 14 languages, 74,892 pairs in training, 100 of each in validation and "
+    "200 in test; `mtmoe prepare catalogs` with `--vocab-size 6000`"
+)
 SETTINGS = {
     "wmt15": SPARSE,
     # Where the decoder has to find out by attention which language it is to write, and task gates know it.
     "wmt15_untold": replace(SPARSE, tells_decoder=False),
-    # A published system's rows are many, and heating needs virtual epochs that are many, too.
-    "wmt15_published": replace(SPARSE, updates=600, epoch_sentences=5000, validations=6),
     "ml50": replace(SPARSE, data=ML50),
-    # Where translations become good within minutes, so that BLEU says something.
-    "catalogs": replace(SPARSE, data=CATALOGS, updates=600),
+    # Where minutes are several passes of the languages with little data, and translations good enough for BLEU.
+    "catalogs": replace(SPARSE, data=CATALOGS, updates=600, warmup_updates=100, epoch_sentences=5000),
 }
 
 
@@ -66,16 +66,23 @@ def by_prices(count: int) -> System:
     return sized(count, *BY_PRICES, name=PRICED, title="by prices")
 
 
+def widened(times: int, name: str) -> System:
+    """A dense model with feed-forward layers of several times the inner size."""
+    inner = str(times * SPARSE.inner)
+    options = ("--encoder-ffn-embed-dim", inner, "--decoder-ffn-embed-dim", inner)
+    return System(name, f"dense, inner size × {times}", "base_dense", options=options)
+
+
 SIZES = (4, 16, 64)
 SCALING = (
     System(DENSE, "dense", "base_dense"),
     *map(by_prices, SIZES),
     *map(sized, SIZES),
+    # About the minutes that experts cost, spent on a wider feed-forward layer.
+    widened(4, "dense_wider"),
     # As many parameters as 16 experts have, all of them used for every token: what experts could give at most.
-    System("dense_wide", "dense, inner size × 16", "base_dense", options=tuple(
-        option for side in ("encoder", "decoder") for option in (f"--{side}-ffn-embed-dim", str(16 * SPARSE.inner))
-    )),
-)  # fmt: skip
+    widened(SPARSE.num_experts, "dense_wide"),
+)
 WHY = (
     changed("paper_combine", "the paper's combine", *PAPER),
     changed(TASK_GATES, "task gates: one for each language", "--expert-gates", "task"),
@@ -98,7 +105,12 @@ PUBLISHED = (
     changed("base_heated", "BASE + heating", heats=True),
     changed("base_heated_less", "BASE + heating, k = 1", "--heating-coefficient", "1", heats=True),
     changed("base_cold", "BASE, T = 1", "--sampling-temperature", "1.0"),
-    changed("base_cold_heated", "BASE + heating, T = 1", "--sampling-temperature", "1.0", heats=True),
+    changed(
+        "base_cold_heated", "BASE + heating, T = 1, k = 1",
+        "--sampling-temperature", "1.0", "--heating-coefficient", "1", heats=True,
+    ),
+    # The mean temperature of BASE + heating from the first update on.
+    changed("base_hot", "BASE, T = 2.33", "--sampling-temperature", "2.33"),
     changed("pretrained_heated", "dense → BASE + heating", starts_dense=True, heats=True),
     changed("alternating", "alternating base,task", "--expert-gates", "base,task"),
 )  # fmt: skip

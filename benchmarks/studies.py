@@ -111,7 +111,7 @@ class TrainingStudy(Study):
                 return {
                     name: _plain(value)
                     for name, value in options_of(run.get("command", ())).items()
-                    if name not in (*PLACES, "--heating-epochs")
+                    if name not in (*PLACES, "--heating-epochs", "--heating-updates")
                 }
         return {}
 

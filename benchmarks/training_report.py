@@ -239,12 +239,13 @@ def _surroundings(everything: Sequence[RunResult]) -> str:
 
 def _setting_sentence(setting: Setting) -> str:
     where = "every second block" if setting.expert_interval == 2 else "every block"
+    epochs = f"the {setting.expected_epochs} virtual epochs that BASE was expected to make"
+    duration = "all updates" if setting.updates else epochs
     return (
         f"{setting.layers}+{setting.layers} blocks of {setting.width} (inner {setting.inner}), {setting.num_experts} "
-        f"experts in {where}, temperature {TEMPERATURE}; heating with k = "
-        f"{setting.heating_coefficient:g} over the {setting.expected_epochs} virtual epochs that BASE was expected to "
-        f"make; dense for {setting.dense_updates} of about {setting.expected_updates} updates. Seed 1 of each system, "
-        "started in the repository's root with `OMP_NUM_THREADS=1`; the other seeds differ in `--seed` alone:"
+        f"experts in {where}, temperature {TEMPERATURE}; heating with k = {setting.heating_coefficient:g} over "
+        f"{duration}; dense for {setting.dense_updates} of about {setting.expected_updates} updates. Seed 1 of each "
+        "system, started in the repository's root with `OMP_NUM_THREADS=1`; the other seeds differ in `--seed` alone:"
     )
 
 

@@ -204,8 +204,14 @@ def _model_options(system: System, setting: Setting) -> list[object]:
         options += ["--dense-updates", setting.dense_updates]
     if system.heats:
         options += ["--heating-coefficient", setting.heating_coefficient]
-        options += ["--heating-epochs", setting.expected_epochs]
+        options += _heating_duration(setting)
     return options
+
+
+def _heating_duration(setting: Setting) -> list[object]:
+    if setting.updates:
+        return ["--heating-updates", setting.updates]
+    return ["--heating-epochs", setting.expected_epochs]
 
 
 def _strings(*values: object) -> list[str]:

@@ -42,13 +42,14 @@ def differing(one, other):
     return {name for name in one | other if one.get(name, "") != other.get(name, "")}
 
 
-HEATING = {"--heating-coefficient", "--heating-epochs"}
+HEATING = {"--heating-coefficient", "--heating-updates"}
 TOOLS = {"--criterion", "--optimizer"}
 OF_PLUGIN = {"--arch", "--task", "--user-dir", "--keep-interval-updates"}
 # Rows, what each is to be compared with, and in what alone they differ.
 PAIRS = [
     ("dense", "base", {"--arch", "--num-experts", "--expert-interval"}),
     ("dense_wide", "dense", SHAPE),
+    ("dense_wider", "dense", SHAPE),
     ("base_4", "base", {"--num-experts"}),
     ("base_64", "base", {"--num-experts"}),
     ("paper_combine", "base", {"--expert-combine"}),
@@ -71,6 +72,8 @@ PAIRS = [
     ("base_heated_less", "base_heated", {"--heating-coefficient"}),
     ("base_cold", "base", {"--sampling-temperature"}),
     ("base_cold_heated", "base_cold", HEATING),
+    ("base_cold_heated", "base_heated_less", {"--sampling-temperature"}),
+    ("base_hot", "base", {"--sampling-temperature"}),
     ("pretrained_heated", "pretrained", HEATING),
     ("alternating", "base", {"--expert-gates"}),
 ]
