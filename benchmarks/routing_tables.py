@@ -17,7 +17,8 @@ WAYS = (PRICES, GREEDY, WITHIN)
 ROUTED = "perplexity_by_routing"
 STACKS = ("encoder", "decoder")
 OF_EVALUATION = (
-    "Perplexity of the last weights. Balanced is how training routes: no token of a batch goes where it is full."
+    "Perplexity of the last weights. Balanced: no token of a batch goes where it is full, as in training unless that "
+    "routes by prices; but batches are of one pair here and mix languages there, and are about half as large."
 )
 OF_ENTROPY = (
     "Of the experts that a language's tokens go to in the last validation, in shares of the most that it can be: 0, "

@@ -10,7 +10,7 @@ from equal_cost import MINUTES, UPDATES, systems_at_equal_cost
 from readme_tables import Cell, Row, Table, difference_cell, lines
 from routing_tables import GREEDY, ROUTED
 from sparse_systems import BY_NAME, DENSE, TASK_GATES
-from training_report import METRICS, RunResult, to_base
+from training_report import RunResult, to_base
 from training_systems import BASE
 
 from fairseq_mtmoe.analysis.scores import ALL
@@ -43,7 +43,7 @@ def beside_dense(name: str, results: Sequence[RunResult]) -> Table:
             cells[f"perplexity {title}"] = Cell(found.perplexity[unit])
             if found.name != DENSE:
                 cells[f"{title}, % above dense"] = difference_cell(found.percent[unit])
-        rows.append(Row(found.title, found.seeds, cells))
+        rows.append(Row(found.title, found.seeds, cells | _greedily(results, found.name)))
     return Table(name, "", rows)
 
 
@@ -54,46 +54,37 @@ def beside_base(name: str, results: Sequence[RunResult]) -> Table:
         cells = {"perplexity": Cell(found.perplexity[UPDATES])}
         if found.name != BASE:
             cells["% above BASE"] = difference_cell(found.percent[UPDATES])
-        routed = [run.finished[ROUTED] for run in results if run.system.name == found.name and run.finished.get(ROUTED)]
-        if routed:
-            cells["routed greedily"] = Cell(fmean(one[GREEDY] for one in routed))
-        rows.append(Row(found.title, found.seeds, cells))
+        rows.append(Row(found.title, found.seeds, cells | _greedily(results, found.name)))
     return Table(name, "", rows)
 
 
 def of_the_paper(name: str, results: Sequence[RunResult]) -> Table:
-    """A paper's systems beside BASE: perplexity, that of the low tier, and how soon they come to BASE's best."""
+    """A paper's systems beside BASE: perplexity, BLEU of the test sets, and how soon they come to BASE's best."""
     rows = []
     for found in systems_at_equal_cost(results, BASE):
         cells = {"perplexity": Cell(found.perplexity[UPDATES])}
+        beside = _beside(results, found.name, BASE)
+        scored = [pair for pair in beside if all(run.scores for run in pair)]
         if found.name != BASE:
             cells["% above BASE"] = difference_cell(found.percent[UPDATES])
-            beside = _beside(results, found.name, BASE)
             low = [100 * (_last(run, LOW) / _last(other, LOW) - 1) for run, other in beside]
             cells["low tier, % above BASE"] = difference_cell(low)
-            arrivals = to_base(_runs(results, found.name), results)
-            if all(arrivals):
-                cells["updates to BASE's best"] = Cell(fmean(arrival[0] for arrival in arrivals if arrival), digits=0)
+        if scored:
+            cells["BLEU"] = Cell(fmean(run.score("bleu", ALL) for run, _ in scored))
+        if scored and found.name != BASE:
+            for group, title in ((ALL, "BLEU above BASE"), (LOW, "low tier, BLEU above BASE")):
+                cells[title] = difference_cell([run.score("bleu", group) - b.score("bleu", group) for run, b in scored])
+        arrivals = to_base(_runs(results, found.name), results)
+        if all(arrivals):
+            cells["updates to BASE's best"] = Cell(fmean(arrival[0] for arrival in arrivals if arrival), digits=0)
         rows.append(Row(found.title, found.seeds, cells))
     return Table(name, "", rows)
 
 
-def beside_dense_in_scores(name: str, results: Sequence[RunResult]) -> Table:
-    """All systems at equal updates, and what their translations of the test sets score."""
-    rows = []
-    for found in systems_at_equal_cost(results, DENSE):
-        cells = {"step": Cell(found.step, digits=2), "perplexity": Cell(found.perplexity[UPDATES])}
-        if found.name != DENSE:
-            cells["% above dense"] = difference_cell(found.percent[UPDATES])
-        beside = _beside(results, found.name, DENSE)
-        for metric, title in METRICS.items():
-            for group in (ALL, LOW):
-                cells[f"{title}, {group}"] = Cell(fmean(run.score(metric, group) for run, _ in beside))
-                if found.name != DENSE:
-                    above = [run.score(metric, group) - other.score(metric, group) for run, other in beside]
-                    cells[f"{title}, {group}, above dense"] = difference_cell(above)
-        rows.append(Row(found.title, found.seeds, cells))
-    return Table(name, "", rows)
+def _greedily(results: Sequence[RunResult], name: str) -> dict[str, Cell]:
+    """The last weights' perplexity where they are routed as BASE was published, if that is known."""
+    routed = [run.finished[ROUTED] for run in _runs(results, name) if run.finished.get(ROUTED)]
+    return {"routed greedily": Cell(fmean(one[GREEDY] for one in routed))} if routed else {}
 
 
 def _runs(results: Sequence[RunResult], name: str) -> list[RunResult]:

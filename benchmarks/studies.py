@@ -16,7 +16,7 @@ from statistics import pstdev
 from typing import Any
 
 from report_glue import Kind, mixtures, new_tasks
-from training_systems import SETTINGS
+from training_systems import BASE, SETTINGS
 
 from fairseq_mtmoe.analysis.comparison import figures
 from fairseq_mtmoe.data.nlu.table import load_tables
@@ -116,23 +116,23 @@ class TrainingStudy(Study):
         return {}
 
     @cached_property
-    def _widest(self) -> dict[str, str]:
-        """Options of the model with the most experts."""
-        commands = [options_of(run.get("command", ())) for run in self._runs]
-        return max(commands, key=lambda options: int(options.get("--num-experts", 0)))
+    def _sparse(self) -> dict[str, str]:
+        """Options of BASE, or else of the model with the most experts."""
+        commands = {run["system"]: options_of(run.get("command", ())) for run in self._runs}
+        return commands.get(BASE) or max(commands.values(), key=lambda options: int(options.get("--num-experts", 0)))
 
     @property
     def scale(self) -> str:
         minutes = [run["minutes"][-1] for run in self._runs if run.get("minutes")]
-        parts = [self._data or "data not said", shape(self._widest), self.size]
+        parts = [self._data or "data not said", shape(self._sparse), self.size]
         return "; ".join([*parts, f"{_range(minutes)} minutes of training a run"])
 
     @property
     def size(self) -> str:
-        vocabulary = re.search(r"--vocab-size ([\d,]+)", self._data)
+        vocabulary = re.search(r"(?:--vocab-size |with )(?P<size>[\d,]+)(?:`| pieces)", self._data)
         parts = []
-        if vocabulary and _is_told(self._widest):
-            dense, sparse = parameters(self._widest, int(vocabulary[1].replace(",", "")))
+        if vocabulary and _is_told(self._sparse):
+            dense, sparse = parameters(self._sparse, int(vocabulary["size"].replace(",", "")))
             parts.append(f"{_millions(dense)} parameters dense, {_millions(sparse)} sparse")
         updates = [run["updates"][-1] for run in self._runs if run.get("updates")]
         return "; ".join([*parts, f"{_range(updates)} updates a run"])

@@ -168,6 +168,12 @@ def cells(text, row):
     return re.search(rf"^\| {re.escape(row)} \|(.*)\|$", text, re.M)[1].strip().split(" | ")
 
 
+def test_a_studys_size_is_that_of_base_whatever_else_has_more_experts(results_with, runs):
+    larger = run_of("base_64", 1, 24.0, 11.0, [*BASE, "--num-experts", "64"])
+    (found,) = (one for one in results_with([*runs, larger]) if one.study)
+    assert "4 experts in one block of 2" in found.study.scale and "64 experts" not in found.study.scale
+
+
 def test_rows_are_judged_by_differences_with_the_same_seed(rendering, results_with, runs):
     text = section(rendering, results_with(runs), "Table 2, WMT-15")
     # By perplexity -3.0, -2.9, -3.1 and by BLEU +0.5, -0.4, -0.1 where the paper is above by 0.4.
