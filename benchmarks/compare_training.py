@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +69,24 @@ def main(
 
 
 def run_one(system: System, setting: Setting, data: Path, runs: Path, seed: int, score: bool) -> None:
-    """Train, validate (stock fairseq's checkpoints) and score one system with one seed, as far as not done yet."""
+    """Train, validate (stock fairseq's checkpoints) and score one system with one seed, as far as not done yet.
+
+    Raises:
+        click.ClickException: the folder has a finished run of another command; or a command failed.
+    """
     run = runs / f"{system.name}-{seed}"
-    if not (run / FINISHED).exists():
+    command = train_command(system, setting, data, run, seed, setting.minutes)
+    shown = with_names(command, {data: "DATA", run.parent: "runs"})
+    if (run / FINISHED).exists():
+        _check_same(run, shown)
+    else:
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir(parents=True)
-        command = train_command(system, setting, data, run, seed, setting.minutes)
         say(f"{run.name}: {setting.budget}")
         seconds = execute(command, run / "train.log", lambda: progress(run))
         if system.is_stock:
             twin = [sys.executable, str(ROOT / "benchmarks" / "tier_perplexity.py"), str(run)]
             execute([*twin, *twin_command(setting, data, run)], run / "valid.log")
-        shown = with_names(command, {data: "DATA", run.parent: "runs"})
         write_json(run / FINISHED, {**surroundings(), "command": shown, "seed": seed, "seconds": round(seconds, 1)})
     if score and not (run / "scores" / "scores.json").exists():
         command = score_command(data, run)
@@ -89,6 +96,18 @@ def run_one(system: System, setting: Setting, data: Path, runs: Path, seed: int,
         shown = with_names(command, {data: "DATA", run.parent: "runs"})
         write_json(run / FINISHED, {**finished, "score_command": shown})
         say(f"{run.name}: done")
+
+
+def _check_same(run: Path, command: Sequence[str]) -> None:
+    """A finished run is used again only if it is what would be trained."""
+    found = json.loads((run / FINISHED).read_text(encoding="utf-8"))["command"]
+    if found != command:
+        first = next(place for place, (one, other) in enumerate(zip_longest(found, command)) if one != other)
+        ours, other = (shlex.join(words[first - 1 : first + 1]) for words in (command, found))
+        raise click.ClickException(
+            f"`{run}` must be a run with `{ours}`, but is one with `{other}` instead: "
+            "give another `--runs`, or remove it."
+        )
 
 
 def execute(command: list[str], log: Path, watch: Callable[[], None] | None = None) -> float:

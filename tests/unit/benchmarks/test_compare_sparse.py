@@ -3,6 +3,7 @@
 import itertools
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,22 @@ def test_every_row_is_compared_with_another(commands):
     assert commands["base"]["--num-experts"] == "16" and commands["base"]["--expert-interval"] == "1"
     assert [commands[name]["--heating-coefficient"] for name in ("base_heated", "base_heated_less")] == ["3.0", "1"]
     assert [commands[name]["--sampling-temperature"] for name in ("base", "base_cold_heated")] == ["1.5", "1.0"]
+
+
+def test_a_finished_run_of_another_length_is_not_taken_for_this_one(study, tmp_path, monkeypatch):
+    """A second call with the same options trains nothing, one with others ends before it trains or reports."""
+    import click
+    import compare_training
+
+    started = []
+    monkeypatch.setattr(compare_training, "execute", lambda command, log, watch=None: started.append(command) or 1.0)
+    dense, setting = study.BY_NAME["dense"], study.SETTINGS["wmt15"]
+    for _ in range(2):
+        study.run_one(dense, setting, tmp_path, tmp_path / "runs", 1, False)
+    assert len(started) == 1
+    with pytest.raises(click.ClickException, match="with `--max-update 1200`, but is one with `--max-update 3000`"):
+        study.run_one(dense, replace(setting, updates=1200), tmp_path, tmp_path / "runs", 1, False)
+    assert len(started) == 1
 
 
 def test_settings_differ_in_what_the_decoder_is_told_and_in_data(study):
