@@ -31,6 +31,7 @@ from sparse_tables import (
     sentence,
 )
 from timing import Ratio
+from training_report import RunResult
 
 from fairseq_mtmoe.analysis.comparison import Difference, Spread, difference, spread, spreads
 from fairseq_mtmoe.analysis.task_scores import ALL, SMALL
@@ -238,10 +239,16 @@ def sparse_tables() -> dict[str, Table]:
         SPARSE_ML50: beside_dense,
     }
     return {
-        name: table(name.removeprefix("training_"), results_of(read(name)))
+        name: table(name.removeprefix("training_"), sparse_runs(name))
         for name, table in made.items()
         if (RESULTS / f"{name}.json").exists()
     }
+
+
+def sparse_runs(name: str) -> list[RunResult]:
+    """Those of a study, and those that were added to it later."""
+    later = (path.stem for path in sorted(RESULTS.glob(f"{name}_wider.json")))
+    return results_of([row for one in (name, *later) for row in read(one)])
 
 
 def sparse() -> Iterator[tuple[str, str]]:
@@ -399,7 +406,7 @@ def with_tables(text: str) -> str:
     """README with the tables that are made of results."""
     for name, table in sparse_tables().items():
         text = in_text(text, name, table.markdown())
-    text = in_text(text, SENTENCE, sentence(results_of(read(SPARSE_SCALING))))
+    text = in_text(text, SENTENCE, sentence(sparse_runs(SPARSE_SCALING)))
     return in_text(text, BORROWING, block_of(pemt_tables()))
 
 
