@@ -59,7 +59,7 @@ def _is_figure(value: Any) -> bool:
 
 
 def _has_perplexity(value: Any) -> bool:
-    return isinstance(value, dict) and _is_amount(value.get("ppl")) and _is_figure(value.get("loss"))
+    return isinstance(value, dict) and _is_amount(value.get("ppl")) and all(map(_is_figure, value.values()))
 
 
 def is_plain(value: Any) -> bool:

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.analysis.event_fields import is_count, what_is_wrong
+from fairseq_mtmoe.analysis.event_fields import FIELDS, is_count, what_is_wrong
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes, regular_file
 
@@ -70,7 +70,7 @@ def read(path: str | Path) -> list[Event]:
         )
     content = read_bytes(file, "a run log")
     lines = {number: event for number, line in enumerate(content.split(b"\n"), start=1) if (event := _parse(line))}
-    if content and not lines:
+    if content and not any(event["event"] in FIELDS for event in lines.values()):
         raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
     for number, event in lines.items():
         wrong = what_is_wrong(event)

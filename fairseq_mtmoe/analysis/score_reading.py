@@ -35,16 +35,21 @@ def expanded(pattern: str) -> list[Path]:
     return found
 
 
+def score_files(path: Path) -> list[Path]:
+    """Those that `path` may mean: itself, the one in it or below it, or several below it."""
+    for place in (path, path / JSON_FILE, path / SCORES / JSON_FILE):
+        if place.is_file():
+            return [place]
+    return sorted((path / SCORES).glob(f"*/{JSON_FILE}"))
+
+
 def score_file(path: Path) -> Path:
     """The scores in a folder of scores, or in a run's folder.
 
     Raises:
         UserError: there are none, or several.
     """
-    for place in (path, path / JSON_FILE, path / SCORES / JSON_FILE):
-        if place.is_file():
-            return place
-    found = sorted((path / SCORES).glob(f"*/{JSON_FILE}"))
+    found = score_files(path)
     if len(found) == 1:
         return found[0]
     if found:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
+from fairseq_mtmoe.analysis.run_facts.fields import Facts
 from fairseq_mtmoe.analysis.run_facts.gathering import Gatherer
 from fairseq_mtmoe.cli._long_runs import stopped_by_sigterm
 from fairseq_mtmoe.errors import UserError, must_be
@@ -44,10 +47,13 @@ def command(runs: tuple[Path, ...], out: Path, scores: tuple[Path, ...], watch: 
         must_be("OUT.html", "the page to write, a name that ends in .html", str(out))
     if scores and len(scores) != len(runs):
         must_be("--scores", f"given once for each of the {len(runs)} RUN, or not at all", len(scores))
-    twice = {str(run) for run in runs if [one.resolve() for one in runs].count(run.resolve()) > 1}
+    if watch is not None and not math.isfinite(watch):
+        must_be("--watch", "a number of seconds", watch)
+    places = list(map(os.path.realpath, runs))
+    twice = {str(run) for run, place in zip(runs, places, strict=True) if places.count(place) > 1}
     if twice:
         must_be("RUN…", "different runs", ", ".join(sorted(twice)))
-    output_file("OUT.html", out, overwrite)
+    output_file("OUT.html", out, overwrite, **{f"RUN `{run}`": run for run in runs})
     check_writable(out.parent)
     with _progress() as advance:
         gatherer = Gatherer(runs, scores, advance)
@@ -64,17 +70,22 @@ def write_page(gatherer: Gatherer, out: Path, watch: float | None) -> None:
     Raises:
         UserError: a run has no log, or it or scores are damaged; the page cannot be written.
     """
-    from fairseq_mtmoe.analysis.page.html import page_of
+    write_text(out, _page_of(gatherer.gather(watch)))
 
-    write_text(out, page_of(gatherer.gather(watch)))
+
+def _page_of(facts: Facts) -> str:
+    from fairseq_mtmoe.analysis.page.html import page_of  # which brings jinja2 along
+
+    return page_of(facts)
 
 
 def keep_fresh(gatherer: Gatherer, out: Path, seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
     """Make the page anew whenever there is something new, until interrupted; then once more, as one that stays.
 
-    What cannot be read at the moment, because it is just being written, is read the next time.
+    What cannot be read at the moment, because it is just being written, is read the next time; in the end the page has
+    what could be read last.
     """
-    shown = gatherer.stamp()
+    shown, said = gatherer.stamp(), ""
     try:
         while True:
             sleep(seconds)
@@ -82,13 +93,28 @@ def keep_fresh(gatherer: Gatherer, out: Path, seconds: float, sleep: Callable[[f
             if stamp != shown:
                 try:
                     write_page(gatherer, out, seconds)
-                    shown = stamp
+                    shown, said = stamp, ""
                 except UserError as error:
-                    click.echo(f"not fresh: {error}", err=True)
+                    said = _say_once(f"not fresh: {error}", said)
     except KeyboardInterrupt:
         pass
     finally:
+        _settle(gatherer, out)
+
+
+def _say_once(text: str, said: str) -> str:
+    if text != said:
+        click.echo(text, err=True)
+    return text
+
+
+def _settle(gatherer: Gatherer, out: Path) -> None:
+    try:
         write_page(gatherer, out, None)
+    except UserError:
+        if gatherer.latest is not None:
+            write_text(out, _page_of({**gatherer.latest, "watched": None}))
+        raise
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    return path.exists() and other.exists() and path.samefile(other)
+    return os.path.exists(path) and os.path.exists(other) and path.samefile(other)
 
 
 def _why_absent(path: Path, error: OSError) -> str:
@@ -206,7 +206,7 @@ def check_writable(folder: str | Path) -> None:
         UserError: they cannot (a file in its place, no permission, a disk that is full or read-only).
     """
     folder = Path(folder)
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:

@@ -50,7 +50,7 @@ class ExpertCounts:
 
 
 def expert_counts(events: Iterable[Event]) -> ExpertCounts:
-    """Of the first validation subset that the log speaks of.
+    """Of the first validation subset that the log speaks of; nothing where no layer had a token.
 
     Raises:
         UserError: a layer has another number of experts at one update than at another.
@@ -59,6 +59,8 @@ def expert_counts(events: Iterable[Event]) -> ExpertCounts:
     counts = [_counts(event) for event in chosen]
     layers = list(dict.fromkeys(layer for of in counts for layer, rows in of.items() if rows))
     tasks = list(dict.fromkeys(task for event in chosen for task in event.get("task_names", ())))
+    if not layers:
+        return ExpertCounts([], [], [], [])
     seen = {task for of in counts for rows in of.values() for task in rows}
     for layer in layers:
         if len({len(row) for of in counts for row in of.get(layer, {}).values()}) > 1:

@@ -21,7 +21,7 @@ from fairseq_mtmoe.analysis.run_facts.training import exchange_of, sampling_of, 
 from fairseq_mtmoe.analysis.run_facts.warnings import warnings_of
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, Event
 from fairseq_mtmoe.analysis.score_files import JSON_FILE
-from fairseq_mtmoe.analysis.score_reading import score_file
+from fairseq_mtmoe.analysis.score_reading import score_file, score_files
 from fairseq_mtmoe.analysis.series import run_names
 from fairseq_mtmoe.errors import UserError
 
@@ -45,12 +45,16 @@ class Gatherer:
         runs: folders with a run log, or run logs.
         score_folders: one for each run; empty: those that lie in the runs' folders, where there are some.
         advance: is told the name of every pair whose scores are resampled.
+
+    Attributes:
+        latest: what was gathered last.
     """
 
     def __init__(
         self, runs: Sequence[Path], score_folders: Sequence[Path] = (), advance: Advance = lambda pair: None
     ) -> None:
         self.runs, self._score_folders, self._advance = list(runs), list(score_folders), advance
+        self.latest: Facts | None = None
         self._scores: dict[Path, tuple[object, ScoresOfRun]] = {}
         self._comparisons: tuple[object, tuple[list[Comparison], list[str]]] | None = None
 
@@ -76,7 +80,7 @@ class Gatherer:
         ]
         comparisons, notes = self._compared(names, read)
         made = provenance()
-        return {
+        self.latest = {
             "version": 1,
             "made": {
                 "mtmoe": str(made["version"]),
@@ -86,13 +90,24 @@ class Gatherer:
             "watched": watched,
             "runs": found,
             "comparisons": comparisons,
-            "notes": notes,
+            "notes": [*self._unnamed_scores(), *notes],
         }
+        return self.latest
 
     def _score_files(self) -> list[Path | None]:
         if self._score_folders:
             return [score_file(folder) for folder in self._score_folders]
-        return [_found_scores(run) for run in self.runs]
+        found = map(_found_scores, self.runs)
+        return [files[0] if len(files) == 1 else None for files in found]
+
+    def _unnamed_scores(self) -> list[str]:
+        """A note for each run with several folders of scores, of which nobody says which is meant."""
+        counts = {} if self._score_folders else {run: len(_found_scores(run)) for run in self.runs}
+        return [
+            f"Scores of `{run}` are not shown: there are {count} folders of them, and `--scores` names none."
+            for run, count in counts.items()
+            if count > 1
+        ]
 
     def _of_run(self, file: Path | None) -> ScoresOfRun:
         if file is None:
@@ -146,7 +161,7 @@ def run_facts(events: list[Event], name: str, path: str, scores: ScoresOfRun, mo
         "scores": scores.scores,
         "samples": scores.samples,
         "warnings": warnings_of(events, curves, train, counts),
-        "notes": [*_notes(setup["versions"] == {}, train["rows"] == [], experts["thinned"]), *scores.notes],
+        "notes": [*_notes(not events, setup["versions"] == {}, train["rows"] == [], experts["thinned"]), *scores.notes],
     }
 
 
@@ -164,15 +179,14 @@ def read_scores(file: Path, advance: Advance) -> ScoresOfRun:
     return ScoresOfRun(scores_of(file, content, errors_of(evaluation, advance)), samples, notes, evaluation)
 
 
-def _found_scores(run: Path) -> Path | None:
-    """The scores in a run's folder; None where there are none, or several, of which nobody says which."""
-    try:
-        return score_file(run)
-    except UserError:
-        return None
+def _found_scores(run: Path) -> list[Path]:
+    """The scores in a run's folder."""
+    return score_files(run) if run.is_dir() else []
 
 
-def _notes(is_old: bool, has_no_training: bool, thinned: bool) -> list[str]:
+def _notes(is_empty: bool, is_old: bool, has_no_training: bool, thinned: bool) -> list[str]:
+    if is_empty:
+        return ["The run has logged nothing yet."]
     found = []
     if is_old:
         found.append("Options, versions and hardware are not shown: the run log is of before 0.1.10.")

@@ -55,7 +55,7 @@ def scores_of(file: Path, content: Mapping[str, Any], errors: Errors) -> Scores:
         if "pairs" in content:
             return _of_pairs(*pair_scores.from_json(json.dumps(content)), errors)
         return _of_tasks(*task_scores.from_content(content))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(f"`{file}` must hold scores, but cannot be read as such: {error}.") from error
 
 

@@ -107,3 +107,79 @@ def test_a_watched_log_that_is_damaged_for_a_moment_is_read_the_next_time(run, t
 
     keep_fresh(Gatherer([run]), out, 1.0, sleep)
     assert out.exists()
+
+
+def test_a_run_log_that_is_named_itself_is_shown_and_never_overwritten(run, tmp_path):
+    log = (run / "mtmoe.jsonl").rename(tmp_path / "log.html")
+    before = log.read_bytes()
+    reported(log, tmp_path / "page.html")
+    with pytest.raises(UserError, match=r"`OUT.html` must be another file than RUN `.*log.html`"):
+        reported(log, log, "--overwrite")
+    assert log.read_bytes() == before and "en-ab" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        ('{"event": "started", "update": 3}', "holds no events"),
+        ('{"event": "valid", "update": 3, "pairs": {"en-de": {"bleu": "abc"}}}', r"must have names with `ppl`"),
+    ],
+)
+def test_a_log_of_something_else_is_one_sentence(tmp_path, event, sentence):
+    (tmp_path / "mtmoe.jsonl").write_text(event + "\n")
+    with pytest.raises(UserError, match=sentence):
+        reported(tmp_path, tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf"])
+def test_seconds_without_an_end_are_one_sentence_and_no_page(run, tmp_path, seconds):
+    with pytest.raises(UserError, match="`--watch` must be a number of seconds"):
+        reported(run, tmp_path / "page.html", "--watch", seconds)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_places_that_cannot_be_are_one_sentence(run, tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(UserError, match="leads in a circle"):
+        reported(tmp_path / "loop", tmp_path / "page.html")
+    with pytest.raises(UserError, match="must be a folder that can be written to"):
+        reported(run, tmp_path / "/".join(["deep"] * 1000) / "page.html")
+
+
+def test_several_folders_of_scores_are_said_not_to_be_shown(run, tmp_path):
+    for name in ("a", "b"):
+        write_evaluation(run / "scores" / name, 0.3, sentences=10)
+    (note,) = Gatherer([run]).gather()["notes"]
+    assert "there are 2 folders of them" in note
+    assert Gatherer([run], [run / "scores" / "a"]).gather()["notes"] == []
+
+
+def test_an_empty_log_says_that_nothing_was_logged_yet(tmp_path):
+    (tmp_path / "mtmoe.jsonl").touch()
+    assert Gatherer([tmp_path]).gather()["runs"][0]["notes"] == ["The run has logged nothing yet."]
+
+
+@pytest.mark.parametrize("layers", [{}, {"encoder.layers.1": [[0, 0], [0, 0]]}])
+def test_experts_that_had_no_token_are_no_part_of_the_page(tmp_path, layers):
+    event = {"event": "experts", "update": 5, "task_names": ["en-ab", "en-ac"], "layers": layers}
+    (tmp_path / "mtmoe.jsonl").write_text(json.dumps(event) + "\n")
+    assert Gatherer([tmp_path]).gather()["runs"][0]["experts"]["updates"] == []
+
+
+def test_a_watched_page_of_a_run_that_vanishes_stays_as_it_was_and_is_not_watched(run, tmp_path, capsys):
+    """What is wrong is said once, however often it is looked at."""
+    out, gatherer, looks = tmp_path / "page.html", Gatherer([run]), iter(range(5))
+    report.write_page(gatherer, out, 1.0)
+
+    def sleep(seconds: float) -> None:
+        look = next(looks)
+        if look == 0:
+            (run / "mtmoe.jsonl").unlink()
+        elif look == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(UserError, match="There is no run log"):
+        keep_fresh(gatherer, out, 1.0, sleep)
+    assert capsys.readouterr().err.count("not fresh") == 1
+    assert "en-ab" in out.read_text() and '"watched":null' in out.read_text().replace(" ", "")
