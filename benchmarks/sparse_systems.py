@@ -44,7 +44,8 @@ SETTINGS = {
     "wmt15": SPARSE,
     # Where the decoder has to find out by attention which language it is to write, and task gates know it.
     "wmt15_untold": replace(SPARSE, tells_decoder=False),
-    "ml50": replace(SPARSE, data=ML50),
+    # A look: its validation sets are as many tokens as a hundred updates.
+    "ml50": replace(SPARSE, data=ML50, updates=500, validations=5),
     # Where minutes are several passes of the languages with little data, and translations good enough for BLEU.
     "catalogs": replace(SPARSE, data=CATALOGS, updates=600, warmup_updates=100, epoch_sentences=5000),
 }
