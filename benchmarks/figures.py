@@ -247,8 +247,9 @@ def sparse_tables() -> dict[str, Table]:
 
 def sparse_runs(name: str) -> list[RunResult]:
     """Those of a study, and those that were added to it later."""
-    later = (path.stem for path in sorted(RESULTS.glob(f"{name}_wider.json")))
-    return results_of([row for one in (name, *later) for row in read(one)])
+    later = f"{name}_wider"
+    names = [name, later] if (RESULTS / f"{later}.json").exists() else [name]
+    return results_of([row for one in names for row in read(one)])
 
 
 def sparse() -> Iterator[tuple[str, str]]:

@@ -82,7 +82,7 @@ SCALING = (
     # About the minutes that experts cost, spent on a wider feed-forward layer.
     widened(4, "dense_wider"),
     # As many parameters as 16 experts have, all of them used for every token: what experts could give at most.
-    widened(SPARSE.num_experts, "dense_wide"),
+    widened(SPARSE.num_experts, "dense_widest"),
 )
 WHY = (
     changed("paper_combine", "the paper's combine", *PAPER),

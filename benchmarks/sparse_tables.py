@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from equal_cost import MINUTES, UPDATES, systems_at_equal_cost
+from equal_cost import MINUTES, UPDATES, Equal, systems_at_equal_cost
 from readme_tables import Cell, Row, Table, difference_cell, lines
 from routing_tables import GREEDY, ROUTED
 from sparse_systems import BY_NAME, DENSE, TASK_GATES
@@ -54,10 +54,7 @@ def beside_base(name: str, results: Sequence[RunResult]) -> Table:
     """One change at a time to BASE: what it does to perplexity, and to perplexity where routing is greedy."""
     rows = []
     for found in systems_at_equal_cost(results, BASE):
-        cells = {"perplexity": Cell(found.perplexity[UPDATES])}
-        if found.name != BASE:
-            cells["% above BASE"] = difference_cell(found.percent[UPDATES])
-        rows.append(Row(found.title, found.seeds, cells | _greedily(results, found.name)))
+        rows.append(Row(found.title, found.seeds, _above_base(found) | _greedily(results, found.name)))
     return Table(name, "", rows)
 
 
@@ -65,11 +62,10 @@ def of_the_paper(name: str, results: Sequence[RunResult]) -> Table:
     """A paper's systems beside BASE: perplexity, BLEU of the test sets, and how soon they come to BASE's best."""
     rows = []
     for found in systems_at_equal_cost(results, BASE):
-        cells = {"perplexity": Cell(found.perplexity[UPDATES])}
+        cells = _above_base(found)
         beside = _beside(results, found.name, BASE)
         scored = [pair for pair in beside if all(run.scores for run in pair)]
         if found.name != BASE:
-            cells["% above BASE"] = difference_cell(found.percent[UPDATES])
             low = [100 * (_last(run, LOW) / _last(other, LOW) - 1) for run, other in beside]
             cells["low tier, % above BASE"] = difference_cell(low)
         if scored:
@@ -82,6 +78,12 @@ def of_the_paper(name: str, results: Sequence[RunResult]) -> Table:
             cells["updates to BASE's best"] = Cell(fmean(arrival[0] for arrival in arrivals if arrival))
         rows.append(Row(found.title, found.seeds, cells))
     return Table(name, "", rows)
+
+
+def _above_base(found: Equal) -> dict[str, Cell]:
+    """Perplexity after as many updates."""
+    above = {} if found.name == BASE else {"% above BASE": difference_cell(found.percent[UPDATES])}
+    return {"perplexity": Cell(found.perplexity[UPDATES]), **above}
 
 
 def _greedily(results: Sequence[RunResult], name: str) -> dict[str, Cell]:

@@ -49,7 +49,7 @@ OF_PLUGIN = {"--arch", "--task", "--user-dir", "--keep-interval-updates"}
 # Rows, what each is to be compared with, and in what alone they differ.
 PAIRS = [
     ("dense", "base", {"--arch", "--num-experts", "--expert-interval"}),
-    ("dense_wide", "dense", SHAPE),
+    ("dense_widest", "dense", SHAPE),
     ("dense_wider", "dense", SHAPE),
     ("base_4", "base", {"--num-experts"}),
     ("base_64", "base", {"--num-experts"}),
