@@ -44,6 +44,8 @@ SETTINGS = {
     "wmt15": SPARSE,
     # Where the decoder has to find out by attention which language it is to write, and task gates know it.
     "wmt15_untold": replace(SPARSE, tells_decoder=False),
+    # A look at the number of experts, and at what else could stand in their place.
+    "wmt15_scaling": replace(SPARSE, updates=1200, validations=6),
     # A look: its validation sets are as many tokens as a hundred updates.
     "ml50": replace(SPARSE, data=ML50, updates=500, validations=5),
     # Where minutes are several passes of the languages with little data, and translations good enough for BLEU.
