@@ -40,8 +40,11 @@ from fairseq_mtmoe.io.files import write_text
 
 FIGURES = RESULTS / "figures.json"
 README = ROOT / "README.md"
-SPARSE_SCALING, SPARSE_WHY = "training_sparse_wmt15", "training_sparse_wmt15_untold"
-SPARSE_CATALOGS, SPARSE_ML50 = "training_sparse_catalogs", "training_sparse_ml50"
+SPARSE_PAYS, SPARSE_SCALING = "training_sparse_wmt15", "training_sparse_wmt15_scaling"
+SPARSE_WHY, SPARSE_ML50 = "training_sparse_wmt15_untold", "training_sparse_ml50"
+SPARSE_CATALOGS = "training_sparse_catalogs"
+# Studies whose runs are in several results, as some were added on another day.
+ADDED_TO = {SPARSE_PAYS: ("wider", "seeds"), SPARSE_CATALOGS: ("more",)}
 PEMT, PEMT_LANGUAGES = "training_pemt_encoder", "training_pemt_languages"
 TIERS = (*FROM_LOW, "all")
 UPDATE = 1120  # at which both seeds of all systems of the captions were validated
@@ -233,6 +236,7 @@ def borrowing() -> Iterator[tuple[str, str]]:
 def sparse_tables() -> dict[str, Table]:
     """Where sparse pays, and one change at a time to BASE, of the studies that there are, by their names."""
     made = {
+        SPARSE_PAYS: beside_dense,
         SPARSE_SCALING: beside_dense,
         SPARSE_WHY: beside_base,
         SPARSE_CATALOGS: of_the_paper,
@@ -247,9 +251,8 @@ def sparse_tables() -> dict[str, Table]:
 
 def sparse_runs(name: str) -> list[RunResult]:
     """Those of a study, and those that were added to it later."""
-    later = f"{name}_wider"
-    names = [name, later] if (RESULTS / f"{later}.json").exists() else [name]
-    return results_of([row for one in names for row in read(one)])
+    names = [name, *(f"{name}_{added}" for added in ADDED_TO.get(name, ()))]
+    return results_of([row for one in names if (RESULTS / f"{one}.json").exists() for row in read(one)])
 
 
 def sparse() -> Iterator[tuple[str, str]]:
@@ -407,7 +410,7 @@ def with_tables(text: str) -> str:
     """README with the tables that are made of results."""
     for name, table in sparse_tables().items():
         text = in_text(text, name, table.markdown())
-    text = in_text(text, SENTENCE, sentence(sparse_runs(SPARSE_SCALING)))
+    text = in_text(text, SENTENCE, sentence(sparse_runs(SPARSE_PAYS)))
     return in_text(text, BORROWING, block_of(pemt_tables()))
 
 

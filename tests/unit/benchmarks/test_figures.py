@@ -55,3 +55,15 @@ def test_a_text_says_no_other_figures(collected, text):
     found = set(FIGURE.findall(results_of(text))) - NO_RESULTS
     assert len(found) > 10
     assert found == set(collected[text].values())
+
+
+def test_runs_that_were_added_to_a_study_later_are_in_its_table(figures, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    row = {"updates": [1], "minutes": [1.0], "perplexity": {"all": [9.0]}, "sparsified_at": None, "scores": {}}
+    for name, of_run in (
+        ("training_sparse_wmt15", {"system": "dense", "seed": 1}),
+        ("training_sparse_wmt15_wider", {"system": "dense_wider", "seed": 1}),
+        ("training_sparse_wmt15_untold", {"system": "shared", "seed": 1}),
+    ):
+        (tmp_path / f"{name}.json").write_text(json.dumps([row | of_run]))
+    assert [run.system.name for run in figures.sparse_runs("training_sparse_wmt15")] == ["dense", "dense_wider"]
