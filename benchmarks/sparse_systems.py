@@ -58,6 +58,12 @@ def changed(name: str, title: str, *options: str, starts_dense: bool = False, he
     return System(name, title, "base_moe", starts_dense=starts_dense, heats=heats, options=options)
 
 
+def pretrained(percent: int) -> System:
+    """Dense for another share of the updates than the setting's 40%."""
+    title = f"dense → BASE, dense for {percent}%"
+    return replace(changed(f"pretrained_{percent}", title, starts_dense=True), dense_share=percent / 100)
+
+
 def sized(count: int, *options: str, name: str = BASE, title: str = "BASE") -> System:
     """Layers of so many experts; the setting's number is in no name."""
     of_number = () if count == SPARSE.num_experts else ("--num-experts", str(count))
@@ -98,6 +104,7 @@ WHY = (
     changed("pretrained", "dense → BASE", starts_dense=True),
     changed("pretrained_anew", "dense → BASE, half of each anew", "--expert-reinit-ratio", "0.5", starts_dense=True),
     changed("pretrained_paper", "dense → BASE, the paper's combine", *PAPER, starts_dense=True),
+    *map(pretrained, (20, 60)),
 )
 # With SCALING's dense and BASE and WHY's dense → BASE, the rows of "Tricks for Training Sparse Translation Models".
 PUBLISHED = (

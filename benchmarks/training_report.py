@@ -244,7 +244,7 @@ def _setting_sentence(setting: Setting) -> str:
     return (
         f"{setting.layers}+{setting.layers} blocks of {setting.width} (inner {setting.inner}), {setting.num_experts} "
         f"experts in {where}, temperature {TEMPERATURE}; heating with k = {setting.heating_coefficient:g} over "
-        f"{duration}; dense for {setting.dense_updates} of about {setting.expected_updates} updates. Seed 1 of each "
+        f"{duration}; dense for {setting.dense_updates()} of about {setting.expected_updates} updates. Seed 1 of each "
         "system, started in the repository's root with `OMP_NUM_THREADS=1`; the other seeds differ in `--seed` alone:"
     )
 

@@ -60,10 +60,9 @@ class Setting:
         """How many virtual epochs that is: where heating ends."""
         return max(1, round(self.expected_updates * self.sentences_per_update / self.epoch_sentences))
 
-    @property
-    def dense_updates(self) -> int:
-        """Updates before sparsification, in runs that start dense."""
-        return max(1, round(self.dense_share * self.expected_updates))
+    def dense_updates(self, share: float | None = None) -> int:
+        """Updates before sparsification, in runs that start dense: the setting's share of them, or another."""
+        return max(1, round((share or self.dense_share) * self.expected_updates))
 
     @property
     def validate_every(self) -> int:
@@ -107,6 +106,7 @@ class System:
     expert_options: tuple[str, ...] = ()
     starts_dense: bool = False
     heats: bool = False
+    dense_share: float | None = None  # of the expected updates, if not the setting's
     options: tuple[str, ...] = ()  # further ones, which win
 
     @property
@@ -201,7 +201,7 @@ def _model_options(system: System, setting: Setting) -> list[object]:
         options += ["--expert-interval", setting.expert_interval] if setting.expert_interval != 2 else []
         options += system.expert_options
     if system.starts_dense:
-        options += ["--dense-updates", setting.dense_updates]
+        options += ["--dense-updates", setting.dense_updates(system.dense_share)]
     if system.heats:
         options += ["--heating-coefficient", setting.heating_coefficient]
         options += _heating_duration(setting)

@@ -67,6 +67,8 @@ PAIRS = [
     ("pretrained", "base", {"--dense-updates"}),
     ("pretrained_anew", "pretrained", {"--expert-reinit-ratio"}),
     ("pretrained_paper", "pretrained", {"--expert-combine"}),
+    ("pretrained_20", "pretrained", {"--dense-updates"}),
+    ("pretrained_60", "pretrained", {"--dense-updates"}),
     ("stock_dense", "dense", TOOLS | OF_PLUGIN),
     ("dense_heated", "dense", HEATING),
     ("base_heated", "base", HEATING),
@@ -90,6 +92,8 @@ def test_every_row_is_compared_with_another(commands):
     assert commands["base"]["--num-experts"] == "16" and commands["base"]["--expert-interval"] == "1"
     assert [commands[name]["--heating-coefficient"] for name in ("base_heated", "base_heated_less")] == ["3.0", "1"]
     assert [commands[name]["--sampling-temperature"] for name in ("base", "base_cold_heated")] == ["1.5", "1.0"]
+    dense = [commands[name]["--dense-updates"] for name in ("pretrained_20", "pretrained", "pretrained_60")]
+    assert dense == ["600", "1200", "1800"]
 
 
 def test_a_finished_run_of_another_length_is_not_taken_for_this_one(study, tmp_path, monkeypatch):
