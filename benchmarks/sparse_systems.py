@@ -108,9 +108,7 @@ WHY = (
 )
 # With SCALING's dense and BASE and WHY's dense → BASE, the rows of "Tricks for Training Sparse Translation Models".
 PUBLISHED = (
-    System(STOCK, "stock fairseq, dense", "transformer", options=(
-        "--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam",
-    )),
+    System(STOCK, "stock fairseq, dense", "transformer"),
     System("dense_heated", "dense + heating", "base_dense", heats=True),
     changed("base_heated", "BASE + heating", heats=True),
     changed("base_heated_less", "BASE + heating, k = 1", "--heating-coefficient", "1", heats=True),

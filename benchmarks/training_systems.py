@@ -115,6 +115,7 @@ class System:
         return self.arch == "transformer"
 
 
+STOCKS_TOOLS = ("label_smoothed_cross_entropy", "adam")  # the plugin's are not known without it
 # The paper trains BASE from scratch with its own combine; a model that was dense goes on with the preserving one.
 PAPER = ("--expert-combine", "paper")
 SYSTEMS = (
@@ -152,6 +153,7 @@ def train_command(system: System, setting: Setting, data: Path, run: Path, seed:
         for option in (f"--{side}-{name}", value)
     ]
     every = setting.validate_every
+    criterion, optimizer = STOCKS_TOOLS if system.is_stock else (setting.criterion, setting.optimizer)
     return _strings(
         *("python", "benchmarks/train_on_cpu_clock.py", data, "--save-dir", run),
         *("--cpu", "--seed", seed),
@@ -162,8 +164,8 @@ def train_command(system: System, setting: Setting, data: Path, run: Path, seed:
         *(("--decoder-langtok",) if setting.tells_decoder else ()),
         *_model_options(system, setting), *stack,
         *("--encoder-normalize-before", "--decoder-normalize-before", "--share-all-embeddings"),
-        *("--dropout", setting.dropout, "--criterion", setting.criterion, "--label-smoothing", 0.1),
-        *("--optimizer", setting.optimizer, "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1, "--lr", setting.lr),
+        *("--dropout", setting.dropout, "--criterion", criterion, "--label-smoothing", 0.1),
+        *("--optimizer", optimizer, "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1, "--lr", setting.lr),
         *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", setting.warmup_updates),
         *("--max-tokens", setting.max_tokens, "--num-workers", 0, "--log-format", "json", "--log-interval", 25),
         *("--validate-interval", 10**6, "--save-interval", 10**6, "--no-epoch-checkpoints"),

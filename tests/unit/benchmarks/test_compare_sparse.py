@@ -112,6 +112,14 @@ def test_a_finished_run_of_another_length_is_not_taken_for_this_one(study, tmp_p
     assert len(started) == 1
 
 
+def test_stock_fairseq_is_started_with_what_it_knows(study, tmp_path):
+    """An option's first value has to be known too, whatever a later one says."""
+    from training_systems import train_command
+
+    command = train_command(study.BY_NAME["stock_dense"], study.SETTINGS["wmt15"], tmp_path, Path("/runs"), 1, 0)
+    assert not {"--user-dir", "moe_label_smoothed_cross_entropy", "fused_adam"} & set(command)
+
+
 def test_settings_differ_in_what_the_decoder_is_told_and_in_data(study):
     from dataclasses import asdict
 
