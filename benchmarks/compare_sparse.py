@@ -28,7 +28,7 @@ from training_report import write_report
 from fairseq_mtmoe import register
 from fairseq_mtmoe.moe import BaseGate
 
-TITLE = "where sparse pays"
+TITLE = "dense and sparse models, {}"
 
 
 @click.command(context_settings={"show_default": True})
@@ -37,7 +37,7 @@ TITLE = "where sparse pays"
 @click.option("--runs", type=click.Path(path_type=Path), required=True, help="Folder of the runs.")
 @click.option("--updates", type=click.IntRange(1), help="Of each run; by default the setting's.")
 @click.option("--seeds", default="1", metavar="N,…", help="Seeds of every system.")
-@click.option("--systems", default=",".join(BY_NAME), metavar="NAME,…", help="What to train.")
+@click.option("--systems", default=",".join(BY_NAME), show_default="all", metavar="NAME,…", help="What to train.")
 @click.option("--score/--no-score", default=False, help="Translate and score the test sets.")
 @click.option("--result", type=click.Path(path_type=Path),
               help="The report's path, without its suffix; by default in benchmarks/results.")  # fmt: skip
@@ -50,6 +50,7 @@ def main(
             raise click.BadParameter(f"`--systems` must be some of {', '.join(BY_NAME)}, but is {system} instead.")
     chosen = replace(SETTINGS[name], updates=updates) if updates else SETTINGS[name]
     result = result or ROOT / "benchmarks" / "results" / f"training_sparse_{name}"
+    keep_others(result.with_suffix(".json"), runs)
     register()
     logging.disable(logging.INFO)  # fairseq's, of every checkpoint that is loaded
     torch.set_num_threads(1)
@@ -60,7 +61,23 @@ def main(
                 evaluate_routing(runs / f"{system}-{seed}")
             found = find_runs(runs, SYSTEMS)
             sections = [*equal_cost(found, DENSE), *routing_in_evaluation(found), *routing_entropy(found)]
-            write_report(found, TITLE, chosen, result, sections)
+            write_report(found, TITLE.format(name), chosen, result, sections)
+
+
+def keep_others(report: Path, runs: Path) -> None:
+    """Refuse to write a report anew that has runs of another folder: they would be lost.
+
+    Raises:
+        click.BadParameter: it has some.
+    """
+    rows = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
+    known = [f"{row['system']}-{row['seed']}" for row in rows]
+    lost = [run for run in known if not (runs / run / FINISHED).exists()]
+    if lost:
+        raise click.BadParameter(
+            f"`--result` must be a new report, or one of the runs in {runs} alone, but is {report} instead, with "
+            f"{len(lost)} runs that are not there, {lost[0]} first."
+        )
 
 
 def evaluate_routing(run: Path) -> None:

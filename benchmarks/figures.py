@@ -17,6 +17,7 @@ from statistics import fmean, median, pstdev, stdev
 from typing import Any
 
 import click
+from added_runs import with_added
 from measure import RESULTS, ROOT
 from pemt_tables import BLOCK as BORROWING
 from pemt_tables import BesideLora, block_of, table_of_languages, tables_of_tasks
@@ -43,8 +44,6 @@ README = ROOT / "README.md"
 SPARSE_PAYS, SPARSE_SCALING = "training_sparse_wmt15", "training_sparse_wmt15_scaling"
 SPARSE_WHY, SPARSE_ML50 = "training_sparse_wmt15_untold", "training_sparse_ml50"
 SPARSE_CATALOGS = "training_sparse_catalogs"
-# Studies whose runs are in several results, as some were added on another day.
-ADDED_TO = {SPARSE_PAYS: ("wider", "seeds"), SPARSE_CATALOGS: ("more",)}
 PEMT, PEMT_LANGUAGES = "training_pemt_encoder", "training_pemt_languages"
 TIERS = (*FROM_LOW, "all")
 UPDATE = 1120  # at which both seeds of all systems of the captions were validated
@@ -251,8 +250,7 @@ def sparse_tables() -> dict[str, Table]:
 
 def sparse_runs(name: str) -> list[RunResult]:
     """Those of a study, and those that were added to it later."""
-    names = [name, *(f"{name}_{added}" for added in ADDED_TO.get(name, ()))]
-    return results_of([row for one in names if (RESULTS / f"{one}.json").exists() for row in read(one)])
+    return results_of(with_added(RESULTS / f"{name}.json", read(name)))
 
 
 def sparse() -> Iterator[tuple[str, str]]:

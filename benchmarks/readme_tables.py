@@ -44,7 +44,9 @@ class Cell:
         return sign + with_error(self.mean, self.error, digits) + star
 
     def figures(self, name: str) -> Iterator[tuple[str, str]]:
-        """The numbers as they are shown."""
+        """The numbers as they are shown; whole ones are counts, and no figures that a text quotes."""
+        if self.digits == 0:
+            return
         mean, *error = str(self).removesuffix(" *").split(" ±")
         yield f"{name}: mean", mean
         for shown in error:

@@ -71,11 +71,11 @@ class Result:
     @property
     def commits(self) -> list[str]:
         """Of the code that made it, each once; none of what says none."""
-        runs = self._json.get("runs") if isinstance(self._json, dict) else None
-        if self.study:
+        runs = self._json.get("runs") if isinstance(self._json, dict) else self._json
+        if isinstance(runs, list):  # of this file alone, whatever was added to the study
+            found = [run.get("commit", "") for run in runs if isinstance(run, dict)]
+        elif self.study:
             found = self.study.commits
-        elif isinstance(runs, list):
-            found = [run.get("commit", "") for run in runs]
         elif isinstance(self._json, dict) and "commit" in self._json:
             found = [self._json["commit"]]
         else:

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import pstdev
 from typing import Any
 
+from added_runs import is_added, with_added
 from report_glue import Kind, mixtures, new_tasks
 from training_systems import BASE, SETTINGS
 
@@ -271,11 +272,13 @@ class TimingStudy(Study):
 
 
 def open_study(path: Path) -> Study | None:
-    """The study in a JSON file; None if it holds something else."""
+    """The study in a JSON file, with what was added to it later; None if it holds something else."""
+    if is_added(path):
+        return None
     content = read_json(path)
     runs = content.get("runs") if isinstance(content, dict) else content
     if isinstance(runs, list) and _all_have(runs, "system", "seed", "perplexity"):
-        return TrainingStudy(path, runs)
+        return TrainingStudy(path, with_added(path, runs))
     if isinstance(content, dict) and isinstance(runs, dict) and _all_have(runs.values(), "system", "stage", "scores"):
         return TaskStudy(path, content)
     if isinstance(content, dict) and content.get("raw") and "command" in content:

@@ -242,9 +242,10 @@ def _setting_sentence(setting: Setting) -> str:
     epochs = f"the {setting.expected_epochs} virtual epochs that BASE was expected to make"
     duration = "all updates" if setting.updates else epochs
     return (
-        f"{setting.layers}+{setting.layers} blocks of {setting.width} (inner {setting.inner}), {setting.num_experts} "
-        f"experts in {where}, temperature {TEMPERATURE}; heating with k = {setting.heating_coefficient:g} over "
-        f"{duration}; dense for {setting.dense_updates()} of about {setting.expected_updates} updates. Seed 1 of each "
+        f"Where a row says nothing else: {setting.layers}+{setting.layers} blocks of {setting.width} (inner "
+        f"{setting.inner}), {setting.num_experts} experts in {where}, temperature {TEMPERATURE}; heating with "
+        f"k = {setting.heating_coefficient:g} over {duration}; dense for {setting.dense_updates()} of about "
+        f"{setting.expected_updates} updates. Seed 1 of each "
         "system, started in the repository's root with `OMP_NUM_THREADS=1`; the other seeds differ in `--seed` alone:"
     )
 

@@ -66,7 +66,8 @@ def read(path: str | Path) -> list[Event]:
     file = Path(path) / FILE_NAME if os.path.isdir(path) else Path(path)
     if not os.path.lexists(file):
         raise UserError(
-            f"There is no run log {file}: give the --save-dir of a run of --task translation_heated or glue."
+            f"There is no run log {file}: give the --save-dir of a run of --task translation_heated, glue or "
+            "text_to_text."
         )
     content = read_bytes(file, "a run log")
     lines = {number: event for number, line in enumerate(content.split(b"\n"), start=1) if (event := _parse(line))}

@@ -112,6 +112,22 @@ def test_a_finished_run_of_another_length_is_not_taken_for_this_one(study, tmp_p
     assert len(started) == 1
 
 
+def test_a_report_with_runs_of_another_folder_is_not_overwritten(study, tmp_path):
+    import click
+
+    report, runs = tmp_path / "report.json", tmp_path / "runs"
+    study.keep_others(report, runs)
+    content = '[{"system": "dense", "seed": 1}, {"system": "base", "seed": 2}]'
+    report.write_text(content)
+    for run in ("dense-1", "base-2"):
+        with pytest.raises(click.BadParameter, match=f"runs that are not there, {run} first"):
+            study.keep_others(report, runs)
+        (runs / run).mkdir(parents=True)
+        (runs / run / study.FINISHED).touch()
+    study.keep_others(report, runs)
+    assert report.read_text() == content
+
+
 def test_stock_fairseq_is_started_with_what_it_knows(study, tmp_path):
     """An option's first value has to be known too, whatever a later one says."""
     from training_systems import train_command

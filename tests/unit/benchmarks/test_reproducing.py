@@ -128,6 +128,25 @@ def run_of(system, seed, perplexity, bleu, command=BASE, minutes=1.0):
     }  # fmt: skip
 
 
+def test_runs_that_were_added_later_are_the_studys(rendering, tmp_path):
+    """Perplexity falls from 80 to 20 within a minute, in its logarithm by the same share each second."""
+    from studies import open_study
+
+    study, added = tmp_path / "training_sparse_catalogs.json", tmp_path / "training_sparse_catalogs_more.json"
+    study.write_text(
+        json.dumps([run_of("base", 1, 40.0, 9.0, minutes=2.0), run_of("dense", 2, 50.0, 9.0, minutes=None)])
+    )
+    assert open_study(study).values("dense", "minutes to BASE's best")[2] != 1.5
+    added.write_text(json.dumps([run_of("base_hot", 1, 20.0, 9.0, minutes=None), run_of("base", 2, 60.0, 9.0)]))
+    found = open_study(study)
+    assert found.systems == ["base", "dense", "base_hot"] and open_study(added) is None
+    assert found.values("base", "perplexity all") == {1: 40.0, 2: 60.0}
+    assert found.values("base_hot", "minutes to BASE's best") == {1: 1.5}
+    assert 1 < found.values("dense", "minutes to BASE's best")[2] < 2
+    (of_study, of_added) = rendering.results(tmp_path)
+    assert of_study.study and not of_added.study and of_added.commits == ["10b1795"]
+
+
 DENSE = (("dense", COMMAND, (19.0, 21.0, 20.5), (14.0, 15.0, 14.4)),)
 SPARSE = (
     ("base", BASE, (25.0, 26.0, 25.5), (11.0, 12.0, 11.5)),
