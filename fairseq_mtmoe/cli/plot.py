@@ -162,7 +162,7 @@ def _pictures(
         chosen = [run for run in runs if run.experts.layers]
         if not chosen:
             return _why_no_experts(states.values())
-        return plots.experts_figure(chosen, langs, layers, updates)
+        return plots.experts_figure(chosen, langs, layers, updates, named=len(runs) > 1)
 
     def perplexity() -> Figure | str:
         chosen = [run for run in runs if run.perplexity.groups]

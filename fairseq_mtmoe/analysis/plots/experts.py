@@ -21,7 +21,12 @@ UNIFORM: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1,
 
 
 def experts_figure(
-    runs: Sequence[Run], tasks: Sequence[str] = (), layers: Sequence[str] = (), updates: Sequence[int] = ()
+    runs: Sequence[Run],
+    tasks: Sequence[str] = (),
+    layers: Sequence[str] = (),
+    updates: Sequence[int] = (),
+    *,
+    named: bool = False,
 ) -> Figure:
     """Each expert's share of a task's validation tokens: a row per task, a column per layer (and run).
 
@@ -30,11 +35,13 @@ def experts_figure(
         tasks: the rows, languages or a benchmark's tasks; without them see `default_tasks`.
         layers: the columns of every run; without them up to four of one run, or the last one of several runs.
         updates: the moments to show; without them the first, the middle and the last one of each run.
+        named: even a single run's name is in its columns, as it is one of several that are looked at.
     """
+    named = named or len(runs) > 1
     rows = list(tasks) or default_tasks(runs[0])
     columns = [(run, layer) for run in runs for layer in (layers or default_layers(run, len(runs)))]
     entries = 1 + len(moments(runs[0].experts.updates, updates))
-    top = 0.75 if len(runs) == 1 else 1.05
+    top = 1.05 if named else 0.75
     sheet = Sheet(len(columns), 2.7, [1.45] * len(rows), gap_x=0.25, gap_y=0.25, top=top, legend_entries=entries,
                   notes=_notes(runs[0], entries > 2))  # fmt: skip
     with matplotlib.rc_context(STYLE):
@@ -45,7 +52,7 @@ def experts_figure(
             shown = moments(run.experts.updates, updates)
             for row, task in enumerate(rows):
                 _draw_shares(grid[row][column], run, layer, task, shown)
-            title = layer if len(runs) == 1 else f"{run.name}\n{layer}\nupdates {' / '.join(_names(run, shown))}"
+            title = f"{run.name}\n{layer}\nupdates {' / '.join(_names(run, shown))}" if named else layer
             grid[0][column].set_title(title, fontsize=8)
             grid[-1][column].set_xlabel("expert")
         for row, task in enumerate(rows):

@@ -114,6 +114,13 @@ def test_experts_compares_runs_and_says_what_is_missing():
     assert right.get_lines()[:] == []
 
 
+def test_experts_says_which_run_they_are_of_if_others_have_none():
+    layer = "encoder.layers.1"
+    for named, title in ((False, [layer]), (True, ["k1", layer, "updates 100 / 200 / 400"])):
+        figure = plots.experts_figure([make_run("k1")], tasks=["l0"], named=named)
+        assert figure.axes[0].get_title().splitlines() == title
+
+
 @pytest.mark.parametrize("arguments", [{}, {"layers": ["a"]}, {"layers": ["a"], "updates": range(100, 900, 100)}])
 def test_title_and_legend_fit_on_the_sheet(arguments):
     figure = plots.experts_figure([make_run(epochs=8, layers=("a", "b"))], **arguments)
