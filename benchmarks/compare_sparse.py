@@ -15,10 +15,11 @@ import logging
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
-from compare_training import FINISHED, ROOT, find_runs, run_one, say, write_json
+from compare_training import FINISHED, find_runs, run_one, say, write_json
 from equal_cost import equal_cost
 from price_evaluation import Evaluator
 from routing_tables import ROUTED, WAYS, routing_entropy, routing_in_evaluation
@@ -40,7 +41,7 @@ TITLE = "dense and sparse models, {}"
 @click.option("--systems", default=",".join(BY_NAME), show_default="all", metavar="NAME,…", help="What to train.")
 @click.option("--score/--no-score", default=False, help="Translate and score the test sets.")
 @click.option("--result", type=click.Path(path_type=Path),
-              help="The report's path, without its suffix; by default in benchmarks/results.")  # fmt: skip
+              help="The report's path, without its suffix; by default in the folder of the runs.")  # fmt: skip
 def main(
     name: str, data: Path, runs: Path, updates: int | None, seeds: str, systems: str, score: bool, result: Path | None
 ) -> None:
@@ -49,7 +50,7 @@ def main(
         if system not in BY_NAME:
             raise click.BadParameter(f"`--systems` must be some of {', '.join(BY_NAME)}, but is {system} instead.")
     chosen = replace(SETTINGS[name], updates=updates) if updates else SETTINGS[name]
-    result = result or ROOT / "benchmarks" / "results" / f"training_sparse_{name}"
+    result = result or runs / f"training_sparse_{name}"
     keep_others(result.with_suffix(".json"), runs)
     register()
     logging.disable(logging.INFO)  # fairseq's, of every checkpoint that is loaded
@@ -65,19 +66,24 @@ def main(
 
 
 def keep_others(report: Path, runs: Path) -> None:
-    """Refuse to write a report anew that has runs of another folder: they would be lost.
+    """Refuse to write a report anew that has other runs than this folder's: they would be lost.
 
     Raises:
         click.BadParameter: it has some.
     """
     rows = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
-    known = [f"{row['system']}-{row['seed']}" for row in rows]
-    lost = [run for run in known if not (runs / run / FINISHED).exists()]
+    lost = [f"{row['system']}-{row['seed']}" for row in rows if not _is_of(row, runs)]
     if lost:
         raise click.BadParameter(
             f"`--result` must be a new report, or one of the runs in {runs} alone, but is {report} instead, with "
             f"{len(lost)} runs that are not there, {lost[0]} first."
         )
+
+
+def _is_of(row: dict[str, Any], runs: Path) -> bool:
+    """Whether a report's run is the finished one of its name in a folder."""
+    file = runs / f"{row['system']}-{row['seed']}" / FINISHED
+    return file.exists() and json.loads(file.read_text(encoding="utf-8"))["command"] == row["command"]
 
 
 def evaluate_routing(run: Path) -> None:

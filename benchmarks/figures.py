@@ -408,7 +408,7 @@ def with_tables(text: str) -> str:
     """README with the tables that are made of results."""
     for name, table in sparse_tables().items():
         text = in_text(text, name, table.markdown())
-    text = in_text(text, SENTENCE, sentence(sparse_runs(SPARSE_PAYS)))
+    text = in_text(text, SENTENCE, sentence(sparse_runs(SPARSE_PAYS), sparse_runs(SPARSE_CATALOGS)))
     return in_text(text, BORROWING, block_of(pemt_tables()))
 
 

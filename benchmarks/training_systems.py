@@ -62,7 +62,7 @@ class Setting:
 
     def dense_updates(self, share: float | None = None) -> int:
         """Updates before sparsification, in runs that start dense: the setting's share of them, or another."""
-        return max(1, round((share or self.dense_share) * self.expected_updates))
+        return max(1, round((self.dense_share if share is None else share) * self.expected_updates))
 
     @property
     def validate_every(self) -> int:

@@ -1,6 +1,7 @@
 """Does sparse pay: rows that differ in one thing, and perplexity at equal updates and at equal minutes."""
 
 import itertools
+import json
 import math
 import sys
 from dataclasses import replace
@@ -117,15 +118,17 @@ def test_a_report_with_runs_of_another_folder_is_not_overwritten(study, tmp_path
 
     report, runs = tmp_path / "report.json", tmp_path / "runs"
     study.keep_others(report, runs)
-    content = '[{"system": "dense", "seed": 1}, {"system": "base", "seed": 2}]'
-    report.write_text(content)
-    for run in ("dense-1", "base-2"):
-        with pytest.raises(click.BadParameter, match=f"runs that are not there, {run} first"):
-            study.keep_others(report, runs)
+    rows = [{"system": "dense", "seed": 1, "command": ["a"]}, {"system": "base", "seed": 2, "command": ["b"]}]
+    report.write_text(json.dumps(rows))
+    for run, command in (("dense-1", ["a"]), ("base-2", ["b"])):
         (runs / run).mkdir(parents=True)
-        (runs / run / study.FINISHED).touch()
+        for other in (None, ["b", "--max-update", "4"]):
+            with pytest.raises(click.BadParameter, match=f"runs that are not there, {run} first"):
+                study.keep_others(report, runs)
+            (runs / run / study.FINISHED).write_text(json.dumps({"command": other}))
+        (runs / run / study.FINISHED).write_text(json.dumps({"command": command}))
     study.keep_others(report, runs)
-    assert report.read_text() == content
+    assert json.loads(report.read_text()) == rows
 
 
 def test_stock_fairseq_is_started_with_what_it_knows(study, tmp_path):

@@ -145,6 +145,9 @@ def test_runs_that_were_added_later_are_the_studys(rendering, tmp_path):
     assert 1 < found.values("dense", "minutes to BASE's best")[2] < 2
     (of_study, of_added) = rendering.results(tmp_path)
     assert of_study.study and not of_added.study and of_added.commits == ["10b1795"]
+    added.write_text(study.read_text())
+    with pytest.raises(ValueError, match="each system and seed once"):
+        open_study(study)
 
 
 DENSE = (("dense", COMMAND, (19.0, 21.0, 20.5), (14.0, 15.0, 14.4)),)

@@ -119,9 +119,22 @@ def test_every_number_of_a_table_is_a_figure(tables, results):
 def test_the_sentence_says_how_far_below_dense_at_equal_minutes(tables):
     rows = [row("dense", seed, 50.0) for seed in (1, 2)]
     rows += [row("task_gates", seed, end) for seed, end in ((1, 25.0), (2, 30.0))]
-    lower = [100 * (1 - 100 * (end / 100) ** 0.6 / 50) for end in (25.0, 30.0)]
-    said = " ".join(tables.sentence(tables.results_of(rows)).split())
-    assert f"is {fmean(lower):.1f} ±{stdev(lower) / 2**0.5:.1f}% below the dense model's" in said
-    assert "(2 seeds; " in said
-    with pytest.raises(ValueError, match="has to change"):
-        tables.sentence(tables.results_of([row("dense", 1, 50.0), row("task_gates", 1, 45.0)]))
+    wmt15 = tables.results_of([*rows, row("base", 1, 30.5)])
+    lower = [100 * (1 - 100 * (end / 100) ** 0.6 / 50) for end in (25.0, 30.0, 30.5)]
+    said = " ".join(tables.sentence(wmt15, []).split())
+    assert f"is {fmean(lower[:2]):.1f} ±{stdev(lower[:2]) / 2**0.5:.1f}% below the dense model's" in said
+    assert "(2 seeds; " in said and f"({lower[2]:.1f}%, one seed)" in said
+
+
+@pytest.mark.parametrize(
+    ("task_gates", "base", "messages", "named"),
+    [(45.0, 30.0, 50.0, "task_gates"), (25.0, 45.0, 50.0, "base"), (25.0, 20.0, 50.0, "BASE layers"),
+     (20.0, 25.0, 20.0, "messages")],
+)  # fmt: skip
+def test_the_sentence_is_not_written_where_results_do_not_come_to_it(tables, task_gates, base, messages, named):
+    ends = {"dense": 50.0, "task_gates": task_gates, "base": base}
+    wmt15 = tables.results_of([row(name, 1, end) for name, end in ends.items()])
+    ends = {"dense": 50.0, "base": messages}
+    of_messages = [row(name, seed, end + seed / 1000) for name, end in ends.items() for seed in (1, 2, 3)]
+    with pytest.raises(ValueError, match=f"{named}.* has to change"):
+        tables.sentence(wmt15, tables.results_of(of_messages))
