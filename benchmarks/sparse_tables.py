@@ -120,7 +120,8 @@ def sentence(results: Sequence[RunResult], of_messages: Sequence[RunResult]) -> 
     parts = []
     for name in (TASK_GATES, BASE):
         below = difference_cell([-percent for percent in beside[name].percent[MINUTES]])
-        parts += [with_error(below.mean, below.error, 1), _seeds(beside[name].seeds)]
+        doubt = "" if below.is_starred or beside[name].seeds == 1 else ", not clearly beyond chance"
+        parts += [with_error(below.mean, below.error, 1), _seeds(beside[name].seeds) + doubt]
         if below.mean <= 0:
             raise ValueError(f"{name} is no longer below the dense model: what README says of it has to change.")
     if float(parts[0].split()[0]) <= float(parts[2].split()[0]):
