@@ -100,7 +100,7 @@ WHY = (
     changed("shared", "half of each expert shared", "--shared-expert-dim", str(SPARSE.inner // 2)),
     changed("slow_gates", "gates' learning rate × 0.1", "--gate-lr-factor", "0.1"),
     changed("fast_gates", "gates' learning rate × 10", "--gate-lr-factor", "10"),
-    changed("no_dropout", "no dropout in experts", "--expert-dropout", "0"),
+    changed("expert_dropout", "dropout 0.4 in experts", "--expert-dropout", "0.4"),  # Switch Transformer's
     changed("pretrained", "dense → BASE", starts_dense=True),
     changed("pretrained_anew", "dense → BASE, half of each anew", "--expert-reinit-ratio", "0.5", starts_dense=True),
     changed("pretrained_paper", "dense → BASE, the paper's combine", *PAPER, starts_dense=True),

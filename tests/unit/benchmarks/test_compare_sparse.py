@@ -64,7 +64,7 @@ PAIRS = [
     ("by_prices_64", "by_prices", {"--num-experts"}),
     ("slow_gates", "base", {"--gate-lr-factor"}),
     ("fast_gates", "base", {"--gate-lr-factor"}),
-    ("no_dropout", "base", {"--expert-dropout"}),
+    ("expert_dropout", "base", {"--expert-dropout"}),
     ("pretrained", "base", {"--dense-updates"}),
     ("pretrained_anew", "pretrained", {"--expert-reinit-ratio"}),
     ("pretrained_paper", "pretrained", {"--expert-combine"}),
