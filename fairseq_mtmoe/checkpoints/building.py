@@ -179,7 +179,7 @@ def check_size(path: str | Path, model: Mapping[str, Tensor], options: Any, buil
             f"`{path}` must hold the weights of the model that it describes, but that one has {layers} layers with "
             f"{experts} experts, and the file {len(model)} weights of at most {rows} rows."
         )
-    with torch.device("meta"):
+    with torch.device("meta"), torch.random.fork_rng(devices=()):
         twin = build()
     held = sum(value.numel() for value in model.values())
     needed = sum(value.numel() for module in twin.modules() for value in _own_tensors(module))

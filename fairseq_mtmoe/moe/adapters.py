@@ -61,11 +61,11 @@ class AdapterBank(StackedBank, ABC):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw every member anew."""
+        """Draw every member."""
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
-        for down_RI in self.down:
-            draw_linear_(down_RI)
+        for index, down_RI in enumerate(self.down):
+            draw_linear_(down_RI, generator=self.generator(index))
 
     def forward(self, x: Tensor, weights: Tensor | None = None, base: Tensor | None = None) -> Tensor:
         """The mixture's output, (…, B, O), plus `base`: `widen` of `narrow`, whose arguments these are."""

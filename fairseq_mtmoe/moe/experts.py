@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.form import is_on_cpu
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 from fairseq_mtmoe.moe.grouped_matmul.operators import (
     ACTIVATIONS,
@@ -22,7 +21,6 @@ from fairseq_mtmoe.moe.grouped_matmul.operators import (
     takes_host_ends,
 )
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from fairseq_mtmoe.moe.parallel.skipped_draws import skip_uniform
 from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
 
 
@@ -37,7 +35,7 @@ class ExpertBank(StackedBank):
         dropout: probability with which inner values are dropped in training.
         placement: which of them this process holds; all by default. Parameters that other processes do not have carry
             fairseq's mark `expert`.
-        draws: draw the parameters; otherwise they wait for `copy_dense_`, and torch's generator is left as if drawn.
+        draws: draw the parameters; otherwise they wait for `copy_dense_`.
 
     Attributes:
         reinitialized: which inner units of these experts `reinitialize_` has drawn anew, (count, F); None without.
@@ -75,30 +73,14 @@ class ExpertBank(StackedBank):
         self.reinitialized: Tensor | None = None
         if draws:
             self.reset_parameters()
-        else:
-            self._skip_experts(num_experts)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw every expert anew, independently: weights and biases as fairseq's feed-forward layer has them.
-
-        Those of other processes are skipped: an expert starts the same wherever it is.
-        """
-        self._skip_experts(self.placement.first)
-        for expert in range(self.placement.count):
-            draw_linear_(self.fc1_weight[expert], self.fc1_bias[expert])
-            draw_linear_(self.fc2_weight[expert], self.fc2_bias[expert])
-        self._skip_experts(self.num_experts - self.placement.first - self.placement.count)
-
-    def _skip_experts(self, number: int) -> None:
-        """Leave the generator as if so many experts had been drawn."""
-        one_expert = self.member(0).values()
-        if all(is_on_cpu(parameter) and parameter.dtype == torch.float32 for parameter in one_expert):
-            skip_uniform(number * sum(parameter.numel() for parameter in one_expert))
-            return
-        for _ in range(number):
-            for parameter in one_expert:
-                torch.empty_like(parameter).uniform_()
+        """Draw every expert, independently: weights and biases as fairseq's feed-forward layer has them."""
+        for index in range(self.placement.count):
+            generator = self.generator(self.placement.first + index)
+            draw_linear_(self.fc1_weight[index], self.fc1_bias[index], generator)
+            draw_linear_(self.fc2_weight[index], self.fc2_bias[index], generator)
 
     @torch.no_grad()
     def copy_dense_(self, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor) -> None:

@@ -19,8 +19,8 @@ def reinitialize_(bank: ExpertBank, ratio: float) -> None:
 
     Of each expert, ⌊ratio·F⌋ units are chosen at random; then their rows of the first map, their biases and their
     columns of the second map are drawn from three normal distributions, with mean and standard deviation of what each
-    replaces. An expert gets the same whatever others its process holds, and torch's generator is left as it was: a
-    model's gates are the same at every ratio.
+    replaces. A bank's own seed decides: an expert gets the same whatever others its process holds, and a model's gates
+    are the same at every ratio.
 
     Args:
         bank: on a CPU, copies of a dense layer.
@@ -30,20 +30,13 @@ def reinitialize_(bank: ExpertBank, ratio: float) -> None:
     size = int(ratio * inner_size)
     if size == 0:
         return
-    seed = _seed()
     bank.reinitialized = torch.zeros(count, inner_size, dtype=torch.bool, device="cpu")
     for index in range(count):
-        generator = torch.Generator("cpu").manual_seed(seed + bank.placement.first + index)
+        generator = bank.generator(bank.placement.first + index)
         units = torch.randperm(inner_size, generator=generator, device="cpu")[:size]
         bank.reinitialized[index, units] = True
         for part in (bank.fc1_weight[index], bank.fc1_bias[index], bank.fc2_weight[index].t()):
             part[units] = _like(part[units], generator)
-
-
-def _seed() -> int:
-    """A number that follows from the state of torch's generator, which is left as it was."""
-    with torch.random.fork_rng(devices=()):
-        return int(torch.randint(2**62, (), device="cpu"))
 
 
 def _like(values: Tensor, generator: torch.Generator) -> Tensor:

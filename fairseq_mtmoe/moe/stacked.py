@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
+import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.moe.form import is_on_cpu
 
 
 class StackedBank(nn.Module):
-    """Members of one form with stacked parameters. A subclass makes the parameters."""
+    """Members of one form with stacked parameters. A subclass makes the parameters.
+
+    A generator of its own draws each member. A member then starts the same in whichever process it is, and however many
+    members there are beside it.
+
+    Attributes:
+        seed: of these generators. torch's default generator draws it: it follows from the run's seed, and is another
+            one in each layer. A bank takes this one number, so what is drawn after it does not depend on its size.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seed = int(torch.randint(2**62, (), device="cpu"))
+
+    def generator(self, index: int) -> torch.Generator:
+        """A generator on the CPU that draws one member; `index` counts the members of all processes."""
+        # torch keeps 32 bits of a seed, so that sums of both numbers would give one member's to another bank's, too.
+        digest = hashlib.blake2b(f"{self.seed} {index}".encode(), digest_size=4).digest()
+        return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little"))
 
     def member(self, index: int) -> dict[str, Tensor]:
         """One member's parameters by name, as views."""
@@ -23,9 +44,12 @@ def check_count(name: str, count: int) -> None:
         must_be(name, "at least 1", count)
 
 
-def draw_linear_(weight_OI: Tensor, bias_O: Tensor | None = None) -> None:
-    """Draw one linear map as `nn.Linear` does, uniform within ±1/√I; without gradients."""
+@torch.no_grad()
+def draw_linear_(weight_OI: Tensor, bias_O: Tensor | None = None, generator: torch.Generator | None = None) -> None:
+    """Draw one linear map as `nn.Linear` does, uniform within ±1/√I; by torch's default generator unless told."""
     bound = 1 / math.sqrt(weight_OI.shape[1])
-    nn.init.uniform_(weight_OI, -bound, bound)
-    if bias_O is not None:
-        nn.init.uniform_(bias_O, -bound, bound)
+    for values in (weight_OI,) if bias_O is None else (weight_OI, bias_O):
+        if generator is None or is_on_cpu(values):
+            values.uniform_(-bound, bound, generator=generator)
+        elif not values.is_meta:  # the same numbers on every device
+            values.copy_(torch.empty_like(values, device="cpu").uniform_(-bound, bound, generator=generator))

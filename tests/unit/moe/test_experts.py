@@ -1,6 +1,7 @@
 """The expert bank: experts are independent, start as fairseq's feed-forward layers do, and idle ones cost nothing."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from torch import nn
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, combine, dispatch
+from fairseq_mtmoe.moe.adapters import LoraBank
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 pytestmark = pytest.mark.usefixtures("every_form")
 N, H, F = 3, 4, 8
@@ -27,6 +30,52 @@ def test_each_expert_works_on_its_own_tokens(expert):
     output = combine(bank(rows, plan.ends_N), plan)
     for token, choice in enumerate(expert):
         assert torch.allclose(output[token], dense(bank, choice, x[token]), atol=1e-6)
+
+
+def start(kind, num_experts, placement=None, dtype=torch.float32):
+    """The first parameters of two banks made after each other, and what is drawn next."""
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        torch.manual_seed(0)
+        options = {"placement": placement} if kind is ExpertBank else {}
+        banks = [kind(num_experts, H, F, **options) for _ in range(2)]
+        return *(next(bank.parameters()).detach().clone() for bank in banks), torch.rand(3)
+    finally:
+        torch.set_default_dtype(previous)
+
+
+@pytest.mark.parametrize("kind", [ExpertBank, partial(LoraBank, rank=2)])
+def test_an_expert_starts_the_same_however_many_there_are(kind):
+    few, many = start(kind, 2), start(kind, 5)
+    assert torch.equal(few[0], many[0][:2]) and torch.equal(few[1], many[1][:2])
+    assert torch.equal(few[2], many[2])
+    everyone = [tuple(expert.flatten().tolist()) for bank in many[:2] for expert in bank]
+    assert len(set(everyone)) == 10  # two banks of five
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_expert_starts_the_same_in_whichever_process_it_is(dtype):
+    whole = start(ExpertBank, 5, dtype=dtype)
+    for first, count in ((0, 2), (2, 1), (3, 2)):
+        part = start(ExpertBank, 5, ExpertPlacement(5, first, count), dtype)
+        assert all(torch.equal(part[i], whole[i][first : first + count]) for i in range(2))
+        assert torch.equal(part[2], whole[2])
+
+
+def test_what_is_drawn_after_a_bank_is_the_same_where_it_copies_or_has_no_memory():
+    drawn = []
+    for options, device in (({}, "cpu"), ({"draws": False}, "cpu"), ({}, "meta")):
+        torch.manual_seed(0)
+        with torch.device(device):
+            ExpertBank(N, H, F, **options)
+        drawn.append(torch.rand(3).tolist())
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_the_seed_decides_how_experts_start():
+    torch.manual_seed(1)
+    assert not torch.equal(next(ExpertBank(5, H, F).parameters()), start(ExpertBank, 5)[0])
 
 
 def test_experts_start_independently_from_fairseqs_distribution():
