@@ -20,17 +20,10 @@ import click
 from added_runs import with_added
 from measure import RESULTS, ROOT
 from pemt_tables import BLOCK as BORROWING
-from pemt_tables import BesideLora, block_of, table_of_languages, tables_of_tasks
+from pemt_tables import BesideLora, block_of, controls, table_of_languages, tables_of_tasks
 from readme_tables import Table, in_text
 from report_glue import Kind, mixtures, new_tasks
-from sparse_tables import (
-    SENTENCE,
-    beside_base,
-    beside_dense,
-    of_the_paper,
-    results_of,
-    sentence,
-)
+from sparse_tables import beside_base, beside_dense, of_the_paper, results_of
 from timing import Ratio
 from training_report import RunResult
 
@@ -169,7 +162,7 @@ def of_new_tasks(kind: Kind) -> Iterator[tuple[str, str]]:
     """Each system's scores on new tasks."""
     for system in kind.systems:
         for column, found in spreads(system).items():
-            yield from mean_and_deviation(f"{system.name}, {column}", found)
+            yield from mean_over_seeds(f"{system.name}, {column}", found)
 
 
 def understanding() -> Iterator[tuple[str, str]]:
@@ -178,7 +171,7 @@ def understanding() -> Iterator[tuple[str, str]]:
     dense = first.systems[0]
     for system in first.systems:
         for group in (SMALL, ALL):
-            yield from mean_and_deviation(f"GLUE, {system.name}, {group}", spreads(system)[group])
+            yield from mean_over_seeds(f"GLUE, {system.name}, {group}", spreads(system)[group])
         if system is not dense:
             yield from mean_and_error(f"GLUE, {system.name} above {dense.name}, {ALL}", difference(dense, system), ALL)
     yield from of_new_tasks(second)
@@ -190,9 +183,9 @@ def conditional() -> Iterator[tuple[str, str]]:
     start = first.systems[0]
     for system in first.systems:
         name = f"CA-MTL's tasks, {system.name}"
-        yield from mean_and_deviation(f"{name}, {ALL}", spreads(system)[ALL])
+        yield from mean_over_seeds(f"{name}, {ALL}", spreads(system)[ALL])
         across = spread([pstdev(run.scores.values()) for run in system.runs])
-        yield from mean_and_deviation(f"{name}, across tasks", across)
+        yield from mean_over_seeds(f"{name}, across tasks", across)
         shares = [100 * record["share_of_data"] for record in first.of(system) if len(record["tasks"]) > 1]
         if shares:
             yield f"{name}, percent of the data", f"{fmean(shares):.1f}"
@@ -230,6 +223,8 @@ def borrowing() -> Iterator[tuple[str, str]]:
     """PEMT and its peers: every figure of README's tables, which are made of the runs that are there."""
     for table in pemt_tables():
         yield from table.figures()
+    for name, cell in controls(read(PEMT)):
+        yield from cell.figures(f"PEMT on MiniLM, {name}")
 
 
 def sparse_tables() -> dict[str, Table]:
@@ -263,13 +258,13 @@ def mean_and_error(name: str, above: Difference, group: str) -> Iterator[tuple[s
     """Of differences with the same seed."""
     found = above.scores[group]
     yield f"{name}: mean", f"{found.mean:+.2f}"
-    yield f"{name}: standard error", f"{found.deviation / math.sqrt(len(above.seeds)):.2f}"
+    yield f"{name}: standard error", f"{found.standard_error:.2f}"
 
 
-def mean_and_deviation(name: str, found: Spread) -> Iterator[tuple[str, str]]:
-    """Over seeds."""
+def mean_over_seeds(name: str, found: Spread) -> Iterator[tuple[str, str]]:
+    """With its standard error."""
     yield f"{name}: mean", f"{found.mean:.1f}"
-    yield f"{name}: deviation", f"{found.deviation:.1f}"
+    yield f"{name}: standard error", f"{found.standard_error:.1f}"
 
 
 def captions() -> Iterator[tuple[str, str]]:
@@ -408,7 +403,6 @@ def with_tables(text: str) -> str:
     """README with the tables that are made of results."""
     for name, table in sparse_tables().items():
         text = in_text(text, name, table.markdown())
-    text = in_text(text, SENTENCE, sentence(sparse_runs(SPARSE_PAYS), sparse_runs(SPARSE_CATALOGS)))
     return in_text(text, BORROWING, block_of(pemt_tables()))
 
 

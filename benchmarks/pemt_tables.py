@@ -14,7 +14,7 @@ from typing import Any
 from readme_tables import Cell, Row, Table, lines
 from report_glue import beyond_chance, mixtures
 
-from fairseq_mtmoe.analysis.comparison import RunScores, System, difference, spreads, system_of
+from fairseq_mtmoe.analysis.comparison import RunScores, Spread, System, difference, spread, spreads, system_of
 from fairseq_mtmoe.analysis.scores import ALL
 
 BLOCK = "borrowing"
@@ -48,10 +48,7 @@ LANGUAGES = (
     "BLEU are the test set's, and hardly those of translations. [Curves, "
     "commands](benchmarks/results/training_pemt_languages.md)."
 )
-HOW = (
-    "± is the deviation over seeds, of differences from LoRA with the same seed the standard error. A star: chance "
-    "alone would do that in one of twenty such differences."
-)
+HOW = "Differences from LoRA are between runs of the same seed."
 WEIGHT = (
     "Of no target does a source weigh more than {} in the mean over layers; in the paper (figure 4) one has more than "
     "half."
@@ -82,10 +79,10 @@ class BesideLora(Table):
         rows = [(row.title, cell) for row in self.rows for column, cell in row.cells.items() if column.endswith(ABOVE)]
         known = [(title, cell) for title, cell in rows if not math.isnan(cell.error)]
         parts = {
-            "Above LoRA by more than chance": [title for title, cell in known if cell.is_starred and cell.mean > 0],
-            "Below it": [title for title, cell in known if cell.is_starred and cell.mean < 0],
-            "No further from it than chance": [title for title, cell in known if not cell.is_starred],
-            "Of one seed, which says nothing of chance": [title for title, cell in rows if math.isnan(cell.error)],
+            "Higher than LoRA": [title for title, cell in known if cell.is_starred and cell.mean > 0],
+            "Lower": [title for title, cell in known if cell.is_starred and cell.mean < 0],
+            "No difference shown": [title for title, cell in known if not cell.is_starred],
+            "One seed, not judged": [title for title, cell in rows if math.isnan(cell.error)],
         }
         found = [f"{what}: {'; '.join(titles)}." for what, titles in parts.items() if titles]
         if self.largest_weight:
@@ -107,6 +104,24 @@ def tables_of_tasks(content: Mapping[str, Any]) -> list[BesideLora]:
     largest = _largest_weight(content["runs"].values())
     tables = [BesideLora(OF_TASKS, "all examples", whole, largest), BesideLora(OF_TASKS, "few examples", few)]
     return [table for table in tables if table.rows]
+
+
+def controls(content: Mapping[str, Any]) -> Iterator[tuple[str, Cell]]:
+    """PEMT beside what isolates borrowing: target adapters alone, and LoRA without STS-B, whose gain is the largest."""
+    for stage in map(int, content["settings"]["sections"]):
+        systems = {system.name: system for system in _with_all_targets(content, stage)}
+        if stage == 1 and {"pemt", "target_adapter"} <= systems.keys():
+            above = difference(systems["target_adapter"], systems["pemt"])
+            yield "above target adapters", _one_digit(above.scores[ALL])
+        elif stage > 1 and {"pemt", LORA} <= systems.keys():
+            others = [task for task in systems["pemt"].runs[0].scores if task != "stsb"]
+            pairs = zip(systems["pemt"].runs, systems[LORA].runs, strict=True)
+            above = spread([fmean(one.scores[t] - other.scores[t] for t in others) for one, other in pairs])
+            yield f"{stage} examples, above LoRA without STS-B", _one_digit(above)
+
+
+def _one_digit(found: Spread) -> Cell:
+    return Cell(found.mean, found.standard_error, is_difference=True, digits=1)
 
 
 def _largest_weight(records: Iterable[Mapping[str, Any]]) -> str:
@@ -146,7 +161,7 @@ def _rows(systems: Sequence[System], titles: Mapping[str, str], columns: Mapping
         if name not in by_name:
             continue
         found = spreads(by_name[name])
-        cells = {shown: Cell(found[key].mean, found[key].deviation) for key, shown in columns.items()}
+        cells = {shown: Cell(found[key].mean, found[key].standard_error) for key, shown in columns.items()}
         if name != LORA and LORA in by_name:
             cells |= _above(by_name[LORA], by_name[name], compared, columns[compared])
         rows.append(Row(title, len(by_name[name].runs), cells))
@@ -159,8 +174,7 @@ def _above(lora: System, system: System, compared: str, column: str) -> dict[str
     value, count = found.scores[compared], len(found.seeds)
     if not count:
         return {}
-    error = value.deviation / math.sqrt(count)
-    return {f"{column}, {ABOVE}": Cell(value.mean, error, True, beyond_chance(value, count))}
+    return {f"{column}, {ABOVE}": Cell(value.mean, value.standard_error, True, beyond_chance(value, count))}
 
 
 def _beside_the_paper(row: Row, paper: Mapping[str, Mapping[str, float]]) -> Row:

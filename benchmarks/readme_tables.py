@@ -26,7 +26,7 @@ class Cell:
 
     Attributes:
         mean: of them.
-        error: their standard deviation; of a difference, the standard error of its mean; NaN where it is not known.
+        error: its standard error; NaN where it is not known.
         is_difference: whether it has a sign, and two digits.
         is_starred: whether chance alone would hardly give such a difference.
         digits: after the point; by default one, of a difference two.
@@ -50,7 +50,7 @@ class Cell:
         mean, *error = str(self).removesuffix(" *").split(" ±")
         yield f"{name}: mean", mean
         for shown in error:
-            yield f"{name}: {'standard error' if self.is_difference else 'deviation'}", shown
+            yield f"{name}: standard error", shown
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Table:
 def difference_cell(values: Sequence[float]) -> Cell:
     """The mean of differences with the same seed, with its standard error."""
     found = spread(values)
-    return Cell(found.mean, found.deviation / math.sqrt(len(values)), True, beyond_chance(found, len(values)))
+    return Cell(found.mean, found.standard_error, True, beyond_chance(found, len(values)))
 
 
 def in_text(text: str, name: str, block: str) -> str:

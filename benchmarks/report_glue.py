@@ -267,7 +267,7 @@ def _seeds(seeds: Sequence[int | None]) -> str:
 # ---- the report ----
 
 HOW = (
-    "Scores are of the last update, in percent; ± is the standard deviation over seeds. The standard error of one run "
+    "Scores are of the last update, in percent; ± is the standard error of the mean over seeds. That of one run "
     "is that from the number of examples it is scored on. Minutes are of training, of all runs of a seed."
 )
 SPREAD = "Spread: the standard deviation of a run's scores across tasks."

@@ -1,4 +1,4 @@
-"""README's tables of where sparse pays, of whatever runs of `compare_sparse.py` are there."""
+"""README's tables of sparse models beside dense ones, of whatever runs of `compare_sparse.py` are there."""
 
 from __future__ import annotations
 
@@ -7,27 +7,16 @@ from statistics import fmean
 from typing import Any
 
 from equal_cost import MINUTES, UPDATES, Equal, systems_at_equal_cost
-from readme_tables import Cell, Row, Table, difference_cell, lines
+from readme_tables import Cell, Row, Table, difference_cell
 from routing_tables import GREEDY, ROUTED
-from sparse_systems import BY_NAME, DENSE, TASK_GATES
+from sparse_systems import BY_NAME, DENSE
 from training_report import RunResult, to_base
 from training_systems import BASE
 
 from fairseq_mtmoe.analysis.scores import ALL
-from fairseq_mtmoe.analysis.tables import with_error
 from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 
-LOW = FROM_LOW[0]
-SENTENCE = "does sparse pay"
-PAYS = (
-    "**Does sparse pay?** It depends on the data and on the gates. In small models with feed-forward layers half as "
-    "wide as the rest, from WMT-15's English to 15 languages, with 16 experts in every block and a gate for each "
-    "language (`--expert-gates task`), it does: validation perplexity is {}% below the dense model's of the same cost "
-    "per token after the same minutes of training ({}; such models do not translate well yet). BASE layers gain less "
-    "there ({}%, {}). In runs of 600 updates on the demo's short interface messages no sparse model is clearly below "
-    "dense after the same minutes; and in an older study of image captions in three languages, with feed-forward "
-    "layers of the usual size and BASE layers as published, dense models are ahead ([all of it](#results))."
-)
+SHOWN_TIERS = (FROM_LOW[0], FROM_LOW[-1])  # the two ends: what heating moves from one to the other
 AT_EQUAL = {UPDATES: "at equal updates", MINUTES: "at equal minutes"}
 
 
@@ -66,12 +55,14 @@ def of_the_paper(name: str, results: Sequence[RunResult]) -> Table:
         beside = _beside(results, found.name, BASE)
         scored = [pair for pair in beside if all(run.scores for run in pair)]
         if found.name != BASE:
-            low = [100 * (_last(run, LOW) / _last(other, LOW) - 1) for run, other in beside]
-            cells["low tier, % above BASE"] = difference_cell(low)
+            for tier in SHOWN_TIERS:
+                above = [100 * (_last(run, tier) / _last(other, tier) - 1) for run, other in beside]
+                cells[f"{tier} tier, % above BASE"] = difference_cell(above)
         if scored:
             cells["BLEU"] = Cell(fmean(run.score("bleu", ALL) for run, _ in scored))
         if scored and found.name != BASE:
-            for group, title in ((ALL, "BLEU above BASE"), (LOW, "low tier, BLEU above BASE")):
+            for group in (ALL, *SHOWN_TIERS):
+                title = "BLEU above BASE" if group == ALL else f"{group} tier, BLEU above BASE"
                 cells[title] = difference_cell([run.score("bleu", group) - b.score("bleu", group) for run, b in scored])
         arrivals = to_base(_runs(results, found.name), results)
         if all(arrivals):
@@ -104,34 +95,3 @@ def _beside(results: Sequence[RunResult], name: str, other: str) -> list[tuple[R
 
 def _last(run: RunResult, group: str) -> float:
     return run.log.perplexity.groups[group][-1]
-
-
-def sentence(results: Sequence[RunResult], of_messages: Sequence[RunResult]) -> str:
-    """README's answer to whether sparse pays, at equal minutes: task gates and BASE beside the dense model.
-
-    Args:
-        results: on WMT-15's languages.
-        of_messages: on interface messages, where no sparse model is clearly below dense.
-
-    Raises:
-        ValueError: the results no longer come to what the sentence says.
-    """
-    beside = {one.name: one for one in systems_at_equal_cost(results, DENSE)}
-    parts = []
-    for name in (TASK_GATES, BASE):
-        below = difference_cell([-percent for percent in beside[name].percent[MINUTES]])
-        doubt = "" if below.is_starred or beside[name].seeds == 1 else ", not clearly beyond chance"
-        parts += [with_error(below.mean, below.error, 1), _seeds(beside[name].seeds) + doubt]
-        if below.mean <= 0:
-            raise ValueError(f"{name} is no longer below the dense model: what README says of it has to change.")
-    if float(parts[0].split()[0]) <= float(parts[2].split()[0]):
-        raise ValueError("BASE layers no longer gain less than task gates: what README says of them has to change.")
-    for one in systems_at_equal_cost(of_messages, DENSE):
-        above = difference_cell(one.percent[MINUTES]) if one.name != DENSE else None
-        if above and BY_NAME[one.name].arch == "base_moe" and above.is_starred and above.mean < 0:
-            raise ValueError(f"{one.name} is clearly below dense on messages: what README says of it has to change.")
-    return lines(PAYS.format(*parts))
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seeds" if count > 1 else "one seed"

@@ -16,7 +16,7 @@ from fairseq_mtmoe.analysis.tables import with_error
 from fairseq_mtmoe.io.markdown import markdown_table
 
 NONE = "–"
-REPRODUCED, CONTRARY, OPEN, ALONE, ABSENT = "reproduced", "not reproduced", "undecided", "one seed", "not run"
+REPRODUCED, CONTRARY, OPEN, ALONE, ABSENT = "agrees", "disagrees", "no difference shown", "one seed", "not run"
 OUTCOMES = (REPRODUCED, CONTRARY, OPEN, ALONE, ABSENT)
 SMALLEST = 0.2  # a paper's difference in points which is no larger is not one that could be reproduced
 
@@ -131,7 +131,7 @@ def _cell(table: Published, study: Study, row: Row, column: Column) -> str:
 
 
 def shown(values: Values, are_times: bool = False) -> str:
-    """A mean with its standard deviation, or a median of seconds; a dash if there is none."""
+    """A mean with its standard error, or a median of seconds; a dash if there is none."""
     known = [value for value in values.values() if not math.isnan(value)]
     if not known:
         return NONE
@@ -139,10 +139,10 @@ def shown(values: Values, are_times: bool = False) -> str:
         return f"{sorted(known)[len(known) // 2]:.2f}"
     never = f" (never in {len(values) - len(known)} of {len(values)})" if len(known) < len(values) else ""
     found = spread(known)
-    return with_error(found.mean, found.deviation, 1) + never
+    return with_error(found.mean, found.standard_error, 1) + never
 
 
 def summary(outcomes: Sequence[str]) -> str:
-    """Such as `1 reproduced, 2 undecided`."""
+    """Such as `1 agrees, 2 no difference shown`."""
     counts = {one: outcomes.count(one) for one in OUTCOMES}
     return ", ".join(f"{count} {one}" for one, count in counts.items() if count) or "nothing that could be reproduced"

@@ -16,12 +16,13 @@ from typing import Any, Protocol, runtime_checkable
 class RunObserver(Protocol):
     """A task that keeps a run log: what training tells it."""
 
-    def begins(self, options: Mapping[str, Any], device: Any) -> None:
+    def begins(self, options: Mapping[str, Any], device: Any, model: Any) -> None:
         """A run begins.
 
         Args:
             options: by name, those that are not the defaults.
             device: torch's, where this process computes.
+            model: torch's module that is trained, without a wrapper.
         """
         ...
 
@@ -34,8 +35,8 @@ class RunObserver(Protocol):
         """
         ...
 
-    def sparsified(self, update: int, num_experts: int) -> None:
-        """The model got so many experts in each layer after so many updates."""
+    def sparsified(self, update: int, num_experts: int, model: Any) -> None:
+        """The model got this number of experts in each layer after this number of updates."""
         ...
 
     def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:

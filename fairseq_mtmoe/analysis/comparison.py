@@ -63,13 +63,18 @@ class System:
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over runs, with their standard deviation (of n - 1; NaN of a single run)."""
+    """A mean over runs, with its standard error: NaN of a single run.
+
+    Attributes:
+        deviation: the runs' standard deviation (of n - 1), which the error is made of.
+    """
 
     mean: float
     deviation: float
+    standard_error: float
 
     def __str__(self) -> str:
-        return with_error(self.mean, self.deviation)
+        return with_error(self.mean, self.standard_error)
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,8 @@ class Difference:
 
 def spread(values: Sequence[float]) -> Spread:
     """Of one figure over the runs."""
-    return Spread(fmean(values), stdev(values) if len(values) > 1 else math.nan)
+    deviation = stdev(values) if len(values) > 1 else math.nan
+    return Spread(fmean(values), deviation, deviation / math.sqrt(len(values)))
 
 
 def figures(run: RunScores) -> dict[str, float]:
@@ -115,7 +121,8 @@ def difference(first: System, other: System) -> Difference:
 
 
 def _between(before: Spread, after: Spread) -> Spread:
-    return Spread(after.mean - before.mean, math.hypot(before.deviation, after.deviation))
+    error = math.hypot(before.standard_error, after.standard_error)
+    return Spread(after.mean - before.mean, math.hypot(before.deviation, after.deviation), error)
 
 
 def system_of(name: str, runs: Sequence[RunScores]) -> System:

@@ -11,8 +11,8 @@ from fairseq_mtmoe.analysis.comparison import Difference, RunScores, Spread, Sys
 from fairseq_mtmoe.analysis.published import PublishedRow, published_row
 from fairseq_mtmoe.analysis.tables import Table
 
-NOTE = "±: standard deviation over seeds."
-PAIRED = "Differences are of runs with the same seed, where seeds are named; ± is their standard deviation."
+NOTE = "±: standard error of the mean over seeds."
+PAIRED = "Differences are of runs with the same seed, where seeds are named; ± is the standard error of their mean."
 
 
 def mean_table(systems: Sequence[System]) -> Table:
@@ -99,10 +99,14 @@ def _system_fields(system: System) -> dict[str, Any]:
     return {"runs": runs, **_split(system.runs[0], spreads(system))}
 
 
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
 def _split(run: RunScores, found: Mapping[str, Spread]) -> dict[str, dict[str, dict[str, float | None]]]:
     """Scores by task, and averages by group."""
     fields = {
-        name: {"mean": one.mean, "deviation": None if math.isnan(one.deviation) else one.deviation}
+        name: {"mean": one.mean, "deviation": _known(one.deviation), "standard_error": _known(one.standard_error)}
         for name, one in found.items()
     }
     return {

@@ -75,6 +75,7 @@ _FIGURE = f"null or a number from {-LARGEST_AMOUNT:g} to {LARGEST_AMOUNT:g}"
 _TEXT_OR_NONE = Rule("null or text", lambda value: value is None or _is_name(value))
 _UPDATE = Rule(_COUNT, is_count, required=True)
 _NAME = Rule("text", _is_name)
+_SIZE = {name: Rule(_COUNT, is_count) for name in ("parameters", "multiplications")}
 _NAMES = Rule("a list of names", _is_list_of(_is_name))
 
 FIELDS: dict[str, dict[str, Rule]] = {
@@ -86,7 +87,10 @@ FIELDS: dict[str, dict[str, Rule]] = {
         "options": Rule("names with plain values", _is_dictionary_of(is_plain)),
         "versions": Rule("names with text each", _is_dictionary_of(_is_name)),
         "seed": Rule(f"null or {_COUNT}", lambda value: value is None or is_count(value)),
-        **dict.fromkeys(("sampling_method", "commit", "command", "hardware", "started", "data"), _TEXT_OR_NONE),
+        **_SIZE,
+        **dict.fromkeys(
+            ("sampling_method", "commit", "command", "folder", "hardware", "started", "data"), _TEXT_OR_NONE
+        ),
     },
     "sampling": {
         "epoch": _UPDATE,
@@ -125,7 +129,7 @@ FIELDS: dict[str, dict[str, Rule]] = {
         "updates": Rule(_COUNT, is_count),
         "layers": Rule(f"names with named figures, {_AMOUNT}, each", _is_dictionary_of(_is_dictionary_of(_is_amount))),
     },
-    "sparsified": {"update": _UPDATE, "num_experts": Rule(_COUNT, is_count)},
+    "sparsified": {"update": _UPDATE, "num_experts": Rule(_COUNT, is_count), **_SIZE},
     "selection": {
         "update": _UPDATE,
         "trained": Rule(f"names with {_COUNT} each", _is_dictionary_of(is_count)),

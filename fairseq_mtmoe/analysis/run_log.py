@@ -54,8 +54,8 @@ def read(path: str | Path) -> list[Event]:
 
     A run that is interrupted and resumed repeats the events since its last checkpoint. So an event takes back
     earlier lines of its kind (and validation subset) about the same or a later update; an event without
-    `update` is ordered by its `epoch`, and one with neither replaces the earlier one. Lines that an interruption
-    cut off are skipped. What `event_fields` lists is as it says there.
+    `update` is ordered by its `epoch`, and one with neither replaces the earlier one; but a run `started` when it first
+    did. Lines that an interruption cut off are skipped. What `event_fields` lists is as it says there.
 
     Args:
         path: the log, or the run's folder with the log in it.
@@ -77,7 +77,7 @@ def read(path: str | Path) -> list[Event]:
         wrong = what_is_wrong(event)
         if wrong is not None:
             raise UserError(f"Line {number} of the run log `{file}` {wrong}; remove the line to read the others.")
-    return _without_taken_back(list(lines.values()))
+    return _started_first(_without_taken_back(list(lines.values())), list(lines.values()))
 
 
 def _without_taken_back(events: list[Event]) -> list[Event]:
@@ -90,6 +90,11 @@ def _without_taken_back(events: list[Event]) -> list[Event]:
             earliest[kind] = moment
             kept.append(event)
     return kept[::-1]
+
+
+def _started_first(kept: list[Event], events: list[Event]) -> list[Event]:
+    started = next((event["started"] for event in events if event["event"] == "run" and event.get("started")), None)
+    return [{**event, "started": started} if event["event"] == "run" and started else event for event in kept]
 
 
 def _moment(event: Event) -> float:

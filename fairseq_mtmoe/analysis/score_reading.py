@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
 
 SCORES = "scores"  # the folder beside a checkpoint that has its scores
+BEST = "checkpoint_best.pt"
 
 
 def expanded(pattern: str) -> list[Path]:
@@ -57,8 +59,17 @@ def score_file(path: Path) -> Path:
         raise UserError(f"`{path}` must have one folder of scores, but has {len(found)}: name one of {folders}.")
     raise UserError(
         f"`{path}` must be a folder with {JSON_FILE}, or a run with one below {SCORES}/, but has none: "
-        f"`fairseq-validate --results-path {path / SCORES}` (--task glue) or `mtmoe evaluate` (translation) writes it."
+        f"`mtmoe evaluate {_data_of(path)} --path {path / BEST}` writes it."
     )
+
+
+def _data_of(run: Path) -> str:
+    """Return the data that a run was trained on, as its log has it, or the word for it."""
+    try:
+        events = run_log.read(run / run_log.FILE_NAME)
+    except UserError:
+        return "DATA"
+    return shlex.quote(next((event.get("data") for event in events if event["event"] == "run"), None) or "DATA")
 
 
 def read_scores(path: Path) -> RunScores:

@@ -52,9 +52,9 @@ def command(
     RUN is a folder with scores.json, or a run's folder with one below scores/, as fairseq-validate --results-path (of
     --task glue) and mtmoe evaluate write them. Patterns with * and ? stand for all folders that they fit. Runs of a
     system that have the same seed and different tasks complete each other, as those of models that were trained for one
-    task each. Prints a row for each system, the mean over seeds with their standard deviation for each task and
-    average, beside what papers report of the same system with the same encoder; and how far the other systems are
-    above the first, paired by seed where both have it.
+    task each. Prints a row for each system, the mean over seeds ± its standard error for each task and average, beside
+    what papers report of the same system with the same encoder; and how far the other systems are above the first,
+    paired by seed where both have it.
     """
     if out is not None:
         check_writable(out)

@@ -57,7 +57,7 @@ class SparseTrainer(ResumableTrainer):
         screen.follow(self)
         told_figures.follow(task)
         if isinstance(task, RunObserver):
-            task.begins(changed_options(cfg), self.device)
+            task.begins(changed_options(cfg), self.device, model)
         refuse_what_cannot_work(self.cfg, model)
         warn_of_what_does_nothing(self.cfg, model)
         self._timeout = self._number("distributed_timeout", least=1)
@@ -121,7 +121,7 @@ class SparseTrainer(ResumableTrainer):
         self._idle = False
         self._limit_waiting()  # the exchange of tokens made new groups of processes
         if isinstance(self.task, RunObserver):
-            self.task.sparsified(update, max(layer.gate.num_experts for layer in self._layers))
+            self.task.sparsified(update, max(layer.gate.num_experts for layer in self._layers), model)
 
     def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
         """As fairseq's; the expert layers learn whether the batch is another one's, which only keeps others company."""

@@ -54,13 +54,17 @@ def runs(tmp_path):
     return tmp_path
 
 
-def test_means_and_deviations_over_seeds_beside_the_papers(runs):
+def error_of(values):
+    return stdev(values) / len(values) ** 0.5
+
+
+def test_means_and_errors_over_seeds_beside_the_papers(runs):
     shown = compare(f"mt_dense={runs}/dense-1,{runs}/dense-3", f"mt_tag={runs}/tag-*", "--out", runs / "out")
     markdown = unpadded((runs / "out" / "comparison.md").read_text())
     small = [fmean(pair) for pair in ((40, 80), (42, 81), (47, 82))]
     every = [fmean(three) for three in ((40, 80, 90), (42, 81, 90), (47, 82, 90))]
-    cells = ["43.00 ±3.61", "81.00 ±1.00", "90.00 ±0.00", f"{fmean(small):.2f} ±{stdev(small):.2f}",
-             f"{fmean(every):.2f} ±{stdev(every):.2f}"]  # fmt: skip
+    cells = ["43.00 ±2.08", "81.00 ±0.58", "90.00 ±0.00", f"{fmean(small):.2f} ±{error_of(small):.2f}",
+             f"{fmean(every):.2f} ±{error_of(every):.2f}"]  # fmt: skip
     assert f"| mt_tag | 1, 2, 3 | {' | '.join(cells)} |" in markdown
     assert all(cell in line_of(shown, "mt_tag ", "1, 2, 3") for cell in cells)
     assert markdown.splitlines()[0] == "| system | seeds | CoLA | RTE | sst2 | Small | All |"
@@ -69,7 +73,9 @@ def test_means_and_deviations_over_seeds_beside_the_papers(runs):
     assert "MT-Dense, MiniLM (paper)" in shown
     written = json.loads((runs / "out" / "comparison.json").read_text())
     tag = written["systems"]["mt_tag"]
-    assert tag["scores"]["cola"] == pytest.approx({"mean": 43.0, "deviation": stdev([40, 42, 47])})
+    assert tag["scores"]["cola"] == pytest.approx(
+        {"mean": 43.0, "deviation": stdev([40, 42, 47]), "standard_error": error_of([40, 42, 47])}
+    )
     assert [run["seed"] for run in tag["runs"]] == [1, 2, 3]
     assert tag["runs"][0]["checkpoints"] == [f"{runs}/tag-1/checkpoint_best.pt"]
     assert {"version", "commit", "command", "subset"} <= set(written["settings"])
@@ -79,18 +85,20 @@ def test_differences_are_paired_by_the_seeds_that_both_have(runs):
     shown = compare(f"mt_dense={runs}/dense-*", f"mt_tag={runs}/tag-*", "--out", runs / "out")
     line = line_of(shown, "mt_tag − mt_dense")
     assert "1, 3" in line
-    assert f"+3.00 ±{stdev([40 - 38, 47 - 43]):.2f}" in line and "-1.00 ±0.00" in line
+    assert f"+3.00 ±{error_of([40 - 38, 47 - 43]):.2f}" in line and "-1.00 ±0.00" in line
     written = json.loads((runs / "out" / "comparison.json").read_text())["differences"]["mt_tag"]
     assert written["paired_seeds"] == [1, 3]
-    assert written["scores"]["rte"] == pytest.approx({"mean": 0.25, "deviation": stdev([1, -0.5])})
+    assert written["scores"]["rte"] == pytest.approx(
+        {"mean": 0.25, "deviation": stdev([1, -0.5]), "standard_error": error_of([1, -0.5])}
+    )
 
 
 def test_differences_without_common_seeds_are_of_means(runs):
     for seed, cola in ((7, 30.0), (8, 34.0)):
         write_run(runs / f"other-{seed}", seed, {"cola": cola, "rte": 80.0, "sst2": 90.0})
     line = line_of(compare(f"mt_tag={runs}/tag-*", f"other={runs}/other-*"), "other − mt_tag")
-    deviation = math.hypot(stdev([40, 42, 47]), stdev([30, 34]))
-    assert "not paired" in line and f"-11.00 ±{deviation:.2f}" in line
+    error = math.hypot(error_of([40, 42, 47]), error_of([30, 34]))
+    assert "not paired" in line and f"-11.00 ±{error:.2f}" in line
 
 
 def test_seeds_that_trained_for_other_numbers_of_updates_are_named(runs):
@@ -115,7 +123,7 @@ def test_runs_of_single_tasks_with_one_seed_complete_each_other(runs):
             write_run(runs / f"single-{task}-{seed}", seed, {task: score}, "mt_dense_minilm")
     shown = compare(f"mt_tag={runs}/tag-*", f"single={runs}/single-*", "--out", runs / "out")
     line = line_of(shown, "single ", "30.00 ±0.00")
-    assert f"72.00 ±{stdev([71, 73]):.2f}" in line and "1, 3" in line
+    assert f"72.00 ±{error_of([71, 73]):.2f}" in line and "1, 3" in line
     assert "Single-Task, MiniLM (paper)" in shown
     (first, _) = json.loads((runs / "out" / "comparison.json").read_text())["systems"]["single"]["runs"]
     assert len(first["folders"]) == 3 and first["averages"]["small"] == pytest.approx((30 + 71) / 2)
@@ -142,8 +150,8 @@ def test_translation_is_compared_by_the_same_command(tmp_path):
         pair_run(tmp_path / f"dense-{seed}", seed, {"en-de": high, "en-gu": low})
         pair_run(tmp_path / f"base-{seed}", seed, {"en-de": high + 1, "en-gu": low - seed})
     shown = compare(f"dense={tmp_path}/dense-*", f"base={tmp_path}/base-*", "--out", tmp_path / "out")
-    assert "11.00 ±1.41" in line_of(shown, "│ dense ", "1, 2")
-    assert "-1.50 ±0.71" in line_of(shown, "base − dense") and "+1.00 ±0.00" in line_of(shown, "base − dense")
+    assert "11.00 ±1.00" in line_of(shown, "│ dense ", "1, 2")
+    assert "-1.50 ±0.50" in line_of(shown, "base − dense") and "+1.00 ±0.00" in line_of(shown, "base − dense")
     assert (
         unpadded((tmp_path / "out" / "comparison.md").read_text())
         .splitlines()[0]
@@ -189,6 +197,13 @@ def test_wrong_arguments_are_sentences(runs, monkeypatch, arguments, sentence):
     monkeypatch.chdir(runs)
     with pytest.raises(UserError, match=sentence):
         compare(*arguments)
+
+
+def test_a_run_without_scores_names_the_command_that_makes_them(runs):
+    log = RunLog(runs / "unscored" / FILE_NAME)
+    log.write("run", data="GLUE DIR", seed=1)
+    with pytest.raises(UserError, match=r"none: `mtmoe evaluate 'GLUE DIR' --path .*unscored/checkpoint_best\.pt`"):
+        compare(f"mt_tag={runs}/tag-*", f"other={runs}/unscored")
 
 
 def test_a_run_with_several_folders_of_scores_names_them(runs):

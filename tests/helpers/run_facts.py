@@ -53,6 +53,7 @@ def _run(name: str, pairs: list[str], updates: int, samples: int) -> fields.RunF
             "commit": "0123abc", "hardware": "1 process, CPU with 2 cores", "seed": 1,
             "command": f"fairseq-train data --user-dir fairseq_mtmoe --save-dir runs/{name}",
             "started": "2026-11-22T06:00:00+00:00", "data": "/data/wmt15",
+            "folder": "/data", "parameters": 1_234_567, "multiplications": 98_765,
             "sizes": {pair: 1000 * (number + 1) for number, pair in enumerate(pairs)}, "tiers": tiers,
             "unit": "language",
         },

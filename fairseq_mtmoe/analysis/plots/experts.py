@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import cycle
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from fairseq_mtmoe.analysis.plots.sheet import GREY, LOOKS, STYLE, Look, Sheet, percent, shades
+from fairseq_mtmoe.analysis.plots.sheet import GREY, STYLE, Sheet, percent, shades
 from fairseq_mtmoe.analysis.series import Run, by_resource, moments, shift
 
-# From early to late, light to dark.
-MOMENT_LOOKS = (Look("#E69F00", (0, (1, 1)), "s"), Look("#0072B2", "--", "^"), Look("#000000", "-", "o"))
+MOMENT_COLORS = ("#E69F00", "#0072B2", "#000000")  # from early to late, light to dark
+GROUP_WIDTH = 0.84  # of an expert's bars, in the distance between two experts
 UNIFORM: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 2))}
 
 
@@ -103,15 +104,16 @@ def _draw_shares(axes: Axes, run: Run, layer: str, task: str, shown: Sequence[in
     if not known:
         axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", va="center", color=GREY)
         return
-    experts = range(len(logged[known[-1]]))
+    # Experts have no order, so nothing joins them: a group of bars for each, one for each moment.
+    experts, width = np.arange(len(logged[known[-1]])), GROUP_WIDTH / len(known)
     axes.axhline(1 / len(experts), gid="uniform", **UNIFORM)
-    looks = dict(zip(shown, _looks(len(shown)), strict=True))
-    for index in known:
-        axes.plot(
-            experts, logged[index], color=looks[index].color, linestyle=looks[index].linestyle, linewidth=1.2,
-            marker=looks[index].marker if len(experts) <= 32 else "", markersize=3.5,
-            gid=f"{task} {run.experts.updates[index]}",
+    colors = dict(zip(shown, _colors(len(shown)), strict=True))
+    for number, index in enumerate(known):
+        bars = axes.bar(
+            experts + (number + 0.5) * width - GROUP_WIDTH / 2, logged[index], width, color=colors[index], linewidth=0,
         )  # fmt: skip
+        for bar in bars:
+            bar.set_gid(f"{task} {run.experts.updates[index]}")
     axes.grid(axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     if len(known) > 1:
@@ -119,11 +121,9 @@ def _draw_shares(axes: Axes, run: Run, layer: str, task: str, shown: Sequence[in
         axes.text(0.99, 0.99, moved, transform=axes.transAxes, ha="right", va="top", fontsize=7, color="0.25")
 
 
-def _looks(count: int) -> list[Look]:
-    if count <= len(MOMENT_LOOKS):
-        return list(MOMENT_LOOKS[len(MOMENT_LOOKS) - count :])
-    light_to_dark = reversed(shades(count))
-    return [Look(color, look.linestyle, look.marker) for color, look in zip(light_to_dark, cycle(LOOKS), strict=False)]
+def _colors(count: int) -> list[str]:
+    """From light, early, to dark, late."""
+    return list(MOMENT_COLORS[-count:]) if count <= len(MOMENT_COLORS) else list(reversed(shades(count)))
 
 
 def _names(run: Run, shown: Sequence[int]) -> list[str]:
@@ -134,16 +134,12 @@ def _legend(sheet: Sheet, runs: Sequence[Run], updates: Sequence[int]) -> None:
     names = [f"update {name}" for name in _names(runs[0], moments(runs[0].experts.updates, updates))]
     if len(runs) > 1 and len(names) <= 3:
         names = ["early", "middle", "late"][3 - len(names) :]
-    handles = [
-        Line2D([], [], color=look.color, linestyle=look.linestyle, linewidth=1.2, marker=look.marker, label=name)
-        for look, name in zip(_looks(len(names)), names, strict=True)
-    ]
-    handles.append(Line2D([], [], label="equal shares", **UNIFORM))
-    sheet.legend(handles)
+    handles = [Patch(color=color, label=name) for color, name in zip(_colors(len(names)), names, strict=True)]
+    sheet.legend([*handles, Line2D([], [], label="equal shares", **UNIFORM)])
 
 
 def _share_y(grid: Sequence[Sequence[Axes]]) -> None:
-    highest = max((float(axes.dataLim.y1) for row in grid for axes in row if axes.lines), default=1.0)
+    highest = max((float(axes.dataLim.y1) for row in grid for axes in row if axes.patches), default=1.0)
     for row in grid:
         for column, axes in enumerate(row):
             axes.set_ylim(0, 1.15 * highest)

@@ -29,8 +29,11 @@ class Setup(TypedDict):
     hardware: str | None
     command: str | None
     seed: int | None
-    started: str | None  # ISO 8601, in UTC: the last start, where it went on
+    started: str | None  # ISO 8601, in UTC: the first start, where it went on
     data: str | None
+    folder: str | None  # that it was started in, where paths begin
+    parameters: int | None  # of the model, in all ranks together
+    multiplications: int | None  # of a token, as `slots.model_size` counts them
     sizes: dict[str, int]  # training sentences (of a benchmark: examples) by pair (task)
     tiers: dict[str, str]  # by pair
     unit: str  # what expert counts are of: "language", "pair" or "task"

@@ -12,7 +12,7 @@ from fairseq_mtmoe.analysis.run_log import Event
 
 NOT_OPTIONS = {
     *("event", "sizes", "tiers", "task_names", "task_ids", "seed", "options"),
-    *("versions", "commit", "hardware", "command", "started", "data"),
+    *("versions", "commit", "hardware", "command", "started", "data", "folder", "parameters", "multiplications"),
 }
 UNITS = {"target": "language", "source": "language", "pair": "pair"}
 
@@ -24,6 +24,8 @@ def setup_of(events: Sequence[Event]) -> Setup:
         name: value for name, value in run.items() if name not in NOT_OPTIONS and value is not None and is_plain(value)
     }
     seed = run.get("seed")
+    # The last word on the model's size is that of the moment at which it became sparse.
+    size = [event for event in events if event["event"] in ("run", "sparsified") and "parameters" in event]
     is_benchmark = any("tasks" in event for event in of_kind(events, "valid"))
     return {
         "options": {**sampling, **run.get("options", {})},
@@ -34,6 +36,9 @@ def setup_of(events: Sequence[Event]) -> Setup:
         "seed": None if seed is None else int(seed),
         "started": run.get("started"),
         "data": run.get("data"),
+        "folder": run.get("folder"),
+        "parameters": _count(last_known(size, "parameters")),
+        "multiplications": _count(last_known(size, "multiplications")),
         "sizes": {name: int(size) for name, size in run.get("sizes", {}).items()},
         "tiers": run.get("tiers", {}),
         "unit": "task" if is_benchmark else UNITS.get(run.get("task_ids", "target"), "language"),

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from fairseq_mtmoe.protocols import MixesSources
 from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.slots.model_size import model_size
 from fairseq_mtmoe.tasks._multitask.expert_figures import expert_figures
 from fairseq_mtmoe.tasks._multitask.groups import Group, group_values
 from fairseq_mtmoe.tasks._multitask.machine import made_with
@@ -48,6 +50,7 @@ class KeepsRunLog(ABC):
         self.record = TrainingRecord()
         self._options: Mapping[str, Any] = {}
         self._device = torch.device("cpu")
+        self._size: Mapping[str, int] = {}
 
     @property
     @abstractmethod
@@ -65,7 +68,8 @@ class KeepsRunLog(ABC):
     def described_run(self) -> dict[str, Any]:
         """What the event `run` says beside the sampling."""
         made = made_with(self._device) if is_first_process() else {}
-        return {**self.about_the_run(), "data": self.args.data, "options": dict(self._options), **made}
+        about = {**self.about_the_run(), "data": self.args.data, "options": dict(self._options)}
+        return {**about, **self._size, **made}
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
         """A task's or a group's figures as they were logged, or, without a name, those of everything."""
@@ -73,9 +77,9 @@ class KeepsRunLog(ABC):
 
     # ---- what training tells ----
 
-    def begins(self, options: Mapping[str, Any], device: torch.device) -> None:
+    def begins(self, options: Mapping[str, Any], device: torch.device, model: nn.Module) -> None:
         """See `RunObserver`."""
-        self._options, self._device = options, device
+        self._options, self._device, self._size = options, device, model_size(model)
 
     def trained(self, update: int, figures: Mapping[str, Any]) -> None:
         """See `RunObserver`."""
@@ -83,9 +87,9 @@ class KeepsRunLog(ABC):
         if found is not None:
             self.run_log.write("train", update=update, **self._so_far(), **found)
 
-    def sparsified(self, update: int, num_experts: int) -> None:
+    def sparsified(self, update: int, num_experts: int, model: nn.Module) -> None:
         """See `RunObserver`."""
-        self.run_log.write("sparsified", update=update, num_experts=num_experts)
+        self.run_log.write("sparsified", update=update, num_experts=num_experts, **model_size(model))
 
     def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
         """See `RunObserver`."""

@@ -17,7 +17,7 @@ PACKAGES = {"fairseq": ("fairseq-fixed", "fairseq"), "torch": ("torch",), "numpy
 
 
 def made_with(device: torch.device) -> dict[str, Any]:
-    """`versions`, `commit`, `command`, `hardware` and `started` of the process that calls it, whose model is there."""
+    """`versions`, `commit`, `command`, `folder`, `hardware` and `started` of the process that calls it."""
     made = provenance()
     versions = {"fairseq_mtmoe": made["version"], "python": platform.python_version()}
     found = {name: _version(names) for name, names in PACKAGES.items()}
@@ -25,6 +25,7 @@ def made_with(device: torch.device) -> dict[str, Any]:
         "versions": versions | {name: version for name, version in found.items() if version is not None},
         "commit": made["commit"],
         "command": made["command"],
+        "folder": os.getcwd(),
         "hardware": hardware(device),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

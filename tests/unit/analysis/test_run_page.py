@@ -204,6 +204,16 @@ def test_setups_say_where_runs_differ():
     assert found.common == [("seed", "1"), ("--arch", "x")]
 
 
+def test_spellings_of_one_path_are_no_difference_and_sizes_of_models_are():
+    setup = {"data": "data/x", "folder": "/home", "options": {"init_encoder": "a/../b.pt"}, "parameters": 12_000}
+    spelled = {"data": "/home/data/x/", "folder": "/tmp", "options": {"init_encoder": "/home/b.pt"}}
+    found = setups_of({"a": setup, "b": {**spelled, "parameters": 24_000}, "c": {**spelled, "parameters": 24_000}})
+    assert found.differing == [("parameters", ["12,000", "24,000", "24,000"])]
+    assert found.common == [("data", "data/x"), ("--init-encoder", "a/../b.pt")]
+    elsewhere = setups_of({"a": setup, "b": {**setup, "folder": "/other"}})
+    assert [name for name, _ in elsewhere.differing] == ["data", "--init-encoder"]
+
+
 def test_commands_are_apart_from_what_differs():
     """They are long, and differ where runs are compared: what they differ in stands in the table."""
     setup = {"options": {"lr": [0.1]}, "command": "fairseq-train --lr 0.1"}

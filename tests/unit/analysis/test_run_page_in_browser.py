@@ -52,6 +52,13 @@ def pages(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "NUMBERS", 60)
         (folder / "thinned.html").write_text(page_of(made["one"]), encoding="utf-8")
+    one_epoch = made_up_facts(3, 1000, 2)
+    for run in one_epoch["runs"]:
+        sampling = run["sampling"]
+        sampling |= {name: sampling[name][:1] for name in ("epochs", "updates", "temperature")}
+        sampling["probabilities"] = {pair: values[:1] for pair, values in sampling["probabilities"].items()}
+    one_epoch["comparisons"][0]["rows"][0] |= {"difference": 0.0004, "p": 0.01}
+    (folder / "one_epoch.html").write_text(page_of(one_epoch), encoding="utf-8")
     (folder / "empty.html").write_text("<!DOCTYPE html><title>nothing</title>", encoding="utf-8")
     return folder
 
@@ -382,6 +389,36 @@ def test_scores_are_sorted_and_say_what_stands_out(opened):
         one["p"] for one in made_up_facts(12, 5000, 3)["comparisons"] if one["metric"] == "BLEU" for one in one["rows"]
     ]
     assert stars == sum(one < 0.05 for one in p[:12]) * 2
+
+
+def test_a_difference_that_counts_is_not_shown_as_none_and_has_the_digits_of_the_scores(opened):
+    page = opened("one_epoch")
+    shown = page.run("[...document.querySelectorAll('#scores tbody')][0].textContent")
+    assert "+0.0004 *" in shown and "0.00" not in shown.replace("0.0004", "")
+    numbers = page.run(
+        "[...document.querySelectorAll('#scores tbody')].flatMap(x => [...x.querySelectorAll('td')])"
+        ".flatMap(x => x.textContent.match(/[0-9]+[.][0-9]+/g) ?? [])"
+    )
+    assert len(numbers) > 10 and {len(one.split(".")[1]) for one in numbers if one != "0.0004"} == {2}
+
+
+def test_one_epoch_of_sampling_is_a_table(opened):
+    page = opened("one_epoch")
+    assert page.run("document.querySelector('#sampling .plot')") is None
+    cells = page.run("[...document.querySelectorAll('#sampling tr')].map(x => x.textContent)")
+    (run, _) = made_up_facts(3, 1000, 2)["runs"]
+    share = run["sampling"]["probabilities"]["en-aa"][0]
+    assert len(cells) == 5 and f"{100 * share:.1f} %" in next(cell for cell in cells if cell.startswith("en-aa"))
+    assert cells[-1].startswith("temperature1")
+
+
+def test_four_panels_are_two_and_two(opened):
+    page = opened("one")
+    draw_all(page)
+    grids = "Object.values(echarts.getInstanceByDom(document.getElementById('speed-chart-plot')).getOption().grid)"
+    panels = page.run(f"{grids}.map(x => [x.left, x.top])")
+    rows = [sum(top == other for _, other in panels) for top in sorted({top for _, top in panels})]
+    assert rows == [2, 2]
 
 
 def test_translations_are_searched_and_differences_marked(opened):

@@ -148,7 +148,7 @@ def test_what_was_found_is_reported_by_stage(study, plan, tmp_path, monkeypatch)
         "## Sources", "## Commands",
     ]  # fmt: skip
     full = next(line for line in text.splitlines() if line.startswith("| full ") and "75.8" in line)
-    assert "51.50 ±0.71" in full
+    assert "51.50 ±0.50" in full
     assert "| full − pemt" in text and "-1.00 ±0.00" in text
     (borrowed,) = [unpadded(line) for line in text.splitlines() if unpadded(line).startswith("| pemt | CB |")]
     assert borrowed == "| pemt | CB | 75.00 ±0.00 | 25.00 ±0.00 |"

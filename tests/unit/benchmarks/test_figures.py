@@ -46,7 +46,7 @@ def test_the_json_is_what_the_script_writes(collected):
 def test_tables_in_readme_are_those_that_the_script_writes(figures):
     text = figures.README.read_text(encoding="utf-8")
     assert figures.with_tables(text) == text
-    for name in (*figures.sparse_tables(), figures.SENTENCE, figures.BORROWING):
+    for name in (*figures.sparse_tables(), figures.BORROWING):
         assert figures.in_text(text, name, "other") != text, name
 
 

@@ -68,14 +68,18 @@ def rows_of(text, start):
     return {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[1:]}
 
 
-def test_means_deviations_and_spread_over_tasks(reporting, content):
+def error_of(values):
+    return stdev(values) / len(values) ** 0.5
+
+
+def test_means_errors_and_spread_over_tasks(reporting, content):
     rows = rows_of(reporting.report(content, "A study"), "system")
     row = rows["mtl"]
     all_of = [fmean(pair) for pair in MTL.values()]
     spreads = [pstdev(pair) for pair in MTL.values()]
-    assert row["RTE"] == f"61.00 ±{stdev([60, 62, 61]):.2f}" and row["seeds"] == "1, 2, 3"
-    assert row["All"] == f"{fmean(all_of):.2f} ±{stdev(all_of):.2f}"
-    assert row["spread"] == f"{fmean(spreads):.2f} ±{stdev(spreads):.2f}"
+    assert row["RTE"] == f"61.00 ±{error_of([60, 62, 61]):.2f}" and row["seeds"] == "1, 2, 3"
+    assert row["All"] == f"{fmean(all_of):.2f} ±{error_of(all_of):.2f}"
+    assert row["spread"] == f"{fmean(spreads):.2f} ±{error_of(spreads):.2f}"
     assert (row["% of the data"], row["minutes"]) == ("80.0", "1.0")
     assert (row["paper: mean"], row["paper: spread"], rows["ca_mtl"]["paper: mean"]) == ("80.61", "14.41", "")
     assert rows["*standard error of one run*"]["RTE"] == "3.00"
@@ -108,7 +112,7 @@ def test_single_tasks_complete_each_other_and_what_lacks_one_is_said(reporting, 
 
 def test_new_tasks_have_a_column_for_each_share_beside_the_last_system(reporting, content):
     text = reporting.report(content, "A study").partition("## New tasks")[2]
-    assert rows_of(text, "system")["from_rte"]["SICK, 1%"] == f"71.70 ±{stdev([1, 2]):.2f}"
+    assert rows_of(text, "system")["from_rte"]["SICK, 1%"] == f"71.70 ±{error_of([1, 2]):.2f}"
     row = rows_of(text, "difference")["from_rte − from_encoder"]
     assert row["SICK, 10%"] == "+10.00 ±0.00 *" and "All" not in row
     assert "% of the data" not in text

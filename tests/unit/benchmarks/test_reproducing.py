@@ -201,8 +201,12 @@ def test_rows_are_judged_by_differences_with_the_same_seed(rendering, results_wi
     # By perplexity -3.0, -2.9, -3.1 and by BLEU +0.5, -0.4, -0.1 where the paper is above by 0.4.
     heated = cells(text, "BASE + heating")
     assert heated[0] == "19.9 / 11.5 ±0.1"
-    assert heated[-3:] == ["+0.4 / +0.0 ±0.3 (undecided)", "-35,000 / +0.0 ±0.0 (undecided)", "-3.0 ±0.1 (reproduced)"]
-    assert cells(text, "Dense pre-training")[-1] == "+3.0 ±0.1 (not reproduced)"
+    assert heated[-3:] == [
+        "+0.4 / +0.0 ±0.3 (no difference shown)",
+        "-35,000 / +0.0 ±0.0 (no difference shown)",
+        "-3.0 ±0.1 (agrees)",
+    ]
+    assert cells(text, "Dense pre-training")[-1] == "+3.0 ±0.1 (disagrees)"
     assert cells(text, "Dense")[-3] == "-0.1 / +3.0 ±0.0"  # the paper's is too small to judge by
     assert cells(text, "Dense pre-training + heating")[-1] == "not run"
     assert not re.search(r"^\| stock", text, re.M)
@@ -218,16 +222,16 @@ def test_a_run_that_never_came_there_leaves_it_undecided(rendering, results_with
     for run in runs:
         run["minutes_to_base_best"] = {"base": 3.0, "base_heated": 1.0 + run["seed"] / 100}.get(run["system"])
     text = section(rendering, results_with(runs), "Table 2, WMT-15")
-    assert cells(text, "BASE + heating")[-2] == "-35,000 / -2.0 ±0.0 (reproduced)"
+    assert cells(text, "BASE + heating")[-2] == "-35,000 / -2.0 ±0.0 (agrees)"
     next(run for run in runs if run["system"] == "base_heated")["minutes_to_base_best"] = None
     text = section(rendering, results_with(runs), "Table 2, WMT-15")
-    assert cells(text, "BASE + heating")[-2] == "-35,000 / -2.0 ±0.0 (undecided)"
+    assert cells(text, "BASE + heating")[-2] == "-35,000 / -2.0 ±0.0 (no difference shown)"
     assert "(never in 1 of 3)" in text
 
 
 def test_a_row_by_options_differs_from_another_in_nothing_else(rendering, results_with, runs):
     text = section(rendering, results_with(runs), "Table 1, WMT-15")
-    assert cells(text, "BASE + heating, T_s = 1.0")[0] == "20.1 / 12.3 ±0.6"  # `warm`, and not `other`
+    assert cells(text, "BASE + heating, T_s = 1.0")[0] == "20.1 / 12.3 ±0.3"  # `warm`, and not `other`
     assert cells(text, "BASE + heating, T_s = 1.5")[0] == "20.0 / –"
 
 
@@ -239,7 +243,7 @@ def test_a_new_study_stands_in_all_places(rendering, results_with, runs):
     assert "**: News.\n  commit 10b1795 (0.1.0).\n  *scale*: news; `--vocab-size 1,000`; 2+2 blocks of 16" in text
     assert "BLEU `sig`" in text
     others = text.split("## In no paper's table")[1]
-    assert cells(others, "other")[-2:] == ["20.5 ±0.5", "+1.6 ±1.8"]
+    assert cells(others, "other")[-2:] == ["20.5 ±0.3", "+1.6 ±1.8"]
     assert "| warm |" not in others  # it stands in table 1
     listed = unpadded(rendering.list_of(found, rendering.Versions()))
     assert (
@@ -272,9 +276,9 @@ def test_timings_are_judged_by_the_quartiles_of_their_ratios(rendering, tmp_path
     content |= {"raw": {"seconds of a step": seconds}}
     (tmp_path / "adapters_small.json").write_text(json.dumps(content), encoding="utf-8")
     text = section(rendering, rendering.results(tmp_path), "Table 5: what it costs")
-    assert cells(text, "PEMT, 1 source")[-2] == "-7.0 / -10.0 (-10.0 to -7.5) (reproduced)"
-    assert "+40.8 / +20.0 (+5.0 to +20.0) (reproduced)" in text
-    assert "(undecided)" not in text
+    assert cells(text, "PEMT, 1 source")[-2] == "-7.0 / -10.0 (-10.0 to -7.5) (agrees)"
+    assert "+40.8 / +20.0 (+5.0 to +20.0) (agrees)" in text
+    assert "(no difference shown)" not in text
 
 
 def test_targets_count_when_all_of_them_are_there(rendering):

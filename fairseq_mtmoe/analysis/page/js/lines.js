@@ -65,7 +65,11 @@ const placeOf = (at, panels, width, height, margins) => {
   };
 };
 
-const columnsOf = (panels, width) => Math.max(1, Math.min(panels, 3, Math.floor(width / 300)));
+// As few rows as there is room for, and rows that are about equally long: four panels are two and two.
+const columnsOf = (panels, width) => {
+  const most = Math.max(1, Math.min(panels, 3, Math.floor(width / 300)));
+  return Math.ceil(panels / Math.ceil(panels / most)) || 1;
+};
 
 const heightOf = (panels, width, zoomable) => {
   const rows = Math.ceil(panels / columnsOf(panels, width));

@@ -17,9 +17,17 @@ const scoreRows = () => {
 const scoreOf = (run, key) => [...run.scores.rows, ...run.scores.averages].find(row => row.key === key);
 const isMean = row => row.group !== 'pair' && row.group !== 'task';
 
-const withError = (value, error) => (error == null ? fixed(value) : `${fixed(value)} ± ${fixed(error)}`);
+// Scores and their differences have the same digits, so that a reader can subtract.
+const DIGITS = 2;
+const shownScore = value => fixed(value, DIGITS);
+const withError = (value, error) =>
+  error == null ? shownScore(value) : `${shownScore(value)} ± ${shownScore(error)}`;
 
-const inWords = one => `${one.difference > 0 ? '+' : ''}${fixed(one.difference, 2)}`;
+// What would be shown as nothing, and is not, has as many digits more as it takes.
+const inWords = ({difference}) => {
+  const digits = Math.abs(difference) > 0 ? Math.max(DIGITS, Math.ceil(-Math.log10(2 * Math.abs(difference)))) : DIGITS;
+  return `${difference > 0 ? '+' : ''}${fixed(difference, digits)}`;
+};
 
 const comparisonsOf = metric =>
   facts.comparisons.filter(

@@ -77,10 +77,31 @@ const exchangeTable = () =>
     ),
   ).holder;
 
+// Nothing moves in a single epoch: its shares are read from a table.
+const samplingOfOneEpoch = (runs, names) => {
+  const cells = (name, values, shown) => [
+    name,
+    ...runs.map(run => ({show: shown(values(run)?.[0]), by: values(run)?.[0]})),
+  ];
+  const rows = names.map(name => cells(name, run => run.sampling.probabilities[name], percent));
+  const isHeated = runs.some(run => run.sampling.temperature[0] != null);
+  const foot = isHeated ? [cells('temperature', run => run.sampling.temperature, number)] : [];
+  section(
+    'sampling',
+    'Sampling',
+    el('p', {class: 'soft'}, 'How often each language pair or task is drawn, in the only epoch so far.'),
+    tableOf('Sampling', ['of', ...runs.map(run => run.name)], rows, foot),
+  );
+};
+
 const sampling = () => {
   const withSome = facts.runs.filter(run => run.sampling.epochs.length);
   if (!withSome.length) return;
   const names = [...new Set(withSome.flatMap(run => Object.keys(run.sampling.probabilities)))];
+  if (withSome.every(run => run.sampling.epochs.length === 1)) {
+    samplingOfOneEpoch(withSome, names);
+    return;
+  }
   const few =
     names.length <= FEW
       ? names

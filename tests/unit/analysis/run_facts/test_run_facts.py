@@ -89,6 +89,16 @@ def test_what_was_run_and_how_far_it_is(tmp_path):
     assert short["progress"]["finished"] is False
 
 
+def test_a_run_started_when_it_first_did_and_its_model_is_as_large_as_it_became(tmp_path):
+    first = {"event": "run", "started": "2026-01-01T00:00:00+00:00", "parameters": 100, "multiplications": 90}
+    sparse = {"event": "sparsified", "update": 5, "num_experts": 4, "parameters": 300, "multiplications": 95}
+    again = first | {"started": "2026-02-02T00:00:00+00:00"}
+    for events, size in (([first, again], (100, 90)), ([first, sparse], (300, 95))):
+        setup = facts_of(write_run(tmp_path / f"run-{len(events[-1])}", events))["runs"][0]["setup"]
+        assert setup["started"] == first["started"]
+        assert (setup["parameters"], setup["multiplications"]) == size
+
+
 def test_perplexity_and_loss_of_all_tiers_and_pairs_over_updates_minutes_and_tokens(tmp_path):
     curves = run_of(tmp_path)["curves"]
     assert curves["moments"] == {"update": list(range(100, 1001, 100)), "minutes": [1.0 * n for n in range(1, 11)],

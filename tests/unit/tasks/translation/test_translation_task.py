@@ -167,8 +167,12 @@ def test_each_sentence_is_routed_by_its_own_gate(digits):
 
 
 def test_sparsification_is_written_to_the_run_log(digits, tmp_path):
-    digit_task(digits, save_dir=str(tmp_path)).sparsified(7, 3)
-    assert read(tmp_path) == [{"event": "sparsified", "update": 7, "num_experts": 3}]
+    task = digit_task(digits, save_dir=str(tmp_path))
+    model = moe(task)
+    task.sparsified(7, 3, model)
+    (event,) = read(tmp_path)
+    assert (event["event"], event["update"], event["num_experts"]) == ("sparsified", 7, 3)
+    assert event["parameters"] == sum(parameter.numel() for parameter in model.parameters()) > event["multiplications"]
 
 
 def test_an_epoch_says_how_it_samples(digits, tmp_path, caplog):

@@ -1,0 +1,52 @@
+"""What a model is said to cost a token, against torch's own count of a forward pass."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from fairseq_mtmoe.slots import expert_layers
+from fairseq_mtmoe.slots.model_size import model_size
+from tests.helpers.models import SIZES, dense_model, moe_model
+
+H, INNER, N = SIZES["encoder_embed_dim"], SIZES["encoder_ffn_embed_dim"], 4
+MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
+EXPERT = 2 * H * INNER
+
+
+def test_a_dense_model_costs_a_token_what_torch_counts():
+    """Of one source and one target token; `bmm` and the like are attention's, of tokens with each other."""
+    model, token = dense_model(), torch.tensor([[5]])
+    with FlopCounterMode(display=False) as counter:
+        model(token, torch.tensor([1]), token)
+    counted = counter.get_flop_counts()["Global"]
+    of_matrices = sum(flops for operator, flops in counted.items() if operator in MATRIX_PRODUCTS)
+    assert model_size(model)["multiplications"] == of_matrices // 2
+    assert model_size(model)["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("gates", ["base", "task", "switch"])
+def test_a_token_pays_for_one_expert_and_one_gate(gates):
+    """Two of the four blocks have experts."""
+    sparse, dense = (model_size(model) for model in (moe_model(expert_gates=gates), dense_model()))
+    assert sparse["multiplications"] - dense["multiplications"] == 2 * N * H
+    assert sparse["parameters"] > dense["parameters"] + 2 * (N - 1) * EXPERT
+
+
+def test_parameters_are_those_of_all_ranks():
+    whole, part = moe_model(), moe_model()
+    for layer in expert_layers(part).values():
+        layer.experts.placement = ExpertPlacement(N, 1, 2, group=object())
+        for name, parameter in list(layer.experts.named_parameters()):
+            setattr(layer.experts, name, torch.nn.Parameter(parameter[1:3].detach().clone()))
+    assert model_size(part) == model_size(whole)
+
+
+def test_conditional_parts_cost_a_token_what_is_applied_to_it():
+    """FiLM is worked out once for a task; the bottleneck's two matrices are every token's."""
+    narrow, plain = H // 3, model_size(dense_model())["multiplications"]
+    norms = dense_model(conditional="norm", task_names="aa,bb,cc")
+    assert model_size(norms)["multiplications"] == plain
+    bottleneck = dense_model(conditional="bottleneck", task_names="aa,bb,cc")
+    assert (model_size(bottleneck)["multiplications"] - plain) % (2 * H * narrow) == 0
+    assert model_size(bottleneck)["multiplications"] > plain
