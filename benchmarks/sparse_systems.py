@@ -37,7 +37,8 @@ ML50 = (
     "prepare corpora` with 8,000 pieces"
 )
 CATALOGS = (
-    "the demo's names of languages and places and short messages, English to 14 languages, 74,892 pairs in training, 100 of each in validation and "
+    "the demo's names of languages and places and short messages, English to 14 languages, 74,892 pairs in training, "
+    "100 of each in validation and "
     "200 in test; `mtmoe prepare catalogs` with `--vocab-size 6000`"
 )
 SETTINGS = {

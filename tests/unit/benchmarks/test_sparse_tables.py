@@ -29,7 +29,8 @@ def row(system, seed, end, **of_run):
     minutes = [10.0, 20.0] if system == "dense" else [12.5, 25.0]
     return {
         "system": system, "seed": seed, "updates": [100, 200], "minutes": minutes,
-        "perplexity": {"all": [100.0, end], "low": [1.0, 1.0], "high": [1.0, 1.0]}, "sparsified_at": None, "scores": {}, **of_run,
+        "perplexity": {"all": [100.0, end], "low": [1.0, 1.0], "high": [1.0, 1.0]}, "sparsified_at": None,
+        "scores": {}, **of_run,
     }  # fmt: skip
 
 
