@@ -26,7 +26,7 @@ def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Co
             _check_size(name, value, 0 if name in may_be_zero else 1)
         elif field.type == "float":
             _check_number(name, value, name in may_be_large)
-        elif field.type == "bool":
+        elif str(field.type).startswith("bool"):
             if type(value) is not bool:
                 must_be(name, "true or false", value)
         elif not isinstance(value, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from fairseq.models import register_model_architecture
@@ -35,7 +35,7 @@ def note_sizes(cfg: Any, t5: T5Config) -> None:
     """
     if not isinstance(getattr(cfg, "t5", None), str):
         must_be("--arch", "a model on a T5, such as t5_base", getattr(cfg, "_name", None))
-    cfg.t5 = json.dumps(asdict(t5))
+    cfg.t5 = json.dumps(t5.sizes)
 
 
 def t5_config(cfg: Any) -> T5Config:

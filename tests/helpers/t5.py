@@ -10,7 +10,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_mtmoe.backbones.t5.config import GATED_GELU, T5Config, read_config
+from fairseq_mtmoe.backbones.t5.config import GATED_GELU, T5Config
 from fairseq_mtmoe.backbones.t5.key_map import our_key
 from fairseq_mtmoe.backbones.t5.model import T5Model
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5, bare_state, whole_state
@@ -21,8 +21,16 @@ TINY = T5Config(
     vocab_size=40, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=3, num_heads=4,
     relative_attention_num_buckets=8, relative_attention_max_distance=9,
 )  # fmt: skip
-TINY_1_1 = dataclasses.replace(TINY, feed_forward_proj=GATED_GELU, tie_word_embeddings=False)
+TINY_1_1 = dataclasses.replace(
+    TINY, feed_forward_proj=GATED_GELU, tie_word_embeddings=False, scale_decoder_outputs=False
+)
 CONFIGS = {"1.0": TINY, "1.1": TINY_1_1}
+# Version 5 of `transformers` has these, too: a new T5 1.1, and a T5 1.0 whose output was trained apart.
+ALL_CONFIGS = {
+    **CONFIGS,
+    "tied-unscaled": dataclasses.replace(TINY_1_1, tie_word_embeddings=True),
+    "untied-scaled": dataclasses.replace(TINY, tie_word_embeddings=False, scale_decoder_outputs=True),
+}
 PIECES = b"\x00pieces\xff"
 
 
@@ -61,6 +69,8 @@ def hugging_face_model(config: T5Config) -> Any:
     values = {name: value for name, value in config.for_hugging_face().items() if name != "architectures"}
     torch.manual_seed(0)
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**values)).eval()
+    if not config.tie_word_embeddings:  # version 5 ties those of every new model
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     perturb(model)
     return model
 
@@ -68,7 +78,6 @@ def hugging_face_model(config: T5Config) -> Any:
 def ours_of(theirs: Any, config: T5Config) -> T5Model:
     """Our model with the weights of Hugging Face's, in evaluation mode."""
     state = {our_key(name): value for name, value in theirs.state_dict().items()}
-    assert read_config({**config.for_hugging_face()}) == config
     ours = T5Model(config, dictionary(config)).eval()
     ours.load_state_dict(whole_state({name: value for name, value in state.items() if name is not None}, config))
     return ours

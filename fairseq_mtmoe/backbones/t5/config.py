@@ -32,9 +32,9 @@ class T5Config:
         relative_attention_num_buckets: how many distances attention tells apart.
         relative_attention_max_distance: all from here on are one.
         feed_forward_proj: `relu`, or `gated-gelu` as in T5 1.1.
-        tie_word_embeddings: words are predicted by their embeddings, from states that are scaled by H^-0.5; T5 1.1 has
-            a matrix of its own.
+        tie_word_embeddings: words are predicted by their embeddings; T5 1.1 has a matrix of its own.
         decoder_start_token_id: what the decoder reads first.
+        scale_decoder_outputs: words are predicted from states scaled by H^-0.5; None: where embeddings are tied.
 
     Raises:
         UserError: a value is none that a T5 can have.
@@ -57,8 +57,11 @@ class T5Config:
     pad_token_id: int = 0
     eos_token_id: int = 1
     decoder_start_token_id: int = 0
+    scale_decoder_outputs: bool | None = None
 
     def __post_init__(self) -> None:
+        if self.scale_decoder_outputs is None:
+            object.__setattr__(self, "scale_decoder_outputs", self.tie_word_embeddings)
         check_fields(
             self,
             may_be_zero=("pad_token_id", "eos_token_id", "decoder_start_token_id"),
@@ -91,16 +94,37 @@ class T5Config:
     @property
     def output_scale(self) -> float:
         """What the decoder's states are multiplied with before words are predicted."""
-        return 1 / math.sqrt(self.d_model) if self.tie_word_embeddings else 1.0
+        return 1 / math.sqrt(self.d_model) if self.scale_decoder_outputs else 1.0
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The fields by name, as files hold them: without `scale_decoder_outputs` where it follows from the others.
+
+        Versions before 0.1.12 do not know it.
+        """
+        values = dataclasses.asdict(self)
+        if self.scale_decoder_outputs == self.tie_word_embeddings:
+            del values["scale_decoder_outputs"]
+        return values
 
     def for_hugging_face(self) -> dict[str, Any]:
-        """The content of a `config.json`."""
+        """The content of a `config.json` for all versions of `transformers`.
+
+        Version 4 scales states where `tie_word_embeddings` is true, and knows no other field for it. Version 5 takes
+        `lm_head.weight` for what it is, tied or not. See `has_own_output`.
+        """
         return {
             "architectures": ["T5ForConditionalGeneration"],
             "model_type": T5,
             "is_encoder_decoder": True,
             **dataclasses.asdict(self),
+            "tie_word_embeddings": self.scale_decoder_outputs,
         }
+
+    @property
+    def has_own_output(self) -> bool:
+        """Whether Hugging Face's folder of it has a `lm_head.weight`, be it a copy of the embeddings."""
+        return not (self.tie_word_embeddings and self.scale_decoder_outputs)
 
 
 def read_config(values: Any) -> T5Config:

@@ -1,23 +1,27 @@
 """Hugging Face's folders of a T5: reading them, and writing them.
 
-A folder has `config.json`, the weights, and `spiece.model`, the model of SentencePiece that T5s come with.
+A folder has `config.json`, the weights, and `spiece.model`, the model of SentencePiece that T5s come with, or the
+`tokenizer.json` that it becomes in version 5 of `transformers`.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fairseq_mtmoe.backbones.hugging_face import CONFIG, check_tensors, read_weights, renamed, write_model
 from fairseq_mtmoe.backbones.t5.config import read_config
 from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT, hugging_face_key, our_key
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5, bare_state, wanted_tensors
+from fairseq_mtmoe.backbones.t5.spiece import spiece_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, regular_file
 
-PIECES = "spiece.model"
+PIECES, TOKENIZER = "spiece.model", "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,16 @@ def read_folder(folder: Path) -> Imported:
     Raises:
         UserError: a file is missing, damaged, or of another kind of model.
     """
-    config = read_config(read_json(folder / CONFIG, "the `config.json` of a T5's folder"))
+    values = read_json(folder / CONFIG, "the `config.json` of a T5's folder")
+    config = read_config(values)
     state, left_out = renamed(folder, read_weights(folder), our_key, "T5")
-    if not config.tie_word_embeddings and OUR_OUTPUT not in state and OUR_EMBEDDINGS[0] in state:
-        state[OUR_OUTPUT] = state[OUR_EMBEDDINGS[0]].clone()  # newer versions write one tensor where both are equal
+    embeddings, output = state.get(OUR_EMBEDDINGS[0]), state.get(OUR_OUTPUT)
+    if output is not None and embeddings is not None:
+        # Version 5 says "tied" of every T5, and ties those whose two tensors are equal, or where one is left out.
+        of_version_5 = config.tie_word_embeddings or "scale_decoder_outputs" in values
+        config = replace(config, tie_word_embeddings=of_version_5 and torch.equal(output, embeddings))
+    elif embeddings is not None and not config.tie_word_embeddings:
+        state[OUR_OUTPUT] = embeddings.clone()
     state = bare_state(state, config)
     check_tensors(folder, wanted_tensors(config), state, lambda name: hugging_face_key(name, config.is_gated))
     return Imported(PretrainedT5(config, _read_pieces(folder), state), tuple(left_out))
@@ -51,14 +61,20 @@ def write_folder(model: PretrainedT5, folder: Path) -> None:
     """
     config = json.dumps(model.config.for_hugging_face(), indent=2) + "\n"
     files = {CONFIG: config.encode("utf-8"), PIECES: model.sentencepiece}
-    gated = model.config.is_gated
-    write_model(folder, files, ((hugging_face_key(name, gated), value) for name, value in model.state.items()))
+    state, gated = dict(model.state), model.config.is_gated
+    if model.config.has_own_output:
+        state.setdefault(OUR_OUTPUT, state[OUR_EMBEDDINGS[0]].clone())
+    write_model(folder, files, ((hugging_face_key(name, gated), value) for name, value in state.items()))
 
 
 def _read_pieces(folder: Path) -> bytes:
-    if not (folder / PIECES).exists():
-        raise UserError(f"`{folder}` must have `{PIECES}`, the T5's model of SentencePiece, but has none.")
-    return regular_file(folder / PIECES).read_bytes()
+    if (folder / PIECES).exists():
+        return regular_file(folder / PIECES).read_bytes()
+    if (folder / TOKENIZER).exists():
+        return spiece_of(read_json(folder / TOKENIZER))
+    raise UserError(
+        f"`{folder}` must have `{PIECES}`, the T5's model of SentencePiece, or `{TOKENIZER}`, but has none."
+    )
 
 
 def is_of_t5(values: Any) -> bool:

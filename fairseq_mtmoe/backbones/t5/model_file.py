@@ -6,7 +6,6 @@ It is a file of `torch.save` with a checksum (`checkpoints/checksum.py`), of whi
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,7 @@ class PretrainedT5:
     def save(self, path: str | Path) -> None:
         """Write the file, completely or not at all."""
         pieces = torch.from_numpy(np.frombuffer(self.sentencepiece, dtype=np.uint8).copy())
-        content = {KIND: dataclasses.asdict(self.config), "sentencepiece": pieces, "model": self.state}
+        content = {KIND: self.config.sizes, "sentencepiece": pieces, "model": self.state}
         file_io.save(content, str(path))
 
 

@@ -1,19 +1,48 @@
 """Folders of Hugging Face's and our files of T5s: what they hold comes back, and nothing else is taken."""
 
 import dataclasses
+import io
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+import sentencepiece
 import torch
 
 from fairseq_mtmoe.backbones.t5 import hugging_face, model_file
 from fairseq_mtmoe.backbones.t5.config import T5Config, read_config
 from fairseq_mtmoe.backbones.t5.key_map import hugging_face_key, our_key
+from fairseq_mtmoe.backbones.t5.model import T5Model
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.t5 import CONFIGS, PIECES, TINY, TINY_1_1, hugging_face_model, pretrained, texts, tiny_t5
+from fairseq_mtmoe.io.files import read_json
+from tests.helpers.t5 import (
+    ALL_CONFIGS,
+    CONFIGS,
+    PIECES,
+    TINY,
+    TINY_1_1,
+    dictionary,
+    hugging_face_model,
+    pretrained,
+    texts,
+    tiny_t5,
+)
 
+OF_VERSION_4 = Path(__file__).parents[3] / "golden" / "t5_1_1_transformers_4"
 both = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+
+
+def spiece(lines):
+    """A model of SentencePiece as T5's are made."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=200, hard_vocab_limit=False, minloglevel=3,
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+    )  # fmt: skip
+    return model.getvalue()
 
 
 def assert_same(found, wanted):
@@ -33,23 +62,69 @@ def test_a_file_holds_all_of_it(config, tmp_path):
     torch.testing.assert_close(model(texts(), None, words), tiny_t5(config)(texts(), None, words))
 
 
-@both
+def logits_of(model, inputs):
+    """Those of our model with these weights."""
+    ours = T5Model(model.config, dictionary(model.config)).eval()
+    ours.load_state_dict(model_file.whole_state(model.state, model.config))
+    with torch.no_grad():
+        return ours(inputs["input_ids"], None, inputs["decoder_input_ids"])[0]
+
+
+@pytest.mark.parametrize("config", ALL_CONFIGS.values(), ids=ALL_CONFIGS)
 def test_a_folder_that_transformers_wrote_and_reads(config, tmp_path):
+    """None of the two switches is lost: whether the output is tied, and whether states are scaled."""
     pytest.importorskip("safetensors")
     theirs = hugging_face_model(config)
     theirs.save_pretrained(tmp_path / "theirs")
     (tmp_path / "theirs" / "spiece.model").write_bytes(PIECES)
-    # Newer versions tie all embeddings and leave this out of the file.
-    sizes = json.loads((tmp_path / "theirs" / "config.json").read_text())
-    (tmp_path / "theirs" / "config.json").write_text(
-        json.dumps({**sizes, "tie_word_embeddings": config.tie_word_embeddings})
-    )
-    imported = hugging_face.read_folder(tmp_path / "theirs")
-    hugging_face.write_folder(imported.model, tmp_path / "ours")
+    imported = hugging_face.read_folder(tmp_path / "theirs").model
+    assert imported.config == config
+    inputs = {"input_ids": texts((6, 6, 6)), "decoder_input_ids": texts((3, 3, 3))}
+    wanted = theirs(**inputs).logits.detach()
+    torch.testing.assert_close(logits_of(imported, inputs), wanted, rtol=1e-5, atol=1e-5)
+    imported.save(tmp_path / "t5.pt")
+    hugging_face.write_folder(model_file.load(tmp_path / "t5.pt"), tmp_path / "ours")
     again = type(theirs).from_pretrained(tmp_path / "ours").eval()
-    inputs = {"input_ids": texts(), "decoder_input_ids": texts((3, 3, 3))}
-    torch.testing.assert_close(again(**inputs).logits, theirs(**inputs).logits)
-    assert_same(hugging_face.read_folder(tmp_path / "ours").model, imported.model)
+    torch.testing.assert_close(again(**inputs).logits, wanted, rtol=1e-5, atol=1e-5)
+    assert_same(hugging_face.read_folder(tmp_path / "ours").model, imported)
+
+
+def test_a_folder_of_transformers_4(tmp_path):
+    pytest.importorskip("safetensors")
+    shutil.copytree(OF_VERSION_4, tmp_path / "theirs")
+    (tmp_path / "theirs" / "spiece.model").write_bytes(PIECES)
+    imported = hugging_face.read_folder(tmp_path / "theirs").model
+    assert (imported.config.tie_word_embeddings, imported.config.scale_decoder_outputs) == (False, False)
+    kept = {name: torch.tensor(value) for name, value in read_json(OF_VERSION_4 / "logits.json").items()}
+    torch.testing.assert_close(logits_of(imported, kept), kept["logits"], rtol=1e-5, atol=1e-5)
+    hugging_face.write_folder(imported, tmp_path / "ours")  # in the form that version 4 understands
+    assert read_json(tmp_path / "ours" / "config.json")["tie_word_embeddings"] is False
+    assert_same(hugging_face.read_folder(tmp_path / "ours").model, imported)
+
+
+def test_pieces_of_a_folder_of_transformers_5(tmp_path):
+    """It has a `tokenizer.json` in the place of `spiece.model`, and both give a text the same ids."""
+    transformers = pytest.importorskip("transformers")
+    lines = Path(__file__).read_text(encoding="utf-8").split("\n")
+    model = spiece(lines)
+    (tmp_path / "spiece.model").write_bytes(model)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    tokenizer = transformers.T5Tokenizer.from_pretrained(tmp_path)
+    hugging_face.write_folder(pretrained(), tmp_path / "folder")
+    (tmp_path / "folder" / "spiece.model").unlink()
+    with pytest.raises(UserError, match=r"must have `spiece\.model`, the T5's model of SentencePiece, or `tokenizer"):
+        hugging_face.read_folder(tmp_path / "folder")
+    tokenizer.save_pretrained(tmp_path / "folder")
+    pieces = Pieces(hugging_face.read_folder(tmp_path / "folder").model.sentencepiece)
+    lines += ["Ｗｉｄｅ ½ ﬁne  e\u0301", " two \u3000 spaces\t", "漢 rte", ""]
+    assert [pieces.numbers(line) for line in lines] == [tokenizer(line).input_ids[:-1] for line in lines]
+    assert list(pieces) == list(Pieces(model))
+    path = tmp_path / "folder" / "tokenizer.json"
+    whole = read_json(path)
+    for changes in ({"model": {"type": "BPE"}}, {"normalizer": {"type": "NFC"}}, {"pre_tokenizer": None}):
+        path.write_text(json.dumps({**whole, **changes}))
+        with pytest.raises(UserError, match=r"take the `spiece\.model` of the T5 that this one was trained from"):
+            hugging_face.read_folder(tmp_path / "folder")
 
 
 def test_names_are_there_and_back():
@@ -113,11 +188,3 @@ def test_other_files_are_refused(tmp_path):
     file_io.save({"cfg": {"model": {"t5": "{}"}}, "model": {}}, str(path))
     with pytest.raises(UserError, match="but is a checkpoint, with which a run begins by `--finetune-from-model`"):
         model_file.load(path)
-
-
-def test_a_folder_without_its_pieces_is_refused(tmp_path):
-    pytest.importorskip("safetensors")
-    hugging_face.write_folder(pretrained(), tmp_path / "folder")
-    (tmp_path / "folder" / "spiece.model").unlink()
-    with pytest.raises(UserError, match=r"must have `spiece\.model`"):
-        hugging_face.read_folder(tmp_path / "folder")
