@@ -1,0 +1,60 @@
+"""Calls in another process: what it does to itself is an exception here."""
+
+import ctypes
+import os
+import time
+
+import pytest
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.isolated import Lost, isolated, isolated_items
+
+MEMORY = 256 << 20
+
+
+def count(most):
+    print("what a library prints is no result")
+    yield from range(most)
+
+
+def refuse():
+    raise UserError("`x` must be y.")
+
+
+def crash():
+    ctypes.string_at(0)
+
+
+def ask_for(size):
+    return len(bytearray(size))
+
+
+def panic():
+    raise BaseException("called `Option::unwrap()` on a `None` value\nstack")
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "error", "said"),
+    [
+        (refuse, (), UserError, "`x` must be y."),
+        (crash, (), Lost, r"the library that reads it crashes \(SIGSEGV\)"),
+        (os.abort, (), Lost, r"the library that reads it crashes \(SIGABRT\)"),
+        (os._exit, (3,), Lost, r"the library that reads it crashes \(exit status 3\)"),
+        (time.sleep, (60,), Lost, "reading it takes over 1 seconds"),
+        (ask_for, (1 << 30,), Lost, "reading it takes over 256 MiB of memory"),
+        (panic, (), Lost, r"called `Option::unwrap\(\)` on a `None` value$"),
+    ],
+)
+def test_what_a_call_does_to_its_process(function, arguments, error, said):
+    with pytest.raises(error, match=said):
+        isolated(function, *arguments, memory=MEMORY, seconds=1)
+
+
+def test_what_it_returns_and_yields():
+    assert isolated(ask_for, 1000, memory=MEMORY) == 1000
+    assert list(isolated_items(count, 3, memory=MEMORY)) == [0, 1, 2]
+    started = time.monotonic()
+    for number in isolated_items(count, 1 << 40, memory=MEMORY):  # and the process ends with whoever asks
+        if number == 10:
+            break
+    assert time.monotonic() - started < 20
