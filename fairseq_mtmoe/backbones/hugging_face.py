@@ -123,7 +123,7 @@ def _parts(index: Path) -> list[Path]:
 
 
 def _are_names(values: Any) -> bool:
-    return all(isinstance(value, str) and Path(value).name == value for value in values)
+    return all(isinstance(value, str) and value and value == Path(value).name and "\0" not in value for value in values)
 
 
 def _read_torch(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT, huggi
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5, bare_state, wanted_tensors
 from fairseq_mtmoe.backbones.t5.spiece import spiece_of
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_json, regular_file
+from fairseq_mtmoe.io.files import read_bytes, read_json
 
 PIECES, TOKENIZER = "spiece.model", "tokenizer.json"
 
@@ -69,7 +69,10 @@ def write_folder(model: PretrainedT5, folder: Path) -> None:
 
 def _read_pieces(folder: Path) -> bytes:
     if (folder / PIECES).exists():
-        return regular_file(folder / PIECES).read_bytes()
+        pieces = read_bytes(folder / PIECES)
+        if not pieces:
+            raise UserError(f"`{folder / PIECES}` must be a model of SentencePiece, but is empty.")
+        return pieces
     if (folder / TOKENIZER).exists():
         return spiece_of(read_json(folder / TOKENIZER))
     raise UserError(

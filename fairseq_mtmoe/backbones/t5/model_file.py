@@ -66,8 +66,8 @@ def read(path: str | Path, content: Mapping[str, Any]) -> PretrainedT5:
         config = T5Config(**sizes)
     except TypeError as error:
         raise UserError(f"`{path}` must be a file of `mtmoe import-hf`, but has other sizes: {error}.") from error
-    if pieces.dtype != torch.uint8:
-        raise UserError(f"`{path}` must hold a model of SentencePiece, but holds something else.")
+    if pieces.dtype != torch.uint8 or not pieces.numel():
+        raise UserError(f"`{path}` must hold a model of SentencePiece, but holds none.")
     check_tensors(path, wanted_tensors(config), state)
     return PretrainedT5(config, pieces.numpy().tobytes(), state)
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_mtmoe.data.nlu.tokenizer_files import guarded
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -87,7 +89,8 @@ class WholeTexts:
 
     def __call__(self, texts: Sequence[str]) -> TokenRuns:
         """See `Encode`."""
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        with guarded("`tokenizer.json` must make tokens of any text"):
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return TokenRuns.of([encoding.ids for encoding in encodings])
 
 

@@ -1,16 +1,118 @@
-"""One tokenizer of the `tokenizers` library from the files of an encoder's folder, whatever their age."""
+"""One tokenizer of the `tokenizers` library from the files of an encoder's folder, whatever their age.
+
+The library panics, aborts or fills the memory at some files that it reads. BERT's and RoBERTa's parts do not; a file
+with others is tried in a process of its own first.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
+import string
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mtmoe.errors import UserError, first_line
+from fairseq_mtmoe.io.isolated import Lost, isolated
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+# Parts that hold no pattern, table or text that could make them crash, or a text grow.
+SIMPLE = {
+    *("BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Sequence"),
+    *("BertPreTokenizer", "ByteLevel", "Whitespace", "WhitespaceSplit", "Metaspace", "Punctuation", "Digits"),
+    *("WordPiece", "BPE", "WordLevel"),
+}
+GROWTH = 32  # a normalizer makes a text at most so many times as long; Unicode's own forms reach 18
+_TRIAL = string.printable + "é ß 漢字 и ﷺ 😀"
+_MOST_CHARACTERS = 256  # of a tokenizer's patterns that are tried
+_MEMORY, _SECONDS = 4 << 30, 30  # of a trial; a vocabulary of 250,000 pieces takes 300 MB and 2 seconds
+
+
+@contextmanager
+def guarded(what: str) -> Iterator[None]:
+    """Inside, what the library raises, be it a panic of Rust's, is the `UserError` that `what` must be another."""
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"{what}, but {first_line(error)[:200]}.") from error
+
+
+def load_tokenizer(serialized: str) -> Tokenizer:
+    """The tokenizer that a `tokenizer.json` describes, which reads any text, without padding and truncation.
+
+    Raises:
+        UserError: it describes none, or one that crashes, or makes no or too many tokens of a text.
+    """
+    check_installed()
+    try:
+        if not _is_simple(serialized):
+            isolated(_expect_no_fault, serialized, memory=_MEMORY, seconds=_SECONDS)
+    except Lost as error:
+        raise UserError(f"`tokenizer.json` must be one of `tokenizers`, but {error}.") from error
+    return _try(serialized)
+
+
+def _try(serialized: str) -> Tokenizer:
+    """The tokenizer, once it has read texts that show whether it works."""
+    from tokenizers import Tokenizer
+
+    with guarded("`tokenizer.json` must be one of `tokenizers`"):
+        tokenizer = Tokenizer.from_str(serialized)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()  # whose rule is not quite BERT's
+        _check_growth(tokenizer, _TRIAL)
+        for character in _characters_of_patterns(serialized):
+            _check_growth(tokenizer, character * 256)
+        if not {0, 1} <= set(tokenizer.encode("a", "a").sequence_ids):
+            raise UserError("`tokenizer.json` must make tokens of any text, but makes none of `a`.")
+    return tokenizer
+
+
+def _expect_no_fault(serialized: str) -> None:
+    _try(serialized)
+
+
+def _check_growth(tokenizer: Tokenizer, text: str) -> None:
+    normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+    if len(normal) > GROWTH * len(text):
+        raise UserError(
+            f"`tokenizer.json` must not make a text over {GROWTH} times as long, but makes {len(normal)} characters "
+            f"of {len(text)}."
+        )
+    tokenizer.encode(text)
+
+
+def _is_simple(serialized: str) -> bool:
+    """Whether all parts are of known kinds; what is no JSON the library refuses in a sentence."""
+    try:
+        content = json.loads(serialized)
+        return {of for part in ("normalizer", "pre_tokenizer", "model") for of in _kinds(content.get(part))} <= SIMPLE
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return False
+
+
+def _kinds(part: Any) -> Iterator[str]:
+    """The kinds of a part and of the parts that it is a sequence of."""
+    if part is not None:
+        yield part.get("type", "BPE")
+        for inner in (*part.get("normalizers", ()), *part.get("pretokenizers", ())):
+            yield from _kinds(inner)
+
+
+def _characters_of_patterns(serialized: str) -> list[str]:
+    """The characters that normalizers and pre-tokenizers look for, one by one or in a pattern."""
+    if _is_simple(serialized):
+        return []
+    content = json.loads(serialized)
+    looked_for = json.dumps([content.get("normalizer"), content.get("pre_tokenizer")], ensure_ascii=False)
+    return sorted(set(looked_for[: 1 << 20]))[:_MOST_CHARACTERS]
 
 
 def check_installed() -> None:
@@ -37,14 +139,12 @@ def serialized_tokenizer(files: Mapping[str, str]) -> str:
     check_installed()
     if "tokenizer.json" in files:
         return files["tokenizer.json"]
-    try:
+    with guarded("The tokenizer's files must be BERT's or RoBERTa's"):
         settings = json.loads(files.get("tokenizer_config.json", "{}"))
         if "vocab.txt" in files:
             return _word_piece(files["vocab.txt"], settings).to_str()
         if {"vocab.json", "merges.txt"} <= set(files):
             return _byte_level(files["vocab.json"], files["merges.txt"], settings).to_str()
-    except Exception as error:  # the library raises nothing more precise
-        raise UserError(f"The tokenizer's files must be BERT's or RoBERTa's, but {first_line(error)}.") from error
     raise UserError(f"The tokenizer's files must be BERT's or RoBERTa's, but are {', '.join(files) or 'none'}.")
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.strings import Strings
 from fairseq_mtmoe.data.nlu.token_runs import TokenRuns, encoder_for, ends
-from fairseq_mtmoe.data.nlu.tokenizer_files import check_installed
-from fairseq_mtmoe.errors import UserError, first_line, must_be
+from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, load_tokenizer
+from fairseq_mtmoe.errors import UserError, must_be
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -108,17 +108,12 @@ class TextTokenizer:
     def __init__(self, serialized: str, max_length: int) -> None:
         if max_length < 8:
             must_be("--max-positions", "at least 8, room for some words between the marks", max_length)
-        check_installed()
-        from tokenizers import Tokenizer
-
-        try:
-            self._tokenizer = Tokenizer.from_str(serialized)
-        except Exception as error:  # the library raises nothing more precise
-            raise UserError(f"`tokenizer.json` must be one of `tokenizers`, but {first_line(error)}.") from error
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()  # whose rule is not quite BERT's
+        self._tokenizer = load_tokenizer(serialized)
         self._encode = encoder_for(self._tokenizer)
         self._marks = [Marks.of(self._tokenizer.encode("a", pair)) for pair in (None, "a")]
+        most = max(mark.size for mark in self._marks)
+        if most > max_length - 2:
+            must_be("--max-positions", f"at least {most + 2}, room for the tokenizer's marks and a text", max_length)
         self.padding = self._padding()
         self.max_length = max_length
         self.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
@@ -132,7 +127,7 @@ class TextTokenizer:
 
     def numbers(self, text: str) -> list[int]:
         """The tokens of a text of any length, without marks."""
-        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        found: list[int] = self.encodings([text])[0].ids
         return found
 
     @property
@@ -144,7 +139,8 @@ class TextTokenizer:
         """The library's account of texts, without marks: their tokens, and where these stand."""
         # A file of JSON can name half of a character, which the library refuses: a question mark has its place.
         whole = [text.encode("utf-8", errors="replace").decode("utf-8") for text in texts]
-        return self._tokenizer.encode_batch(whole, add_special_tokens=False)
+        with guarded("`tokenizer.json` must make tokens of any text"):
+            return self._tokenizer.encode_batch(whole, add_special_tokens=False)
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
         """The tokens of examples, all of which are about equally many words."""
@@ -214,7 +210,7 @@ class TextTokenizer:
         """The first token of each word of examples whose words have labels; -1 where there is none."""
         if not examples[0].words:
             return []
-        encodings = self._tokenizer.encode_batch([e.candidates[0][0] for e in examples], add_special_tokens=False)
+        encodings = self.encodings([example.candidates[0][0] for example in examples])
         found: list[int] = []
         for example, encoding, sizes in zip(examples, encodings, sizes_S5.tolist(), strict=True):
             firsts = first_tokens(example.words, encoding.offsets)

@@ -91,7 +91,16 @@ def test_weights_in_parts(tmp_path):
     index = folder / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": names}))
     assert_same(hugging_face.read_folder(folder).encoder, pretrained())
-    for bad in ({"a": "../folder/part-0.bin"}, {"a": "/part-0.bin"}, {"a": 3}, {"a": ".."}, {}, []):
+    for bad in (
+        {"a": "../folder/part-0.bin"},
+        {"a": "/part-0.bin"},
+        {"a": 3},
+        {"a": ".."},
+        {"a": ""},
+        {"a": "\0"},
+        {},
+        [],
+    ):
         index.write_text(json.dumps({"weight_map": bad}))
         with pytest.raises(
             UserError, match=r"must name files beside it as `weight_map`|must be a checkpoint file, but"

@@ -179,6 +179,9 @@ def test_other_files_are_refused(tmp_path):
         dataclasses.replace(wanted, **changes).save(path)
         with pytest.raises(UserError, match=sentence):
             model_file.load(path)
+    dataclasses.replace(wanted, sentencepiece=b"").save(path)
+    with pytest.raises(UserError, match="must hold a model of SentencePiece, but holds none"):
+        model_file.load(path)
     file_io.save({"t5": {"d_models": 1}, "sentencepiece": torch.zeros(1, dtype=torch.uint8), "model": {}}, str(path))
     with pytest.raises(UserError, match="has other sizes"):
         model_file.load(path)

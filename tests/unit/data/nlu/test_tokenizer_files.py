@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from fairseq_mtmoe.data.nlu.examples import Example
-from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
+from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, serialized_tokenizer
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.errors import UserError
 
@@ -45,6 +45,42 @@ def test_tokenizer_json_comes_first():
 def test_files_that_are_no_tokenizer(files):
     with pytest.raises(UserError, match="must be BERT's or RoBERTa's, but"):
         serialized_tokenizer(files)
+
+
+WHOLE = json.loads(serialized_tokenizer(BERT))
+DOUBLED = {"type": "Replace", "pattern": {"String": "q"}, "content": "qq"}
+NO_TOKENIZERS = {
+    "a panic while loading": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "Cannot parse"),
+    "a panic while encoding": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "must be non-zero"),
+    "a table of 8 GB": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////w=="}}, "SIGABRT"),
+    "a growing text": ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLED] * 12}}, "over 32 times as long"),
+    "a pattern that never ends": (
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}},
+        "retry-limit",
+    ),
+    "no pieces": ({"model": {**WHOLE["model"], "vocab": {}}}, r"Missing \[UNK\]"),
+    "no pieces, and no unknown one": ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "makes none of `a`"),
+    "marks without their ids": (
+        {"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[NO]", "type_id": 0}}],
+                            "pair": [], "special_tokens": {}}}, "no entry found",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "sentence"), NO_TOKENIZERS.values(), ids=NO_TOKENIZERS)
+def test_a_tokenizer_that_crashes_or_explodes_is_refused(changes, sentence):
+    with pytest.raises(UserError, match=f"`tokenizer.json` must .*{sentence}"):
+        TextTokenizer(json.dumps({**WHOLE, **changes}), 16)
+
+
+def test_a_panic_in_the_middle_of_data_is_said():
+    with (
+        pytest.raises(UserError, match="must make tokens of any text, but it burns"),
+        guarded("`tokenizer.json` must make tokens of any text"),
+    ):
+        raise type("PanicException", (BaseException,), {})("it burns")
+    with pytest.raises(KeyboardInterrupt), guarded("x"):
+        raise KeyboardInterrupt
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch):
