@@ -1,4 +1,4 @@
-"""`mtmoe export-hf`: an encoder or T5 as a folder that Hugging Face's `transformers` loads."""
+"""`mtmoe export-hf`: an encoder or T5, trained or imported, as a folder that Hugging Face's `transformers` loads."""
 
 from __future__ import annotations
 
@@ -14,24 +14,17 @@ from fairseq_mtmoe.cli._quiet import quiet_fairseq
 @click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
 @quiet_fairseq()
 def command(model: Path, folder: Path) -> None:
-    """Write MODEL, a file of `mtmoe import-hf`, to the new FOLDER.
+    """Write MODEL, a checkpoint of a dense encoder or T5 or a file of `mtmoe import-hf`, to the new FOLDER.
 
-    FOLDER gets config.json, model.safetensors and the tokenizer's files; `transformers` loads it with
-    AutoModel.from_pretrained, a T5 with T5ForConditionalGeneration.from_pretrained.
+    FOLDER gets config.json, model.safetensors and the tokenizer's files; `transformers` loads it with AutoTokenizer and
+    AutoModel, an encoder of one task with AutoModelForSequenceClassification, a T5 with AutoModelForSeq2SeqLM, and
+    computes the same. Heads of several tasks, and of rankings, words and spans, are left out. Models with experts or
+    conditional parts have no class there.
     """
-    from fairseq_mtmoe.backbones.bert import encoder_file
-    from fairseq_mtmoe.backbones.bert import hugging_face as of_bert
     from fairseq_mtmoe.backbones.hugging_face import IMPORT_ANEW
-    from fairseq_mtmoe.backbones.t5 import hugging_face as of_t5
-    from fairseq_mtmoe.backbones.t5 import model_file
     from fairseq_mtmoe.checkpoints import file_io
+    from fairseq_mtmoe.cli._exported import exported
 
-    content = file_io.load(str(model), remedy=IMPORT_ANEW)
-    if model_file.KIND in content:
-        t5 = model_file.read(model, content)
-        of_t5.write_folder(t5, folder)
-        click.echo(f"{folder}: t5 for transformers, {len(t5.state)} tensors")
-        return
-    encoder = encoder_file.read(model, content)
-    of_bert.write_folder(encoder, folder)
-    click.echo(f"{folder}: {encoder.config.model_type} for transformers, {len(encoder.state)} tensors")
+    found = exported(model, file_io.load(str(model), remedy=IMPORT_ANEW))
+    found.write(folder)
+    click.echo(f"{folder}: {found.said}")

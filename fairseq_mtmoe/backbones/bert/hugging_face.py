@@ -9,13 +9,19 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fairseq_mtmoe.backbones.bert.config import read_config
+import torch
+from torch import Tensor
+
+from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA, EncoderConfig, read_config
 from fairseq_mtmoe.backbones.bert.encoder_file import TOKENIZER_FILES, VOCABULARIES, PretrainedEncoder, wanted_tensors
 from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key, our_key
 from fairseq_mtmoe.backbones.hugging_face import CONFIG, check_tensors, read_weights, renamed, write_model
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, read_text
+
+_SMALL = 2.0**-12  # a scale that costs no digit, and that half precision can hold
 
 
 @dataclass(frozen=True)
@@ -39,15 +45,60 @@ def read_folder(folder: Path) -> Imported:
     return Imported(PretrainedEncoder(config, _read_tokenizer(folder), state), tuple(left_out))
 
 
-def write_folder(encoder: PretrainedEncoder, folder: Path) -> None:
+@dataclass(frozen=True)
+class Classifier:
+    """The head of one task, which reads [CLS]'s own state.
+
+    Attributes:
+        weight: (C, H).
+        bias: (C,).
+        labels: what the C outputs are called; none: the one output is a value.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    labels: tuple[str, ...]
+
+    def for_hugging_face(self, config: EncoderConfig) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What `…ForSequenceClassification` has beside the encoder: of `config.json`, and tensors by their names.
+
+        Its map of [CLS]'s state ends in a tanh. Of states that are scaled down that is what they were, to 1e-7.
+        """
+        names = self.labels or ("value",)
+        kind = {BERT: "BertForSequenceClassification", ROBERTA: "RobertaForSequenceClassification"}[config.model_type]
+        values = {
+            "architectures": [kind],
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: number for number, name in enumerate(names)},
+            "problem_type": "single_label_classification" if self.labels else "regression",
+        }
+        dense, output = {
+            BERT: ("bert.pooler.dense", "classifier"),
+            ROBERTA: ("classifier.dense", "classifier.out_proj"),
+        }[config.model_type]
+        return values, {
+            f"{dense}.weight": torch.eye(config.hidden_size) * _SMALL,
+            f"{dense}.bias": torch.zeros(config.hidden_size),
+            f"{output}.weight": self.weight / _SMALL,
+            f"{output}.bias": self.bias,
+        }
+
+
+def write_folder(encoder: PretrainedEncoder, folder: Path, classifier: Classifier | None = None) -> None:
     """Write the folder, completely or not at all, so that `transformers` loads it.
 
     Raises:
         UserError: there is something in its place, it cannot be written, or `safetensors` is not installed.
     """
-    config = json.dumps(encoder.config.for_hugging_face(), indent=2) + "\n"
+    values = encoder.config.for_hugging_face()
+    tensors = {hugging_face_key(name): value for name, value in encoder.state.items()}
+    if classifier is not None:
+        of_head, head = classifier.for_hugging_face(encoder.config)
+        values |= of_head
+        tensors = {**{f"{encoder.config.model_type}.{name}": value for name, value in tensors.items()}, **head}
+    config = json.dumps(values, indent=2) + "\n"
     files = {name: text.encode("utf-8") for name, text in {CONFIG: config, **encoder.tokenizer}.items()}
-    write_model(folder, files, ((hugging_face_key(name), value) for name, value in encoder.state.items()))
+    write_model(folder, files, tensors.items())
 
 
 def _read_tokenizer(folder: Path) -> dict[str, str]:

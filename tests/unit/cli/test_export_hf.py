@@ -1,0 +1,171 @@
+"""`mtmoe export-hf` of trained models: Hugging Face's classes load them, and compute the same."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+from tokenizers import Tokenizer
+from tokenizers.implementations import BertWordPieceTokenizer
+
+from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
+from fairseq_mtmoe.backbones.bert.heads import HeadSize
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models._encoder import note_sizes
+from tests.helpers.bert import CONFIGS, TINY, batch, perturb, tiny_encoder
+from tests.helpers.encoders import HEADS
+from tests.helpers.t5 import ALL_CONFIGS, texts, tiny_t5
+
+from fairseq_mtmoe.models.ca_mtl import CAMTLModel  # isort: skip
+from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig  # isort: skip
+from fairseq_mtmoe.models.mt_tag import MTDenseModel, MTTaGModel  # isort: skip
+from fairseq_mtmoe.models.t5.config import FineTunedT5Config  # isort: skip
+from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTTaGConfig  # isort: skip
+
+TRAINED = {"dropout": 0.0, "attention_dropout": 0.0}
+
+
+def write(path, model, cfg, name, task=None, **task_state):
+    """A checkpoint as a run leaves it."""
+    state = {
+        "cfg": {"model": {**dataclasses.asdict(cfg), "_name": name}, "task": task or {"_name": "glue"}},
+        "model": model.state_dict(), "optimizer_history": [{}], "task_state": task_state,
+    }  # fmt: skip
+    file_io.save(state, str(path))
+
+
+def export(path, folder):
+    result = CliRunner().invoke(commands, ["export-hf", str(path), str(folder)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def serialized_tokenizer():
+    """One that keeps capitals."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "A", "##b", "c"]
+    return BertWordPieceTokenizer({piece: n for n, piece in enumerate(pieces)}, lowercase=False)._tokenizer.to_str()
+
+
+def trained(path, heads, config=TINY, kind=MTDenseModel, options=MTDenseConfig, name="mt_dense", **more):
+    """An encoder with these heads, whose checkpoint is written."""
+    cfg = options(**TRAINED, **more)
+    note_sizes(cfg, config, heads)
+    task = SimpleNamespace(
+        pretrained=PretrainedEncoder(config, {}, tiny_encoder(config).state_dict()), begins_with_checkpoint=False
+    )
+    model = kind.build_model(cfg, task).eval()
+    perturb(model)
+    write(path, model, cfg, name, tokenizer=serialized_tokenizer())
+    return model
+
+
+def heads_of(model, inputs):
+    """What the one head says of sentences."""
+    (task,) = model.heads
+    rows = torch.arange(len(inputs["tokens"])).unsqueeze(1)
+    spans = torch.empty(len(rows), 0, 2, dtype=torch.long)
+    return model(inputs["tokens"], inputs["token_type_ids"], {task: rows}, {task: spans})[task]
+
+
+def theirs(loaded, inputs):
+    mask = (~inputs["padding_mask"]).long()
+    return loaded(inputs["tokens"], attention_mask=mask, token_type_ids=inputs["token_type_ids"])
+
+
+ONE_HEAD = {"labels": ("mnli", HeadSize(3)), "value": ("stsb", HeadSize(1)), "two": ("mine", HeadSize(2))}
+
+
+@pytest.mark.parametrize("config", [CONFIGS["bert"], CONFIGS["roberta"]], ids=["bert", "roberta"])
+@pytest.mark.parametrize(("task", "size"), ONE_HEAD.values(), ids=ONE_HEAD)
+def test_an_encoder_of_one_task_classifies(config, task, size, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = trained(tmp_path / "checkpoint.pt", {task: size}, config)
+    assert f", a head of {size.num_outputs}\n" in export(tmp_path / "checkpoint.pt", tmp_path / "folder")
+    loaded, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "folder", output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    inputs = batch(config)
+    with torch.no_grad():
+        wanted, found = heads_of(model, inputs), theirs(loaded.eval(), inputs).logits
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    labels = {"mnli": ["entailment", "neutral", "contradiction"], "stsb": ["value"], "mine": ["0", "1"]}[task]
+    assert sorted(loaded.config.id2label.values()) == sorted(labels)
+    assert loaded.config.problem_type == ("regression" if task == "stsb" else "single_label_classification")
+
+
+def test_an_encoder_of_several_tasks_leaves_its_heads(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = trained(tmp_path / "checkpoint.pt", HEADS)
+    assert "left out: the heads of three, value, choice, words" in export(
+        tmp_path / "checkpoint.pt", tmp_path / "folder"
+    )
+    inputs = batch()
+    with torch.no_grad():
+        found = theirs(transformers.AutoModel.from_pretrained(tmp_path / "folder").eval(), inputs).last_hidden_state
+        wanted = model.encoder(**inputs).hidden
+    real = ~inputs["padding_mask"]
+    torch.testing.assert_close(found[real], wanted[real], rtol=1e-5, atol=1e-5)
+
+
+def test_the_tokenizer_comes_along(tmp_path):
+    """AutoTokenizer reads text as the run did, and not as BERT's class would: in its own case."""
+    transformers = pytest.importorskip("transformers")
+    trained(tmp_path / "checkpoint.pt", {"rte": HeadSize(2)})
+    export(tmp_path / "checkpoint.pt", tmp_path / "folder")
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
+    wanted = Tokenizer.from_str(serialized_tokenizer()).encode("Ab a", "c")
+    found = read("Ab a", "c")
+    assert (found["input_ids"], found["token_type_ids"]) == (wanted.ids, wanted.type_ids)
+    assert read(["a", "a b"], padding=True)["input_ids"][0][-1] == read.pad_token_id
+
+
+@pytest.mark.parametrize("config", ALL_CONFIGS.values(), ids=ALL_CONFIGS)
+def test_a_trained_t5(config, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    cfg = FineTunedT5Config(t5=json.dumps(config.sizes), dropout=0.0)
+    model, pieces = tiny_t5(config), torch.tensor([1, 2, 3], dtype=torch.uint8)
+    write(tmp_path / "checkpoint.pt", model.half(), cfg, "t5", {"_name": "text_to_text"}, sentencepiece=pieces)
+    model.float()
+    assert "t5 for transformers" in export(tmp_path / "checkpoint.pt", tmp_path / "folder")
+    assert (tmp_path / "folder" / "spiece.model").read_bytes() == bytes([1, 2, 3])
+    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "folder").eval()
+    source, target = texts((6, 6, 6)), texts((3, 3, 3))
+    with torch.no_grad():
+        found = loaded(input_ids=source, decoder_input_ids=target).logits
+        torch.testing.assert_close(found, model(source, None, target)[0], rtol=1e-5, atol=1e-5)
+
+
+REFUSED = {
+    "experts": (MTTaGModel, MTTaGConfig, "mt_tag", {"task_names": "rte"}, "its feed-forward layers are experts"),
+    "conditional": (CAMTLModel, CAMTLConfig, "ca_mtl", {"task_names": "rte"}, "adapts attention or norms to each"),
+}
+
+
+@pytest.mark.parametrize(("kind", "options", "name", "more", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_has_no_class_is_said(kind, options, name, more, sentence, tmp_path):
+    trained(tmp_path / "checkpoint.pt", {"rte": HeadSize(2)}, kind=kind, options=options, name=name, **more)
+    with pytest.raises(UserError, match=f"{sentence}.*train `--arch mt_dense`"):
+        export(path, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_damaged_checkpoint_or_a_folder_in_the_way(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    trained(path, {"rte": HeadSize(2)})
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError, match="`the output folder` must be one that does not exist yet"):
+        export(path, tmp_path / "mine")
+    state = file_io.load(str(path))
+    for changes in ({"model": {**state["model"], "heads.rte.weight": torch.zeros(1)}}, {"task_state": {}}):
+        file_io.save({**state, **changes}, str(path))
+        with pytest.raises(UserError, match="must hold what its model was built with"):
+            export(path, tmp_path / "folder")
+    file_io.save({**state, "cfg": {"model": {"_name": "base_sparse"}}}, str(path))
+    with pytest.raises(UserError, match="`mtmoe evaluate` translate with it"):
+        export(path, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
