@@ -5,7 +5,9 @@ Nothing in a folder is executed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,15 @@ from fairseq_mtmoe.io.files import new_folder, read_json, regular_file
 
 IMPORT_ANEW = "write it anew by `mtmoe import-hf`"  # what to do where a file of such a folder is damaged
 CONFIG, SAFETENSORS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
+
+
+@dataclass(frozen=True)
+class Additions:
+    """What a folder has beside a backbone: more of its `config.json`, tensors by Hugging Face's names, and files."""
+
+    values: Mapping[str, Any]
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
@@ -66,17 +77,33 @@ def renamed(
     return state, left_out
 
 
-def write_model(folder: Path, files: Mapping[str, bytes], tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Write a new folder, completely or not at all: files by their names, and tensors by Hugging Face's.
+def write_model(
+    folder: Path,
+    config: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    tensors: Mapping[str, Tensor],
+    additions: Iterable[Additions] = (),
+) -> None:
+    """Write a new folder, completely or not at all.
+
+    Args:
+        folder: nothing is there.
+        config: of `config.json`.
+        files: by their names.
+        tensors: by Hugging Face's names.
+        additions: which come last and win.
 
     Raises:
         UserError: there is something in its place, it cannot be written, or `safetensors` is not installed.
     """
     save = _safetensors("written").save
+    for more in additions:
+        config, files, tensors = {**config, **more.values}, {**files, **more.files}, {**tensors, **more.tensors}
     with new_folder(folder) as partial:
+        (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         for name, content in files.items():
             (partial / name).write_bytes(content)
-        state = {name: value.contiguous() for name, value in tensors}
+        state = {name: value.contiguous() for name, value in tensors.items()}
         (partial / SAFETENSORS).write_bytes(save(state, metadata={"format": "pt"}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +16,7 @@ from fairseq_mtmoe.backbones.bert import hugging_face as of_bert
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.heads import HeadSize, heads_from_text
-from fairseq_mtmoe.backbones.bert.hugging_face import Classifier
-from fairseq_mtmoe.backbones.hugging_face import check_tensors
+from fairseq_mtmoe.backbones.hugging_face import Additions, check_tensors
 from fairseq_mtmoe.backbones.t5 import hugging_face as of_t5
 from fairseq_mtmoe.backbones.t5 import model_file
 from fairseq_mtmoe.backbones.t5.config import T5Config
@@ -26,8 +26,10 @@ from fairseq_mtmoe.checkpoints.states import has_experts
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizer_files import load_tokenizer
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.pemt.exporting import additions, separated
 
 HEADS, ENCODER = "heads.", "encoder."
+WITH_CODE = "; its prompt and adapters need `trust_remote_code=True`, as no class of transformers has them"
 # What tokenizers call the tokens that `transformers` wants to know by their tasks: BERT's and RoBERTa's.
 TOKENS = {
     "pad_token": ("[PAD]", "<pad>"),
@@ -44,27 +46,24 @@ class Exported:
 
     Attributes:
         model: the encoder or T5.
-        classifier: the head of an encoder's one task; None without.
-        left_out: what there is no place for, as the end of a sentence; empty where there is nothing.
+        additions: what the folder has beside it, such as a head.
+        said: what that is, and what there is no place for, as the end of a sentence.
     """
 
     model: PretrainedEncoder | PretrainedT5
-    classifier: Classifier | None = None
-    left_out: str = ""
+    additions: tuple[Additions, ...] = ()
+    said: str = ""
 
-    def write(self, folder: Path) -> None:
-        """Write the folder, completely or not at all."""
+    def write(self, folder: Path) -> str:
+        """Write the folder, completely or not at all; returns what it holds."""
         if isinstance(self.model, PretrainedT5):
-            of_t5.write_folder(self.model, folder)
+            of_t5.write_folder(self.model, folder, *self.additions)
+            kind = "t5"
         else:
-            of_bert.write_folder(self.model, folder, self.classifier)
-
-    @property
-    def said(self) -> str:
-        """What the folder holds."""
-        kind = "t5" if isinstance(self.model, PretrainedT5) else self.model.config.model_type
-        head = "" if self.classifier is None else f", a head of {len(self.classifier.bias)}"
-        return f"{kind} for transformers, {len(self.model.state)} tensors{head}{self.left_out}"
+            of_bert.write_folder(self.model, folder, *self.additions)
+            kind = self.model.config.model_type
+        count = len(self.model.state) + sum(len(more.tensors) for more in self.additions)
+        return f"{kind} for transformers, {count} tensors{self.said}"
 
 
 def exported(path: Path, content: Mapping[str, Any]) -> Exported:
@@ -115,9 +114,14 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
 
 def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:
     config = replace(T5Config(**json.loads(options["t5"])), dropout_rate=options["dropout"])
+    more, said = (), ""
+    if options.get("pemt"):
+        state, added = separated(path, options, state)
+        more, said = (additions(added, "", "T5ForConditionalGeneration"),), WITH_CODE
     state = model_file.bare_state(state, config)
     check_tensors(path, model_file.wanted_tensors(config), state)
-    return Exported(PretrainedT5(config, content["task_state"]["sentencepiece"].numpy().tobytes(), state))
+    pieces = content["task_state"]["sentencepiece"].numpy().tobytes()
+    return Exported(PretrainedT5(config, pieces, state), more, said)
 
 
 def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:
@@ -127,18 +131,31 @@ def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any],
         attention_probs_dropout_prob=options["attention_dropout"],
         has_pooler=False,
     )
+    state, added = separated(path, options, state) if options.get("pemt") else (state, None)
     own = {name.removeprefix(ENCODER): value for name, value in state.items() if not name.startswith(HEADS)}
     check_tensors(path, encoder_file.wanted_tensors(config), own)
-    model = PretrainedEncoder(config, _tokenizer_files(content["task_state"]["tokenizer"], config), own)
-    sizes = heads_from_text(options["heads"])
+    head, said = _head(content, config, heads_from_text(options["heads"]), state)
+    more = () if head is None else (head,)
+    if added is not None:
+        values = config.for_hugging_face() if head is None else head.values
+        base = of_bert.base_name(config, classifies=head is not None)
+        more, said = (*more, additions(added, base, values["architectures"][0])), said + WITH_CODE
+    files = _tokenizer_files(content["task_state"]["tokenizer"], config)
+    return Exported(PretrainedEncoder(config, files, own), more, said)
+
+
+def _head(
+    content: Mapping[str, Any], config: EncoderConfig, sizes: Mapping[str, HeadSize], state: Mapping[str, Tensor]
+) -> tuple[Additions | None, str]:
+    """The head of the only task, if a class has one of its kind; and what is said of heads."""
     ((task, size), *others) = sizes.items()
-    if not others and _is_classifier(size):
-        head = (state[f"{HEADS}{task}.weight"], state[f"{HEADS}{task}.bias"])
-        if [tuple(value.shape) for value in head] != [(size.num_outputs, config.hidden_size), (size.num_outputs,)]:
-            raise ValueError("of other sizes")
-        return Exported(model, Classifier(*head, _labels(content, task, size)))
-    several = f"the heads of {', '.join(sizes)}, of which a class has one" if others else f"the head of {task}"
-    return Exported(model, None, f"; left out: {several} (read last_hidden_state: the pooler is not trained)")
+    if others or not _is_classifier(size):
+        named = f"the heads of {', '.join(sizes)}, of which a class has one" if others else f"the head of {task}"
+        return None, f"; left out: {named} (read last_hidden_state: the pooler is not trained)"
+    weight, bias = state[f"{HEADS}{task}.weight"], state[f"{HEADS}{task}.bias"]
+    if (tuple(weight.shape), tuple(bias.shape)) != ((size.num_outputs, config.hidden_size), (size.num_outputs,)):
+        raise ValueError("of other sizes")
+    return of_bert.classifier(config, weight, bias, _labels(content, task, size)), f", with the head of {task}"
 
 
 def _is_classifier(size: HeadSize) -> bool:
@@ -147,10 +164,12 @@ def _is_classifier(size: HeadSize) -> bool:
 
 
 def _labels(content: Mapping[str, Any], task: str, size: HeadSize) -> tuple[str, ...]:
-    """The labels in the table's row of a task, in the order of its head; numbers where the row is not there any more."""
+    """The labels in the table's row of a task, in the order of its head; numbers where there is no such row now."""
     if size.num_outputs == 1:
         return ()
-    given = str(content["cfg"]["task"].get("task_table") or "")
+    trained_on = content["cfg"].get("task") or {}
+    options = vars(trained_on) if isinstance(trained_on, Namespace) else trained_on
+    given = str(options.get("task_table") or "")
     tables = [Path(name) for name in given.split(",") if name and Path(name).is_file()]
     row = load_tables(tables).get(task)
     known = [] if row is None else [str(label) for label in row.labels]

@@ -19,12 +19,15 @@ def command(model: Path, folder: Path) -> None:
     FOLDER gets config.json, model.safetensors and the tokenizer's files; `transformers` loads it with AutoTokenizer and
     AutoModel, an encoder of one task with AutoModelForSequenceClassification, a T5 with AutoModelForSeq2SeqLM, and
     computes the same. Heads of several tasks, and of rankings, words and spans, are left out. Models with experts or
-    conditional parts have no class there.
+    conditional parts have no class there. What `mtmoe merge` made has its prompt and adapters in a class of its own,
+    which comes along and needs trust_remote_code=True.
     """
+    from fairseq_mtmoe import register
+
+    register()
     from fairseq_mtmoe.backbones.hugging_face import IMPORT_ANEW
     from fairseq_mtmoe.checkpoints import file_io
     from fairseq_mtmoe.cli._exported import exported
 
     found = exported(model, file_io.load(str(model), remedy=IMPORT_ANEW))
-    found.write(folder)
-    click.echo(f"{folder}: {found.said}")
+    click.echo(f"{folder}: {found.write(folder)}")

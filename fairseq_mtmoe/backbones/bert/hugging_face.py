@@ -6,10 +6,9 @@ the files of its tokenizer. Nothing in it is executed.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA, EncoderConfig, read_config
 from fairseq_mtmoe.backbones.bert.encoder_file import TOKENIZER_FILES, VOCABULARIES, PretrainedEncoder, wanted_tensors
 from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key, our_key
-from fairseq_mtmoe.backbones.hugging_face import CONFIG, check_tensors, read_weights, renamed, write_model
+from fairseq_mtmoe.backbones.hugging_face import CONFIG, Additions, check_tensors, read_weights, renamed, write_model
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, read_text
 
@@ -45,60 +44,52 @@ def read_folder(folder: Path) -> Imported:
     return Imported(PretrainedEncoder(config, _read_tokenizer(folder), state), tuple(left_out))
 
 
-@dataclass(frozen=True)
-class Classifier:
-    """The head of one task, which reads [CLS]'s own state.
+def base_name(config: EncoderConfig, classifies: bool) -> str:
+    """What names of the encoder's parameters begin with in a folder."""
+    return f"{config.model_type}." if classifies else ""
 
-    Attributes:
-        weight: (C, H).
+
+def classifier(config: EncoderConfig, weight: Tensor, bias: Tensor, labels: Sequence[str]) -> Additions:
+    """What `…ForSequenceClassification` has beside the encoder for the head of one task, which reads [CLS]'s own state.
+
+    Its map of [CLS]'s state ends in a tanh, which leaves states that are scaled down as they are, to 1e-7.
+
+    Args:
+        config: of the encoder.
+        weight: of the head, (C, H).
         bias: (C,).
         labels: what the C outputs are called; none: the one output is a value.
     """
-
-    weight: Tensor
-    bias: Tensor
-    labels: tuple[str, ...]
-
-    def for_hugging_face(self, config: EncoderConfig) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What `…ForSequenceClassification` has beside the encoder: of `config.json`, and tensors by their names.
-
-        Its map of [CLS]'s state ends in a tanh. Of states that are scaled down that is what they were, to 1e-7.
-        """
-        names = self.labels or ("value",)
-        kind = {BERT: "BertForSequenceClassification", ROBERTA: "RobertaForSequenceClassification"}[config.model_type]
-        values = {
-            "architectures": [kind],
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: number for number, name in enumerate(names)},
-            "problem_type": "single_label_classification" if self.labels else "regression",
-        }
-        dense, output = {
-            BERT: ("bert.pooler.dense", "classifier"),
-            ROBERTA: ("classifier.dense", "classifier.out_proj"),
-        }[config.model_type]
-        return values, {
-            f"{dense}.weight": torch.eye(config.hidden_size) * _SMALL,
-            f"{dense}.bias": torch.zeros(config.hidden_size),
-            f"{output}.weight": self.weight / _SMALL,
-            f"{output}.bias": self.bias,
-        }
+    kind, dense, output = {
+        BERT: ("BertForSequenceClassification", "bert.pooler.dense", "classifier"),
+        ROBERTA: ("RobertaForSequenceClassification", "classifier.dense", "classifier.out_proj"),
+    }[config.model_type]
+    names = labels or ("value",)
+    values = {
+        "architectures": [kind],
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+        "problem_type": "single_label_classification" if labels else "regression",
+    }
+    tensors = {
+        f"{dense}.weight": torch.eye(config.hidden_size) * _SMALL,
+        f"{dense}.bias": torch.zeros(config.hidden_size),
+        f"{output}.weight": weight / _SMALL,
+        f"{output}.bias": bias,
+    }
+    return Additions(values, tensors)
 
 
-def write_folder(encoder: PretrainedEncoder, folder: Path, classifier: Classifier | None = None) -> None:
+def write_folder(encoder: PretrainedEncoder, folder: Path, *additions: Additions) -> None:
     """Write the folder, completely or not at all, so that `transformers` loads it.
 
     Raises:
         UserError: there is something in its place, it cannot be written, or `safetensors` is not installed.
     """
-    values = encoder.config.for_hugging_face()
-    tensors = {hugging_face_key(name): value for name, value in encoder.state.items()}
-    if classifier is not None:
-        of_head, head = classifier.for_hugging_face(encoder.config)
-        values |= of_head
-        tensors = {**{f"{encoder.config.model_type}.{name}": value for name, value in tensors.items()}, **head}
-    config = json.dumps(values, indent=2) + "\n"
-    files = {name: text.encode("utf-8") for name, text in {CONFIG: config, **encoder.tokenizer}.items()}
-    write_model(folder, files, tensors.items())
+    base = base_name(encoder.config, classifies=any("problem_type" in more.values for more in additions))
+    tensors = {f"{base}{hugging_face_key(name)}": value for name, value in encoder.state.items()}
+    files = {name: text.encode("utf-8") for name, text in encoder.tokenizer.items()}
+    write_model(folder, encoder.config.for_hugging_face(), files, tensors, additions)
 
 
 def _read_tokenizer(folder: Path) -> dict[str, str]:

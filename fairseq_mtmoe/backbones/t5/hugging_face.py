@@ -6,14 +6,13 @@ A folder has `config.json`, the weights, and `spiece.model`, the model of Senten
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fairseq_mtmoe.backbones.hugging_face import CONFIG, check_tensors, read_weights, renamed, write_model
+from fairseq_mtmoe.backbones.hugging_face import CONFIG, Additions, check_tensors, read_weights, renamed, write_model
 from fairseq_mtmoe.backbones.t5.config import read_config
 from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT, hugging_face_key, our_key
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5, bare_state, wanted_tensors
@@ -53,18 +52,17 @@ def read_folder(folder: Path) -> Imported:
     return Imported(PretrainedT5(config, _read_pieces(folder), state), tuple(left_out))
 
 
-def write_folder(model: PretrainedT5, folder: Path) -> None:
+def write_folder(model: PretrainedT5, folder: Path, *additions: Additions) -> None:
     """Write the folder, completely or not at all, so that `transformers` loads it.
 
     Raises:
         UserError: there is something in its place, it cannot be written, or `safetensors` is not installed.
     """
-    config = json.dumps(model.config.for_hugging_face(), indent=2) + "\n"
-    files = {CONFIG: config.encode("utf-8"), PIECES: model.sentencepiece}
     state, gated = dict(model.state), model.config.is_gated
     if model.config.has_own_output:
         state.setdefault(OUR_OUTPUT, state[OUR_EMBEDDINGS[0]].clone())
-    write_model(folder, files, ((hugging_face_key(name, gated), value) for name, value in state.items()))
+    tensors = {hugging_face_key(name, gated): value for name, value in state.items()}
+    write_model(folder, model.config.for_hugging_face(), {PIECES: model.sentencepiece}, tensors, additions)
 
 
 def _read_pieces(folder: Path) -> bytes:

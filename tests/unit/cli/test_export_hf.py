@@ -84,7 +84,7 @@ ONE_HEAD = {"labels": ("mnli", HeadSize(3)), "value": ("stsb", HeadSize(1)), "tw
 def test_an_encoder_of_one_task_classifies(config, task, size, tmp_path):
     transformers = pytest.importorskip("transformers")
     model = trained(tmp_path / "checkpoint.pt", {task: size}, config)
-    assert f", a head of {size.num_outputs}\n" in export(tmp_path / "checkpoint.pt", tmp_path / "folder")
+    assert f", with the head of {task}\n" in export(tmp_path / "checkpoint.pt", tmp_path / "folder")
     loaded, info = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "folder", output_loading_info=True
     )
@@ -148,7 +148,8 @@ REFUSED = {
 
 @pytest.mark.parametrize(("kind", "options", "name", "more", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_what_has_no_class_is_said(kind, options, name, more, sentence, tmp_path):
-    trained(tmp_path / "checkpoint.pt", {"rte": HeadSize(2)}, kind=kind, options=options, name=name, **more)
+    path = tmp_path / "checkpoint.pt"
+    trained(path, {"rte": HeadSize(2)}, kind=kind, options=options, name=name, **more)
     with pytest.raises(UserError, match=f"{sentence}.*train `--arch mt_dense`"):
         export(path, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()

@@ -3,16 +3,21 @@
 import dataclasses
 import json
 from argparse import Namespace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 from click.testing import CliRunner
 
+from fairseq_mtmoe.backbones.bert.heads import HeadSize
+from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.bert import perturb
+from tests.helpers.benchmark import serialized_tokenizer
+from tests.helpers.bert import TINY, TINY_ROBERTA, perturb
+from tests.helpers.bert import batch as sentences
 from tests.helpers.borrowing import RANK, describing_task, target_model
 from tests.helpers.encoders import all_numbers, task_batch
 from tests.helpers.models import SIZES, TASKS, batch, stub_task
@@ -43,10 +48,10 @@ def translation(adapter, folder, **options):
     return model, options, rebuilt, lambda model: model(**inputs)[0]
 
 
-def t5(adapter, version):
+def t5(adapter, version, **sizes):
     sources = (AboutSource("a", "what a is", 3), AboutSource("b", "what b is", 2), AboutSource("c", "what c is", 4))
     about = About("d", "what d is", (7, 8, 9), sources)
-    config = CONFIGS[version]
+    config = dataclasses.replace(CONFIGS[version], **sizes)
     given = {"adapter": adapter, "adapter_rank": RANK, "pemt_sources": "gone.pt", "pemt": about.to_text(),
              "t5": json.dumps(dataclasses.asdict(config)), "dropout": 0.0}  # fmt: skip
     source, target = texts(config=config), texts((5, 3, 6), seed=4, config=config)
@@ -117,6 +122,74 @@ def test_merged_it_says_what_it_said_and_has_no_gates(name, adapter, tmp_path):
     assert "last_optimizer_state" not in state and state["extra_state"]["epoch"] == 3
     assert all(torch.equal(state["extra_state"]["ema"][key], value) for key, value in state["model"].items())
     assert model.source_names[0] in said and "%" in said
+
+
+def leave(folder, state, **task_state):
+    """The folder of Hugging Face's that is made of a checkpoint, and what the command says."""
+    file_io.save({**state, "task_state": task_state}, str(folder / "trained.pt"))
+    arguments = ["export-hf", str(folder / "trained.pt"), str(folder / "folder")]
+    return folder / "folder", CliRunner().invoke(commands, arguments, catch_exceptions=False).output
+
+
+@pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
+@pytest.mark.parametrize("version", CONFIGS)
+def test_a_merged_t5_leaves_for_transformers(version, adapter, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model, options, _, says = t5(adapter, version, num_decoder_layers=2)  # theirs writes with as many in both stacks
+    state, _ = merge(tmp_path, model, options)
+    folder, said = leave(tmp_path, state, sentencepiece=torch.ones(3, dtype=torch.uint8))
+    assert "need `trust_remote_code=True`" in said
+    loaded, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    source, target = texts(), texts((5, 3, 6), seed=4)
+    inputs = {"input_ids": source, "attention_mask": source.ne(0).long()}
+    found = loaded.eval()(**inputs, decoder_input_ids=target).logits
+    torch.testing.assert_close(found, says(model), rtol=1e-5, atol=1e-5)
+    written = loaded.generate(**inputs, max_new_tokens=4, min_new_tokens=4, output_scores=True,
+                              return_dict_in_generate=True, suppress_tokens=[0])  # fmt: skip
+    at_once = model(source, None, written.sequences[:, :-1])[0]
+    assert torch.equal(written.sequences[:, 1:], at_once[..., 2:].argmax(-1) + 2)  # neither padding nor an end
+    assert loaded.generate(**inputs, max_new_tokens=2, num_beams=2).shape[0] == 3
+
+
+@pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
+@pytest.mark.parametrize(
+    ("config", "heads"),
+    [(TINY, {"rte": HeadSize(2)}), (TINY_ROBERTA, {"rte": HeadSize(2)}), (TINY, {"copa": HeadSize(1, has_bias=False)})],
+    ids=["bert", "roberta", "bert, without a head"],
+)
+def test_a_merged_encoder_leaves_for_transformers(config, heads, adapter, tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setattr("tests.helpers.pemt_bert.HEADS", heads)
+    model = perturbed(bert_target_model(make=partial(pemt_encoder, config=config), adapter=adapter))
+    options = {**dataclasses.asdict(bert_options(config, adapter=adapter)), **model.noted_options, "_name": "pemt_bert"}
+    state, _ = merge(tmp_path, model, options)
+    folder, said = leave(tmp_path, state, tokenizer=serialized_tokenizer())
+    assert "need `trust_remote_code=True`" in said
+    inputs = sentences(config)
+    given = {
+        "input_ids": inputs["tokens"], "attention_mask": (~inputs["padding_mask"]).long(),
+        "token_type_ids": inputs["token_type_ids"],
+    }  # fmt: skip
+    auto = transformers.AutoModelForSequenceClassification if "rte" in heads else transformers.AutoModel
+    found = auto.from_pretrained(folder, trust_remote_code=True).eval()(**given)
+    hidden = model.encoder(**inputs).hidden
+    if "rte" in heads:
+        wanted = torch.nn.functional.linear(hidden[:, 0], model.heads["rte"].weight, model.heads["rte"].bias)
+        torch.testing.assert_close(found.logits, wanted, rtol=1e-5, atol=1e-5)
+    else:
+        real = ~inputs["padding_mask"]
+        torch.testing.assert_close(found.last_hidden_state[real], hidden[real], rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_not_merged_stays(tmp_path):
+    model, options, _, _ = t5("lora", "1.0")
+    state = {"cfg": {"model": options, "task": None}, "model": model.state_dict()}
+    with pytest.raises(UserError, match=r"`mtmoe merge .*trained.pt merged.pt` first"):
+        leave(tmp_path, state, sentencepiece=torch.ones(3, dtype=torch.uint8))
+    assert not (tmp_path / "folder").exists()
 
 
 def test_a_translator_that_borrowed_by_lora_has_the_parameters_of_one_that_has_no_sources(tmp_path):

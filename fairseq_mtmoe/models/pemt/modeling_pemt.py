@@ -1,0 +1,158 @@
+"""Models of `transformers` with what a merged PEMT has beside its backbone: a prompt, and adapters.
+
+`mtmoe export-hf` copies this file into the folder of such a model, which then needs nothing else of fairseq_mtmoe:
+`AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)`.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import (
+    BertForSequenceClassification,
+    BertModel,
+    RobertaForSequenceClassification,
+    RobertaModel,
+    T5ForConditionalGeneration,
+)
+
+
+class Adapters(nn.Module):
+    """After a feed-forward layer: z + up(gelu(down z)), where z is its output plus a bottleneck of its input."""
+
+    def __init__(self, width, target, beside):
+        super().__init__()
+        self.down, self.up = nn.Linear(width, target), nn.Linear(target, width)
+        self.narrow = nn.Linear(width, beside) if beside else None
+        self.widen = nn.Linear(beside, width) if beside else None
+        self.inputs = None
+
+    def stand_at(self, first, last):
+        """Take part in a feed-forward layer that begins with the module `first` and ends with `last`."""
+        first.register_forward_pre_hook(self._read)
+        last.register_forward_hook(self._write)
+
+    def _read(self, module, inputs):
+        self.inputs = inputs[0]
+
+    def _write(self, module, inputs, z):
+        x, self.inputs = self.inputs, None
+        if self.narrow is not None:
+            z = z + self.widen(F.relu(self.narrow(x)))
+        return z + self.up(F.gelu(self.down(z), approximate="tanh"))
+
+
+def mask_of(mask, words):
+    return torch.ones(words.shape[:2], dtype=torch.long, device=words.device) if mask is None else mask
+
+
+class PemtT5ForConditionalGeneration(T5ForConditionalGeneration):
+    """A T5 whose encoder reads the prompt before each text."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        parts = config.pemt
+        for stack in (self.encoder, self.decoder):
+            for block in stack.block:
+                layer = block.layer[-1]
+                layer.adapters = Adapters(config.d_model, parts["target"], parts["beside"])
+                layer.adapters.stand_at(layer.DenseReluDense, layer.DenseReluDense)
+        if parts["prompt"]:
+            self.prompt = nn.Parameter(torch.zeros(parts["prompt"], config.d_model))
+            self.encoder.register_forward_pre_hook(self._add_prompt, with_kwargs=True)
+        self.post_init()
+
+    def _add_prompt(self, encoder, args, kwargs):
+        given = {**dict(zip(("input_ids", "attention_mask"), args, strict=False)), **kwargs}
+        ids, words = given.pop("input_ids", None), given.pop("inputs_embeds", None)
+        words = encoder.embed_tokens(ids) if words is None else words
+        prompt = self.prompt.to(words.dtype).expand(len(words), -1, -1)
+        mask = F.pad(mask_of(given.pop("attention_mask", None), words), (len(self.prompt), 0), value=1)
+        return (), {**given, "inputs_embeds": torch.cat([prompt, words], 1), "attention_mask": mask}
+
+    def forward(self, input_ids=None, attention_mask=None, encoder_outputs=None, inputs_embeds=None, **kwargs):
+        """As T5's; the decoder reads the prompt's states, too."""
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds
+            )
+        states = encoder_outputs[0]
+        mask = mask_of(attention_mask, states)
+        mask = F.pad(mask, (states.shape[1] - mask.shape[1], 0), value=1)
+        return super().forward(attention_mask=mask, encoder_outputs=encoder_outputs, **kwargs)
+
+
+def adapt(encoder, config):
+    """Give a BERT or RoBERTa its prompt and adapters."""
+    parts = config.pemt
+    for layer in encoder.encoder.layer:
+        layer.adapters = Adapters(config.hidden_size, parts["target"], parts["beside"])
+        layer.adapters.stand_at(layer.intermediate, layer.output.dense)
+    if parts["prompt"]:
+        encoder.prompt = nn.Parameter(torch.zeros(parts["prompt"], config.hidden_size))
+        encoder.register_forward_pre_hook(add_prompt, with_kwargs=True)
+        encoder.register_forward_hook(remove_prompt)
+
+
+def add_prompt(encoder, args, kwargs):
+    """The prompt comes after each text, as tokens of the first type without a position."""
+    names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    ids, table, length = given.pop("input_ids"), encoder.embeddings, len(encoder.prompt)
+    first = 0
+    places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+    if encoder.config.model_type == "roberta":
+        first, real = encoder.config.pad_token_id + 1, ids.ne(encoder.config.pad_token_id).long()
+        places = real.cumsum(1) * real + encoder.config.pad_token_id
+    words, types = table.word_embeddings(ids), given.get("token_type_ids")
+    without_place = encoder.prompt - table.position_embeddings.weight[first]  # which is added to it again
+    given |= {
+        "inputs_embeds": torch.cat([words, without_place.to(words.dtype).expand(len(ids), -1, -1)], 1),
+        "attention_mask": F.pad(mask_of(given.get("attention_mask"), words), (0, length), value=1),
+        "token_type_ids": F.pad(torch.zeros_like(ids) if types is None else types, (0, length)),
+        "position_ids": F.pad(places, (0, length), value=first),
+    }
+    return (), given
+
+
+def remove_prompt(encoder, inputs, output):
+    """States are those of the text."""
+    if isinstance(output, tuple):
+        return (output[0][:, : -len(encoder.prompt)], *output[1:])
+    output.last_hidden_state = output.last_hidden_state[:, : -len(encoder.prompt)]
+    return output
+
+
+class PemtBertModel(BertModel):
+    """BERT's states."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        adapt(self, config)
+        self.post_init()
+
+
+class PemtRobertaModel(RobertaModel):
+    """RoBERTa's states."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        adapt(self, config)
+        self.post_init()
+
+
+class PemtBertForSequenceClassification(BertForSequenceClassification):
+    """BERT with the head of its task."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        adapt(self.bert, config)
+        self.post_init()
+
+
+class PemtRobertaForSequenceClassification(RobertaForSequenceClassification):
+    """RoBERTa with the head of its task."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        adapt(self.roberta, config)
+        self.post_init()
