@@ -103,18 +103,19 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
     if has_experts(dict(content)):
         raise UserError(
             f"`{path}` must be a dense model, but its feed-forward layers are experts, which BertModel has not; train "
-            "`--arch mt_dense` with the same options, or predict with `mtmoe predict`."
+            "`--arch mt_dense` in its place, or predict with `mtmoe predict`."
         )
     if options.get("conditional", "none") != "none":
         raise UserError(
             f"`{path}` must compute the same for all tasks, but adapts attention or norms to each, which BertModel "
-            "cannot; train `--arch mt_dense` with the same options, or predict with `mtmoe predict`."
+            "cannot; train `--arch mt_dense` in its place, or predict with `mtmoe predict`."
         )
 
 
 def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:
     config = replace(T5Config(**json.loads(options["t5"])), dropout_rate=options["dropout"])
-    more, said = (), ""
+    more: tuple[Additions, ...] = ()
+    said = ""
     if options.get("pemt"):
         state, added = separated(path, options, state)
         more, said = (additions(added, "", "T5ForConditionalGeneration"),), WITH_CODE

@@ -21,8 +21,8 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
     """Write the BERT, MiniLM, RoBERTa or T5 in FOLDER to the file OUT.
 
     FOLDER is a local one with config.json, the weights (model.safetensors or pytorch_model.bin, in parts or not) and
-    the tokenizer's files (of a T5 spiece.model), all of which OUT then holds. Heads are left out. Nothing in FOLDER is
-    executed.
+    the tokenizer's files (of a T5 spiece.model, or tokenizer.json), all of which OUT then holds. Heads are left out.
+    Nothing in FOLDER is executed.
     """
     from fairseq_mtmoe.backbones.bert import hugging_face as of_bert
     from fairseq_mtmoe.backbones.hugging_face import CONFIG

@@ -28,6 +28,7 @@ class Pieces:
     def __init__(self, model: bytes) -> None:
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
+            list(self)  # a damaged piece is no text
         except Exception as error:  # the library raises nothing more precise
             raise UserError(f"`spiece.model` must be a model of SentencePiece, but {first_line(error)}.") from error
         found = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())

@@ -4,8 +4,10 @@
 `AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)`.
 """
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
     BertForSequenceClassification,
@@ -19,49 +21,50 @@ from transformers import (
 class Adapters(nn.Module):
     """After a feed-forward layer: z + up(gelu(down z)), where z is its output plus a bottleneck of its input."""
 
-    def __init__(self, width, target, beside):
+    def __init__(self, width: int, target: int, beside: int) -> None:
         super().__init__()
         self.down, self.up = nn.Linear(width, target), nn.Linear(target, width)
-        self.narrow = nn.Linear(width, beside) if beside else None
-        self.widen = nn.Linear(beside, width) if beside else None
-        self.inputs = None
+        if beside:
+            self.narrow, self.widen = nn.Linear(width, beside), nn.Linear(beside, width)
+        self.has_bottleneck = bool(beside)
+        self.inputs: Any = None
 
-    def stand_at(self, first, last):
+    def stand_at(self, first: nn.Module, last: nn.Module) -> None:
         """Take part in a feed-forward layer that begins with the module `first` and ends with `last`."""
         first.register_forward_pre_hook(self._read)
         last.register_forward_hook(self._write)
 
-    def _read(self, module, inputs):
+    def _read(self, module: nn.Module, inputs: Any) -> None:
         self.inputs = inputs[0]
 
-    def _write(self, module, inputs, z):
+    def _write(self, module: nn.Module, inputs: Any, z: Tensor) -> Tensor:
         x, self.inputs = self.inputs, None
-        if self.narrow is not None:
+        if self.has_bottleneck:
             z = z + self.widen(F.relu(self.narrow(x)))
-        return z + self.up(F.gelu(self.down(z), approximate="tanh"))
+        added: Tensor = self.up(F.gelu(self.down(z), approximate="tanh"))
+        return z + added
 
 
-def mask_of(mask, words):
+def mask_of(mask: Tensor | None, words: Tensor) -> Tensor:
     return torch.ones(words.shape[:2], dtype=torch.long, device=words.device) if mask is None else mask
 
 
 class PemtT5ForConditionalGeneration(T5ForConditionalGeneration):
     """A T5 whose encoder reads the prompt before each text."""
 
-    def __init__(self, config):
+    def __init__(self, config: Any) -> None:
         super().__init__(config)
         parts = config.pemt
-        for stack in (self.encoder, self.decoder):
-            for block in stack.block:
-                layer = block.layer[-1]
-                layer.adapters = Adapters(config.d_model, parts["target"], parts["beside"])
-                layer.adapters.stand_at(layer.DenseReluDense, layer.DenseReluDense)
+        blocks: list[Any] = [*self.encoder.block, *self.decoder.block]
+        for layer in (block.layer[-1] for block in blocks):
+            layer.adapters = Adapters(config.d_model, parts["target"], parts["beside"])
+            layer.adapters.stand_at(layer.DenseReluDense, layer.DenseReluDense)
         if parts["prompt"]:
             self.prompt = nn.Parameter(torch.zeros(parts["prompt"], config.d_model))
             self.encoder.register_forward_pre_hook(self._add_prompt, with_kwargs=True)
         self.post_init()
 
-    def _add_prompt(self, encoder, args, kwargs):
+    def _add_prompt(self, encoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         given = {**dict(zip(("input_ids", "attention_mask"), args, strict=False)), **kwargs}
         ids, words = given.pop("input_ids", None), given.pop("inputs_embeds", None)
         words = encoder.embed_tokens(ids) if words is None else words
@@ -69,7 +72,14 @@ class PemtT5ForConditionalGeneration(T5ForConditionalGeneration):
         mask = F.pad(mask_of(given.pop("attention_mask", None), words), (len(self.prompt), 0), value=1)
         return (), {**given, "inputs_embeds": torch.cat([prompt, words], 1), "attention_mask": mask}
 
-    def forward(self, input_ids=None, attention_mask=None, encoder_outputs=None, inputs_embeds=None, **kwargs):
+    def forward(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        encoder_outputs: Any = None,
+        inputs_embeds: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         """As T5's; the decoder reads the prompt's states, too."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -81,7 +91,7 @@ class PemtT5ForConditionalGeneration(T5ForConditionalGeneration):
         return super().forward(attention_mask=mask, encoder_outputs=encoder_outputs, **kwargs)
 
 
-def adapt(encoder, config):
+def adapt(encoder: Any, config: Any) -> None:
     """Give a BERT or RoBERTa its prompt and adapters."""
     parts = config.pemt
     for layer in encoder.encoder.layer:
@@ -93,7 +103,7 @@ def adapt(encoder, config):
         encoder.register_forward_hook(remove_prompt)
 
 
-def add_prompt(encoder, args, kwargs):
+def add_prompt(encoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The prompt comes after each text, as tokens of the first type without a position."""
     names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -114,7 +124,7 @@ def add_prompt(encoder, args, kwargs):
     return (), given
 
 
-def remove_prompt(encoder, inputs, output):
+def remove_prompt(encoder: Any, inputs: Any, output: Any) -> Any:
     """States are those of the text."""
     if isinstance(output, tuple):
         return (output[0][:, : -len(encoder.prompt)], *output[1:])
@@ -125,7 +135,7 @@ def remove_prompt(encoder, inputs, output):
 class PemtBertModel(BertModel):
     """BERT's states."""
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, config: Any, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         adapt(self, config)
         self.post_init()
@@ -134,7 +144,7 @@ class PemtBertModel(BertModel):
 class PemtRobertaModel(RobertaModel):
     """RoBERTa's states."""
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, config: Any, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         adapt(self, config)
         self.post_init()
@@ -143,7 +153,7 @@ class PemtRobertaModel(RobertaModel):
 class PemtBertForSequenceClassification(BertForSequenceClassification):
     """BERT with the head of its task."""
 
-    def __init__(self, config):
+    def __init__(self, config: Any) -> None:
         super().__init__(config)
         adapt(self.bert, config)
         self.post_init()
@@ -152,7 +162,7 @@ class PemtBertForSequenceClassification(BertForSequenceClassification):
 class PemtRobertaForSequenceClassification(RobertaForSequenceClassification):
     """RoBERTa with the head of its task."""
 
-    def __init__(self, config):
+    def __init__(self, config: Any) -> None:
         super().__init__(config)
         adapt(self.roberta, config)
         self.post_init()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairseq.data import Dictionary
 
 from fairseq_mtmoe.data.nlu.pieces import END, PADDING, UNKNOWN, Pieces
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import UserError, must_be
 
 SENTINELS = 100  # `<extra_id_99>` to `<extra_id_0>` follow T5's pieces, and then numbers that nothing has
 
@@ -24,7 +24,7 @@ def fill_dictionary(dictionary: Dictionary, pieces: Pieces, vocab_size: int) -> 
         vocab_size: of the T5.
 
     Raises:
-        UserError: there are more pieces than embeddings.
+        UserError: there are more pieces than embeddings, or two are the same.
     """
     if len(pieces) > vocab_size:
         must_be(
@@ -38,4 +38,5 @@ def fill_dictionary(dictionary: Dictionary, pieces: Pieces, vocab_size: int) -> 
         named.append(f"<extra_id_{sentinel}>" if sentinel >= 0 else f"<unused_{number}>")
     for symbol in named[len(dictionary) :]:
         dictionary.add_symbol(symbol)
-    assert len(dictionary) == vocab_size, "two pieces are the same"
+    if len(dictionary) != vocab_size:
+        raise UserError("`spiece.model` must have no piece twice, and none that is called as T5's sentinels are.")

@@ -349,7 +349,12 @@ def test_pieces_and_back():
 
 @pytest.mark.parametrize(
     ("model", "says"),
-    [(b"no model", "must be a model of SentencePiece, but "), (b"", "as T5 has, but has them as -1, -1, -1")],
+    [
+        (b"no model", "must be a model of SentencePiece, but "),
+        (spiece().replace(b"not_e", b"\xffot_e"), "must be a model of SentencePiece, but 'utf-8' codec"),
+        (b"", "as T5 has, but has them as -1, -1, -1"),
+    ],
+    ids=["no model", "no text", "nothing"],
 )
 def test_what_is_no_model_of_pieces(model, says):
     with pytest.raises(UserError, match=says):
