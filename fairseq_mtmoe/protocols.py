@@ -174,12 +174,14 @@ class TaskDescription:
         text: the sentence.
         tokens: the sentence's, in the model's dictionary, without an end.
         is_source: whether the run trains it for others to borrow from; None where the task does not say.
+        language_symbols: number of symbols at the dictionary's end that stand for languages, and not for text.
     """
 
     name: str
     text: str
     tokens: Sequence[int]
     is_source: bool | None = None
+    language_symbols: int = 0
 
 
 @runtime_checkable

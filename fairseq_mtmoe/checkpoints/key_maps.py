@@ -17,6 +17,7 @@ SHARED = ".moe.shared."  # the expert of all tokens, which has no bias of the ou
 GATE = ".moe.gate.weight"
 # Within those of one that adapts to tasks: the table, and by which part of `--conditional` the others are
 TASK_EMBEDDINGS = "task_embeddings.weight"
+VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # which can be one tensor
 CONDITIONS = {
     "attention": ".attention_bias.",
     "norm": "_layer_norm.film.",

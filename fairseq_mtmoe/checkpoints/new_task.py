@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.key_maps import GATE
+from fairseq_mtmoe.checkpoints.key_maps import GATE, VOCABULARY
 from fairseq_mtmoe.checkpoints.states import AVERAGES, State, is_shared_part
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
@@ -32,7 +32,6 @@ from fairseq_mtmoe.optim.saved_state import (
 
 RANDOM, XAVIER, MEAN = "random", "xavier", "mean"
 RANDOM_STD = 0.02  # BERT's, of embeddings
-_VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # which can be one tensor
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class _NewRows:
 
     def _with_row(self, name: str, table: Tensor) -> Tensor:
         if self._is_drawn:
-            key = "vocabulary" if name.endswith(_VOCABULARY) else name
+            key = "vocabulary" if name.endswith(VOCABULARY) else name
             if key not in self._drawn:
                 self._drawn[key] = self._draw(name, table)
             row = self._drawn[key]

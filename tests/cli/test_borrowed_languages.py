@@ -7,7 +7,7 @@ import torch
 
 from tests.helpers.commands import generate, run, train
 
-LANGS = ("--langs", "en,aa,bb,cc")
+OLD_LANGS, LANGS = ("--langs", "en,aa,bb"), ("--langs", "en,aa,bb,cc")
 
 
 def borrower(data, save_dir, dense, pair, *options, check=True):
@@ -38,26 +38,34 @@ def model_of(path):
 @pytest.fixture(scope="module")
 def dense(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("dense")
-    train(digits, folder, "--arch", "base_dense_tiny", "--lang-pairs", "en-aa,en-bb", *LANGS, "--max-update", 20)
+    train(digits, folder, "--arch", "base_dense_tiny", "--lang-pairs", "en-aa,en-bb", *OLD_LANGS, "--max-update", 20)
     return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def grown(dense):
+    """The translator with a language more, which it got after its sources had been trained."""
+    run("mtmoe", "add-task", dense, dense.with_name("grown.pt"), "--task", "cc")
+    return dense.with_name("grown.pt")
 
 
 @pytest.fixture(scope="module")
 def sources(digits, dense, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     for pair in ("en-aa", "en-bb"):
-        borrower(digits, folder / pair, dense, pair, "--pemt-stage", "source", "--max-update", 5)
+        options = ("--pemt-stage", "source", "--max-update", 5, *OLD_LANGS)
+        borrower(digits, folder / pair, dense, pair, *options)
     return ",".join(str(folder / pair / f"{pair}.pt") for pair in ("en-aa", "en-bb"))
 
 
 @pytest.mark.slow
-def test_a_language_borrows_is_interrupted_and_merged(digits, dense, sources, tmp_path):
+def test_a_language_that_was_added_borrows_is_interrupted_and_merged(digits, grown, sources, tmp_path):
     options = ("--pemt-sources", sources, "--dropout", 0.1)
-    borrower(digits, tmp_path / "whole", dense, "en-cc", *options, "--max-update", 8)
-    borrower(digits, tmp_path / "parts", dense, "en-cc", *options, "--max-update", 5)
-    borrower(digits, tmp_path / "parts", dense, "en-cc", *options[2:], "--max-update", 8)  # from the checkpoint alone
+    borrower(digits, tmp_path / "whole", grown, "en-cc", *options, "--max-update", 8)
+    borrower(digits, tmp_path / "parts", grown, "en-cc", *options, "--max-update", 5)
+    borrower(digits, tmp_path / "parts", grown, "en-cc", *options[2:], "--max-update", 8)  # from the checkpoint alone
     path = tmp_path / "whole" / "checkpoint_last.pt"
-    whole, parts, begun = (model_of(each) for each in (path, tmp_path / "parts" / "checkpoint_last.pt", dense))
+    whole, parts, begun = (model_of(each) for each in (path, tmp_path / "parts" / "checkpoint_last.pt", grown))
     assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
     changed = {key for key in begun if not torch.equal(begun[key], whole[key])}
     assert changed and all("layer_norm" in key for key in changed)
@@ -77,12 +85,12 @@ def test_a_language_borrows_is_interrupted_and_merged(digits, dense, sources, tm
 
 
 @pytest.mark.slow
-def test_sources_of_another_translator_and_several_pairs_are_refused(digits, dense, sources, tmp_path):
-    state = torch.load(dense)
+def test_sources_of_another_translator_and_several_pairs_are_refused(digits, grown, sources, tmp_path):
+    state = torch.load(grown)
     state["model"]["encoder.layers.0.fc1.bias"] += 1
     torch.save(state, tmp_path / "other.pt")
     refused = borrower(digits, tmp_path / "run", tmp_path / "other.pt", "en-cc", "--pemt-sources", sources,
                        "--max-update", 1, check=False)  # fmt: skip
     assert refused.returncode == 1 and "but its backbone is another" in refused.stderr
-    several = borrower(digits, tmp_path / "run", dense, "en-cc,en-aa", "--max-update", 1, check=False)
+    several = borrower(digits, tmp_path / "run", grown, "en-cc,en-aa", "--max-update", 1, check=False)
     assert several.returncode == 1 and "`--lang-pairs` must be a single pair" in several.stderr

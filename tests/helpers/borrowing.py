@@ -20,10 +20,12 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="mtmoe-pairs-")  # removed when the
 SOURCES = {"aa-bb": (7, 8), "aa-cc": (6, 6, 10, 11)}  # tokens of their descriptions, by their names
 
 
-def describing_task(name: str = "aa-dd", tokens: tuple[int, ...] = DESCRIPTION) -> SimpleNamespace:
+def describing_task(
+    name: str = "aa-dd", tokens: tuple[int, ...] = DESCRIPTION, symbols: int = 20, language_symbols: int = 0
+) -> SimpleNamespace:
     """What a model that borrows asks of a task."""
-    description = TaskDescription(name, f"what {name} is", tokens)
-    return SimpleNamespace(**vars(stub_task()), described=lambda: description)
+    description = TaskDescription(name, f"what {name} is", tokens, language_symbols=language_symbols)
+    return SimpleNamespace(**vars(stub_task(symbols)), described=lambda: description)
 
 
 def pemt_model(seed: int = 1, task: Any = None, **options: Any) -> PemtTranslationModel:

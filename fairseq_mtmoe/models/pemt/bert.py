@@ -90,13 +90,13 @@ class PemtBertModel(PemtModel, EncoderModel):
             UserError: an option is wrong, a source's file is not what it must be, or the run is of several tasks.
         """
         config = encoder_config(cfg)
-        about, sources = beginnings(cfg, task)
+        begun = beginnings(cfg, task)
         if frozen_blocks(cfg, config.num_hidden_layers):
             must_be("--freeze-layers", "left out in a model of PEMT, which freezes all blocks", cfg.freeze_layers)
-        plan = adapter_plan(cfg, about, config.hidden_size)
+        plan = adapter_plan(cfg, begun.about, config.hidden_size)
         plans = dict.fromkeys(range(config.num_hidden_layers), plan)
         model = cls(PemtBertEncoder(config, plans, cfg.checkpoint_activations), heads_from_text(cfg.heads))
-        model.begin(cfg, about, sources)
+        model.begin(cfg, begun)
         pretrained = pretrained_state(task)
         if pretrained:
             heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEADS)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,35 @@ from fairseq_mtmoe.models.pemt.about import MOST_VECTORS, About, AboutSource
 from fairseq_mtmoe.models.pemt.config import LORA, SOURCE, check_options, gate_input, has_prompt, source_paths
 from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt, Prompt
 from fairseq_mtmoe.models.pemt.source_file import Made, Source
-from fairseq_mtmoe.models.pemt.stages import FINGERPRINT, SOURCE_PROMPTS, backbone, freeze, is_added
+from fairseq_mtmoe.models.pemt.stages import (
+    FINGERPRINT,
+    SOURCE_PROMPTS,
+    backbone,
+    freeze,
+    is_added,
+    rows_of_languages,
+)
 from fairseq_mtmoe.protocols import DescribesTask, GoesOn
 from fairseq_mtmoe.slots import AdapterPlan, adapter_blocks
 
 logger = logging.getLogger(__name__)
 
 TARGET_SHARE = 16  # the stream is so many times wider than a target adapter (the authors' code)
+
+
+@dataclass(frozen=True)
+class Beginnings:
+    """What a model is built with.
+
+    Attributes:
+        about: its task and its sources, as noted in its checkpoints.
+        sources: by their files' names; none in a model that gets a checkpoint's weights.
+        language_symbols: see `protocols.TaskDescription`.
+    """
+
+    about: About
+    sources: Mapping[str, Source]
+    language_symbols: int = 0
 
 
 class PemtModel(nn.Module):
@@ -39,15 +61,15 @@ class PemtModel(nn.Module):
     about: About
     backbone_fingerprint: Tensor
 
-    def begin(self, cfg: Any, about: About, sources: Mapping[str, Source]) -> None:
+    def begin(self, cfg: Any, begun: Beginnings) -> None:
         """To be called when the model is built.
 
         Args:
             cfg: with `PemtOptions`.
-            about: see `beginnings`.
-            sources: by their files' names; none in a model that gets a checkpoint's weights.
+            begun: what `beginnings` returned.
         """
-        self.about = about
+        self.about = about = begun.about
+        sources, self._language_symbols = begun.sources, begun.language_symbols
         self._stage, self._prompt_init = cfg.pemt_stage, cfg.prompt_init
         self._made, self._sources = made_by(cfg), dict(sources)
         self._has_weights = False
@@ -111,10 +133,15 @@ class PemtModel(nn.Module):
     @torch.no_grad()
     def _begin_additions(self, state: Mapping[str, Tensor]) -> None:
         # Of the state, whose numbers half precision has not rounded yet
-        digest = source_file.fingerprint((name, state.get(name, value)) for name, value in backbone(self))
+        weights = [(name, state.get(name, value)) for name, value in backbone(self)]
+        rows = rows_of_languages(weights, self._language_symbols)
+        digest = source_file.fingerprint(weights, rows)
         self.backbone_fingerprint.copy_(torch.tensor(list(bytes.fromhex(digest))))
         for path, source in self._sources.items():
-            source_file.expect_same(path, source.made, self.made)
+            wanted, found = self.made, source.made.backbone
+            if found != digest and found in source_file.earlier_fingerprints(weights, rows):
+                wanted = replace(wanted, backbone=found)
+            source_file.expect_same(path, source.made, wanted)
             source_file.expect_tensors(path, source, self._adapters(0), self.prompt_embeddings().shape[1])
         prompt = self.encoder.prompt
         if prompt is not None:
@@ -200,8 +227,8 @@ class PemtModel(nn.Module):
         return path
 
 
-def beginnings(cfg: Any, task: Any) -> tuple[About, dict[str, Source]]:
-    """What a model is built with: a new one with its sources, by their files' names, one of a checkpoint without.
+def beginnings(cfg: Any, task: Any) -> Beginnings:
+    """Return what a model is built with: a new one with its sources, one of a checkpoint without.
 
     Args:
         cfg: with `PemtOptions`; sources that only a checkpoint names are filled in.
@@ -216,7 +243,7 @@ def beginnings(cfg: Any, task: Any) -> tuple[About, dict[str, Source]]:
     kept = () if cfg.pemt else _kept_sources(cfg, begins_with)
     check_options(cfg)
     if cfg.pemt:
-        return About.from_text(cfg.pemt), {}
+        return Beginnings(About.from_text(cfg.pemt), {})
     if not isinstance(task, DescribesTask):
         raise UserError("`--task` must be one that describes what it trains, such as `--task text_to_text`.")
     sources = {} if kept else {path: source_file.load(path) for path in source_paths(cfg)}
@@ -239,7 +266,7 @@ def beginnings(cfg: Any, task: Any) -> tuple[About, dict[str, Source]]:
         logger.info(f"{about.task} borrows from {shown}")
     if about.task in [source.task for source in about.sources]:
         logger.warning(f"{about.task} is both the target and among its sources: it has been trained on already")
-    return about, sources
+    return Beginnings(about, sources, found.language_symbols)
 
 
 def _expect_different_tasks(sources: Mapping[str, Source]) -> None:

@@ -36,12 +36,12 @@ class PemtT5Model(PemtModel, T5Model):
         Raises:
             UserError: an option is wrong, or a source's file is not what it must be.
         """
-        about, sources = beginnings(cfg, task)
+        begun = beginnings(cfg, task)
         config = t5_config(cfg)
-        plan = adapter_plan(cfg, about, config.d_model)
+        plan = adapter_plan(cfg, begun.about, config.d_model)
         blocks = range(max(config.num_layers, config.num_decoder_layers))
         model = cls(config, task.target_dictionary, dict.fromkeys(blocks, plan))
-        model.begin(cfg, about, sources)
+        model.begin(cfg, begun)
         begin(model, task)
         return model
 

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor
 from fairseq_mtmoe.backbones.hugging_face import check_tensors
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.described import model_options
+from fairseq_mtmoe.checkpoints.key_maps import TASK_EMBEDDINGS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.pemt.about import About, AboutSource
 from fairseq_mtmoe.models.pemt.config import SOURCE
@@ -138,6 +139,21 @@ def file_of(folder: str | Path, task: str) -> Path:
     return Path(folder) / f"{task}.pt"
 
 
+def earlier_fingerprints(parameters: Sequence[tuple[str, Tensor]], left_out: Mapping[str, int]) -> Iterator[str]:
+    """Yield the digests that 0.1.11 and before gave a backbone, which covered the rows of languages and tasks.
+
+    Those of the backbone as it is come first, then those from before its last language or task was added, its last two …
+
+    Args:
+        parameters, left_out: see `fingerprint`; rows of all languages and tasks.
+    """
+    tasks = {name for name in left_out if name.endswith(TASK_EMBEDDINGS)}
+    for added in range(max(left_out.values(), default=0)):
+        yield fingerprint(parameters, {name: min(added, count) for name, count in left_out.items()})
+        if tasks and added:  # a language pair has no symbol
+            yield fingerprint(parameters, {name: min(added, left_out[name]) for name in tasks})
+
+
 def expect_same(path: str, found: Made, wanted: Made) -> None:
     """Raise the `UserError` that says in what a source and a model differ, whose backbone may be unknown yet."""
     if wanted.backbone and found.backbone != wanted.backbone:
@@ -171,15 +187,17 @@ def expect_tensors(path: str, source: Source, adapters: Mapping[str, Tensor], wi
     check_tensors(path, {**adapters, **of_prompt}, source.tensors)
 
 
-def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
-    """A digest that tells a backbone's weights from others, in 64 hex digits.
+def fingerprint(parameters: Iterable[tuple[str, Tensor]], left_out: Mapping[str, int] | None = None) -> str:
+    """Return a digest that tells a backbone's weights from others, in 64 hex digits.
 
     Args:
         parameters: of the backbone alone, by their names, each tensor once.
+        left_out: number of last rows that the digest does not cover, by the tensor's name.
     """
     digest = hashlib.sha256()
     for name, value in sorted(parameters, key=lambda entry: entry[0]):
-        numbers = value.detach().to("cpu", torch.float32).contiguous()
+        covered = value[: len(value) - left_out[name]] if left_out and name in left_out else value
+        numbers = covered.detach().to("cpu", torch.float32).contiguous()
         digest.update(f"{name} {tuple(numbers.shape)}\n".encode())
         digest.update(numbers.numpy().data)
     return digest.hexdigest()

@@ -7,11 +7,11 @@ adapters, and the layer norms (the last is the authors' code). Of an encoder bot
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.key_maps import MIXTURE
+from fairseq_mtmoe.checkpoints.key_maps import MIXTURE, TASK_EMBEDDINGS, VOCABULARY
 from fairseq_mtmoe.models._transfer import HEADS
 from fairseq_mtmoe.models.pemt.config import SOURCE, TARGET
 
@@ -47,3 +47,16 @@ def backbone(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The parameters of a model's backbone by their names, each once; heads are the tasks' own."""
     parameters = model.named_parameters()
     return ((name, value) for name, value in parameters if not is_added(name) and not name.startswith(HEADS))
+
+
+def rows_of_languages(parameters: Iterable[tuple[str, Tensor]], symbols: int) -> dict[str, int]:
+    """Return the number of last rows that stand for languages or tasks, by the name of the backbone's tensor.
+
+    `mtmoe add-task` adds to these; adapters of other languages do not depend on what it adds.
+
+    Args:
+        parameters: of the backbone.
+        symbols: number of symbols at the end of the vocabulary that stand for languages.
+    """
+    counts = {name: symbols for name, _ in parameters if name.endswith(VOCABULARY) and symbols}
+    return counts | {name: len(value) for name, value in parameters if name.endswith(TASK_EMBEDDINGS)}

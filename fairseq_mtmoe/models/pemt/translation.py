@@ -121,13 +121,13 @@ class PemtTranslationModel(PemtModel, Transformer):
         for name in ("cross_self_attention", "quant_noise_pq", "base_layers", *no_recomputing):
             if getattr(cfg, name):
                 must_be(f"--{name.replace('_', '-')}", "off in a model that borrows", getattr(cfg, name))
-        about, sources = beginnings(cfg, task)
+        begun = beginnings(cfg, task)
         conditions = Conditions.of(cfg)
-        plan = adapter_plan(cfg, about, cfg.encoder_embed_dim)
+        plan = adapter_plan(cfg, begun.about, cfg.encoder_embed_dim)
         plans = dict.fromkeys(range(max(cfg.encoder_layers, cfg.decoder_layers)), plan)
         model = cls.build_with_slots(nested_options(cfg), task, plans, conditions)
         model.task_names = names_of_tasks(cfg) if conditions is not None else []
-        model.begin(cfg, about, sources)
+        model.begin(cfg, begun)
         return model
 
     def prompt_embeddings(self) -> Tensor:

@@ -172,7 +172,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             must_be("--lang-pairs", "a single pair for a model that borrows from others", ",".join(pairs))
         text = self.args.description or description_of_pair(pairs[0])
         tokens = description_tokens(text, self.source_dictionary, split_paths(self.args.data)[0])
-        return TaskDescription(pairs[0], text, tokens)
+        own = self.dictionary_sizes[id(self.source_dictionary)]
+        return TaskDescription(pairs[0], text, tokens, language_symbols=len(self.source_dictionary) - own)
 
     # ---- the run log ----
 

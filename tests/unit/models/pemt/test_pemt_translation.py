@@ -4,10 +4,13 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
+from fairseq_mtmoe.checkpoints.key_maps import TASK_EMBEDDINGS, VOCABULARY
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.pemt.source_file import fingerprint
+from fairseq_mtmoe.models.pemt.stages import backbone
 from tests.helpers.borrowing import DESCRIPTION, SOURCES, describing_task, pemt_model, target_model, translator
-from tests.helpers.models import batch, moe_model, stub_task
+from tests.helpers.models import TASKS, batch, moe_model, stub_task
 
 CONDITIONAL = dict(conditional=",".join(PARTS))
 GATE_INPUTS = ("correlation", "activations", "hidden")
@@ -159,3 +162,37 @@ def test_a_task_that_describes_nothing_is_refused():
     with pytest.raises(UserError, match="`--task` must be one that describes"):
         pemt_model(task=stub_task(), pemt_stage="source")
     assert pemt_model(task=describing_task(), pemt_stage="source").about.task == "aa-dd"
+
+
+def with_a_language_more(state):
+    """A translator's state after `mtmoe add-task`."""
+    grown = {name for name in state if name.endswith((*VOCABULARY, TASK_EMBEDDINGS))}
+    return {name: torch.cat([value, value[-1:]]) if name in grown else value for name, value in state.items()}
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["now", "0.1.11"])
+@pytest.mark.parametrize("options", [{}, CONDITIONAL], ids=["dense", "conditional"])
+def test_sources_from_before_a_language_was_added_fit_and_those_of_another_translator_do_not(
+    options, earlier, tmp_path
+):
+    """Of its last three symbols the translator knows languages; 0.1.11's fingerprints covered them."""
+    state = translator(**options).state_dict()
+    source = pemt_model(task=describing_task("aa-bb", language_symbols=3), pemt_stage="source", **options)
+    source.load_state_dict(state)
+    if earlier:
+        digest = fingerprint(backbone(source))
+        source.backbone_fingerprint.copy_(torch.tensor(list(bytes.fromhex(digest))))
+    file = str(source.leave_file(str(tmp_path)))
+    names = {"task_names": ",".join([*TASKS, "dd"])} if options else {}
+
+    def target(state):
+        task = describing_task(symbols=21, language_symbols=4)
+        model = pemt_model(task=task, pemt_sources=file, **options, **names)
+        model.load_state_dict(state)
+
+    grown = with_a_language_more(state)
+    target(grown)
+    grown["encoder.embed_tokens.weight"] = grown["encoder.embed_tokens.weight"].clone()
+    grown["encoder.embed_tokens.weight"][5] += 1e-3  # a word
+    with pytest.raises(UserError, match="its backbone is another"):
+        target(grown)
