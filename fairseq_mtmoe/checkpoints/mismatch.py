@@ -253,7 +253,7 @@ def _about_languages(langs: tuple[str, ...], origin: Origin) -> str:
     return (
         f"`--langs` must be {','.join(origin.langs)} to load {origin.name}, but is {','.join(langs)} instead, "
         f"{' and '.join(parts)}; where it is not given, the languages are those of `--lang-pairs`"
-        f"{', and `mtmoe add-task` adds one to a checkpoint' if others else ''}."
+        f"{', and `mtmoe add-task` adds one to a checkpoint' if not missing else ''}."
     )
 
 

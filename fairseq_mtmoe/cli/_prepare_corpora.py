@@ -15,12 +15,21 @@ from fairseq_mtmoe.cli._tables import show_table
 from fairseq_mtmoe.errors import UserError, must_be
 
 
+vocabulary_option = click.option(
+    "--vocabulary-from",
+    type=click.Path(path_type=Path),
+    metavar="DATA",
+    help="Take the vocabulary of this data directory, for a model that was trained on it, in the place of a new one.",
+)
+
+
 @click.command("corpora")
 @click.argument("raw", type=click.Path(path_type=Path))
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--recipe", required=True, help="wmt15, ml50, catalogs or folder, or a file: what DATA is made of.")
 @click.option("--workers", type=click.IntRange(1), help="Processes that clean and encode.  [default: one per core]")
 @click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that does so instead: tcp://host:8786.")
+@vocabulary_option
 @click.option(
     "--on-bad-line",
     type=click.Choice(["stop", "drop", "salvage"]),
@@ -42,6 +51,7 @@ def corpora_command(
     recipe: str,
     workers: int | None,
     scheduler: str | None,
+    vocabulary_from: Path | None,
     on_bad_line: Any,
     skip_missing: bool,
     overwrite: bool,
@@ -60,11 +70,15 @@ def corpora_command(
         from fairseq_mtmoe.data.corpora.engine.reporting import pair_table
         from fairseq_mtmoe.data.corpora.page import shards_of, training_command
         from fairseq_mtmoe.data.corpora.recipes import load_recipe
+        from fairseq_mtmoe.data.corpora.vocabulary.given import vocabulary_of
     except ModuleNotFoundError as error:
         raise UserError(f"`prepare corpora` needs {error.name}: pip install 'fairseq_mtmoe[corpora]'.") from error
     chosen = load_recipe(recipe)
     if skip_missing:
         chosen = _without_missing(chosen, raw)
+    given = None if vocabulary_from is None else vocabulary_of(vocabulary_from)
+    if given is not None:
+        chosen = given.of_recipe(chosen)
     doing: AbstractContextManager[kinds.Workers]
     doing = kinds.cluster(scheduler) if scheduler else kinds.local_workers(workers or cores())
     with stopped_by_sigterm(), doing as hands:
@@ -77,6 +91,8 @@ def corpora_command(
     click.echo(f"Wrote {data}; what was dropped and why: {data / 'report.html'}")
     place = shlex.quote(str(data))
     click.echo(f"To train on it:\n\n{training_command(report, place)}\n")
+    if given is not None:
+        click.echo(given.how_to_go_on(data))
     if shards := shards_of(report, place):
         click.echo(f"fairseq's own tasks are given {shards} in the place of the first {place}.")
 

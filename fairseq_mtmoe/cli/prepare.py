@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
-from fairseq_mtmoe.cli._prepare_corpora import corpora_command
+from fairseq_mtmoe.cli._prepare_corpora import corpora_command, vocabulary_option
 from fairseq_mtmoe.cli._tables import show_table
 from fairseq_mtmoe.data.corpora.build import BuildOptions, Tools, build
 from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs
@@ -23,6 +24,7 @@ from fairseq_mtmoe.data.corpora.harvest import read_catalogs, split_harvest
 from fairseq_mtmoe.data.corpora.once import prepare_once
 from fairseq_mtmoe.data.corpora.report import Report, hints, make_report, report_table
 from fairseq_mtmoe.data.corpora.text import corpora_of, find_text_files, lone_carriage_returns, read_ranked_tiers
+from fairseq_mtmoe.data.corpora.vocabulary.given import OF_TRAINED, GivenVocabulary, vocabulary_of
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.errors import must_be
 
@@ -49,6 +51,7 @@ def _build_options(function: Any) -> Any:
     for name, text in reversed(options.items()):
         default = getattr(_DEFAULTS, name[2:].replace("-", "_"))
         function = click.option(name, default=default, show_default=True, help=text)(function)
+    function = vocabulary_option(function)
     return click.option("--overwrite", is_flag=True, help="Replace OUT although it was made from something else.")(
         function
     )
@@ -81,7 +84,9 @@ def catalogs_command(
     The catalogs are those of installed packages, or of folders such as /usr/share/locale, or of both if both are given.
     Run again after whatever end, it goes on from there: what is done is in .OUT.work until OUT is.
     """
+    given = _given_vocabulary(build_options)
     options = BuildOptions(**build_options)
+    deciding = _deciding(options, given)
     sizes = {"valid": valid_size, "test": test_size}
     for split, size in sizes.items():
         if size < 1:
@@ -90,19 +95,19 @@ def catalogs_command(
     wanted = _names(langs)
     catalogs = find_catalogs(names, folders, wanted)
     hashes = [content_hash(catalog.path) for catalog in catalogs]
-    made_from = {"command": "catalogs", **asdict(options), **sizes, "langs": wanted, "max_langs": max_langs}
+    made_from = {"command": "catalogs", **deciding, **sizes, "langs": wanted, "max_langs": max_langs}
 
     def fill(folder: Path, tools: Tools) -> Report:
         harvest = read_catalogs(tools.work, catalogs, hashes, tools.workers, tools.shown)
         parts = split_harvest(tools.work, harvest, sizes, options.seed, wanted, max_langs)
-        built = build(folder, parts.corpora, {}, options, tools)
-        report = make_report("catalogs", options, built, parts.dropped)
+        built = build(folder, parts.corpora, {}, options, tools, given)
+        report = make_report("catalogs", deciding, built, parts.dropped)
         return {**report, "sources": describe_sources(catalogs, parts.damaged), "left_out": parts.left_out}
 
     inputs = Inputs(made_from)
     for catalog, sha in zip(catalogs, hashes, strict=True):
         inputs.add(catalog.source, f"{catalog.source}/{catalog.name}", catalog.path, sha)
-    _write(out, inputs, fill, overwrite)
+    _write(out, inputs, fill, overwrite, given)
 
 
 def _names(text: str) -> list[str]:
@@ -126,10 +131,12 @@ def text_command(raw: Path, out: Path, tiers_file: Path | None, overwrite: bool,
     and test files, too; OUT's report.md counts them. Run again after whatever end, it goes on from there: what is done
     is in .OUT.work until OUT is.
     """
+    given = _given_vocabulary(build_options)
     options = BuildOptions(**build_options)
+    deciding = _deciding(options, given)
     found = find_text_files(raw)
     files = [path for pair in found.values() for sides in pair.values() for path in sides]
-    made_from: dict[str, object] = {"command": "text", **asdict(options)}
+    made_from: dict[str, object] = {"command": "text", **deciding}
     if broken := lone_carriage_returns(files):  # 0.1.0 took these for line ends, and made other data of such files
         made_from["files with carriage returns inside lines"] = broken
     if tiers_file is None and os.path.lexists(raw / TIERS_FILE):
@@ -139,13 +146,13 @@ def text_command(raw: Path, out: Path, tiers_file: Path | None, overwrite: bool,
     corpora = corpora_of(found, hashes)
 
     def fill(folder: Path, tools: Tools) -> Report:
-        built = build(folder, corpora, named_tiers, options, tools)
-        return {**make_report("text", options, built), "files": dict(sorted(built.changes.items()))}
+        built = build(folder, corpora, named_tiers, options, tools, given)
+        return {**make_report("text", deciding, built), "files": dict(sorted(built.changes.items()))}
 
     inputs = Inputs(made_from)
     for path, sha in hashes.items():
         inputs.add("text" if path in files else "tiers", path.name, path, sha)
-    _write(out, inputs, fill, overwrite)
+    _write(out, inputs, fill, overwrite, given)
 
 
 @dataclass
@@ -171,8 +178,39 @@ class Inputs:
         self.size += path.stat().st_size if path.is_file() else 0
 
 
-def _write(out: Path, inputs: Inputs, fill: Callable[[Path, Tools], Report], overwrite: bool) -> None:
+def _given_vocabulary(build_options: dict[str, Any]) -> GivenVocabulary | None:
+    """Take the vocabulary that `--vocabulary-from` names out of a command's options.
+
+    Raises:
+        UserError: it is none, or there are options of a vocabulary that is trained.
+    """
+    folder = build_options.pop("vocabulary_from")
+    if folder is None:
+        return None
+    for name in OF_TRAINED:
+        if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            must_be(f"--{name.replace('_', '-')}", "absent with `--vocabulary-from`", build_options[name])
+    return vocabulary_of(folder)
+
+
+def _deciding(options: BuildOptions, given: GivenVocabulary | None) -> dict[str, object]:
+    """Return the options that decide about a data directory."""
+    values = asdict(options)
+    if given is None:
+        return values
+    return {**{name: values[name] for name in values if name not in OF_TRAINED}, "known languages": list(given.langs)}
+
+
+def _write(
+    out: Path,
+    inputs: Inputs,
+    fill: Callable[[Path, Tools], Report],
+    overwrite: bool,
+    given: GivenVocabulary | None,
+) -> None:
     """Fill `out` and show its report, unless it is up to date."""
+    for name, path in {} if given is None else given.files.items():
+        inputs.add("vocabulary", name, path, content_hash(path))
     key, *earlier = (fingerprint(inputs.made_from, inputs.files, form) for form in range(FORMAT, 0, -1))
 
     def workers() -> AbstractContextManager[Workers]:
@@ -185,6 +223,8 @@ def _write(out: Path, inputs: Inputs, fill: Callable[[Path, Tools], Report], ove
         return
     _show(report)
     click.echo(f"Wrote {out}; what was dropped and why: {out / 'report.md'}")
+    if given is not None:
+        click.echo(given.how_to_go_on(out))
 
 
 def _show(report: Report) -> None:

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 
 import pytest
+import torch
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.cli.main import commands
@@ -71,3 +72,26 @@ def test_from_raw_text_to_a_table(tmp_path):
     scores = json.loads((results / "scores.json").read_text(encoding="utf-8"))
     assert {pair: one["tier"] for pair, one in scores["pairs"].items()} == {"en-de": "high", "en-et": "low"}
     assert "en-de" in printed and (runs / "wmt15" / "model" / "plots" / "sampling.png").exists()
+
+
+@pytest.mark.slow
+def test_a_language_is_added_to_the_demo_s_translator(tmp_path):
+    """Nothing is copied by hand: pieces, their order and the weights are those of the model that learns a language."""
+    small = (
+        "--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--encoder-ffn-embed-dim", 16, "--num-experts", 2,
+        "--decoder-ffn-embed-dim", 16, "--max-update", 4, "--validate-interval-updates", 4,
+        "--save-interval-updates", 4, "--log-interval", 1, "--virtual-epoch-size", 400,
+    )  # fmt: skip
+    catalogs, variables = FOLDER / "catalogs", {"RUNS": tmp_path}
+    run_script(catalogs / "prepare.sh", "--langs", "cs,cy", "--vocab-size", 700, **variables)
+    run_script(catalogs / "train.sh", *small, "--dense-updates", 2, "--cpu", **variables)
+    printed = run_script(FOLDER / "new_language" / "add.sh", *small, "--lr", 0, LANGUAGE="fi", FROM="cs", **variables)
+    old, new = tmp_path / "catalogs", tmp_path / "catalogs-fi"
+    for name in ("spm.model", "dict.en.txt"):
+        assert (old / "data" / name).read_bytes() == (new / "data" / name).read_bytes()
+    assert (new / "data" / "langs.txt").read_text() == "cs\ncy\nen\nfi\n"
+    grown, trained = (torch.load(path) for path in (new / "grown.pt", new / "model" / "checkpoint_last.pt"))
+    assert trained["task_state"]["langs"] == ["cs", "cy", "en", "fi"]
+    before, after = (state["model"]["encoder.embed_tokens.weight"] for state in (grown, trained))
+    assert torch.equal(before, after) and torch.equal(after[-1], after[-4])  # `fi` begins as `cs`
+    assert "en-fi" in printed and "BLEU" in printed

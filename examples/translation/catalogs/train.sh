@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Train dense, then sparse: 16 experts in every second block, temperature heating. A second run continues the first.
+# DATA and MODEL name other folders than the demo's.
 set -euo pipefail
 # What fairscale and fairseq say while they are imported, before the plugin can filter it.
 export PYTHONWARNINGS=ignore::FutureWarning:fairscale.experimental.nn.offload LOGLEVEL=${LOGLEVEL:-WARNING}
-DATA=${RUNS:-runs}/catalogs/data
-fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/catalogs/model" \
+DATA=${DATA:-${RUNS:-runs}/catalogs/data}
+fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${MODEL:-${RUNS:-runs}/catalogs/model}" \
     --task translation_heated --lang-pairs "$DATA/lang_pairs.txt" --encoder-langtok tgt --decoder-langtok \
     --sampling-method temperature --sampling-temperature 1.5 --heating-coefficient 3 --heating-epochs 15 \
     --virtual-epoch-size 12000 \

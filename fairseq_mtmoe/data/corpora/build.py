@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_mtmoe.data.corpora.cleaning import CHANGES
+from fairseq_mtmoe.data.corpora.directory import content_hash
 from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, Assembly
 from fairseq_mtmoe.data.corpora.engine.binarizing import ForVocabulary, binarize
 from fairseq_mtmoe.data.corpora.engine.overlap import Overlap, sources_in_training
@@ -21,6 +22,7 @@ from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.recipes import Corpus, Filters, HeldOut, Recipe, Shards, Spelling, Vocabulary
 from fairseq_mtmoe.data.corpora.spm import OPTIONS
+from fairseq_mtmoe.data.corpora.vocabulary.given import GivenVocabulary
 from fairseq_mtmoe.errors import UserError, must_be
 
 
@@ -81,13 +83,19 @@ class _AsNamed(Recipe):
 
 
 def build(
-    folder: Path, corpora: Sequence[RawCorpus], tiers: Mapping[str, Sequence[str]], options: BuildOptions, tools: Tools
+    folder: Path,
+    corpora: Sequence[RawCorpus],
+    tiers: Mapping[str, Sequence[str]],
+    options: BuildOptions,
+    tools: Tools,
+    given: GivenVocabulary | None = None,
 ) -> Built:
     """Fill the empty directory `folder` with a data directory, or with `shard0` … if `options.shards` is over 1.
 
     Args:
         corpora: training, validation and test text of each language pair, one corpus for each.
         tiers: language pairs, or languages, by tier; those that are not named go by their size.
+        given: the vocabulary, in the place of one that is trained on the text.
 
     Raises:
         UserError: a file is no text, two do not fit together, or the text is too small for the options.
@@ -99,11 +107,15 @@ def build(
     for corpus in cleaned:
         if corpus.raw.role.name != TRAIN:
             evaluated[corpus.raw.pair][corpus.raw.role.name] = corpus
+    recipe, vocabulary = _recipe(corpora, tiers, options), ForVocabulary(names=OPTIONS)
+    if given is not None:
+        digests = [content_hash(path) for path in given.files.values()]
+        recipe, vocabulary = given.of_recipe(recipe), ForVocabulary(given.files, digests)
     assembly = binarize(
         folder,
         tools.work,
-        _recipe(corpora, tiers, options),
-        ForVocabulary(names=OPTIONS),
+        recipe,
+        vocabulary,
         {pair: [Selection(corpus)] for pair, corpus in trained.items()},
         {pair: {split: corpus.blocks for split, corpus in of.items()} for pair, of in evaluated.items()},
         tools.workers,

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.build import BuildOptions, Built
+from fairseq_mtmoe.data.corpora.build import Built
 from fairseq_mtmoe.data.corpora.clean import DROP_REASONS
 from fairseq_mtmoe.data.corpora.engine.reporting import SPLITS, pair_figures
 from fairseq_mtmoe.io.markdown import markdown_table
@@ -23,11 +22,14 @@ MANY_UNKNOWN = 0.005
 
 
 def make_report(
-    command: str, options: BuildOptions, built: Built, dropped: Mapping[str, Mapping[str, int]] | None = None
+    command: str,
+    options: Mapping[str, object],
+    built: Built,
+    dropped: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Report:
     """All numbers of a report, ready for JSON.
 
-    `dropped` counts sentence pairs that were left out before, by language pair and reason. The caller may add `sources`
+    `options` are those that it was built with (`BuildOptions`). `dropped` counts sentence pairs that were left out before, by language pair and reason. The caller may add `sources`
     (rows of what the text was taken from), `left_out` (messages of languages that were not used) and `files` (what was
     changed of each file).
     """
@@ -41,7 +43,7 @@ def make_report(
             "evaluation_sources_in_training": built.overlaps[name].sources,
             "found_in_training_of": built.overlaps[name].of_pairs,
         }
-    return {"command": command, "options": asdict(options), "pairs": pairs}
+    return {"command": command, "options": dict(options), "pairs": pairs}
 
 
 def write_report(folder: Path, report: Report) -> None:
@@ -87,11 +89,12 @@ def hints(report: Report) -> list[str]:
     lines = [f"{found:,} validation and test sources also occur in training data."] if found else []
     shares = {lang: _unknown(sides) for lang, sides in sorted(_test_sides(pairs.values()).items())}
     many = ", ".join(f"{lang} {share:.1%}" for lang, share in shares.items() if share >= MANY_UNKNOWN)
-    coverage = report["options"]["character_coverage"]
-    if many and coverage < 1:
+    coverage = report["options"].get("character_coverage")  # none where the vocabulary was given
+    if many and coverage != 1:
+        more = "" if coverage is None else f"; a `--character-coverage` above {coverage:g} takes more of them in"
         lines.append(
             f"Many tokens of the test sets are characters that the vocabulary does not have ({many}), which no model"
-            f" can write; a `--character-coverage` above {coverage:g} takes more of them in."
+            f" can write{more}."
         )
     return lines
 

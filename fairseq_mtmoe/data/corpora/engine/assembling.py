@@ -135,7 +135,9 @@ class Assembly:
                 shutil.copyfile(self.vocabulary.dictionary, place)
             else:
                 _link(dictionary, place)
-        _write(folder / "langs.txt", "".join(f"{lang}\n" for lang in langs))
+        known = self.recipe.known_languages
+        ordered = [*known, *(lang for lang in langs if lang not in known)]
+        _write(folder / "langs.txt", "".join(f"{lang}\n" for lang in ordered))
         ways = sorted(map(self.recipe.data_pair, self.recipe.trained()))
         _write(folder / "lang_pairs.txt", ",".join(ways) + "\n")
         if self.recipe.vocabulary.language_tokens is Spelling.mbart:

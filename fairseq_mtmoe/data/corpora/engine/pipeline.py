@@ -55,6 +55,9 @@ class Inputs:
         values = plain(asdict(self.recipe))
         for name in ("corpora", "path"):
             del values[name]
+        if values.pop("known_languages"):
+            values["vocabulary"] |= {"model": None, "dictionary": None}  # wherever they are: their hashes decide
+            values["known_languages"] = list(self.recipe.known_languages)
         values["filters"]["identify"] = None  # wherever it is: its hash decides
         values["vocabulary"]["size"] = self.recipe.vocabulary.size or DEFAULT_SIZE  # what earlier versions wrote
         corpora = {

@@ -54,7 +54,7 @@ def _fewer_pieces(assembly: Assembly) -> int | None:
 def _settings(recipe: Recipe) -> dict[str, Any]:
     """The recipe without its corpora: these have a place of their own."""
     values: dict[str, Any] = plain(asdict(recipe))
-    del values["corpora"], values["path"]
+    del values["corpora"], values["path"], values["known_languages"]
     return values
 
 

@@ -27,6 +27,8 @@ class Recipe:
         tiers: languages or pairs by `high`, `mid`, `low`; those that are not named go by their size.
         seed: decides about every draw.
         path: the file that says so.
+        known_languages: those that a vocabulary of another data directory was made for, as that directory spells them;
+            they come first in the list of this one.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Recipe:
     tiers: Mapping[str, list[str]]
     seed: int
     path: Path
+    known_languages: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> list[str]:

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Add LANGUAGE to the demo's translator: its text, a checkpoint that has it, training, BLEU. A second run continues.
+set -euo pipefail
+HERE=$(dirname "$0") LANGUAGE=${LANGUAGE:-sv} OLD=${RUNS:-runs}/catalogs NEW=${RUNS:-runs}/catalogs-${LANGUAGE:-sv}
+mtmoe prepare catalogs "$NEW/data" --langs "$LANGUAGE" --vocabulary-from "$OLD/data"
+[ -e "$NEW/grown.pt" ] || mtmoe add-task "$OLD/model/checkpoint_best.pt" "$NEW/grown.pt" --task "$LANGUAGE" \
+    --embedding-from "${FROM:-mean}"
+DATA=$NEW/data MODEL=$NEW/model bash "$HERE/../catalogs/train.sh" \
+    --finetune-from-model "$NEW/grown.pt" --lang-dict "$NEW/data/langs.txt" --dense-updates 0 --heating-coefficient 0 \
+    --lr 0.001 --warmup-updates 100 --max-update 500 --cpu "$@"
+mtmoe evaluate "$NEW/data" --path "$NEW/model/checkpoint_best.pt" --overwrite --cpu
