@@ -15,11 +15,14 @@ from contextlib import nullcontext
 from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import read_text, regular_file
+
+PIECE = "\u2581"  # begins SentencePiece's first piece of each word
 
 
 def with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dictionary, Any], None]:
@@ -61,6 +64,33 @@ def checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, A
             raise UserError(f"`{path}` must be a SentencePiece model, but is damaged or another file.") from error
 
     return __init__
+
+
+class PiecesOfLines(SentencepieceBPE):  # type: ignore[misc]
+    """Cuts lines that are not in pieces yet, and joins the pieces of what is made of them.
+
+    Whoever cuts lines before has every symbol as it is, in and out.
+
+    Args:
+        path: of a SentencePiece model.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(SentencepieceConfig(sentencepiece_model=path))
+        self._cuts = False
+
+    def encode(self, x: str) -> str:
+        """Return the pieces of a line, with spaces between them."""
+        if not x or PIECE in x:
+            return x
+        self._cuts = True
+        pieces: str = super().encode(x)
+        return pieces
+
+    def decode(self, x: str) -> str:
+        """Return the text of pieces."""
+        text: str = super().decode(x) if self._cuts and PIECE in x else x
+        return text
 
 
 def read_lines(input: str, buffer_size: int) -> Iterator[list[str]]:

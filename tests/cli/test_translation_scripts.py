@@ -11,7 +11,7 @@ import torch
 from fairseq_mtmoe import register
 from fairseq_mtmoe.cli.main import commands
 from tests.cli.test_configurations import GROUPS, differing, from_command_line, from_configuration
-from tests.helpers.commands import ENVIRONMENT, REPOSITORY
+from tests.helpers.commands import ENVIRONMENT, PLUGIN, REPOSITORY, run
 from tests.helpers.raw_corpora import write_raw
 from tests.helpers.scripts import run_script
 
@@ -95,3 +95,12 @@ def test_a_language_is_added_to_the_demo_s_translator(tmp_path):
     before, after = (state["model"]["encoder.embed_tokens.weight"] for state in (grown, trained))
     assert torch.equal(before, after) and torch.equal(after[-1], after[-4])  # `fi` begins as `cs`
     assert "en-fi" in printed and "BLEU" in printed
+    said = run(
+        "fairseq-interactive", old / "data", *PLUGIN, "--task", "translation_heated", "--source-lang", "en",
+        "--target-lang", "fi", "--path", new / "model" / "checkpoint_last.pt", "--cpu", "--beam", 2,
+        stdin="Language\n\nName of the country\n",
+    )  # fmt: skip
+    lines = dict(line.split("\t", 1) for line in said.stdout.splitlines() if line[:2] in ("S-", "D-"))
+    assert lines["S-0"].split()[1].startswith("▁") and "<unk>" not in "".join(lines.values())
+    assert "▁" not in lines["D-0"] + lines["D-2"] and lines["D-1"] == "0.0\t"
+    assert f"`--bpe` is not given: {old / 'data' / 'spm.model'} cuts lines into pieces" in said.stderr

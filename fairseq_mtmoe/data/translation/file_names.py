@@ -5,6 +5,7 @@ Binarized, a side has the suffixes `.bin` and `.idx`. The files of a pair serve 
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 from dataclasses import dataclass
@@ -40,6 +41,12 @@ def side_name(split: str, pair: str, lang: str) -> str:
 def dictionary_name(lang: str) -> str:
     """`dict.de.txt`"""
     return f"dict.{lang}.txt"
+
+
+def joined_dictionary(folder: str | Path) -> str | None:
+    """Return one of the dictionaries in a folder where all of them are the same; None where they differ."""
+    paths = sorted(map(str, Path(folder).glob(dictionary_name("*"))))
+    return paths[0] if paths and all(filecmp.cmp(paths[0], path, shallow=False) for path in paths) else None
 
 
 def read_side_name(name: str) -> Side | None:

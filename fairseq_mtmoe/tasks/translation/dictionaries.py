@@ -5,8 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 
+import torch
 from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_utils import augment_dictionary, get_lang_tok
+from torch import Tensor
 
 from fairseq_mtmoe.errors import UserError, must_be
 
@@ -54,3 +56,15 @@ def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Nam
             langtoks_specs=args.langtoks_specs,
             extra_data=args.extra_data,
         )
+
+
+def is_word(tokens: Tensor, dictionary: Dictionary, size: int) -> Tensor:
+    """Return where tokens stand for text, and not for a sentence's ends, padding or a language.
+
+    Args:
+        tokens: of any shape.
+        dictionary: theirs.
+        size: number of the dictionary's own symbols, which language tokens follow.
+    """
+    special = torch.tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()], device=tokens.device)
+    return ~torch.isin(tokens, special) & (tokens < size)

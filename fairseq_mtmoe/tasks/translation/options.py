@@ -14,7 +14,7 @@ from fairseq import utils
 from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTokStyle
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides
+from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
 from fairseq_mtmoe.data.translation.shards import with_shards
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
@@ -149,7 +149,9 @@ def _json_file(path: str) -> dict[str, Any]:
 
 
 def _complete_languages(args: Namespace) -> None:
-    """Fill in `langs`: as given, else of the pairs, else (in generation) of the data directory."""
+    """Fill in `langs`: as given, else of the pairs, else (in generation, until the model says its own) of the data
+    directory and of the options.
+    """
     if args.langs and args.lang_dict:
         raise UserError("`--langs` and `--lang-dict` exclude each other: give one of them.")
     if is_training(args) and not args.lang_pairs:
@@ -164,7 +166,9 @@ def _complete_languages(args: Namespace) -> None:
     elif args.lang_pairs:
         args.langs = sorted({lang for pair in all_pairs(args) for lang in pair.split("-")})
     else:
-        args.langs = languages_of(utils.split_paths(args.data)[0])
+        found = languages_of(utils.split_paths(args.data)[0])
+        args.langs_beyond_data = [lang for lang in (args.source_lang, args.target_lang) if lang not in found]
+        args.langs = found + args.langs_beyond_data
     if args.lang_pairs is None:
         args.lang_pairs = loaded_pairs(args)
 
@@ -216,7 +220,11 @@ def _check_dictionaries(args: Namespace) -> None:
         return
     folder = utils.split_paths(args.data)[0]
     for pair in all_pairs(args) if is_training(args) else loaded_pairs(args):
-        for lang, given in ((pair.split("-")[0], args.source_dict), (pair.split("-")[-1], args.target_dict)):
+        for side, lang in zip(("source_dict", "target_dict"), pair.split("-"), strict=True):
             file = dictionary_name(lang)
-            if not given and not os.path.isfile(os.path.join(folder, file)):
+            if getattr(args, side) or os.path.isfile(os.path.join(folder, file)):
+                continue
+            joined = None if is_training(args) else joined_dictionary(folder)
+            if joined is None:
                 raise UserError(f"The dictionary of {lang} is missing: there is no {file} in {folder}.")
+            setattr(args, side, joined)

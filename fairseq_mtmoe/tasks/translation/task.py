@@ -6,6 +6,8 @@ heated sampling; what it lacked: right ids in mixed batches, a loss for each lan
 
 from __future__ import annotations
 
+import logging
+import os
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +20,11 @@ from fairseq.utils import split_paths
 from torch import Tensor, nn
 
 from fairseq_mtmoe.criterions.token_entropy import sentence_entropies
+from fairseq_mtmoe.data.fairseq_readers import PiecesOfLines
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.translation.collating import PairCollate
-from fairseq_mtmoe.data.translation.descriptions import description_of_pair, description_tokens
+from fairseq_mtmoe.data.translation.descriptions import SENTENCEPIECE, description_of_pair, description_tokens
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
@@ -32,9 +35,14 @@ from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.saved_settings import take_over, warn_of_changes
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
-from fairseq_mtmoe.tasks.translation.dictionaries import check_joined, check_language_tokens, relabel
+from fairseq_mtmoe.tasks.translation.dictionaries import check_joined, check_language_tokens, is_word, relabel
 from fairseq_mtmoe.tasks.translation.options import all_pairs, arguments, found_languages
 from fairseq_mtmoe.tasks.translation.saved_settings import SETTINGS, agreed_languages, check_languages, saved_settings
+
+logger = logging.getLogger(__name__)
+
+MANY_UNKNOWN = 0.1
+"""The share of unknown tokens in a batch of lines from which on a user should know."""
 
 _MAIN = "main:"  # fairseq's mark of pairs that are not of `--extra-data`
 
@@ -55,6 +63,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         self.set_up_tasks(names, args.save_dir, args.train_subset, args.update_freq)
         self.dictionary_sizes: dict[int, int] = {}
         self._model_langs: list[str] | None = None
+        self._has_warned_of_unknown = False
         self._pair_tiers: dict[str, str] | None = None
         if training:
             self.state.merge_state_dict(saved_settings(args))
@@ -115,6 +124,19 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         relabel(self.dicts, self.dictionary_sizes, self.args)
         self.langs = self.data_manager.langs = self.args.langs
         self.data_manager.lang_dict = self.data_manager.create_lang_dictionary(self.langs)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """As fairseq's.
+
+        Raises:
+            UserError: a checkpoint of stock fairseq, which does not say its languages, is to translate to or from one
+                that the data directory does not have.
+        """
+        unknown = getattr(self.args, "langs_beyond_data", [])
+        if unknown and self._model_langs is None:
+            known = ", ".join(lang for lang in self.langs if lang not in unknown)
+            raise UserError(f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known are {known}.")
+        return super().build_model(cfg, from_checkpoint)
 
     # ---- tasks and data ----
 
@@ -213,9 +235,43 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             return FairseqTask.build_generator(self, models, args, *others, **kwargs)
         return super().build_generator(models, args, *others, **kwargs)
 
+    def build_bpe(self, args: Any) -> Any:
+        """As fairseq's; without `--bpe`, lines of `fairseq-interactive` are cut by the data directory's model."""
+        bpe = super().build_bpe(args)
+        model = os.path.join(split_paths(self.args.data)[0], SENTENCEPIECE)
+        if bpe is not None or self.datasets or not os.path.isfile(model):  # other commands have loaded a data set
+            return bpe
+        logger.info(f"`--bpe` is not given: {model} cuts lines into pieces")
+        return PiecesOfLines(model)
+
     def inference_step(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
-        """As fairseq's; interactive batches, which fairseq makes without us, get their task ids here."""
-        if "task_ids" not in sample:
-            tokens = sample["net_input"]["src_tokens"]
-            sample = {**sample, "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))}
-        return super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
+        """As fairseq's. Interactive batches, which fairseq makes without us, get their task ids here; what is unknown
+        in them is said once, and a line without text has a translation without text.
+        """
+        if "task_ids" in sample:
+            return super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
+        tokens = sample["net_input"]["src_tokens"]
+        sample = {**sample, "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))}
+        found = super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
+        dictionary = self.source_dictionary
+        has_text = is_word(tokens, dictionary, self.dictionary_sizes[id(dictionary)])
+        self._warn_of_unknown(tokens[has_text])
+        for row in (~has_text.any(1)).nonzero().flatten().tolist():
+            found[row] = [self._nothing(found[row][0])]
+        return found
+
+    def _nothing(self, hypothesis: dict[str, Any]) -> dict[str, Any]:
+        """Return a hypothesis without text in the place of another."""
+        tokens = hypothesis["tokens"].new_tensor([self.target_dictionary.eos()])
+        scores = hypothesis["positional_scores"].new_zeros(1)
+        return {**hypothesis, "tokens": tokens, "positional_scores": scores, "score": scores[0], "alignment": []}
+
+    def _warn_of_unknown(self, words: Tensor) -> None:
+        unknown = words.eq(self.source_dictionary.unk()).sum().item()
+        if self._has_warned_of_unknown or unknown <= MANY_UNKNOWN * len(words):
+            return
+        self._has_warned_of_unknown = True
+        logger.warning(
+            f"{unknown:,} of {len(words):,} tokens to translate are not in the dictionary: `--bpe` must cut lines as the "
+            "data directory's text was cut, or lines must be cut so before"
+        )

@@ -85,14 +85,18 @@ class Recipe:
         return found
 
     def found_in(self, raw: Path) -> Recipe:
-        """The recipe with corpora for every language whose files are there, in the place of those of any language.
+        """The recipe with corpora for every language whose files are there, in the place of those of any language; with
+        `xx-yy` among the directions, for every pair of languages.
 
         Raises:
             UserError: there are no files for training, only one side of a pair's, or two pairs that are the same.
         """
-        corpora = [
-            found for corpus in self.corpora for found in (corpora_in(raw, corpus) if corpus.is_open else [corpus])
-        ]
+        wants_all = any(set(way.split("-")) == set(OPEN) for way in self.directions)
+        corpora: list[Corpus] = []
+        for corpus in self.corpora:
+            if wants_all and corpus.is_open:  # every pair, also where the corpora say `en-xx`
+                corpus = replace(corpus, pair="-".join(OPEN))
+            corpora += corpora_in(raw, corpus) if corpus.is_open else [corpus]
         if not any(corpus.role is Role.train for corpus in corpora):
             names = next(corpus.files for corpus in self.corpora if corpus.role is Role.train)
             raise UserError(f"`{raw}` must have files such as {' and '.join(names)}, but has none.")

@@ -25,6 +25,7 @@ from fairseq_mtmoe.data.corpora.recipes import (
 from fairseq_mtmoe.data.corpora.recipes.codes import MBART
 from fairseq_mtmoe.errors import UserError
 
+OWN_TEXT = Path(__file__).parents[4] / "examples" / "translation" / "own_text" / "own_text.yaml"
 WMT15 = "cs de es et fi fr gu hi kk lt lv ro ru tr zh"
 ML50 = (  # by where their text is from
     "es fr ro lv fi tr et gu kk lt cs de ja km pl ps ru ta zh ar it nl ko vi ne si my ml te ur hi af xh "
@@ -235,6 +236,20 @@ def test_a_direction_without_training_data_is_an_error(load):
         load({**OWN, "directions": ["en-fr"]}).trained()
 
 
+def test_every_pair_is_every_pair_whose_files_are_there(tmp_path):
+    """Also where the corpora say `en-xx`, as those of the recipe to copy do."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for pair in ("en-ha", "en-zu", "ha-zu"):
+        for lang in pair.split("-"):
+            (raw / f"train.{pair}.{lang}").touch()
+    text = OWN_TEXT.read_text(encoding="utf-8")
+    (tmp_path / "own.yaml").write_text(text.replace("directions: [en-xx]", "directions: [xx-yy]"), encoding="utf-8")
+    found = load_recipe(tmp_path / "own.yaml").found_in(raw)
+    assert found.trained() == ["en-ha", "en-zu", "ha-en", "ha-zu", "zu-en", "zu-ha"]
+    assert load_recipe(OWN_TEXT).found_in(raw).trained() == ["en-ha", "en-zu"]
+
+
 def test_a_folder_of_files_in_either_spelling(tmp_path):
     for name in ("train.en-de.en", "train.en-de.de", "train.en_XX-fr_XX.en_XX", "train.en_XX-fr_XX.fr_XX"):
         (tmp_path / name).touch()
@@ -408,23 +423,21 @@ def test_an_unknown_name():
 
 def test_the_example_of_ones_own_says_what_the_defaults_are(tmp_path):
     """Its comments explain every field, and what it leaves to defaults is what they are."""
-    path = Path(__file__).parents[4] / "examples" / "translation" / "own_text" / "own_text.yaml"
-    own, folder = load_recipe(path), load_recipe("folder")
+    own, folder = load_recipe(OWN_TEXT), load_recipe("folder")
     assert (own.filters, own.shards, own.seed) == (folder.filters, folder.shards, folder.seed)
     for split in ("train", "valid", "test"):
         for lang in ("en", "de"):
             (tmp_path / f"{split}.en-de.{lang}").touch()
     assert [corpus.name for corpus in own.found_in(tmp_path).corpora] == ["train.en-de", "valid.en-de", "test.en-de"]
-    text = path.read_text()
+    text = OWN_TEXT.read_text()
     for part in (Recipe, Corpus, Filters, HeldOut, Shards, Vocabulary):
         for field in fields(part):
-            assert field.name in ("path", "md5", "bytes", "format") or f"{field.name}:" in text, field.name
+            assert field.name in ("path", "known_languages", "md5", "bytes", "format") or f"{field.name}:" in text, field.name
 
 
 def test_the_commented_lines_of_the_example_are_right(load):
-    path = Path(__file__).parents[4] / "examples" / "translation" / "own_text" / "own_text.yaml"
     option = re.compile(r"# ((?:- )?[a-z_0-9]+:|  [a-z_0-9]+:)")
-    recipe = load("\n".join(option.sub(r"\1", line) for line in path.read_text().splitlines()))
+    recipe = load("\n".join(option.sub(r"\1", line) for line in OWN_TEXT.read_text().splitlines()))
     assert {"shop-de", "manuals-cs"} <= {corpus.name for corpus in recipe.corpora}
     assert recipe.vocabulary.model == "sentence.bpe.model"
     assert recipe.tiers == {"high": ["de", "fr"], "low": ["cs"]}

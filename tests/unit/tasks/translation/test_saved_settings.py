@@ -11,7 +11,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.tasks._multitask.saved_settings import take_over
 from fairseq_mtmoe.tasks.translation.dictionaries import relabel
 from fairseq_mtmoe.tasks.translation.saved_settings import SETTINGS, saved_settings
-from tests.helpers.digits import digit_dictionary, digit_task
+from tests.helpers.digits import digit_dictionary, digit_task, make_digit_corpus
 
 
 def test_the_settings_can_be_loaded_without_running_code(digits):
@@ -54,6 +54,21 @@ def test_a_language_that_the_checkpoint_does_not_know_is_refused(digits):
     training = digit_task(digits, lang_pairs="en-cc,en-aa")
     with pytest.raises(UserError, match="`--target-lang` must be one of the model's languages aa, cc, en, but is 'bb'"):
         digit_task(digits, source_lang="en", target_lang="bb").load_state_dict(training.state_dict())
+
+
+def test_a_language_that_the_model_knows_need_not_be_in_the_data(digits, tmp_path):
+    """Its dictionary is the joined one of the languages that are there."""
+    data = make_digit_corpus(tmp_path, train=20, valid=2, test=2, targets="aa,bb")
+    task = digit_task(data, source_lang="en", target_lang="cc")
+    with pytest.raises(UserError, match="The language cc of the pair en-cc is unknown; known are aa, bb, en"):
+        task.build_model(None)  # of stock fairseq, whose checkpoints do not say their languages
+    task.load_state_dict(digit_task(digits).state_dict())
+    assert task.langs == ["aa", "bb", "cc", "en"] and task.target_dictionary.index("__cc__") == 16
+    assert task.target_dictionary == digit_task(digits, source_lang="en", target_lang="cc").target_dictionary
+    with open(data / "dict.aa.txt", "a", encoding="utf-8") as file:
+        file.write("more 1\n")
+    with pytest.raises(UserError, match="The dictionary of cc is missing"):
+        digit_task(data, source_lang="en", target_lang="cc")
 
 
 def test_the_models_of_an_ensemble_must_order_their_languages_alike(digits):

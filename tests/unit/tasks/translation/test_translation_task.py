@@ -355,6 +355,25 @@ def test_batches_of_interactive_use_get_their_task_ids(task_ids, digits):
     assert "task_ids" not in sample["net_input"]
 
 
+def test_a_line_without_text_has_a_translation_without_text_and_unknown_tokens_are_said_once(digits, caplog):
+    training = digit_task(digits)
+    task = digit_task(digits, source_lang="en", target_lang="cc")
+    task.load_state_dict(training.state_dict())
+    model = moe(task, from_checkpoint=True, task_names=",".join(training.task_names))
+    generator = task.build_generator([model], SimpleNamespace(beam=2, nbest=2))
+    lang, one = task.source_dictionary.index("__cc__"), task.source_dictionary.index("1")
+    for words in ([one, one], [3, one]):
+        tokens = torch.tensor([[lang, *words, 2], [1, 1, lang, 2]])
+        sample = {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([4, 2])}}
+        for _ in range(2):
+            text, nothing = task.inference_step(generator, [model], sample)
+            assert len(text) == 2 and len(text[0]["tokens"]) > 1
+            assert [hypothesis["tokens"].tolist() for hypothesis in nothing] == [[2]]
+            assert nothing[0]["score"] == 0 and nothing[0]["positional_scores"].tolist() == [0]
+    said = [record.getMessage() for record in caplog.records if "tokens to translate" in record.getMessage()]
+    assert len(said) == 1 and said[0].startswith("1 of 2 tokens to translate are not in the dictionary: `--bpe` must")
+
+
 def test_batches_of_generation_keep_theirs(digits):
     task = digit_task(digits, source_lang="en", target_lang="cc", decoder_langtok=True)
     model = moe(task, from_checkpoint=True, task_names="cc,aa")
