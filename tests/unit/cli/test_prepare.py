@@ -147,6 +147,35 @@ def test_text_gives_a_data_directory(tmp_path, raw):
     assert json.loads((tmp_path / "out" / "tiers.json").read_text())["mid"] == ["en-de"]
 
 
+@pytest.mark.parametrize("form", ["text", "corpora"])
+def test_the_vocabulary_of_another_directory_is_kept_with_its_languages_first(tmp_path, raw, folder, form):
+    old, new = tmp_path / "old", tmp_path / "new"
+    run("catalogs", old, "--folder", folder, *SIZES, *SMALL)
+    for name in list(raw.iterdir()):
+        name.rename(raw / name.name.replace("de", "da"))
+    options = ("--recipe", "folder", "--workers", 1) if form == "corpora" else ()
+    said = run(form, raw, new, *options, "--vocabulary-from", old)
+    assert "`mtmoe add-task CHECKPOINT OUT --task da`" in said and f"--lang-dict {new / 'langs.txt'}" in said
+    assert (new / "langs.txt").read_text().split() == ["de", "en", "fr", "da"]
+    assert (new / "spm.model").read_bytes() == (old / "spm.model").read_bytes()
+    assert (new / "dict.da.txt").read_bytes() == (old / "dict.en.txt").read_bytes()
+    assert (new / "lang_pairs.txt").read_text() == "en-da\n"
+    assert "up to date" in run(form, raw, new, *options, "--vocabulary-from", os.path.relpath(old))
+    (old / "spm.model").write_bytes(b"another")
+    with pytest.raises(UserError, match="was made with"):
+        run(form, raw, new, *options, "--vocabulary-from", old)
+
+
+def test_a_vocabulary_that_is_not_there_or_that_options_would_train_is_refused(tmp_path, raw):
+    with pytest.raises(UserError, match="`--vocabulary-from` must be a data directory of `mtmoe prepare`"):
+        run("text", raw, tmp_path / "out", "--vocabulary-from", tmp_path / "none")
+    with pytest.raises(UserError, match=r"spm.model` must be the SentencePiece model of a data directory"):
+        run("text", raw, tmp_path / "out", "--vocabulary-from", raw)
+    with pytest.raises(UserError, match="`--vocab-size` must be absent with `--vocabulary-from`, but is 45"):
+        run("text", raw, tmp_path / "out", "--vocabulary-from", raw, "--vocab-size", 45)
+    assert not (tmp_path / "out").exists()
+
+
 def test_text_is_aligned_by_line_feeds_and_what_is_taken_out_is_said(tmp_path, raw):
     """Carriage returns, in other lines of the two sides, which are not before a line feed."""
     for lang, number in (("en", 1), ("de", 2)):

@@ -46,10 +46,13 @@ class GivenVocabulary:
             data: the directory that was made with this vocabulary.
         """
         new = [lang for lang in languages_in(data) if lang not in self.langs]
-        adding = f" that has {' and '.join(new)} (`mtmoe add-task CHECKPOINT OUT --task {new[0]}`)" if new else ""
+        first = (
+            f" It must know {', '.join(new)}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`"
+            f"{' and so on in this order' if len(new) > 1 else ''}."
+        )
         return (
-            f"A model with this vocabulary goes on by --finetune-from-model CHECKPOINT --lang-dict {data / LANGS}, from a"
-            f" checkpoint{adding}."
+            f"To train a model with this vocabulary on: --finetune-from-model CHECKPOINT --lang-dict {data / LANGS}."
+            f"{first if new else ''}"
         )
 
 
