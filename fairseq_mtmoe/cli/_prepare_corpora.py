@@ -26,7 +26,11 @@ vocabulary_option = click.option(
 @click.command("corpora")
 @click.argument("raw", type=click.Path(path_type=Path))
 @click.argument("data", type=click.Path(path_type=Path))
-@click.option("--recipe", required=True, help="wmt15, ml50, catalogs or folder, or a file: what DATA is made of.")
+@click.option(
+    "--recipe",
+    required=True,
+    help="wmt15, ml50, catalogs or folder, or a file (docs/recipes.md): what DATA is made of.",
+)
 @click.option("--workers", type=click.IntRange(1), help="Processes that clean and encode.  [default: one per core]")
 @click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that does so instead: tcp://host:8786.")
 @vocabulary_option

@@ -25,7 +25,11 @@ from fairseq_mtmoe.io.files import output_file
 @click.option("--embedding-from", "begins_as", default="mean", show_default=True, metavar="TASK[,TASK…]",
               help="What its embedding and its gates begin as: a task's of CHECKPOINT, the mean of several, the `mean` "
               "of all, or drawn: `random` (N(0, 0.02²)) or `xavier`.")  # fmt: skip
-@click.option("--task-table", metavar="FILE[,FILE…]", help="Tables with further tasks, among them the new one.")
+@click.option(
+    "--task-table",
+    metavar="FILE[,FILE…]",
+    help="Tables with further tasks, among them the new one (docs/task_table.md).",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the new head, and of what is drawn.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()

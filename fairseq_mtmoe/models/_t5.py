@@ -52,7 +52,11 @@ def t5_config(cfg: Any) -> T5Config:
     for option, name in SIZES.items():
         given = getattr(cfg, option)
         if given is not None and given != known[name]:
-            must_be(f"--{option.replace('_', '-')}", f"{known[name]}, as in the pretrained T5", given)
+            must_be(
+                f"--{option.replace('_', '-')}",
+                f"{known[name]}, as in the pretrained T5 (--arch t5 and pemt_t5 take any)",
+                given,
+            )
     return replace(T5Config(**known), dropout_rate=cfg.dropout)
 
 

@@ -108,7 +108,7 @@ MAY_IMPORT = {
     },
     "tasks/translation": {
         *("protocols", "errors", "io", "slots", "criterions", "tasks/_multitask"),
-        *("data/mixtures", "data/translation", "data/translation/file_names", "data/translation/tiers"),
+        *("data", "data/mixtures", "data/translation", "data/translation/file_names", "data/translation/tiers"),
     },
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.

@@ -1,4 +1,4 @@
-"""What a row of the table of tasks has: what a task is, where its files are and what stands in them."""
+"""What a row of the table of tasks has; `docs/task_table.md` explains every field."""
 
 from __future__ import annotations
 
@@ -61,21 +61,7 @@ class Words:
 
 @dataclass
 class Source:
-    """One form in which a split is distributed.
-
-    Attributes:
-        file: below the data directory; in `lines_by_label` and `files_by_label` with `{label}` in it. One whose name
-            ends in `.gz` is read through gzip.
-        format: how it is read.
-        columns: the fields' names where the file does not begin with them; in `conll` the last may be missing
-            throughout a file, as labels are in test data.
-        encoding: of the file.
-        keep_ids: a file of ids, one or more of `ids` in each line: only these examples are of the split.
-        leave_ids: the same, of examples that are not.
-        ids: the fields that an id consists of.
-        part: the share of each label's examples that is of the split: from, to.
-        count: how many examples the authors' file has.
-    """
+    """One form in which a split is distributed."""
 
     file: str = MISSING
     format: Format = Format.tsv
@@ -90,13 +76,7 @@ class Source:
 
 @dataclass
 class Submission:
-    """The file of predictions that a benchmark's server takes for a set.
-
-    Attributes:
-        file: its name.
-        form: what it looks like.
-        labels: as the server has them, in the order of the classes; by default as the task's files have them.
-    """
+    """The file of predictions that a benchmark's server takes for a set."""
 
     file: str = MISSING
     form: Form = Form.tsv
@@ -105,17 +85,7 @@ class Submission:
 
 @dataclass
 class TextForm:
-    """How a task is put to a model that reads and writes text; T5's forms are in appendix D of its paper.
-
-    Attributes:
-        reads: what it reads: a text with fields of the files in braces, of which one that lists texts is joined by
-            commas.
-        writes: what it writes for each label; by default the labels as the files have them. Questions about passages
-            and rankings without labels are answered by a text, regressions by a number.
-        referent: a field: it writes that field's text where it is of the label 1, and is trained on these examples
-            alone; whatever it writes in validation is of the label 1 where both name the same, and else 0.
-        step: of a regression: between the values that it writes.
-    """
+    """How a task is put to a model that reads and writes text; T5's forms are in appendix D of its paper."""
 
     reads: str = MISSING
     writes: list[str] = field(default_factory=list)
@@ -125,43 +95,7 @@ class TextForm:
 
 @dataclass
 class TaskRow:
-    """A task.
-
-    Attributes:
-        title: its name in tables.
-        benchmarks: names of sets of tasks that it belongs to, by which they are chosen together.
-        group: of tasks that have an average, shown where those of several groups are scored.
-        description: what it asks, in a sentence.
-        prompt: the same as a paper has it, with which a trained prompt begins; by default the description.
-        text_form: how it is asked in text and answered in text; without one it cannot be.
-        kind: what kind of answer it wants.
-        texts: what the encoder reads, one or two: a field's name, or a text with fields in braces; of word labels the
-            field that lists the words.
-        choices: of a ranking: fields that come after `texts`, one in each candidate; or, where there are no labels, a
-            single field that lists any number of texts, one of each candidate.
-        names: of a ranking without labels: the field that lists what predictions call the candidates; by default the
-            texts of `choices`.
-        words: of a word pair: where the two stand.
-        stride: of a span: how many tokens of a passage lie between the beginnings of two windows, if it is too long for
-            one; at most half of what fits into one (see `windows`), and by default at most BERT's 128.
-        longest_answer: of a span: the most tokens that a predicted answer has.
-        say: for fields whose values are replaced by others: for each value the other.
-        label: the field with the label; of a ranking without labels it lists the numbers of the right candidates, one
-            or more, from 0.
-        labels: the labels as the files have them, in the order of the classes; of words first O, then those that say
-            by B- and I- where an entity of a type begins and goes on.
-        ignore: labels of examples that are left out.
-        bounds: of a regression: the least and the greatest value.
-        key: the field by which a submission names an example; by default its number.
-        metric: as in `fairseq_mtmoe.tasks._benchmark.metrics`; averages are of this one.
-        also: metrics that are reported beside it.
-        small: it counts among the benchmark's small tasks (at most 10,000 training examples).
-        skip_ragged: lines with another number of fields are left out and counted, because the authors' file has some.
-        splits: for `train`, `valid`, `test`, and further sets such as `valid/mismatched`, the forms in which they are
-            distributed: the first that is there is read.
-        submissions: for sets of `test` that a benchmark's server scores, the files that it takes.
-        head: the task whose head predicts this one where a model has none for it, such as one without training data.
-    """
+    """A task."""
 
     title: str = MISSING
     benchmarks: list[str] = field(default_factory=list)

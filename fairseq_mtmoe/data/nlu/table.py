@@ -159,7 +159,7 @@ def _structured(form: type[Fields], where: str, fields: Any) -> Fields:
     try:
         made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(form), fields))
     except OmegaConfBaseException as error:
-        raise UserError(f"`{where}` must be fields of a task, but {first_line(error)}.") from error
+        raise UserError(f"`{where}` must be fields of a task (docs/task_table.md), but {first_line(error)}.") from error
     assert isinstance(made, form)
     return made
 

@@ -12,11 +12,11 @@ from typing import Any
 import sentencepiece
 import yaml
 
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import read_bytes
 
 LANGUAGES = Path(__file__).with_name("languages.yaml")
-SENTENCEPIECE = "spm.model"  # in a data directory of `mtmoe prepare`
 
 
 @cache

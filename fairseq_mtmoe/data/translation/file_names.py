@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INDEX = ".idx"
+SENTENCEPIECE = "spm.model"  # in a data directory of ours
 TOKEN_STYLE = "lang_tok_style.txt"  # in a data directory of ours: fairseq's --lang-tok-style, if it is to be another
 TEXT_FOLDER = "raw"  # in a data directory of ours: the text of its validation and test data, under the same names
 

@@ -14,7 +14,9 @@ class GlueConfig(BenchmarkConfig):
     glue_tasks: str = option(
         "all", "comma-separated tasks of the table; all (GLUE without WNLI), glue, superglue or mrqa stand for several"
     )
-    task_table: Optional[str] = option(None, "comma-separated files of tables that add tasks or replace them")
+    task_table: Optional[str] = option(
+        None, "comma-separated files of tables that add tasks or replace them; docs/task_table.md explains their fields"
+    )
     init_encoder: Optional[str] = option(None, "pretrained encoder: a file of `mtmoe import-hf`")
     max_positions: int = option(
         128,

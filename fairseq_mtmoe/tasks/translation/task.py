@@ -24,7 +24,8 @@ from fairseq_mtmoe.data.fairseq_readers import PiecesOfLines
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.translation.collating import PairCollate
-from fairseq_mtmoe.data.translation.descriptions import SENTENCEPIECE, description_of_pair, description_tokens
+from fairseq_mtmoe.data.translation.descriptions import description_of_pair, description_tokens
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
@@ -135,7 +136,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         unknown = getattr(self.args, "langs_beyond_data", [])
         if unknown and self._model_langs is None:
             known = ", ".join(lang for lang in self.langs if lang not in unknown)
-            raise UserError(f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known are {known}.")
+            raise UserError(
+                f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known are {known}."
+            )
         return super().build_model(cfg, from_checkpoint)
 
     # ---- tasks and data ----

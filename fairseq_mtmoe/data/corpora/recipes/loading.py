@@ -112,7 +112,7 @@ def _check_keys(where: str, content: Any, known: tuple[str, ...]) -> None:
         must_be(where, "names and their values", content)
     for key in content:
         if key not in known:
-            must_be(f"a name in {where}", f"one of {', '.join(known)}", key)
+            must_be(f"a name in {where}", f"one of {', '.join(known)} (see docs/recipes.md)", key)
 
 
 def _structured(form: type[Fields], where: str, content: Any) -> Fields:

@@ -1,4 +1,7 @@
-"""The parts of a recipe: its YAML has the fields of these dataclasses (`loading.py` reads and checks it)."""
+"""The parts of a recipe: its YAML has the fields of these dataclasses, which `docs/recipes.md` explains.
+
+`loading.py` reads and checks it.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +35,7 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentence pairs of two languages, in one file with both sides, or in one for each.
-
-    Attributes:
-        name: of letters, digits, `.`, `_` and `-`, different from all others.
-        pair: its source and target language, such as `en-de`, for training the same pair as `de-en`; with `xx` or `yy`
-            in the place of a language it stands for several corpora, whose codes take the place of `{source}` and
-            `{target}` in the other fields: those of `langs`, or, without these, of all files below RAW that are called
-            so.
-        role: what it is for.
-        files: below RAW: one, or the source's and the target's; `archive.tgz!path/inside` is a member of an archive.
-        langs: for `xx` in `pair`: which languages these are.
-        format: how the files are read, one of `readers.FORMATS`; `auto`: found by their content.
-        fields: what the format must be told, such as the columns of TSV.
-        address: of each file, or of its archive, where it can be downloaded.
-        sha256: of each of these, as published; likewise `md5` and `bytes`. A checksum that is not known is left out.
-        licence: under which the corpus may be used, or where it says so.
-        by_hand: without an address: where a person gets it, in a sentence.
-    """
+    """Sentence pairs of two languages, in one file with both sides, or in one for each."""
 
     name: str = MISSING
     pair: str = MISSING
@@ -92,19 +78,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Filters:
-    """Which training pairs are left out; see `cleaning`. Held-out sentences are always removed from training data.
-
-    Attributes:
-        max_characters: of the longer side.
-        max_ratio: of the longer side's length to the shorter's.
-        copies: pairs whose target is their source.
-        wrong_script: pairs with a side in another script than its language has.
-        duplicates: pairs that occurred before, in any corpus of their language pair.
-        near_duplicates: pairs that differ from one before in case, digits, punctuation or spaces alone.
-        identify: a model for language identification below RAW, or anywhere by its full path; without one languages are
-            not identified.
-        min_confidence: of the identification, from 0 to 1.
-    """
+    """Which training pairs are left out; see `cleaning`. Held-out sentences are always removed from training data."""
 
     max_characters: int = 1000
     max_ratio: float = 3.0
@@ -122,18 +96,7 @@ DEFAULT_SIZE = 32000
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The pieces that all languages share.
-
-    Attributes:
-        size: in pieces; without it as many as the text allows, `DEFAULT_SIZE` at most.
-        temperature: of the text for SentencePiece: 1 takes languages by their size, more favours small ones.
-        character_coverage: share of the characters, by frequency, that the vocabulary has.
-        model: a given SentencePiece model below RAW, or anywhere by its full path, in the place of a trained one.
-        dictionary: fairseq's dictionary that belongs to `model`; without it, it is made of the model's pieces.
-        language_tokens: how training writes the tokens of languages: `plain` is `__de__`, `mbart` is `[de_DE]`, around
-            the codes of the data directory. That is fairseq's `--lang-tok-style mbart`, without which
-            `--task translation_heated` does not train on it.
-    """
+    """The pieces that all languages share."""
 
     size: Optional[int] = None  # noqa: UP045
     temperature: float = 5.0

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from fairseq_mtmoe.data.corpora.recipes import Recipe, Spelling
 from fairseq_mtmoe.data.corpora.recipes.codes import CODE
-from fairseq_mtmoe.data.translation.descriptions import SENTENCEPIECE
-from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name
-from fairseq_mtmoe.data.translation.shards import FIRST
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TOKEN_STYLE, dictionary_name
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import read_text, regular_file
 
@@ -65,7 +63,7 @@ def vocabulary_of(folder: Path) -> GivenVocabulary:
     if not folder.is_dir():
         must_be("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))
     model = regular_file(folder / SENTENCEPIECE, "the SentencePiece model of a data directory of `mtmoe prepare`")
-    places = (folder, folder / FIRST)
+    places = (folder, folder / "shard0")
     dictionary = next((path for place in places for path in sorted(place.glob(dictionary_name("*")))), None)
     if dictionary is None:
         raise UserError(f"`{folder}` must have a dictionary such as {dictionary_name('en')}, but has none.")

@@ -429,10 +429,13 @@ def test_the_example_of_ones_own_says_what_the_defaults_are(tmp_path):
         for lang in ("en", "de"):
             (tmp_path / f"{split}.en-de.{lang}").touch()
     assert [corpus.name for corpus in own.found_in(tmp_path).corpora] == ["train.en-de", "valid.en-de", "test.en-de"]
-    text = OWN_TEXT.read_text()
+    text, page = OWN_TEXT.read_text(), (OWN_TEXT.parents[3] / "docs" / "recipes.md").read_text(encoding="utf-8")
     for part in (Recipe, Corpus, Filters, HeldOut, Shards, Vocabulary):
-        for field in fields(part):
-            assert field.name in ("path", "known_languages", "md5", "bytes", "format") or f"{field.name}:" in text, field.name
+        for name in {field.name for field in fields(part)} - {"path", "known_languages"}:
+            assert name in ("md5", "bytes", "format") or f"{name}:" in text, name
+            assert f"`{name}`" in page, f"{name} in docs/recipes.md"
+    (tmp_path / "page.yaml").write_text(page.split("```")[1].removeprefix("yaml"), encoding="utf-8")
+    assert [corpus.name for corpus in load_recipe(tmp_path / "page.yaml").corpora] == ["shop-de", "test-{target}"]
 
 
 def test_the_commented_lines_of_the_example_are_right(load):

@@ -1,8 +1,22 @@
 from collections import Counter
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.table import SPLITS, Form, Format, Kind, Submission, chosen_rows, load_tables
+from fairseq_mtmoe.data.nlu.table import (
+    SPLITS,
+    Form,
+    Format,
+    Kind,
+    Source,
+    Submission,
+    TaskRow,
+    TextForm,
+    Words,
+    chosen_rows,
+    load_tables,
+)
 from fairseq_mtmoe.errors import UserError
 
 ROW = """
@@ -36,6 +50,17 @@ def test_the_files_that_the_servers_take():
     assert sorted(files) == sorted([f"{name}.tsv" for name in glue] + [f"{name}.jsonl" for name in superglue])
 
 
+def test_the_page_explains_every_field_and_its_example_is_right(write):
+    page = (Path(__file__).parents[4] / "docs" / "task_table.md").read_text(encoding="utf-8")
+    for part in (TaskRow, Source, Submission, TextForm, Words):
+        assert [
+            field.name for field in fields(part) if f"{field.name}`" not in page and f"{field.name}:" not in page
+        ] == []
+    for names in (Kind, Format, Form):
+        assert [name for name in names.__members__ if f"`{name}`" not in page] == []
+    assert load_tables([write("page.yaml", page.split("```")[1].removeprefix("yaml"))])["reviews"].label == "stars"
+
+
 def test_sets_of_a_split():
     rows = load_tables()
     assert rows["mnli"].sets("valid") == ["valid", "valid/mismatched"]
@@ -54,7 +79,7 @@ def test_a_users_table_adds_and_replaces_rows(write):
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("title: Mine", "titel: Mine", "mine` must be fields of a task, but Key 'titel' not in"),
+        ("title: Mine", "titel: Mine", "mine` must be fields of a task (docs/task_table.md), but Key 'titel' not in"),
         ("kind: classification", "kind: guessing", "guessing"),
         ("  title: Mine\n", "", "missing mandatory value: title"),
         ("labels: [yes_, no_]", "labels: [yes_]", "mine: labels` must be two or more different ones"),
@@ -174,7 +199,10 @@ def test_a_users_submission(write):
 @pytest.mark.parametrize(
     ("submission", "says"),
     [
-        ("{form: jsonl}", "mine: submissions` must be fields of a task, but Structured config of type `Submission`"),
+        (
+            "{form: jsonl}",
+            "mine: submissions` must be fields of a task (docs/task_table.md), but Structured config of type `Submission`",
+        ),
         ("{file: ../mine.tsv}", "mine: submissions: file` must be a file's name, but is '../mine.tsv'"),
         ("{file: mine.tsv, labels: [a]}", "mine: submissions: labels` must be as many as the task's, 2, but is ['a']"),
         ("{file: mine.tsv, form: xml}", "xml"),
