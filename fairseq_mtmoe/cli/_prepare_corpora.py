@@ -14,7 +14,6 @@ from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
 from fairseq_mtmoe.cli._tables import show_table
 from fairseq_mtmoe.errors import UserError, must_be
 
-
 vocabulary_option = click.option(
     "--vocabulary-from",
     type=click.Path(path_type=Path),

@@ -29,7 +29,9 @@ def make_report(
 ) -> Report:
     """All numbers of a report, ready for JSON.
 
-    `options` are those that it was built with (`BuildOptions`). `dropped` counts sentence pairs that were left out before, by language pair and reason. The caller may add `sources`
+    `options` are those that it was built with (`BuildOptions`).
+
+    `dropped` counts sentence pairs that were left out before, by language pair and reason. The caller may add `sources`
     (rows of what the text was taken from), `left_out` (messages of languages that were not used) and `files` (what was
     changed of each file).
     """

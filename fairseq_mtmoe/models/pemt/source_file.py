@@ -142,7 +142,7 @@ def file_of(folder: str | Path, task: str) -> Path:
 def earlier_fingerprints(parameters: Sequence[tuple[str, Tensor]], left_out: Mapping[str, int]) -> Iterator[str]:
     """Yield the digests that 0.1.11 and before gave a backbone, which covered the rows of languages and tasks.
 
-    Those of the backbone as it is come first, then those from before its last language or task was added, its last two …
+    The backbone as it is comes first, then the backbone before its last language or task was added, its last two, …
 
     Args:
         parameters, left_out: see `fingerprint`; rows of all languages and tasks.

@@ -275,6 +275,6 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             return
         self._has_warned_of_unknown = True
         logger.warning(
-            f"{unknown:,} of {len(words):,} tokens to translate are not in the dictionary: `--bpe` must cut lines as the "
-            "data directory's text was cut, or lines must be cut so before"
+            f"{unknown:,} of {len(words):,} tokens to translate are not in the dictionary: `--bpe` must cut lines as "
+            "the data directory's text was cut, or lines must be cut so before"
         )

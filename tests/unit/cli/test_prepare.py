@@ -162,7 +162,7 @@ def test_the_vocabulary_of_another_directory_is_kept_with_its_languages_first(tm
     assert (new / "lang_pairs.txt").read_text() == "en-da\n"
     assert "up to date" in run(form, raw, new, *options, "--vocabulary-from", os.path.relpath(old))
     (old / "spm.model").write_bytes(b"another")
-    with pytest.raises(UserError, match="was made (with|from other text)"):
+    with pytest.raises(UserError, match=r"was made (with|from other text)"):
         run(form, raw, new, *options, "--vocabulary-from", old)
 
 

@@ -201,7 +201,7 @@ def test_a_users_submission(write):
     [
         (
             "{form: jsonl}",
-            "mine: submissions` must be fields of a task (docs/task_table.md), but Structured config of type `Submission`",
+            "mine: submissions` must be fields of a task (docs/task_table.md), but Structured config of type",
         ),
         ("{file: ../mine.tsv}", "mine: submissions: file` must be a file's name, but is '../mine.tsv'"),
         ("{file: mine.tsv, labels: [a]}", "mine: submissions: labels` must be as many as the task's, 2, but is ['a']"),
