@@ -152,7 +152,7 @@ def test_the_dictionary_has_the_pieces_numbers(data, tmp_path):
         (("--max-source-positions", 1), "`--max-source-positions` must be at least 2, a token and an end, but is 1"),
         (("--train-examples", 0), "`--train-examples` must be at least 1, but is 0"),
         (("--arch", "mt_dense"), "`--arch` must be a model on a T5, such as t5_base, but is 'mt_dense'"),
-        (("--arch", "t5_small"), "must be 2, as in the pretrained T5 (--arch t5 and pemt_t5 take any), but is 6 instead"),
+        (("--arch", "t5_small"), "must be 2, as in the pretrained T5 (--arch t5 and pemt_t5 take any), but is 6"),
         (("--init-model", "nowhere.pt"), "nowhere.pt"),
         (("--best-checkpoint-metric", "blue"), None),
     ],
