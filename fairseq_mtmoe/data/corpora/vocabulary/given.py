@@ -33,8 +33,13 @@ class GivenVocabulary:
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with this vocabulary in the place of its own."""
-        files = {name: str(path) for name, path in self.files.items()}
-        vocabulary = replace(recipe.vocabulary, size=None, language_tokens=self.language_tokens, **files)
+        vocabulary = replace(
+            recipe.vocabulary,
+            size=None,
+            model=str(self.files["model"]),
+            dictionary=str(self.files["dictionary"]),
+            language_tokens=self.language_tokens,
+        )
         return replace(recipe, vocabulary=vocabulary, known_languages=self.langs)
 
     def how_to_go_on(self, data: Path) -> str:
