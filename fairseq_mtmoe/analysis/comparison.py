@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
 
 from fairseq_mtmoe.analysis.scores import ALL
 from fairseq_mtmoe.analysis.tables import with_error
+from fairseq_mtmoe.analysis.task_scores import CA_MTL
 from fairseq_mtmoe.errors import UserError
 
 
@@ -30,6 +31,9 @@ class RunScores:
         groups: the tasks of each group that has an average; of all tasks last.
         compared: what must be the same of each task where runs are compared: the metric, the data.
         settings: of the evaluation.
+        majority: by task, what one label for every example scores; see `task_scores.SetScore`.
+        counted: by task, the figures that CA-MTL's average counts, each with its metric; empty where nobody asks.
+        constants: a sentence for each set of which the model predicted one label alone.
     """
 
     folders: tuple[str, ...]
@@ -41,11 +45,18 @@ class RunScores:
     groups: Mapping[str, Sequence[str]]
     compared: Mapping[str, Mapping[str, object]]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    majority: Mapping[str, float] = field(default_factory=dict)
+    counted: Mapping[str, Sequence[tuple[str, float]]] = field(default_factory=dict)
+    constants: Sequence[str] = ()
 
     @property
     def averages(self) -> dict[str, float]:
-        """The mean over each group's tasks."""
-        return {name: fmean(self.scores[task] for task in tasks) for name, tasks in self.groups.items()}
+        """The mean over each group's tasks, and CA-MTL's over all of them where it counts other figures."""
+        means = {name: fmean(self.scores[task] for task in tasks) for name, tasks in self.groups.items()}
+        counted = [figure for figures in self.counted.values() for _, figure in figures]
+        if len(self.counted) > 1 and counted != list(self.scores.values()):
+            means[ALL + CA_MTL] = fmean(counted)
+        return means
 
 
 @dataclass(frozen=True)
@@ -154,7 +165,8 @@ def _completed(run: RunScores, other: RunScores) -> RunScores:
     return RunScores(
         (*run.folders, *other.folders), (*run.checkpoints, *other.checkpoints), run.seed, run.subset,
         {**run.scores, **other.scores}, {**run.titles, **other.titles}, groups, {**run.compared, **other.compared},
-        run.settings,
+        run.settings, {**run.majority, **other.majority}, {**run.counted, **other.counted},
+        (*run.constants, *other.constants),
     )  # fmt: skip
 
 
@@ -173,6 +185,18 @@ def check_comparable(systems: Sequence[System]) -> None:
                     f"Runs must have scores of the same data to be compared, but {run.folders[0]} ({system.name}) has "
                     f"{wrong} {first.folders[0]}."
                 )
+
+
+def counted_alike(systems: Sequence[System]) -> list[System]:
+    """Return the systems without CA-MTL's average where runs have not the same metrics, as older files of scores."""
+    metrics = [
+        {task: [metric for metric, _ in figures] for task, figures in run.counted.items()}
+        for system in systems
+        for run in system.runs
+    ]
+    if all(one == metrics[0] for one in metrics):
+        return [*systems]
+    return [System(one.name, tuple(replace(run, counted={}) for run in one.runs)) for one in systems]
 
 
 def _what_differs(run: RunScores, first: RunScores) -> str:

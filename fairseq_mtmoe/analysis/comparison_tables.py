@@ -9,18 +9,21 @@ from typing import Any
 
 from fairseq_mtmoe.analysis.comparison import Difference, RunScores, Spread, System, difference, spreads
 from fairseq_mtmoe.analysis.published import PublishedRow, published_row
+from fairseq_mtmoe.analysis.scores import ALL
 from fairseq_mtmoe.analysis.tables import Table
+from fairseq_mtmoe.analysis.task_scores import CA_MTL, CA_MTL_NOTE, MAJORITY, MAJORITY_NOTE
 
 NOTE = "±: standard error of the mean over seeds."
 PAIRED = "Differences are of runs with the same seed, where seeds are named; ± is the standard error of their mean."
 
 
 def mean_table(systems: Sequence[System]) -> Table:
-    """A row for each system, and one for each that a paper reports."""
+    """A row for each system, one for the majority class, and one for each that a paper reports."""
     first = systems[0].runs[0]
     rows = [[system.name, _seeds(system.seeds), *_cells(first, spreads(system))] for system in systems]
     papers = [[row.title, "", *_paper_cells(first, row)] for row in published(systems)]
-    return Table(["system", "seeds", *_columns(first)], rows, papers, texts=2, bold=False)
+    majority = [[MAJORITY, "", *_majority_cells(first)]] if first.majority else []
+    return Table(["system", "seeds", *_columns(first)], rows, [*majority, *papers], texts=2, bold=False)
 
 
 def difference_table(systems: Sequence[System]) -> Table | None:
@@ -45,7 +48,17 @@ def published(systems: Sequence[System]) -> list[PublishedRow]:
 def notes(systems: Sequence[System]) -> list[str]:
     """What stands below the tables."""
     papers = dict.fromkeys(row.note for row in published(systems))
-    return [NOTE, *([PAIRED] if len(systems) > 1 else []), *map(_uneven, filter(_uneven, systems)), *papers]
+    first = systems[0].runs[0]
+    found = [NOTE, *([PAIRED] if len(systems) > 1 else [])]
+    found += [MAJORITY_NOTE] if first.majority else []
+    found += [CA_MTL_NOTE] if ALL + CA_MTL in first.averages else []
+    found += [
+        f"{system.name}, seed {'unknown' if run.seed is None else run.seed}, {sentence}"
+        for system in systems
+        for run in system.runs
+        for sentence in run.constants
+    ]
+    return [*found, *map(_uneven, filter(_uneven, systems)), *papers]
 
 
 def _uneven(system: System) -> str:
@@ -72,11 +85,12 @@ def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str
 
 
 def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
-    """`{"settings", "systems": {name: {"runs", "scores", "averages"}}, "differences": {…}, "published": […]}`."""
+    """Return the comparison in JSON: settings, systems with their runs, the majority class, differences, and papers."""
     first = systems[0]
     content = {
         "settings": {"subset": first.runs[0].subset, "compared_with": first.name, **made_by},
         "systems": {system.name: _system_fields(system) for system in systems},
+        "majority": dict(first.runs[0].majority),
         "differences": {
             system.name: {"paired_seeds": found.seeds, **_split(first.runs[0], found.scores)}
             for system in systems[1:]
@@ -111,28 +125,36 @@ def _split(run: RunScores, found: Mapping[str, Spread]) -> dict[str, dict[str, d
     }
     return {
         "scores": {task: fields[task] for task in run.scores},
-        "averages": {name: fields[name] for name in run.groups},
+        "averages": {name: fields[name] for name in run.averages},
     }
 
 
 def _columns(run: RunScores) -> list[str]:
-    return [*run.titles.values(), *(name.capitalize() for name in run.groups)]
+    return [*run.titles.values(), *(name[:1].upper() + name[1:] for name in run.averages)]
 
 
 def _cells(run: RunScores, found: Mapping[str, Spread]) -> list[str]:
-    return [str(found[name]) for name in (*run.titles, *run.groups)]
+    return [str(found[name]) for name in (*run.titles, *run.averages)]
 
 
 def _signed(first: System, found: Difference) -> list[str]:
     run = first.runs[0]
     return [
-        ("+" if found.scores[name].mean >= 0 else "") + str(found.scores[name]) for name in (*run.titles, *run.groups)
+        ("+" if found.scores[name].mean >= 0 else "") + str(found.scores[name]) for name in (*run.titles, *run.averages)
     ]
 
 
 def _paper_cells(run: RunScores, row: PublishedRow) -> list[str]:
     wanted = [[task] for task in run.titles] + [list(tasks) for tasks in run.groups.values()]
-    return [row.mean_of(tasks) for tasks in wanted]
+    counted = [(task, metric) for task, figures in run.counted.items() for metric, _ in figures]
+    by_set = [row.mean_of_figures(counted)] if ALL + CA_MTL in run.averages else []
+    return [*(row.mean_of(tasks) for tasks in wanted), *by_set]
+
+
+def _majority_cells(run: RunScores) -> list[str]:
+    return [f"{run.majority[task]:.2f}" if task in run.majority else "" for task in run.titles] + [""] * len(
+        run.averages
+    )
 
 
 def _seeds(seeds: Sequence[int | None]) -> str:

@@ -27,7 +27,8 @@ class PublishedRow:
         conditional: the parts that adapt to tasks, as `--conditional` names them, in any order; empty: none.
         single_task: whether each figure is of a model that was trained on this task and nothing else.
         remark: what else is to be known of the figures.
-        figures: of each task by its name in the table of tasks, in percent.
+        figures: of each task by its name in the table of tasks, in percent, of the metric that the row has there.
+        further: by another metric, of some tasks.
         averages: over groups of tasks, and over all of these, where the paper has no figure for each task.
     """
 
@@ -42,6 +43,7 @@ class PublishedRow:
     remark: str
     figures: Mapping[str, float]
     averages: Mapping[str, float]
+    further: Mapping[str, Mapping[str, float]]
 
     @property
     def note(self) -> str:
@@ -58,6 +60,12 @@ class PublishedRow:
         known = [self.figures[task] for task in tasks if task in self.figures]
         return f"{fmean(known):.1f}" if known and len(known) == len(tasks) else ""
 
+    def mean_of_figures(self, figures: Sequence[tuple[str, str]]) -> str:
+        """Return the cell of the mean over tasks by the metrics beside them; empty if the paper has not all of them."""
+        known = [self.further.get(metric, {}).get(task, self.figures.get(task)) for task, metric in figures]
+        found = [figure for figure in known if figure is not None]
+        return f"{fmean(found):.1f}" if found and len(found) == len(known) else ""
+
     def average(self, name: str, groups: Collection[str]) -> str:
         """The cell of a group whose average the paper has, if all that it has averages of are shown; else empty."""
         return f"{self.averages[name]:.1f}" if name in self.averages and self.averages.keys() <= set(groups) else ""
@@ -71,7 +79,7 @@ def published_rows() -> tuple[PublishedRow, ...]:
         PublishedRow(
             system, table["source"], table["encoder"], table["sizes"], table["subset"], row["model"],
             _parts(row.get("conditional")), row.get("single_task", False), table["remark"], row["figures"],
-            row.get("averages", {}),
+            row.get("averages", {}), row.get("further", {}),
         )
         for table in tables
         for system, row in table["rows"].items()

@@ -107,6 +107,9 @@ def _of_tasks(folder: Path, settings: dict[str, Any], scores: Sequence[TaskScore
         groups={name: tasks for name, tasks in task_scores.groups(scores).items() if name in task_scores.TITLES},
         compared=compared,
         settings=settings,
+        majority={score.task: value for score in scores if (value := score.majority(score.metric)) is not None},
+        counted={score.task: [(name, value) for name, value, _ in score.as_in_ca_mtl] for score in scores},
+        constants=[sentence for score in scores for sentence in score.constants],
     )
 
 

@@ -1,14 +1,15 @@
 """The scores of a benchmark's tasks, with their standard errors: averages, JSON, tables.
 
 Averages are those of MT-TaG's tables: every task counts once, also one with several sets (MNLI), over the small tasks
-and over all. Scores and errors are in percent.
+and over all. CA-MTL's stand beside them where they differ: every set counts once, by its F1 if it has one (MRPC, QQP).
+Scores and errors are in percent.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
@@ -18,10 +19,17 @@ from fairseq_mtmoe.analysis.tables import Table, with_error
 
 SMALL, ALL = "small", "all"
 TITLES = {SMALL: "Small", ALL: "All"}
+CA_MTL = " (CA-MTL)"  # behind a group's name: its average as CA-MTL's tables have it
 NOTE = (
     "±: standard error from the number of examples, not from other seeds; of means over examples from the "
     "variance, of other metrics by the bootstrap."
 )
+MAJORITY = "majority"
+MAJORITY_NOTE = (
+    "majority: the score of one label for every example, the label with the best score: for accuracy, the most "
+    "frequent one."
+)
+CA_MTL_NOTE = "(CA-MTL): every set counts once, by its F1 where it has one."
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,8 @@ class SetScore:
         standard_error: of it; NaN of a single example.
         data_sha256: of the files that the set is from.
         also: the task's further metrics: score and standard error of each.
+        majority: by metric, the score of one label for every example, the best that there is; empty if no label suits.
+        constant: the label that the model predicted for every example; empty if it predicted several.
     """
 
     name: str
@@ -43,6 +53,8 @@ class SetScore:
     standard_error: float
     data_sha256: str = ""
     also: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    majority: Mapping[str, float] = field(default_factory=dict)
+    constant: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,22 @@ class TaskScore:
         }
 
     @property
+    def as_in_ca_mtl(self) -> list[tuple[str, float, float]]:
+        """Return what counts in CA-MTL's averages: a metric, score and standard error for each set."""
+        own = ((self.metric, one.score, one.standard_error) for one in self.sets)
+        return [("f1", *one.also["f1"]) if "f1" in one.also else of for one, of in zip(self.sets, own, strict=True)]
+
+    def majority(self, metric: str) -> float | None:
+        """Return the mean over the sets of what one label for every example scores; None if it is not known."""
+        known = [one.majority.get(metric) for one in self.sets]
+        return fmean(value for value in known if value is not None) if None not in known else None
+
+    @property
+    def constants(self) -> list[str]:
+        """Return a sentence for each set of which the model predicted one label alone."""
+        return [f"{one.name}: every prediction is `{one.constant}`." for one in self.sets if one.constant]
+
+    @property
     def examples(self) -> int:
         """In all sets."""
         return sum(one.examples for one in self.sets)
@@ -92,7 +120,11 @@ class TaskScore:
 
 @dataclass(frozen=True)
 class Average:
-    """The mean over the tasks of a group."""
+    """The mean over the tasks of a group.
+
+    Attributes:
+        tasks: how many figures it is of; in CA-MTL's averages sets.
+    """
 
     tasks: int
     score: float
@@ -121,14 +153,23 @@ def named_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def averages(scores: Sequence[TaskScore]) -> dict[str, Average]:
-    """The averages of the groups."""
+    """The averages of the groups, and behind each CA-MTL's where it is of other figures."""
     by_task = {score.task: score for score in scores}
     found = {}
     for name, tasks in groups(scores).items():
         members = [by_task[task] for task in tasks]
-        error = error_of_mean([one.standard_error for one in members])
-        found[name] = Average(len(members), fmean(one.score for one in members), error)
+        own = [(one.metric, one.score, one.standard_error) for one in members]
+        found[name] = _average(own)
+        theirs = [figure for one in members for figure in one.as_in_ca_mtl]
+        if name != SMALL and len(members) > 1 and [one[:2] for one in theirs] != [one[:2] for one in own]:
+            found[name + CA_MTL] = _average(theirs)
     return found
+
+
+def _average(figures: Sequence[tuple[str, float, float]]) -> Average:
+    return Average(
+        len(figures), fmean(score for _, score, _ in figures), error_of_mean([error for _, _, error in figures])
+    )
 
 
 def to_json(scores: Sequence[TaskScore], settings: Mapping[str, object]) -> str:
@@ -176,6 +217,8 @@ def _task_score(task: str, fields: Any) -> TaskScore:
             _error(one["standard_error"]),
             one["data_sha256"],
             {metric: (_number(figure), _error(error)) for metric, (figure, error) in one.get("also", {}).items()},
+            {str(metric): _number(figure) for metric, figure in one.get("majority", {}).items()},
+            str(one.get("constant", "")),
         )
         for name, one in fields["sets"].items()
     )
@@ -197,46 +240,70 @@ def _error(value: Any) -> float:
 
 
 def score_table(scores: Sequence[TaskScore], published: PublishedRow | None = None) -> Table:
-    """A row for each task, and for each set of a task with several, and the averages; beside them a paper's figures."""
+    """A row for each task, and for each set of a task with several, and the averages.
+
+    Beside them stand the majority class's scores, where some are known, and a paper's figures.
+    """
+    has_majority = any(one.majority for score in scores for one in score.sets)
+
+    def row(title: str, metric: str, examples: str, number: str, majority: float | None, paper: str) -> list[str]:
+        shown = "" if majority is None else f"{majority:.2f}"
+        return [title, metric, examples, number, *([shown] if has_majority else []), *([paper] if published else [])]
+
     rows = []
     for score in scores:
-        rows.append([score.title, *_cells(score), *_published(published, [score.task])])
-        for name, (figure, error) in score.also.items():
-            rows.append(["", name, "", with_error(figure, error), *_published(published, [])])
+        number, paper = (
+            with_error(score.score, score.standard_error),
+            published.mean_of([score.task]) if published else "",
+        )
+        rows.append(row(score.title, score.metric, f"{score.examples:,}", number, score.majority(score.metric), paper))
+        for name, figure in score.also.items():
+            paper = published.mean_of_figures([(score.task, name)]) if published and name in published.further else ""
+            rows.append(row("", name, "", with_error(*figure), score.majority(name), paper))
         for one in score.sets if len(score.sets) > 1 else ():
             number = with_error(one.score, one.standard_error)
-            rows.append([f"· {one.name}", "", f"{one.examples:,}", number, *_published(published, [])])
+            rows.append(row(f"· {one.name}", "", f"{one.examples:,}", number, one.majority.get(score.metric), ""))
     bottom = [
-        [
-            TITLES.get(name, name),
-            f"{len(tasks)} task{'s' * (len(tasks) > 1)}",
-            "",
-            number,
-            *_published(published, tasks, name, groups(scores)),
-        ]
-        for (name, tasks), number in zip(
-            groups(scores).items(),
-            (with_error(mean.score, mean.standard_error) for mean in averages(scores).values()),
-            strict=True,
-        )
+        row(_title(name), _counted(name, mean), "", with_error(mean.score, mean.standard_error), None, paper)
+        for name, mean in averages(scores).items()
+        for paper in [_published_average(published, name, scores) if published else ""]
     ]
-    columns = ["task", "metric", "examples", "score", *([published.title] if published else [])]
+    columns = row("task", "metric", "examples", "score", None, published.title if published else "")
+    columns[4 : 4 + has_majority] = [MAJORITY] * has_majority
     return Table(columns, rows, bottom, texts=2)
 
 
-def _cells(score: TaskScore) -> list[str]:
-    return [score.metric, f"{score.examples:,}", with_error(score.score, score.standard_error)]
+def _title(name: str) -> str:
+    group = name.removesuffix(CA_MTL)
+    return TITLES.get(group, group) + name[len(group) :]
 
 
-def _published(
-    row: PublishedRow | None, tasks: Sequence[str], name: str = "", groups: Collection[str] = ()
-) -> list[str]:
-    return [row.mean_of(tasks) or row.average(name, groups)] if row else []
+def _counted(name: str, mean: Average) -> str:
+    what = "figure" if name.endswith(CA_MTL) else "task"
+    return f"{mean.tasks} {what}{'s' * (mean.tasks > 1)}"
 
 
-def notes(published: PublishedRow | None) -> list[str]:
+def _published_average(row: PublishedRow, name: str, scores: Sequence[TaskScore]) -> str:
+    """The cell of an average; CA-MTL's own are of the figures that it counts."""
+    of_groups = groups(scores)
+    group = name.removesuffix(CA_MTL)
+    if group == name:
+        printed = "" if name + CA_MTL in averages(scores) else row.average(name, of_groups)
+        return row.mean_of(of_groups[name]) or printed
+    members = [score for score in scores if score.task in of_groups[group]]
+    counted = [(score.task, metric) for score in members for metric, _, _ in score.as_in_ca_mtl]
+    return row.mean_of_figures(counted) or row.average(group, of_groups)
+
+
+def notes(published: PublishedRow | None, scores: Sequence[TaskScore] = ()) -> list[str]:
     """What stands below the table."""
-    return [NOTE, *([published.note] if published else [])]
+    found = [NOTE]
+    if any(one.majority for score in scores for one in score.sets):
+        found.append(MAJORITY_NOTE)
+    if any(name.endswith(CA_MTL) for name in (averages(scores) if scores else ())):
+        found.append(CA_MTL_NOTE)
+    constants = [sentence for score in scores for sentence in score.constants]
+    return [*found, *constants, *([published.note] if published else [])]
 
 
 def to_markdown(
@@ -244,5 +311,5 @@ def to_markdown(
 ) -> str:
     """The table, what its signs mean, and the settings."""
     table = score_table(scores, published).in_markdown()
-    lines = [table, "", *notes(published), "", *(f"- {name}: {value}" for name, value in settings.items())]
+    lines = [table, "", *notes(published, scores), "", *(f"- {name}: {value}" for name, value in settings.items())]
     return "\n".join(lines) + "\n"

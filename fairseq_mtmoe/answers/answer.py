@@ -17,6 +17,16 @@ from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 Said = str | int | float
 
 
+def only_answer(said: Sequence[Said]) -> str:
+    """Return the answer that a model gave to every one of several examples; empty where it gave others too.
+
+    Args:
+        said: as `Scored.said` has it; of words a line for each, with the label behind a tab.
+    """
+    found = {line.rpartition("\t")[2] for text in said for line in str(text).split("\n")}
+    return found.pop() if len(found) == 1 and len(said) > 1 else ""
+
+
 class Scored(Protocol):
     """What turns what was predicted of a set into its metrics and its file."""
 

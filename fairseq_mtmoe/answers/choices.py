@@ -28,7 +28,7 @@ class Classification(Answer):
     `exact-match` is MultiRC's: the share of questions of which every answer is judged rightly.
     """
 
-    metrics = (*Answer.metrics, "exact-match")
+    metrics = (*Answer.metrics, "macro-f1", "exact-match")
 
     num_labels: int
 

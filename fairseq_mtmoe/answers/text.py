@@ -142,8 +142,8 @@ class TextAnswer:
 def metrics_of_text(row: TaskRow) -> tuple[str, ...]:
     """The metrics that can score what a model of texts writes of a task."""
     of_kind = {
-        Kind.classification: ("accuracy", "matthews", "f1", "exact-match"),
-        Kind.word_pair: ("accuracy", "matthews", "f1"),
+        Kind.classification: ("accuracy", "matthews", "f1", "macro-f1", "exact-match"),
+        Kind.word_pair: ("accuracy", "matthews", "f1", "macro-f1"),
         Kind.regression: ("spearman", "pearson"),
         Kind.ranking: ("accuracy",) if row.labels else ("exact-match", "text-f1"),
         Kind.span: ("em", "f1"),

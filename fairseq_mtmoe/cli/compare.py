@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fairseq_mtmoe.analysis import differences
-from fairseq_mtmoe.analysis.comparison import System, check_comparable, system_of
+from fairseq_mtmoe.analysis.comparison import System, check_comparable, counted_alike, system_of
 from fairseq_mtmoe.analysis.comparison_tables import difference_table, mean_table, notes, to_json, to_markdown
 from fairseq_mtmoe.analysis.differences import SEED, Sampling, find_differences
 from fairseq_mtmoe.analysis.evaluated import read_evaluations
@@ -138,4 +138,4 @@ def read_systems(arguments: Sequence[str]) -> list[System]:
         paths = [path for pattern in patterns for path in expanded(pattern)]
         systems.append(system_of(name, [read_scores(path) for path in paths]))
     check_comparable(systems)
-    return systems
+    return counted_alike(systems)

@@ -14,6 +14,8 @@ from rich.table import Table
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.io.files import new_folder
 
+MOST_NAMES = 4  # of tasks that are left out
+
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.predictor import Choice, PredictedSet, Predictor
 
@@ -104,4 +106,5 @@ def show(choice: Choice, counts: Sequence[int], subset: str, folder: Path) -> No
         (choice.absent, f"there is no {subset} data of"),
     ):
         if names:
-            click.echo(f"Left out: {what} {', '.join(names)}.", err=True)
+            more = f" and {len(names) - MOST_NAMES} others" if len(names) > MOST_NAMES else ""
+            click.echo(f"Left out: {what} {', '.join(names[:MOST_NAMES])}{more}.", err=True)

@@ -6,6 +6,7 @@ The steps are those of fairseq-validate, with the same batches: a file of predic
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from fairseq import tasks, utils
 from torch import Tensor
 
 from fairseq_mtmoe.answers import Predicted, flattened
+from fairseq_mtmoe.answers.answer import only_answer
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.nlu.reading import is_there
 from fairseq_mtmoe.data.nlu.submissions import submission_of, written
@@ -24,6 +26,8 @@ from fairseq_mtmoe.data.nlu.table import Submission, TaskRow
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.set_predictions import BY_TASK, NotFiniteError, SetPredictions
+
+logger = logging.getLogger(__name__)
 
 BATCH_MULTIPLE = 8  # fairseq-validate's default for --required-batch-size-multiple
 
@@ -203,6 +207,8 @@ class Predictor:
         predicted = Predicted.gathered(ids, values.astype(np.float64))
         labels = chosen.submission.labels or chosen.row.labels
         said = self._sets.scored(chosen.row).said(examples, predicted, labels)
+        if only := only_answer(said):
+            logger.warning(f"{chosen.key}: every prediction is {only!r:.80}")
         return written(chosen.submission, examples.keys_E.tolist(), said)
 
     def batches(self, chosen: PredictedSet, examples: Any) -> Iterator[dict[str, Any]]:

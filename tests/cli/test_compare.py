@@ -112,6 +112,29 @@ def test_seeds_that_trained_for_other_numbers_of_updates_are_named(runs):
     )
 
 
+def test_the_majority_class_and_ca_mtls_average_stand_beside_means(tmp_path):
+    def write(place, constant="", **also):
+        rte = TaskScore(
+            "rte", "RTE", "accuracy", True, (SetScore("rte", 277, 47.3, 1.0, "d", {}, {"accuracy": 52.7}, constant),)
+        )
+        mrpc = TaskScore(
+            "mrpc", "MRPC", "accuracy", True, (SetScore("mrpc", 408, 68.4, 1.0, "d", also, {"accuracy": 68.4}),)
+        )
+        settings = {"checkpoint": "a.pt", "subset": "valid", "model": "mt_tag", "seed": 1, "updates": 1}
+        write_scores(tmp_path / place, to_json([rte, mrpc], settings), to_markdown([rte, mrpc], settings))
+
+    write("old")
+    write("new", "not_entailment", f1=(81.2, 1.0))
+    shown = compare(f"new={tmp_path}/new", "--out", tmp_path / "out")
+    markdown = unpadded((tmp_path / "out" / "comparison.md").read_text())
+    assert "| system | seeds | RTE | MRPC | Small | All | All (CA-MTL) |" in markdown
+    assert "| new | 1 | 47.30 | 68.40 | 57.85 | 57.85 | 64.25 |" in markdown  # (47.3 + 81.2) / 2
+    assert "| majority | | 52.70 | 68.40 | | | |" in markdown
+    assert "new, seed 1, rte: every prediction is `not_entailment`." in shown
+    # Scores of before have no F1: they are compared by what both have.
+    assert "CA-MTL" not in compare(f"old={tmp_path}/old", f"new={tmp_path}/new")
+
+
 def test_one_run_has_no_spread(runs):
     shown = compare(f"mt_tag={runs}/tag-1", f"mt_dense={runs}/dense-1")
     assert "-2.00" in line_of(shown, "mt_dense − mt_tag") and "±" not in line_of(shown, "mt_dense − mt_tag")

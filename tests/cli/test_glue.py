@@ -34,6 +34,9 @@ def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, m
         for name, task in written["tasks"].items():
             assert task["score"] == pytest.approx(figures[f"{name}_{task['metric']}"], abs=0.01)
             assert task["examples"] == 60 and 0 <= task["standard_error"] < 10
+            (found,) = task["sets"].values()
+            assert found["majority"].keys() == {task["metric"], *found["also"]} and found["constant"] == ""
+            assert found["majority"][task["metric"]] < task["score"]
         for name in ("small", "all"):
             assert written["averages"][name]["score"] == pytest.approx(figures[name], abs=0.02)
         settings = written["settings"]

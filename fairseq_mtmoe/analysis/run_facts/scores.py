@@ -85,28 +85,37 @@ def _values(one: Any) -> dict[str, float | None]:
 
 
 def _of_tasks(settings: Mapping[str, Any], scores: Sequence[TaskScore]) -> Scores:
-    def row(key: str, label: str, group: Group, examples: int, score: float, error: float) -> ScoreRow:
+    def row(
+        key: str, label: str, group: Group, examples: int, score: float, error: float, majority: float | None = None
+    ) -> ScoreRow:
         half = None if math.isnan(error) else number(Z_95 * error, 6)
         return {
             "key": key, "label": label, "group": group, "tier": "", "examples": examples,
-            "values": {"score": number(score, 6)}, "errors": {"score": half},
+            "values": {"score": number(score, 6)}, "errors": {"score": half}, "majority": number(majority, 6),
         }  # fmt: skip
+
+    def rows(one: TaskScore) -> list[ScoreRow]:
+        own = row(
+            f"task:{one.task}", f"{one.title} ({one.metric})", "task", one.examples, one.score, one.standard_error,
+            one.majority(one.metric),
+        )  # fmt: skip
+        return [own] + [
+            row(f"task:{one.task}:{name}", f"{one.title} ({name})", "task", one.examples, *figure, one.majority(name))
+            for name, figure in one.also.items()
+        ]
 
     averages = task_scores.averages(scores)
     return {
         "subset": str(settings.get("subset", "")),
         "checkpoint": str(settings.get("checkpoint", "")),
         "metrics": ["score"],
-        "rows": [
-            row(f"task:{one.task}", f"{one.title} ({one.metric})", "task", one.examples, one.score, one.standard_error)
-            for one in scores
-        ],
+        "rows": [row for one in scores for row in rows(one)],
         "averages": [
             row(f"group:{name}", name, "group", one.tasks, one.score, one.standard_error)
             for name, one in averages.items()
         ],
         "signatures": [],
-        "remarks": [],
+        "remarks": [sentence for one in scores for sentence in one.constants],
     }
 
 

@@ -68,6 +68,14 @@ def f1(labels: Values, predictions: Values) -> float:
     return float(f1_score(labels, predictions, zero_division=0))
 
 
+def macro_f1(labels: Values, predictions: Values) -> float:
+    """Mean F1 of the classes that occur, as SuperGLUE scores CB; an answer below 0 is of no class."""
+    from sklearn.metrics import f1_score
+
+    classes = np.union1d(labels, predictions[predictions >= 0])
+    return float(f1_score(labels, predictions, labels=classes, average="macro", zero_division=0))
+
+
 def entity_f1(found: Values, predicted: Values, there: Values) -> float:
     """F1 of entities, of which so many in each sentence were found, were predicted and are there; 0 of none."""
     return float(2 * found.sum() / max(predicted.sum() + there.sum(), 1))
@@ -79,6 +87,7 @@ METRICS: Mapping[str, Callable[..., float]] = {
     "spearman": spearman,
     "pearson": pearson,
     "f1": f1,
+    "macro-f1": macro_f1,
     "entity-f1": entity_f1,
 }
 

@@ -6,10 +6,11 @@ import hashlib
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from fairseq_mtmoe.analysis import score_files
@@ -25,10 +26,11 @@ from fairseq_mtmoe.analysis.task_scores import (
     to_json,
     to_markdown,
 )
+from fairseq_mtmoe.answers import Classification, Predicted, Regression
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.checkpoints.reader import peek
 from fairseq_mtmoe.data.nlu.reading import source_files
-from fairseq_mtmoe.data.nlu.table import TaskRow
+from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, read_json
 from fairseq_mtmoe.tasks._benchmark.metrics import Values, score, standard_error
@@ -41,10 +43,39 @@ class FoundSet:
     Attributes:
         examples: how many were predicted.
         columns: of each of the set's metrics what it is made of; see `answers.Answer.columns`.
+        majority: by metric, the score of one label for every example; see `SetScore`.
+        constant: the only answer that was predicted; empty if there are several.
     """
 
     examples: int
     columns: Mapping[str, tuple[Values, ...]]
+    majority: Mapping[str, float] = field(default_factory=dict)
+    constant: str = ""
+
+
+def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, predicted: Predicted) -> dict[str, float]:
+    """Return, by metric, the score of one label for every example, the best that there is.
+
+    Args:
+        metrics: of the task.
+        row: of the task. Tasks without labels in common have no such score; a constant has no correlation.
+        split: the set.
+        predicted: of it; its examples are scored.
+    """
+    if row.kind is Kind.regression:
+        return {name: 0.0 for name in metrics if name in Regression.metrics}
+    if not row.labels or row.kind is Kind.word_labels:
+        return {}
+    count = len(predicted)
+    constants = [
+        Predicted(predicted.examples_E, np.full(count, float(n)), np.arange(count + 1)) for n in range(len(row.labels))
+    ]
+    answer = Classification(len(row.labels))
+    return {
+        name: max(score(name, *answer.columns(name, split, one)) for one in constants)
+        for name in metrics
+        if name in answer.metrics
+    }
 
 
 class ValidationReport:
@@ -89,7 +120,7 @@ class ValidationReport:
         published = published_row(settings, [score.task for score in scores])
         console = Console()
         console.print(score_table(scores, published).on_screen())
-        for note in notes(published):
+        for note in notes(published, scores):
             console.print(note, highlight=False, markup=False)
         folder = self._folder()
         if folder is not None:
@@ -135,7 +166,8 @@ class ValidationReport:
         values = {name: (score(name, *made), standard_error(name, *made)) for name, made in found.columns.items()}
         files = source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1))
         also = {name: value for name, value in values.items() if name != row.metric}
-        return SetScore(key, found.examples, *values[row.metric], _digest(files), also)
+        majority, constant = found.majority, found.constant
+        return SetScore(key, found.examples, *values[row.metric], _digest(files), also, majority, constant)
 
 
 def _task_of(key: str) -> str:

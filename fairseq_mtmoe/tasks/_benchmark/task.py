@@ -7,6 +7,7 @@ import math
 from abc import abstractmethod
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.analysis.task_scores import named_groups
 from fairseq_mtmoe.answers import Predicted, flattened
-from fairseq_mtmoe.answers.answer import Scored
+from fairseq_mtmoe.answers.answer import Scored, only_answer
 from fairseq_mtmoe.data.mixtures.dataset import Collate
 from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
@@ -29,7 +30,7 @@ from fairseq_mtmoe.data.nlu.table import TaskRow, load_tables
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.tasks._benchmark.config import BenchmarkConfig
 from fairseq_mtmoe.tasks._benchmark.metrics import check_installed, check_metric, score
-from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport
+from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport, majority_scores
 from fairseq_mtmoe.tasks._multitask.groups import Group
 from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
@@ -230,19 +231,29 @@ class BenchmarkTask(Multitask):
         super().reduce_metrics(logging_outputs, criterion)
         if self.report is not None and is_first_process():
             values = {key: [_gathered(logging_outputs, key, name) for name in GATHERED] for key in self.evaluated}
-            self.report.end({key: self._found(key, *both) for key, both in values.items() if len(both[0])})
+            self.report.end({key: self._reported(key, *both) for key, both in values.items() if len(both[0])})
 
     def metrics_of(self, key: str) -> list[str]:
         """Those of a set, first the one that averages are of."""
         row = self.rows[key.partition("/")[0]]
         return [row.metric, *row.also]
 
+    def _reported(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
+        """What was found of a set, with what one label for every example would score."""
+        task = key.partition("/")[0]
+        found, predicted = self._found(key, examples, predictions), _gathered_values(examples, predictions)
+        split, row = self.evaluated[key], self.rows[task]
+        majority = majority_scores(self.metrics_of(key), row, split, predicted)
+        return replace(
+            found, majority=majority, constant=only_answer(self.scored(task).said(split, predicted, row.labels))
+        )
+
     def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
         """What each metric of a set is made of."""
         if key in self._found_sets and self._found_sets[key][0] is predictions:  # asked for several figures
             return self._found_sets[key][1]
         answer = self.scored(key.partition("/")[0])
-        predicted = Predicted.gathered(examples.numpy(), predictions.double().numpy())
+        predicted = _gathered_values(examples, predictions)
         columns = {name: answer.columns(name, self.evaluated[key], predicted) for name in self.metrics_of(key)}
         found = FoundSet(len(columns[self.metrics_of(key)[0]][0]), columns)
         self._found_sets[key] = (predictions, found)
@@ -281,6 +292,10 @@ def _check_names(task: str, row: TaskRow) -> None:
     named = [row.metric, *row.also]
     if len(set(named)) < len(named):
         must_be(f"the metrics of {task}", "different ones", ", ".join(named))
+
+
+def _gathered_values(examples: Tensor, predictions: Tensor) -> Predicted:
+    return Predicted.gathered(examples.numpy(), predictions.double().numpy())
 
 
 def _gathered(logging_outputs: Sequence[Mapping[str, Any]], key: str, name: str) -> Tensor:

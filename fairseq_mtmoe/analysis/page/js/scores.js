@@ -39,10 +39,13 @@ const runNumber = name => facts.runs.findIndex(run => run.name === name);
 const scoresTable = metric => {
   const runs = scored(),
     against = comparisonsOf(metric);
-  const heads = ['of', 'tier', ...runs.map(({run}) => run.name), ...against.map(one => `${one.second} − ${one.first}`)];
+  const rows = scoreRows(),
+    majority = rows.some(row => row.majority != null) ? ['majority class'] : [];
+  const heads = ['of', 'tier', ...majority, ...runs.map(({run}) => run.name), ...against.map(one => `${one.second} − ${one.first}`)];
   const cells = row => [
     row.label,
     row.tier,
+    ...majority.map(() => ({show: fixed(row.majority), by: row.majority})),
     ...runs.map(({run}) => {
       const own = scoreOf(run, row.key),
         value = own?.values[metric];
@@ -61,21 +64,21 @@ const scoresTable = metric => {
   const text = el('input', {type: 'search', id: 'scores-search', placeholder: 'search', 'aria-label': 'Search scores'});
   const holder = el('div');
   const show = () => {
-    const rows = scoreRows().filter(
+    const found = rows.filter(
       row => isMean(row) || `${row.label} ${row.tier}`.toLowerCase().includes(text.value.trim().toLowerCase()),
     );
     holder.replaceChildren(
       tableOf(
         `${metric}${against.length ? `; * stands out of chance, p < ${LEVEL} by approximate randomisation` : ''}`,
         heads,
-        rows.filter(row => !isMean(row)).map(cells),
-        rows.filter(isMean).map(cells),
+        found.filter(row => !isMean(row)).map(cells),
+        found.filter(isMean).map(cells),
       ),
     );
   };
   text.addEventListener('input', show);
   show();
-  return el('div', {}, scoreRows().length > FEW ? el('div', {class: 'row'}, text) : null, holder);
+  return el('div', {}, rows.length > FEW ? el('div', {class: 'row'}, text) : null, holder);
 };
 
 // A dot with its interval for each row and pair of runs; it is filled where the difference stands out of chance.
@@ -202,7 +205,12 @@ const scores = () => {
     );
   }
   const signatures = [...new Set(all.flatMap(run => run.scores.signatures))],
-    remarks = [...new Set(all.flatMap(run => run.scores.remarks))];
+    ofAll = text => all.every(run => run.scores.remarks.includes(text)),
+    remarks = [
+      ...new Set(
+        all.flatMap(run => run.scores.remarks.map(text => (ofAll(text) ? text : `${run.name}: ${text}`))),
+      ),
+    ];
   section(
     'scores',
     'Scores',

@@ -135,7 +135,13 @@ def test_texts_that_do_not_give_the_scores_are_refused(runs, tmp_path):
 def test_a_benchmarks_scores_have_confidence(tmp_path):
     run = write_run(tmp_path / "run", events_of_a_run(pairs=1, validations=1))
     tasks = [
-        TaskScore("rte", "RTE", "accuracy", True, (SetScore("rte", 277, 70.0, 2.0),)),
+        TaskScore(
+            "rte",
+            "RTE",
+            "accuracy",
+            True,
+            (SetScore("rte", 277, 70.0, 2.0, "", {"f1": (60.0, 1.0)}, {"accuracy": 52.7}, "yes"),),
+        ),
         TaskScore("cola", "CoLA", "mcc", True, (SetScore("cola", 1043, 50.0, float("nan")),)),
     ]
     (run / "scores").mkdir()
@@ -145,8 +151,12 @@ def test_a_benchmarks_scores_have_confidence(tmp_path):
     scores = json.loads(json.dumps(facts["runs"][0]["scores"], allow_nan=False))
     assert scores["metrics"] == ["score"] and scores["rows"][0]["label"] == "RTE (accuracy)"
     assert scores["rows"][0]["values"] == {"score": 70} and scores["rows"][0]["errors"] == {"score": 3.92}
-    assert scores["rows"][1]["errors"] == {"score": None}
-    assert {row["key"]: row["values"]["score"] for row in scores["averages"]} == {"group:small": 60, "group:all": 60}
+    assert scores["rows"][1]["label"] == "RTE (f1)" and scores["rows"][1]["values"] == {"score": 60}
+    assert [row["majority"] for row in scores["rows"]] == [52.7, None, None]
+    assert scores["remarks"] == ["rte: every prediction is `yes`."]
+    assert scores["rows"][2]["errors"] == {"score": None}
+    averages = {row["key"]: row["values"]["score"] for row in scores["averages"]}
+    assert averages == {"group:small": 60, "group:all": 60, "group:all (CA-MTL)": 55}
 
 
 def test_what_takes_long_is_done_once_while_files_stay_the_same(runs, tmp_path, monkeypatch):

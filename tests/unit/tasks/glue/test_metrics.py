@@ -55,6 +55,14 @@ def test_f1_of_nothing_found_is_0():
     assert score("f1", values(0, 0), values(0, 0)) == 0
 
 
+def test_macro_f1_is_the_mean_over_classes_that_occur():
+    # Class 0: precision 1/2, recall 1; class 1: 1/2, 1/2; class 2: nothing found
+    labels, predictions = values(0, 1, 1, 2), values(0, 1, 0, 1)
+    assert score("macro-f1", labels, predictions) == pytest.approx(100 * (2 / 3 + 1 / 2 + 0) / 3)
+    # An answer of no class is wrong, and no class of its own: class 0 has recall 1/2.
+    assert score("macro-f1", values(0, 0, 1), values(0, -1, 1)) == pytest.approx(100 * (2 / 3 + 1) / 2)
+
+
 def test_nothing_has_no_score():
     assert math.isnan(score("spearman", values(), values()))
 

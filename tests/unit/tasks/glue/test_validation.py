@@ -2,9 +2,11 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.logging import metrics
 from fairseq_cli.train import validate
 
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
@@ -56,6 +58,31 @@ def test_without_small_tasks_there_is_no_mean_of_them(data, tmp_path):
     task = trainer_of(task_arguments(data, tmp_path, *options)).task
     task.load_dataset("valid")
     assert [group.name for group in task.groups()] == ["mnli_mean", "all"]
+
+
+def test_one_label_for_every_example_is_scored_and_said(data, tmp_path):
+    """A report's figures of a model whose heads answer every example alike, against the labels in the files."""
+    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mnli,stsb,cola,copa", "--batch-size-valid", 4)
+    trainer = trainer_of(task_arguments(data, tmp_path, *options))
+    for task, head in trainer.get_model().heads.items():
+        head.weight.data.zero_()
+        if head.bias is not None:
+            head.bias.data.copy_(torch.arange(len(head.bias)) == (1 if task != "stsb" else 5))
+    found = {}
+    trainer.task.report = SimpleNamespace(begin=lambda subset: None, end=found.update)
+    trainer.task.load_dataset("valid")
+    model, criterion = trainer.model.eval(), trainer.criterion.eval()
+    epoch = trainer.task.get_batch_iterator(trainer.task.dataset("valid"), max_sentences=4).next_epoch_itr()
+    with metrics.aggregate(new_root=True):
+        trainer.task.reduce_metrics([trainer.task.valid_step(b, model, criterion)[2] for b in epoch], criterion)
+    assert {key: one.constant for key, one in found.items()} == {
+        "mnli": "entailment", "mnli/mismatched": "entailment", "stsb": "0.0", "cola": "1", "copa": "0"
+    }  # fmt: skip
+    labels = [line.rpartition("\t")[2] for line in (data / "MNLI" / "dev_matched.tsv").read_text().splitlines()[1:]]
+    choices = [json.loads(line)["label"] for line in (data / "COPA" / "val.jsonl").read_text().splitlines()]
+    assert found["mnli"].majority == {"accuracy": pytest.approx(100 * max(map(labels.count, LABELS)) / len(labels))}
+    assert found["copa"].majority == {"accuracy": pytest.approx(100 * max(map(choices.count, (0, 1))) / len(choices))}
+    assert found["cola"].majority == {"matthews": 0} and found["stsb"].majority == {"spearman": 0, "pearson": 0}
 
 
 def test_of_several_splits_each_is_scored_by_its_own_labels(data, tmp_path, caplog):
