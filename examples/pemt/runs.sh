@@ -11,6 +11,7 @@ SEEDS=${SEEDS:-42 1024 4096}
 ENCODER=$T5
 TASKS=${TASKS:-stsb,mrpc,rte,cola,multirc,boolq,wic,wsc,cb} # targets
 source "$(dirname "$0")/../glue/stages.sh"
+HALVES=${HALVES:-$(dirname "${BASH_SOURCE[0]}")/halves.yaml} # development sets, of which a part is scored
 SIZE=${SIZE-_base} # _small, _base or _large; empty: that of the T5
 SOURCES=${SOURCES:-mnli,qnli,qqp,sst2,squad,record}
 SOURCE_EPOCHS=${SOURCE_EPOCHS:-5}
@@ -60,17 +61,24 @@ targets() {
             local folder=$RUNS/$1-$seed/$task examples=${EXAMPLES[$task]} epochs=$TARGET_EPOCHS batch=64 few=()
             [ -e "$folder/scores.json" ] && continue
             [ "$examples" -gt 10000 ] && epochs=$(((TARGET_EPOCHS + 1) / 2))
+            if [ "$task" = yelp ]; then # the paper's limit
+                examples=100000
+                few=(--train-examples "$examples" --train-examples-seed 42)
+            fi
             if [ -n "${SHOTS:-}" ]; then # an update is an epoch
                 examples=$SHOTS epochs=$FEW_UPDATES batch=$SHOTS
                 few=(--train-examples "$SHOTS" --train-examples-seed "$seed" --validate-interval 10)
             fi
             local which=(--target-task "$task")
             case " ${*:3} " in *" --pemt-stage source "*) which=(--source-task "$task") ;; esac # LoRA by itself
+            local subset=valid # where there are no other labels
+            { grep -q "^$task:" "$HALVES" || [[ $task =~ ^(scitail|paws)$ ]]; } && subset=test
             echo "== $1, seed $seed: $task"
-            learn "$folder" "$task" "$examples" "$epochs" "$batch" 0 "${which[@]}" --seed "$seed" "${few[@]}" "${@:3}"
+            learn "$folder" "$task" "$examples" "$epochs" "$batch" 0 "${which[@]}" --task-table "$HALVES" --seed "$seed" \
+                "${few[@]}" "${@:3}"
             fairseq-validate "$GLUE_DIR" --user-dir fairseq_mtmoe --task text_to_text "${which[@]}" \
                 --max-source-positions "${POSITIONS[$task]:-256}" --path "$folder/checkpoint_best.pt" --batch-size 64 \
-                --results-path "$folder"
+                --valid-subset "$subset" --results-path "$folder"
         done
     done
 }

@@ -84,7 +84,9 @@ class ByHeads(SetPredictions):
 
     def read(self, root: Path, name: str, row: TaskRow, split: str) -> Any:
         """See `SetPredictions`."""
-        return tokenized_split(root, name, row, split, self.task.tokenizer, self.task.token_cache, labelled=False)
+        return tokenized_split(
+            root, name, row, split, self.task.tokenizer_of(row), self.task.token_cache, labelled=False
+        )
 
     def dataset(self, examples: Any) -> FairseqDataset:
         """See `SetPredictions`."""
@@ -120,7 +122,7 @@ class ByWriting(SetPredictions):
 
     def read(self, root: Path, name: str, row: TaskRow, split: str) -> Any:
         """See `SetPredictions`."""
-        return text_split(root, name, row, split, self.task.tokenizer, self.task.token_cache, labelled=False)
+        return text_split(root, name, row, split, self.task.tokenizer_of(row), self.task.token_cache, labelled=False)
 
     def dataset(self, examples: Any) -> FairseqDataset:
         """See `SetPredictions`."""

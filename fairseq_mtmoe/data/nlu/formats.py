@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ DOCUMENT = "-DOCSTART-"
 PLACEHOLDER = "@placeholder"  # of an entity, in ReCoRD's queries
 HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")  # in ReCoRD's passages, after the end of a sentence or not
 WORD_LABEL = re.compile(r"O|[BI]-\S+")
+
+MAX_LINE = 65_536  # characters of a line of text, as in corpora
+MAX_OBJECT = 16_000_000  # of an object in JSON, such as a passage with its questions
+MAX_FILE = 2**28  # of a file that is one object
 
 Record = dict[str, Any]
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escape of half a character
@@ -65,20 +69,35 @@ class Lines:
 
     def whole(self) -> Iterator[str]:
         """All lines with their ends."""
-        for number, raw in enumerate(self._raw(), 1):
+        most = _MOST.get(self.source.format, MAX_LINE)
+        for number, raw in enumerate(self._raw(most), 1):
             try:
-                yield raw.decode(self.source.encoding if number == 1 else _without_mark(self.source.encoding))
+                line = raw.decode(self.source.encoding if number == 1 else _without_mark(self.source.encoding))
             except UnicodeDecodeError as error:
                 encoding = _without_mark(self.source.encoding)
                 raise self.wrong(
                     number, f"must be text in {encoding}, but has the byte {raw[error.start]:#x}"
                 ) from error
+            if len(line.rstrip("\r\n")) > most:
+                raise self._too_long(number, most)
+            yield line
 
-    def _raw(self) -> Iterator[bytes]:
+    def _too_long(self, number: int, most: int) -> UserError:
+        return UserError(f"`{self.path}`, line {number}: must have at most {most:,} characters, but has more.")
+
+    def _raw(self, most: int) -> Iterator[bytes]:
+        """All lines, of which none may have more bytes than `most` characters and an end."""
+        bytes_of_line = 4 * most + 2
         path = regular_file(self.path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             try:
-                yield from file
+                for number in count(1):
+                    line = file.readline(bytes_of_line + 1)
+                    if len(line) > bytes_of_line:
+                        raise self._too_long(number, most)
+                    if not line:
+                        break
+                    yield line
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise UserError(f"`{path}` must be a whole file of gzip, but {first_line(error)}.") from error
 
@@ -342,6 +361,10 @@ def _from_whole_file(lines: Lines) -> Iterator[tuple[int, Record]]:
         yield 1, {"text": text}
 
 
+_MOST = {
+    **dict.fromkeys((Format.jsonl, Format.multirc, Format.record, Format.wsc, Format.mrqa), MAX_OBJECT),
+    Format.squad: MAX_FILE,
+}
 _READERS: Mapping[Format, Callable[[Lines], Iterator[tuple[int, Record]]]] = {
     Format.tsv: _from_tsv,
     Format.csv: _from_csv,

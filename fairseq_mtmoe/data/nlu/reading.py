@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+import numpy as np
+
 from fairseq_mtmoe.data.nlu.answer_texts import normalized
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.formats import Lines, Record, records
@@ -131,7 +133,10 @@ def _part(examples: list[Example], source: Source) -> list[Example]:
     if not source.part:
         return examples
     start, end = (round(share * len(examples)) for share in source.part)
-    return examples[start:end]
+    if source.part_seed is None:
+        return examples[start:end]
+    drawn = np.random.default_rng(source.part_seed).permutation(len(examples))[start:end]
+    return [examples[number] for number in sorted(drawn.tolist())]
 
 
 def _chosen(

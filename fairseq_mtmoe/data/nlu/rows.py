@@ -71,6 +71,7 @@ class Source:
     leave_ids: str = ""
     ids: list[str] = field(default_factory=list)
     part: list[float] = field(default_factory=list)
+    part_seed: Optional[int] = None  # noqa: UP045 (OmegaConf reads it)
     count: int = 0
 
 
@@ -108,8 +109,9 @@ class TaskRow:
     choices: list[str] = field(default_factory=list)
     names: str = ""
     words: list[Words] = field(default_factory=list)
-    stride: Optional[int] = None  # noqa: UP045 (OmegaConf reads it)
+    stride: Optional[int] = None  # noqa: UP045
     longest_answer: int = 30
+    max_positions: Optional[int] = None  # noqa: UP045
     say: dict[str, dict[str, str]] = field(default_factory=dict)
     label: str = "label"
     labels: list[str] = field(default_factory=list)

@@ -9,13 +9,10 @@ import codecs
 import math
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from typing import Any
 
 from fairseq_mtmoe.data.nlu.rows import (
     BY_LABEL,
@@ -29,8 +26,8 @@ from fairseq_mtmoe.data.nlu.rows import (
     TextForm,
     Words,
 )
-from fairseq_mtmoe.errors import UserError, first_line, must_be
-from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.io.yaml_files import read_mapping, structured
 
 __all__ = [
     "BY_LABEL",
@@ -49,12 +46,11 @@ __all__ = [
     "load_tables",
 ]
 
-Fields = TypeVar("Fields")
-
 OWN = Path(__file__).with_name("tasks.yaml")
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have names of several words
 ENTITY_LABEL = re.compile(r"[BI]-.+")
+MAX_STEPS = 10_000  # of a regression's answers in text
 SPLITS = ("train", "valid", "test")
 
 
@@ -79,7 +75,10 @@ def _own_rows() -> dict[str, TaskRow]:
 
 
 def _rows_of(path: Path, before: Mapping[str, TaskRow]) -> dict[str, TaskRow]:
-    rows = {name: _row(path, name, fields) for name, fields in _mapping(path).items()}
+    content = read_mapping(path, "a table of tasks", "names, and their fields below them")
+    rows: dict[str, TaskRow] = {}
+    for name, fields in content.items():
+        rows[name] = _row(path, name, fields, {**before, **rows})
     for name, row in rows.items():
         _check_head(f"{path}: {name}", row, {**before, **rows})
     return rows
@@ -114,28 +113,20 @@ def _benchmarks(rows: Mapping[str, TaskRow]) -> dict[str, list[str]]:
     return benchmarks
 
 
-def _mapping(path: Path) -> Mapping[str, Any]:
-    try:
-        content = yaml.safe_load(regular_file(path, "a table of tasks").read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"`{path}` must be a table of tasks in YAML, but cannot be read: {_flat(error)}.") from error
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        must_be(str(path), "a table of tasks: names, and their fields below them", type(content).__name__)
-    return content
-
-
-def _row(path: Path, name: str, fields: Any) -> TaskRow:
+def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> TaskRow:
     where = f"{path}: {name}"
-    if not NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         must_be(where, "a name of letters, digits, `_` and `-`", name)
-    if not isinstance(fields, dict) or not isinstance(fields.get("splits"), dict):
-        must_be(where, "the fields of a task, among them `splits`", fields)
-    splits, submissions = fields.pop("splits"), fields.pop("submissions", {})
-    row = _structured(TaskRow, where, fields)
+    is_like = isinstance(given, dict) and "like" in given
+    if not isinstance(given, dict) or not isinstance(given.get("splits", {} if is_like else None), dict):
+        must_be(where, "the fields of a task, among them `splits`", given)
+    fields = {key: value for key, value in given.items() if key not in ("splits", "submissions", "like")}
+    splits, submissions = given.get("splits", {}), given.get("submissions", {})
+    row = structured(TaskRow, where, fields, _other(where, given["like"], splits, known) if is_like else None)
     for split, sources in splits.items():
         if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
             must_be(f"{where}: splits", f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files", split)
-        row.splits[split] = [_structured(Source, f"{where}: {split}", source) for source in sources]
+        row.splits[split] = [structured(Source, f"{where}: {split}", source) for source in sources]
         for source in row.splits[split]:
             _check_source(f"{where}: {split}", source)
             if (source.format in QUESTIONS) != (row.kind is Kind.span):
@@ -147,28 +138,25 @@ def _row(path: Path, name: str, fields: Any) -> TaskRow:
         known = ", ".join(row.sets("test")) or "there are none"
         must_be(f"{where}: submissions", f"for sets of the test data ({known})", submissions)
     for split, submission in submissions.items():
-        row.submissions[split] = _structured(Submission, f"{where}: submissions", submission)
+        row.submissions[split] = structured(Submission, f"{where}: submissions", submission)
         _check_submission(f"{where}: submissions", row, split)
     return row
 
 
-def _structured(form: type[Fields], where: str, fields: Any) -> Fields:
-    """The dataclass with these fields, each of the type that it must have."""
-    if not isinstance(fields, dict):
-        must_be(where, "fields and their values", fields)
-    try:
-        made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(form), fields))
-    except OmegaConfBaseException as error:
-        raise UserError(f"`{where}` must be fields of a task (docs/task_table.md), but {first_line(error)}.") from error
-    assert isinstance(made, form)
-    return made
+def _other(where: str, name: Any, splits: Mapping[str, Any], known: Mapping[str, TaskRow]) -> TaskRow:
+    """The row that another one begins as, without the submissions of sets whose files it gives anew."""
+    if not isinstance(name, str) or name not in known:
+        must_be(f"{where}: like", f"a task that is known ({', '.join(known)})", name)
+    row = deepcopy(known[name])
+    row.submissions = {split: one for split, one in row.submissions.items() if split not in splits}
+    return row
 
 
 def _check(where: str, row: TaskRow) -> None:
     if not 1 <= len(row.texts) <= 2:
         must_be(f"{where}: texts", "one text or two", row.texts)
     if row.kind is Kind.regression:
-        if len(row.bounds) != 2 or row.bounds[0] >= row.bounds[1]:
+        if len(row.bounds) != 2 or not -math.inf < row.bounds[0] < row.bounds[1] < math.inf:
             must_be(f"{where}: bounds", "the least and the greatest value of a regression", row.bounds)
     elif row.kind is Kind.span:
         _check_span(where, row)
@@ -186,6 +174,10 @@ def _check(where: str, row: TaskRow) -> None:
         must_be(f"{where}: names", "a field of a ranking without labels, and of no other task", row.names)
     if row.text_form is not None:
         _check_text_form(f"{where}: text_form", row, row.text_form)
+    if row.max_positions is not None and row.max_positions < 8:
+        must_be(f"{where}: max_positions", "a number of tokens, at least 8", row.max_positions)
+    if any(not 0 <= words.text < len(row.texts) for words in row.words):
+        must_be(f"{where}: words", f"in one of the {len(row.texts)} texts, from 0", [one.text for one in row.words])
     if len(row.words) != (2 if row.kind is Kind.word_pair else 0):
         must_be(f"{where}: words", "two in a word pair, and none elsewhere", len(row.words))
 
@@ -209,6 +201,8 @@ def _check_text_form(where: str, row: TaskRow, form: TextForm) -> None:
         must_be(f"{where}: referent", "of a task with two labels, of which nothing is written", form.referent)
     if not 0 < form.step < math.inf:
         must_be(f"{where}: step", "above 0", form.step)
+    if row.kind is Kind.regression and (row.bounds[1] - row.bounds[0]) / form.step > MAX_STEPS:
+        must_be(f"{where}: step", f"one that divides the bounds into at most {MAX_STEPS:,} numbers", form.step)
 
 
 def _check_word_labels(where: str, row: TaskRow) -> None:
@@ -226,10 +220,14 @@ def _check_source(where: str, source: Source) -> None:
         must_be(f"{where}: encoding", "one that Python knows", source.encoding)
     if source.part and (len(source.part) != 2 or not 0 <= source.part[0] < source.part[1] <= 1):
         must_be(f"{where}: part", "two shares from 0 to 1, from and to", source.part)
+    if source.part_seed is not None and (not source.part or source.part_seed < 0):
+        must_be(f"{where}: part_seed", "at least 0, and only beside a part", source.part_seed)
     if source.format is Format.conll and not source.columns:
         must_be(f"{where}: columns", "the fields of a line, the word's and the label's among them", source.columns)
     if (source.keep_ids or source.leave_ids) and not source.ids:
         must_be(f"{where}: ids", "the fields that an id consists of, where examples are chosen by id", source.ids)
+    if Path(source.file).is_absolute() and source.format in BY_LABEL:
+        must_be(f"{where}: file", "below the data directory where there is one for each label", source.file)
     if ("{label}" in source.file) != (source.format in BY_LABEL):
         must_be(f"{where}: file", "with {label} in it where there is one for each label, and only there", source.file)
 
@@ -258,7 +256,3 @@ def _check_head(where: str, row: TaskRow, rows: Mapping[str, TaskRow]) -> None:
         must_be(f"{where}: head", "another task of the same kind with as many labels", row.head)
     if not row.head and not row.sets("train"):
         must_be(f"{where}: head", "the task whose head predicts this one, which has no training data", row.head)
-
-
-def _flat(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -65,7 +65,9 @@ class GlueTask(BenchmarkTask):
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
         """See `about_encoder`."""
-        return {**about_encoder(cfg), "max_positions": self.args.max_positions}
+        own = {name: row.max_positions for name, row in self.rows.items() if row.max_positions is not None}
+        of_tasks = {"max_positions_of_tasks": own} if own else {}
+        return {**about_encoder(cfg), "max_positions": self.args.max_positions, **of_tasks}
 
     def described(self) -> TaskDescription:
         """What the task asks; see `protocols.DescribesTask`."""
@@ -82,14 +84,20 @@ class GlueTask(BenchmarkTask):
         if not from_checkpoint:
             self.pretrained = encoder_source(self.args)
             self.begins_with_checkpoint = checkpoint_of(self.args) is not None
-            if self.args.max_positions > self.pretrained.config.max_positions:
-                rule = f"at most {self.pretrained.config.max_positions}, as in the encoder"
-                must_be("--max-positions", rule, self.args.max_positions)
+            self._check_lengths(self.pretrained.config.max_positions)
             self.state.merge_state_dict({TOKENIZER: self.pretrained.tokenizer[SERIALIZED]})
             note_sizes(cfg, self.pretrained.config, {name: answer.head for name, answer in self.answers.items()})
         model = super().build_model(cfg, from_checkpoint)
         self.pretrained = None
         return model
+
+    def _check_lengths(self, most: int) -> None:
+        rule = f"at most {most}, as in the encoder"
+        if self.args.max_positions > most and any(row.max_positions is None for row in self.rows.values()):
+            must_be("--max-positions", rule, self.args.max_positions)
+        for name, row in self.rows.items():
+            if (row.max_positions or 0) > most:
+                must_be(f"{name}: max_positions", rule, row.max_positions)
 
     def build_criterion(self, cfg: Any) -> MultitaskCriterion:
         """As fairseq's.
@@ -107,6 +115,10 @@ class GlueTask(BenchmarkTask):
         """The encoder's; known once a model was built, or a checkpoint loaded."""
         return TextTokenizer(getattr(self.state, TOKENIZER), self.args.max_positions)
 
+    def tokenizer_of(self, row: TaskRow) -> TextTokenizer:
+        """The encoder's, with the limit on length that a task has."""
+        return TextTokenizer(getattr(self.state, TOKENIZER), row.max_positions or self.args.max_positions)
+
     # ---- data ----
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
@@ -121,7 +133,7 @@ class GlueTask(BenchmarkTask):
         expect_files(root, self.rows.values(), split)
 
         def read(name: str, row: TaskRow, key: str) -> TokenizedSplit:
-            return tokenized_split(root, name, row, key, tokenizer, self.token_cache)
+            return tokenized_split(root, name, row, key, self.tokenizer_of(row), self.token_cache)
 
         loader = BenchmarkLoader(self.rows, split, read, dataset_of)
         if split == self.args.train_subset:

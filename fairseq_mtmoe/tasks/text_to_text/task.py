@@ -100,7 +100,7 @@ class TextToTextTask(BenchmarkTask):
         return {
             "t5": {"layers": t5["num_layers"], "width": t5["d_model"]},
             "trained_tasks": [task["source_task"] or task["target_task"]],
-            "max_source_positions": self.args.max_source_positions,
+            "max_source_positions": self.row.max_positions or self.args.max_source_positions,
             "max_target_positions": self.args.max_target_positions,
         }
 
@@ -154,10 +154,10 @@ class TextToTextTask(BenchmarkTask):
                 be written to `--results-path`.
         """
         self.expect_split(split)
-        tokenizer, root = self.tokenizer, Path(self.args.data)
+        root = Path(self.args.data)
 
         def read(name: str, row: TaskRow, key: str) -> TextSplit:
-            return text_split(root, name, row, key, tokenizer, self.token_cache)
+            return text_split(root, name, row, key, self.tokenizer_of(row), self.token_cache)
 
         loader = BenchmarkLoader(self.rows, split, read, TextDataset)
         if split == self.args.train_subset:
@@ -169,10 +169,11 @@ class TextToTextTask(BenchmarkTask):
         """What makes batches."""
         return TextCollate(self.pieces.padding, self.first_token)
 
-    @property
-    def tokenizer(self) -> TextTokenizer:
-        """How texts become tokens of the T5."""
-        return TextTokenizer(self.pieces, self.args.max_source_positions, self.args.max_target_positions)
+    def tokenizer_of(self, row: TaskRow) -> TextTokenizer:
+        """How a task's texts become tokens of the T5."""
+        return TextTokenizer(
+            self.pieces, row.max_positions or self.args.max_source_positions, self.args.max_target_positions
+        )
 
     def _few_of(self, name: str, split: TextSplit) -> TextSplit:
         """The examples that `--train-examples` leaves."""

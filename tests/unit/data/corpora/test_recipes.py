@@ -384,7 +384,7 @@ def test_texts_mean_what_they_say(load, text):
         ("- a\n- b\n", "must be a recipe: names, and what they stand for, but is 'list'"),
         ("name: a\nname: b\ncorpora: []\n", "line 1 begins what has `name` twice"),
         ("name: !!python/object/apply:os.system ['true']\n", "could not determine a constructor"),
-        ("name: 2026-13-45\n", "cannot be read"),
+        ("name: 2026-13-45\n", "must be a recipe with `corpora`"),
         ("corpora:\n- &c {name: a,\n   fields: {source: *c}}\n", r"line 3 has `\*c` within what that stands for"),
         ("name: &n [[*n]]\n", r"line 1 has `\*n` within"),
     ],

@@ -1,10 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.reading import expect_files, read_split, source_files
-from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.data.nlu.table import Source, load_tables
 from fairseq_mtmoe.errors import UserError
 
 ROWS = load_tables()
@@ -185,6 +186,18 @@ def test_lines_of_each_label_in_parts(tmp_path, write):
     assert texts["train"] == [f"{letter}{n}" for letter in "n\xe9" for n in range(8)]
 
 
+def test_halves_that_are_drawn_share_no_example_and_lack_none(tmp_path, write):
+    lines = [f"{n}\tA\t{n}\tentailment\n" for n in range(21)]
+    write("RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n" + "".join(lines))
+    found = []
+    for part in ([0, 0.5], [0.5, 1]):
+        row = replace(ROWS["rte"], splits={"valid": [Source("RTE/dev.tsv", part=part, part_seed=42)]})
+        found.append([int(example.candidates[0][1]) for example in read_split(tmp_path, row, "valid")])
+    first, second = found
+    assert sorted([*first, *second]) == list(range(21)) and first != list(range(10))
+    assert first == sorted(first) and second == sorted(second)
+
+
 def test_files_of_each_label(tmp_path, write):
     write("aclImdb/train/neg/0_1.txt", "Bad.\nVery bad.")
     write("aclImdb/train/pos/1_9.txt", "Good.")
@@ -202,6 +215,25 @@ def test_quoted_fields(tmp_path, write):
 def test_only_line_feeds_end_lines(tmp_path, write):
     write("SST-2/train.tsv", "sentence\tlabel\none\u2028two\x0bthree\t1\n")
     assert read(tmp_path, "sst2") == [single("one\u2028two\x0bthree", 1, "0")]
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "line"),
+    [
+        ("rte", "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA\t{}\tentailment\n"),
+        ("cb", "CB/train.jsonl", '{{"premise": "A", "hypothesis": "{}", "label": "neutral"}}\n'),
+    ],
+)
+def test_a_line_has_a_limit(tmp_path, write, task, name, line):
+    """Objects in JSON may have passages in them; nothing is read beyond the limit."""
+    most = {"rte": 65_536, "cb": 16_000_000}[task]
+    last = line.split("\n")[-2].format("")
+    write(name, line.format("b" * (most - len(last))))
+    assert len(read(tmp_path, task)[0].candidates[0][1]) == most - len(last)
+    for letter in ("b", "\N{GRINNING FACE}"):
+        write(name, line.format(letter * (70_000_000 // len(letter.encode()))))
+        with pytest.raises(UserError, match=rf"line {line.count(chr(10))}: must have at most {most:,} characters, but"):
+            read(tmp_path, task)
 
 
 def test_other_counts_than_the_authors_are_said(tmp_path, write, caplog):

@@ -1,5 +1,6 @@
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from fairseq_mtmoe.data.nlu.table import (
     load_tables,
 )
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.commands import REPOSITORY
 
 ROW = """
 mine:
@@ -29,6 +31,8 @@ mine:
   splits:
     train: [{file: Mine/train.tsv}]
 """
+
+BILLION = "a: &a [1, 2]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a, b in pairwise("abcdefghijklmnop"))
 
 
 def test_the_packages_rows_are_right():
@@ -79,9 +83,55 @@ def test_a_users_table_adds_and_replaces_rows(write):
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("title: Mine", "titel: Mine", "mine` must be fields of a task (docs/task_table.md), but Key 'titel' not in"),
+        ("title: Mine", "titel: Mine", "mine` must be one of title, benchmarks, group, description,"),
+        (
+            "title: Mine",
+            "text_form: {read: '{a}'}",
+            "mine: text_form` must be one of reads, writes, referent, step",
+        ),
+        ("title: Mine", "title: Mine\n  like: yours", "mine: like` must be a task that is known (cola, sst2,"),
+        (
+            "title: Mine",
+            "title: Mine\n  max_positions: 7",
+            "mine: max_positions` must be a number of tokens",
+        ),
+        (
+            "title: Mine",
+            "title: Mine\n  benchmarks: [[a]]",
+            "mine: benchmarks` must be a list of texts or",
+        ),
+        ("labels: [yes_, no_]", "labels: [[a], [b]]", "mine: labels` must be a list of texts or numbers, but is ['a']"),
+        (
+            "train.tsv}",
+            "train.tsv, part_seed: 1}",
+            "mine: train: part_seed` must be at least 0, and only",
+        ),
+        (
+            "Mine/train.tsv}",
+            "'/{label}', format: lines_by_label}",
+            "mine: train: file` must be below the data",
+        ),
+        (
+            "kind: classification",
+            "kind: word_pair\n  words: [{text: 2, start: a, end: b}, {text: 0, start: a, end: b}]",
+            "mine: words` must be in one of the 1 texts",
+        ),
+        (
+            "kind: classification",
+            "kind: regression\n  bounds: [0, 5]\n  text_form: {reads: '{a}', step: 1e-9}",
+            "mine: text_form: step` must be one that divides the bounds into at most 10,000 numbers",
+        ),
+        ("kind: classification", "kind: regression\n  bounds: [.nan, 5]", "mine: bounds` must be the least and"),
+        # What PyYAML and OmegaConf take, and nobody means.
+        ("texts: [a]", "texts: &x [*x]", "line 6 has `*x` within what that stands for"),
+        ("labels: [yes_, no_]", f"labels: {'[' * 500}{']' * 500}", "line 7 has values within values more than 30 deep"),
+        ("labels: [yes_, no_]", f"labels: [a, 0x{'f' * 6000}]", "line 7 has a number of 6,002 characters"),
+        ("title: Mine", f"longest_answer: {'9' * 5000}", "line 3 has a number of 5,000 characters"),
+        ("Mine/train.tsv", '"Mine\\0.tsv"', "line 9 has a NUL or half a character in a text"),
+        ("title: Mine", "title: Mine\n  title: Yours", "line 3 begins what has `title` twice"),
+        (ROW, BILLION, "its aliases stand for more than 100,000 values"),
         ("kind: classification", "kind: guessing", "guessing"),
-        ("  title: Mine\n", "", "missing mandatory value: title"),
+        ("  title: Mine\n", "", "mine` must have `title`, but has not"),
         ("labels: [yes_, no_]", "labels: [yes_]", "mine: labels` must be two or more different ones"),
         ("labels: [yes_, no_]", "labels: [no_, no_]", "mine: labels` must be two or more different ones"),
         ("texts: [a]", "texts: [a, b, c]", "mine: texts` must be one text or two"),
@@ -100,7 +150,7 @@ def test_a_users_table_adds_and_replaces_rows(write):
         ("kind: classification", "kind: word_pair", "mine: words` must be two in a word pair"),
         ("train: [", "training: [", "mine: splits` must be train, valid, test, or one of them"),
         ("train: [{file: Mine/train.tsv}]", "train: []", "mine: splits` must be train, valid, test, or one of them"),
-        ("{file: Mine/train.tsv}", "{}", "missing mandatory value: file"),
+        ("{file: Mine/train.tsv}", "{}", "mine: train` must have `file`, but has not"),
         ("train.tsv}", "train.tsv, format: xml}", "xml"),
         ("train.tsv}", "train.tsv, encoding: klingon}", "mine: train: encoding` must be one that Python knows"),
         ("train.tsv}", "train.tsv, part: [0.5, 0.2]}", "mine: train: part` must be two shares from 0 to 1"),
@@ -147,6 +197,48 @@ def test_wrong_tables(write, before, after, says):
     assert says in str(error.value)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_texts_mean_what_they_say(write, monkeypatch):
+    """No value of the environment, no date, and nothing missing."""
+    monkeypatch.setenv("MINE", "secret")
+    text = ROW.replace("title: Mine", "title: 2026-11-24").replace("[yes_, no_]", "['${oc.env:MINE}', '???']")
+    row = load_tables([write("table.yaml", text)])["mine"]
+    assert (row.title, row.labels) == ("2026-11-24", ["${oc.env:MINE}", "???"])
+
+
+def test_a_row_begins_as_another_one(write):
+    own = load_tables()
+    text = "mnli:\n  like: mnli\n  max_positions: 512\nmine:\n  like: mnli\n  splits: {test: [{file: mine.tsv}]}\n"
+    rows = load_tables([write("table.yaml", text)])
+    assert rows["mnli"] == replace(own["mnli"], max_positions=512)
+    changed = {"splits", "submissions", "max_positions"}  # of the row above in the same file
+    names = [field.name for field in fields(own["mnli"])]
+    assert {name for name in names if getattr(rows["mine"], name) != getattr(own["mnli"], name)} == changed
+    assert rows["mine"].splits["train"] == own["mnli"].splits["train"]
+    assert list(rows["mine"].submissions) == ["test/mismatched"]
+
+
+def test_tables_of_the_papers():
+    """What examples/glue and examples/pemt have otherwise: lengths, and halves that are two."""
+    own = load_tables()
+    rows = load_tables([REPOSITORY / "examples" / "glue" / "paper.yaml"])
+    assert {name: row.max_positions for name, row in rows.items() if row != own[name]} == dict.fromkeys(
+        ("mnli", "qnli", "multirc"), 512
+    )
+    rows = load_tables([REPOSITORY / "examples" / "pemt" / "halves.yaml"])
+    for name, row in rows.items():
+        if row == own[name]:
+            continue
+        (first, second), whole = (row.splits["valid"][0], row.splits["test"][0]), own[name].splits
+        if first.file == second.file:
+            assert (first.part, second.part, first.part_seed) == ([0, 0.5], [0.5, 1], second.part_seed)
+            assert first.count + second.count == whole["valid"][0].count
+        else:
+            assert (first.count, second.part) == (1000, []) and row.splits["train"][0].part == [first.part[1], 1]
+            assert round(first.part[1] * whole["train"][0].count) == 1000
+            assert row.splits["train"][0].count + 1000 == whole["train"][0].count
+        assert not row.submissions.keys() & {"valid", "test"} and row.sets("test") == ["test"]
 
 
 SPAN = """
@@ -199,10 +291,7 @@ def test_a_users_submission(write):
 @pytest.mark.parametrize(
     ("submission", "says"),
     [
-        (
-            "{form: jsonl}",
-            "mine: submissions` must be fields of a task (docs/task_table.md), but Structured config of type",
-        ),
+        ("{form: jsonl}", "mine: submissions` must have `file`, but has not"),
         ("{file: ../mine.tsv}", "mine: submissions: file` must be a file's name, but is '../mine.tsv'"),
         ("{file: mine.tsv, labels: [a]}", "mine: submissions: labels` must be as many as the task's, 2, but is ['a']"),
         ("{file: mine.tsv, form: xml}", "xml"),

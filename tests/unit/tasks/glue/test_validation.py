@@ -2,13 +2,16 @@
 
 import json
 import logging
+import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from fairseq.logging import metrics
 from fairseq_cli.train import validate
 
+from fairseq_mtmoe.errors import UserError
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.trainers import trainer_of
 
@@ -83,6 +86,27 @@ def test_one_label_for_every_example_is_scored_and_said(data, tmp_path):
     assert found["mnli"].majority == {"accuracy": pytest.approx(100 * max(map(labels.count, LABELS)) / len(labels))}
     assert found["copa"].majority == {"accuracy": pytest.approx(100 * max(map(choices.count, (0, 1))) / len(choices))}
     assert found["cola"].majority == {"matthews": 0} and found["stsb"].majority == {"spearman": 0, "pearson": 0}
+
+
+def test_tasks_of_one_mixture_have_lengths_of_their_own(data, tmp_path):
+    shutil.copytree(data, tmp_path / "data")
+    for header, label, *files in (
+        ("gold_label", "neutral", "MNLI/train", "MNLI/dev_matched", "MNLI/dev_mismatched"),
+        ("label", "entailment", "RTE/train", "RTE/dev"),
+    ):
+        text = f"index\tsentence1\tsentence2\t{header}\n0\t{'a ' * 50}\t{'b ' * 50}\t{label}\n"
+        for file in files:
+            (tmp_path / "data" / f"{file}.tsv").write_text(text)
+    table = tmp_path / "table.yaml"
+    table.write_text("mnli: {like: mnli, max_positions: 9}\n")
+    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mnli,rte", "--max-positions", 20)
+    trainer = trainer_of(task_arguments(tmp_path / "data", tmp_path / "run", *options, "--task-table", table))
+    trainer.task.load_dataset("valid")
+    lengths = {key: max(np.diff(split.starts_S)) for key, split in trainer.task.evaluated.items()}
+    assert lengths == {"mnli": 9, "mnli/mismatched": 9, "rte": 20}
+    table.write_text("rte: {like: rte, max_positions: 25}\n")
+    with pytest.raises(UserError, match="`rte: max_positions` must be at most 24, as in the encoder, but is 25"):
+        trainer_of(task_arguments(tmp_path / "data", tmp_path / "other", *options, "--task-table", table))
 
 
 def test_of_several_splits_each_is_scored_by_its_own_labels(data, tmp_path, caplog):

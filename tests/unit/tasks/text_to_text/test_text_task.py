@@ -110,7 +110,7 @@ def test_a_written_batch_ends_where_any_label_does(data, tmp_path):
 
 def test_few_examples_of_a_ranking_of_any_candidates_have_no_labels_to_be_alike(data, tmp_path, monkeypatch):
     task = trainer(data, tmp_path, "--source-task", "rte", "--train-examples", 4).task
-    read = text_split(data, "rte", task.rows["rte"], "train", task.tokenizer, task.token_cache)
+    read = text_split(data, "rte", task.rows["rte"], "train", task.tokenizer_of(task.rows["rte"]), task.token_cache)
     split = replace(read, labels_E=np.arange(24.0))  # as ReCoRD's right candidates
     with pytest.raises(UserError, match="`--train-examples` must be at least 24"):
         task._few_of("rte", split)

@@ -1,0 +1,190 @@
+"""What users write in YAML: names and their values, a dataclass for each part, and a sentence for each mistake.
+
+PyYAML's safe loader runs nothing, but takes more than a file of settings should have: the last of two equal names,
+values that have themselves in them, and a few lines that stand for a billion values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import fields as fields_of
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args, get_type_hints
+
+import yaml
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from fairseq_mtmoe.errors import UserError, first_line, must_be
+from fairseq_mtmoe.io.files import read_text
+
+Fields = TypeVar("Fields")
+
+MAX_CHARACTERS = 2_000_000  # of a file: PyYAML takes 10 s for them
+MAX_VALUES = 100_000  # with each alias as what it stands for
+MAX_DEPTH = 30
+MAX_DIGITS = 40  # of a number
+PREFIX = "tag:yaml.org,2002:"
+NO_VALUES = ("binary", "timestamp", "omap", "pairs", "set")  # types of YAML that no setting has
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """PyYAML's safe loader, with limits. What looks like a date is a text, as in YAML 1.2."""
+
+    yaml_implicit_resolvers = {
+        first: [one for one in resolvers if one[0] != f"{PREFIX}timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._around: list[str | None] = []  # the anchors of the values that are being read
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self._around:
+            raise yaml.YAMLError(f"line {line} has `*{event.anchor}` within what that stands for")
+        if len(self._around) > MAX_DEPTH:
+            raise yaml.YAMLError(f"line {line} has values within values more than {MAX_DEPTH} deep")
+        self._around.append(event.anchor)
+        node = super().compose_node(parent, index)
+        self._around.pop()
+        return node
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        if _num_values(node, {}) > MAX_VALUES:
+            raise yaml.YAMLError(f"its aliases stand for more than {MAX_VALUES:,} values")
+        return super().construct_document(node)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1} begins what has `{twice}` twice")
+        content: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return content
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+        line = node.start_mark.line + 1
+        if isinstance(node.value, str) and any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in node.value):
+            raise yaml.YAMLError(f"line {line} has a NUL or half a character in a text")
+        if node.tag in (f"{PREFIX}int", f"{PREFIX}float") and len(node.value) > MAX_DIGITS:
+            raise yaml.YAMLError(f"line {line} has a number of {len(node.value):,} characters")
+        return super().construct_scalar(node)
+
+
+for _name in NO_VALUES:
+    _Loader.add_constructor(f"{PREFIX}{_name}", yaml.SafeLoader.construct_undefined)
+
+
+def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
+    """The number of values in a node, with aliases as what they stand for."""
+    if id(node) not in known:
+        inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        parts = [] if isinstance(node, yaml.ScalarNode) else inner
+        known[id(node)] = 1 + sum(_num_values(part, known) for part in parts)
+    return known[id(node)]
+
+
+def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
+    """Return the names and values in a file of YAML.
+
+    Args:
+        path: of the file.
+        what: it is, for sentences, such as `a recipe`.
+        form: what stands in such a file, for sentences.
+
+    Raises:
+        UserError: the file is none, or too large.
+    """
+    text = read_text(path, what)
+    if len(text) > MAX_CHARACTERS:
+        must_be(str(path), f"{what} of at most {MAX_CHARACTERS:,} characters", len(text))
+    try:
+        content = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a number such as 0b2
+        reason = " ".join(str(error).split())
+        raise UserError(f"`{path}` must be {what} in YAML, but cannot be read: {reason}.") from error
+    if not isinstance(content, dict):
+        must_be(str(path), f"{what}: {form}", type(content).__name__)
+    return content
+
+
+def check_names(where: str, content: Any, known: Sequence[str]) -> None:
+    """See that content has names, and only known ones.
+
+    Raises:
+        UserError: another one, or no names at all.
+    """
+    if not isinstance(content, dict):
+        must_be(where, "names and their values", content)
+    for name in content:
+        if name not in known:
+            must_be(f"a name in {where}", f"one of {', '.join(known)}", name)
+
+
+def structured(form: type[Fields], where: str, content: Any, other: Fields | None = None) -> Fields:
+    """Return the dataclass with these fields, each of the type that it must have.
+
+    Args:
+        form: a dataclass that OmegaConf reads; fields without a default are `MISSING`.
+        where: the content stands, for sentences.
+        content: names and their values; None for none.
+        other: whose fields stand where content has none; by default the dataclass's own.
+
+    Raises:
+        UserError: a name is unknown or missing, or a value is of another type.
+    """
+    content = {} if content is None else content
+    _check_fields(form, where, content)
+    try:
+        before = OmegaConf.structured(form if other is None else _with_texts(other, _hidden))
+        made: Any = OmegaConf.to_object(OmegaConf.merge(before, _with_texts(content, _hidden)))
+    except MissingMandatoryValue as error:
+        fields = fields_of(form)  # type: ignore[arg-type]
+        missing = [field.name for field in fields if field.default == MISSING and field.name not in content]
+        raise UserError(f"`{where}` must have `{missing[0] if missing else error.key}`, but has not.") from error
+    except OmegaConfBaseException as error:
+        raise UserError(f"`{where}: {error.full_key}` is wrong: {_shown(first_line(error))}.") from error
+    shown: Fields = _with_texts(made, _shown)
+    return shown
+
+
+def _check_fields(form: type[Any], where: str, content: Any) -> None:
+    """See that names are known, and that a list of texts or numbers has no list in it, which OmegaConf takes."""
+    check_names(where, content, [field.name for field in fields_of(form)])
+    hints = get_type_hints(form)
+    for name, value in content.items():
+        inner = [one for one in (hints[name], *get_args(hints[name])) if is_dataclass(one)]
+        parts = value if isinstance(value, list) else [value]
+        for part in parts:
+            if inner and isinstance(part, dict):
+                _check_fields(cast("type[Any]", inner[0]), f"{where}: {name}", part)
+            elif not inner and isinstance(value, list) and isinstance(part, list | dict):
+                must_be(f"{where}: {name}", "a list of texts or numbers", part)
+
+
+def _hidden(text: str) -> str:
+    """A text in which OmegaConf finds nothing to fill in (`${oc.env:HOME}`) or missing (`???`): files mean what they
+    say, and see nothing of the machine that they are read on."""
+    return text.replace("${", "$\0{") if text != MISSING else f"\0{MISSING}"
+
+
+def _shown(text: str) -> str:
+    """What `_hidden` was given."""
+    return text.replace("$\0{", "${").replace(f"\0{MISSING}", MISSING)
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A value with each text in it changed, but for names."""
+    if isinstance(value, dict):
+        return {key: _with_texts(part, change) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(part, change) for part in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{field.name: _with_texts(getattr(value, field.name), change) for field in fields_of(value)}
+        )
+    return change(value) if isinstance(value, str) else value
