@@ -32,6 +32,7 @@ NAME = "rich"
 LOG_FILE = "train.log"
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 SHOWN = {"loss": "loss", "ppl": "perplexity", "wps": "tokens/s", "sampling_temperature": "temperature"}
+OF_TEXT = ("loss", "ppl")  # figures of a task or group that are no metrics; of `nll_loss` the last part
 FOR_SCREEN = {"for_screen": True}  # `extra` of a log record that somebody who waits wants to see
 LINE = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
 
@@ -109,9 +110,8 @@ class Screen:
         """A table of what was validated: tasks, such as language pairs, groups of them, and all of it."""
         title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
         named = self._group_names()
-        scored = [name.removesuffix("_loss") for name in stats if name.endswith("_loss") and name != "best_loss"]
-        if scored and "ppl" not in stats:
-            self.console.print(self._score_table(title, stats, scored, named))
+        if any(name in stats for name in named):  # a benchmark's means are logged by their names alone
+            self.console.print(self._score_table(title, stats, named))
         else:
             self.console.print(self._perplexity_table(title, stats, named))
         best = next((name for name in stats if name.startswith("best_")), None)
@@ -133,25 +133,25 @@ class Screen:
         self._add_row(table, "all", "", stats, end_section=True)
         return table
 
-    def _score_table(self, title: str, stats: Mapping[str, Any], tasks: Sequence[str], named: Sequence[str]) -> Table:
+    def _score_table(self, title: str, stats: Mapping[str, Any], named: Sequence[str]) -> Table:
         """Of tasks with metrics, logged as `task_metric` beside the loss; a group's mean is logged by its name."""
         table = _table(title, "loss", "metric", "score", "change")
-        for name in tasks:
-            key = next((key for key in stats if key.rpartition("_")[0] == name and key != f"{name}_loss"), None)
-            if key is not None:
-                metric, score = key.rpartition("_")[2], _number(stats[key])
-                changed = self._score_change(name, score)
-                table.add_row(
-                    name, _shown(stats[f"{name}_loss"]), metric, f"{score:.2f}", changed, end_section=name == tasks[-1]
-                )
+        for key in stats:
+            name, _, metric = key.rpartition("_")
+            if key in named or metric in OF_TEXT or f"{name}_loss" not in stats:
+                continue
+            shown = [name, _shown(stats[f"{name}_loss"])] if name not in _names(table) else ["", ""]
+            score = _number(stats[key])
+            table.add_row(*shown, metric, f"{score:.2f}", self._score_change(key, score))
+        table.add_section()
         for name in (name for name in named if name in stats):
             score = _number(stats[name])
             table.add_row(name, "", "mean", f"{score:.2f}", self._score_change(name, score))
         return table
 
-    def _score_change(self, name: str, score: float) -> str:
-        before = self._scores.get(name)
-        self._scores[name] = score
+    def _score_change(self, key: str, score: float) -> str:
+        before = self._scores.get(key)
+        self._scores[key] = score
         return "" if before is None else f"{score - before:+.2f}"
 
     def _add_row(self, table: Table, name: str, prefix: str, stats: Mapping[str, Any], end_section: bool) -> None:
@@ -274,6 +274,11 @@ def _table(title: str, *columns: str) -> Table:
     for name in columns:
         table.add_column(name, justify="right")
     return table
+
+
+def _names(table: Table) -> list[str]:
+    """What stands in the first column."""
+    return [str(cell) for cell in table.columns[0].cells]
 
 
 def _number(value: Any) -> float:

@@ -16,9 +16,10 @@ from fairseq_mtmoe.analysis.series import sampling_series, selection_series
 MOST_POINTS = 2000
 MOST_EPOCHS = 300
 
+BITS = "bits"
 FIGURES = {
-    "loss": ("training loss", "bits"),
-    "nll_loss": ("training loss without smoothing", "bits"),
+    "loss": ("training loss", BITS),
+    "nll_loss": ("training loss without smoothing", BITS),
     "lr": ("learning rate", ""),
     "gnorm": ("norm of gradients", ""),
     "clip": ("clipped updates", "%"),
@@ -37,16 +38,27 @@ FIGURES = {
 
 def train_of(events: Iterable[Event]) -> Train:
     """At most `MOST_POINTS` moments, among which the highest and lowest values of each figure are."""
-    chosen = of_kind(events, "train")
+    events = list(events)
+    chosen, is_of_text = of_kind(events, "train"), _is_of_text(events)
     moments = moments_of(chosen)
     rows: dict[str, list[float | None]] = {
         key: [number(event.get(key)) for event in chosen] for key in FIGURES if any(key in event for event in chosen)
     }
     found: list[TrainRow] = [
-        {"key": key, "label": FIGURES[key][0], "unit": FIGURES[key][1], "values": values}
+        {"key": key, "label": label, "unit": unit if is_of_text or unit != BITS else "", "values": values}
         for key, values in rows.items()
+        for label, unit in [FIGURES[key]]
     ]
     return thin_training({"moments": moments, "rows": found}, MOST_POINTS)
+
+
+def _is_of_text(events: Sequence[Event]) -> bool:
+    """Whether the loss is of words, in bits, and not of the heads of several tasks, each in units of its own."""
+    runs = of_kind(events, "run")
+    task = runs[-1].get("options", {}).get("task") if runs else None
+    if task is None:  # until 0.1.9 logs did not say
+        return not any("tasks" in event for event in of_kind(events, "valid"))
+    return bool(task != "glue")
 
 
 def thin_training(train: Train, most: int) -> Train:

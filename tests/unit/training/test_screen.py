@@ -116,6 +116,21 @@ def test_a_benchmarks_validation_is_a_table_of_metrics_and_means(shown):
     assert "best all so far 60.000" in text()
 
 
+def test_a_task_in_text_shows_its_metrics_beside_its_perplexity(shown):
+    own, text = shown
+    own.trainer.task = SimpleNamespace(groups=lambda: [SimpleNamespace(name="all")])
+    stats = {"loss": 1.0, "nll_loss": 1.0, "ppl": 2.0, "mrpc_loss": 1.0, "mrpc_nll_loss": 1.0, "mrpc_ppl": 2.0}
+    stats |= {"mrpc_accuracy": 70.0, "mrpc_f1": 80.0, "mrpc_no-label": 5.0, "all": 70.0}
+    make_bar([0], epoch=1, prefix="valid on 'valid' subset").print(stats, tag="valid")
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in text().splitlines() if "│" in line]
+    assert rows == [
+        ["mrpc", "1.000", "accuracy", "70.00", ""],
+        ["", "", "f1", "80.00", ""],
+        ["", "", "no-label", "5.00", ""],
+        ["all", "", "mean", "70.00", ""],
+    ]
+
+
 def test_other_formats_are_fairseqs(shown):
     assert type(progress_bar.progress_bar([0], log_format="simple")) is progress_bar.SimpleProgressBar
     assert (

@@ -12,7 +12,7 @@ import pytest
 from fairseq_mtmoe.analysis.run_facts import fields
 from fairseq_mtmoe.analysis.run_facts.experts import EVERYBODY, expert_counts, experts_of
 from fairseq_mtmoe.analysis.run_facts.gathering import Gatherer
-from fairseq_mtmoe.analysis.run_facts.training import MOST_POINTS, evenly
+from fairseq_mtmoe.analysis.run_facts.training import MOST_POINTS, evenly, train_of
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.run_facts import made_up_facts
 from tests.helpers.run_logs import LAYERS, events_of_a_run, write_run
@@ -124,6 +124,15 @@ def test_a_benchmark_has_its_metrics_and_means(tmp_path):
     assert rows["task:rte", "accuracy"]["values"] == [60, 70, 65] and rows["task:rte", "accuracy"]["better"] == "higher"
     assert rows["group:all", "mean"]["values"] == [75, 80, 77.5] and ("task:rte", "loss") in rows
     assert run["progress"]["best"] == {"update": 20, "metric": "mean", "value": 80} and run["setup"]["unit"] == "task"
+
+
+@pytest.mark.parametrize(
+    ("options", "unit"), [({"task": "glue"}, ""), ({"task": "text_to_text"}, "bits"), ({"task": "translation"}, "bits")]
+)
+def test_a_loss_of_several_tasks_heads_is_in_no_bits(options, unit):
+    events = [{"event": "run", "options": options}, *events_of_a_run(pairs=1, validations=1, train_events=2)[1:]]
+    found = {row["key"]: row["unit"] for row in train_of(events)["rows"]}
+    assert found["loss"] == found["nll_loss"] == unit and found["wps"] == "tokens per second"
 
 
 def test_long_trainings_are_thinned_and_keep_their_peaks(tmp_path):
