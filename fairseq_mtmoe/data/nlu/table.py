@@ -135,8 +135,8 @@ def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> Tas
                 must_be(f"{where}: {split}: format", "another one where words have no labels", source.format.name)
     _check(where, row)
     if not isinstance(submissions, dict) or not set(submissions) <= set(row.sets("test")):
-        known = ", ".join(row.sets("test")) or "there are none"
-        must_be(f"{where}: submissions", f"for sets of the test data ({known})", submissions)
+        found = ", ".join(row.sets("test")) or "there are none"
+        must_be(f"{where}: submissions", f"for sets of the test data ({found})", submissions)
     for split, submission in submissions.items():
         row.submissions[split] = structured(Submission, f"{where}: submissions", submission)
         _check_submission(f"{where}: submissions", row, split)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.answers import Predicted, Ranking, Regression, answer_of
+from fairseq_mtmoe.answers.answer import only_answer
 from fairseq_mtmoe.backbones.bert.heads import heads_to_text
 from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
@@ -27,6 +28,21 @@ def test_a_number_has_no_metric_of_labels():
     for metric in ("f1", "accuracy", "matthews"):
         with pytest.raises(UserError, match="`the metric of mine` must be one of spearman, pearson, but is"):
             check_metric("mine", metric, Regression.metrics, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "only"),
+    [
+        (["yes", "yes"], "yes"),
+        (["yes", "no"], ""),
+        (["yes"], ""),
+        ([1.5, 1.5], "1.5"),
+        (["a\tO\nb\tO", "c\tO"], "O"),
+        (["a\tO\nb\tB-x", "c\tO"], ""),
+    ],
+)
+def test_the_only_answer_to_several_examples(said, only):
+    assert only_answer(said) == only
 
 
 def test_every_kind_has_a_class():

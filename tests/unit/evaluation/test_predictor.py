@@ -11,8 +11,9 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.answers import answer_of
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.cli.predict import show
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.predictor import Inference, Predictor, choose_sets
+from fairseq_mtmoe.evaluation.predictor import Choice, Inference, Predictor, choose_sets
 from tests.golden.old_runs import OLD
 from tests.helpers.benchmark import make_encoder, save_untrained
 
@@ -130,6 +131,13 @@ def test_the_command(data, files):
     assert {path.name: path.read_text() for path in folder.iterdir()} == files
     assert "Left out: the model has no head for wnli.\n" in result.stderr
     assert "Left out: there is no test data of stsb, mnli/mismatched.\n" in result.stderr
+
+
+def test_of_many_tasks_without_a_head_some_are_named(capsys, tmp_path):
+    show(Choice([], [*"abcdef"], ["mnli"]), [], "test", tmp_path)
+    assert capsys.readouterr().err == (
+        "Left out: the model has no head for a, b, c, d and 2 others.\nLeft out: there is no test data of mnli.\n"
+    )
 
 
 @pytest.mark.parametrize("names", [["RTE.tsv"], ["RTE.tsv", "notes.txt"]])
