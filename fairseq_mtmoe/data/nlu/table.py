@@ -127,7 +127,8 @@ def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> Tas
         if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
             must_be(f"{where}: splits", f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files", split)
         row.splits[split] = [structured(Source, f"{where}: {split}", source) for source in sources]
-        for source in row.splits[split]:
+    for split, read in row.splits.items():
+        for source in read:
             _check_source(f"{where}: {split}", source)
             if (source.format in QUESTIONS) != (row.kind is Kind.span):
                 must_be(f"{where}: {split}: format", "squad or mrqa for a span, and only there", source.format.name)
@@ -139,6 +140,7 @@ def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> Tas
         must_be(f"{where}: submissions", f"for sets of the test data ({found})", submissions)
     for split, submission in submissions.items():
         row.submissions[split] = structured(Submission, f"{where}: submissions", submission)
+    for split in row.submissions:
         _check_submission(f"{where}: submissions", row, split)
     return row
 

@@ -219,6 +219,14 @@ def test_a_row_begins_as_another_one(write):
     assert list(rows["mine"].submissions) == ["test/mismatched"]
 
 
+def test_what_a_row_has_from_another_one_must_fit(write):
+    path = write("table.yaml", "mine: {like: copa, labels: [a, b, c], choices: [x, y, z], text_form: null}\n")
+    with pytest.raises(
+        UserError, match=r"mine: submissions: labels` must be as many as the task's, 3, but is \[0, 1\]"
+    ):
+        load_tables([path])
+
+
 def test_tables_of_the_papers():
     """What examples/glue and examples/pemt have otherwise: lengths, and halves that are two."""
     own = load_tables()
