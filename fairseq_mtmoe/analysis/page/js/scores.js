@@ -41,11 +41,17 @@ const scoresTable = metric => {
     against = comparisonsOf(metric);
   const rows = scoreRows(),
     majority = rows.some(row => row.majority != null) ? ['majority class'] : [];
-  const heads = ['of', 'tier', ...majority, ...runs.map(({run}) => run.name), ...against.map(one => `${one.second} − ${one.first}`)];
+  const heads = [
+    'of',
+    'tier',
+    ...majority,
+    ...runs.map(({run}) => run.name),
+    ...against.map(one => `${one.second} − ${one.first}`),
+  ];
   const cells = row => [
     row.label,
     row.tier,
-    ...majority.map(() => ({show: fixed(row.majority), by: row.majority})),
+    ...majority.map(() => ({show: shownScore(row.majority), by: row.majority})),
     ...runs.map(({run}) => {
       const own = scoreOf(run, row.key),
         value = own?.values[metric];
@@ -207,9 +213,7 @@ const scores = () => {
   const signatures = [...new Set(all.flatMap(run => run.scores.signatures))],
     ofAll = text => all.every(run => run.scores.remarks.includes(text)),
     remarks = [
-      ...new Set(
-        all.flatMap(run => run.scores.remarks.map(text => (ofAll(text) ? text : `${run.name}: ${text}`))),
-      ),
+      ...new Set(all.flatMap(run => run.scores.remarks.map(text => (ofAll(text) ? text : `${run.name}: ${text}`)))),
     ];
   section(
     'scores',
