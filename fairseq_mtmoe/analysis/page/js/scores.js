@@ -235,7 +235,7 @@ const scores = () => {
       : null,
     table,
     differ,
-    remarks.map(text => el('p', {class: 'soft small', dir: 'auto'}, text)),
+    ...remarks.map(text => el('p', {class: 'soft small', dir: 'auto'}, text)),
     signatures.length
       ? el(
           'p',
