@@ -58,6 +58,9 @@ def pages(tmp_path_factory):
         sampling |= {name: sampling[name][:1] for name in ("epochs", "updates", "temperature")}
         sampling["probabilities"] = {pair: values[:1] for pair, values in sampling["probabilities"].items()}
     one_epoch["comparisons"][0]["rows"][0] |= {"difference": 0.0004, "p": 0.01}
+    one_epoch["runs"][0]["scores"]["remarks"] = ["every source is the same"]
+    for row in one_epoch["runs"][0]["scores"]["rows"]:
+        row["majority"] = 17.25
     (folder / "one_epoch.html").write_text(page_of(one_epoch), encoding="utf-8")
     (folder / "empty.html").write_text("<!DOCTYPE html><title>nothing</title>", encoding="utf-8")
     return folder
@@ -389,6 +392,13 @@ def test_scores_are_sorted_and_say_what_stands_out(opened):
         one["p"] for one in made_up_facts(12, 5000, 3)["comparisons"] if one["metric"] == "BLEU" for one in one["rows"]
     ]
     assert stars == sum(one < 0.05 for one in p[:12]) * 2
+
+
+def test_scores_stand_beside_the_majority_class_and_remarks_below_them(opened):
+    page = opened("one_epoch")
+    text = page.run("document.getElementById('scores').textContent")
+    assert "majority class" in text and "17.25" in text
+    assert "run-1: every source is the same" in text and "[object" not in text
 
 
 def test_a_difference_that_counts_is_not_shown_as_none_and_has_the_digits_of_the_scores(opened):
