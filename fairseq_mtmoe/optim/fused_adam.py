@@ -19,6 +19,9 @@ from fairseq.optim.adam import Adam, FairseqAdam
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.optim.loaded_state import check_when_loading
+
 HALF = (torch.float16, torch.bfloat16)
 PORTION = 2**24  # numbers of parameters in half precision that are copied to float32 at a time
 
@@ -72,6 +75,7 @@ class FusedAdam(Adam):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        check_when_loading(self)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -109,7 +113,12 @@ class FusedAdam(Adam):
             average, square = (torch.zeros_like(value, dtype=dtype) for _ in range(2))
             state.update(step=0, exp_avg=average, exp_avg_sq=square)
         for moment in ("exp_avg", "exp_avg_sq"):
-            state[moment] = state[moment].to(value.device, dtype).contiguous()
+            found = state.get(moment)
+            # The kernel takes the parameter's size for the moments', and would write behind a smaller one.
+            if not (torch.is_tensor(found) and found.shape == value.shape and found.is_floating_point()):
+                rule = f"a tensor of floating-point numbers of its parameter's shape {tuple(value.shape)}"
+                must_be(moment, rule, (found.dtype, tuple(found.shape)) if torch.is_tensor(found) else found)
+            state[moment] = found.to(value.device, dtype).contiguous()
         state["step"] += 1
         assert parameter.grad is not None
         return value, parameter.grad.to(value.dtype).contiguous(), state["exp_avg"], state["exp_avg_sq"]

@@ -21,6 +21,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, registe
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_mtmoe.moe import MoELayer
+from fairseq_mtmoe.optim.loaded_state import check_when_loading
+from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.training import zero_sharding
 from fairseq_mtmoe.training.overriding import with_option
@@ -91,9 +93,15 @@ class DistributedTrainer(Trainer):
             zero_sharding.shard(self._optimizer, self.data_parallel_process_group)
             self._lr_scheduler = lr_scheduler.build_lr_scheduler(self.cfg.lr_scheduler, self._optimizer)
             self._lr_scheduler.step_update(0)
+        plain: Any = unwrapped_optimizer(self._optimizer)
+        for inner in getattr(plain.optimizer, "optimizers", {"": plain}).values():  # several in fairseq's `composite`
+            check_when_loading(inner.optimizer, self._names_of_trained)
         if self.device.type == "cpu" and torch.cuda.is_available():
-            plain: Any = unwrapped_optimizer(self._optimizer)
             plain.clip_grad_norm = functools.partial(clip_on_cpu, plain)
+
+    def _names_of_trained(self) -> list[str]:
+        modules = {"": self._model, "criterion.": self._criterion}
+        return [at + name for at, module in modules.items() for name, _ in trained_parameters(module)]
 
 
 def data_parallel_on_cpu(module: nn.Module, options: Any, group: dist.ProcessGroup) -> Any:

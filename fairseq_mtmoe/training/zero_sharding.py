@@ -14,6 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.optim.loaded_state import check_state
 
 Group = dict[str, Any]
 
@@ -104,6 +105,7 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take from the state of all parameters, as one optimizer has it, what this process updates."""
+        check_state(self, state_dict)
         state = state_dict["state"]
         for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             own.update({option: value for option, value in saved.items() if option != "params"})

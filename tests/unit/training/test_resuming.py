@@ -277,6 +277,24 @@ def test_embeddings_that_are_shared_or_not(tmp_path):
     assert shown.startswith("`--share-all-embeddings` must be off to load") and "is on instead; base_moe" in shown
 
 
+# ---- a state that does not fit ----
+
+
+@pytest.mark.parametrize("optimizer", ["fused_adam", "adam"])
+def test_moments_of_another_shape_are_named(tmp_path, optimizer):
+    """`fused_adam` would write behind them; fairseq's would end in torch's traceback."""
+    state, path = file_io.load(DENSE), str(tmp_path / "wrong.pt")
+    state["last_optimizer_state"]["state"][0]["exp_avg"] = torch.zeros(3)
+    file_io.save(state, path)
+    shown = sentence(tmp_path, "dense", "--restore-file", path, "--optimizer", optimizer)
+    name = "encoder.embed_tokens.weight"
+    shape = tuple(state["model"][name].shape)
+    assert shown == (
+        f"`exp_avg` of `{name}` in the optimizer's state must be of the shape {shape}, but is (3,) "
+        "instead; `--reset-optimizer` starts without that state."
+    )
+
+
 # ---- a stock model, upcycled ----
 
 
