@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -23,6 +24,8 @@ def pytest_configure(config):
     if config.getoption("--device") != "cuda":
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
         os.environ.setdefault("TRITON_INTERPRET", "1")  # its kernels, too, on the CPU
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a script starts it with `&`
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish():
