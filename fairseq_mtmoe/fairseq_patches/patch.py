@@ -26,6 +26,7 @@ _NAMES_OF_COMMANDS = {
 }
 
 _checked: set[str] = set()  # targets that were fairseq's own when they were seen first
+_of_commands: dict[str, Patch] = {}  # those that were asked for, by target
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Patch:
         Raises:
             UserError: fairseq's own has another signature, or there is none.
         """
+        if self.target.startswith(COMMANDS):
+            _of_commands[self.target] = self
         for owner, name in self._owners():
             found = self._found(owner, name)
             if not hasattr(found, _MARK):
@@ -107,6 +110,12 @@ class Patch:
             f"`{target}` must {rule}, but {found} in the installed fairseq {getattr(fairseq, '__version__', '')}: "
             f"fairseq_mtmoe replaces `{self.target}`, and is tested with {TESTED_WITH}."
         )
+
+
+def apply_to_commands() -> None:
+    """Put in place what was asked for in a command that was loaded since then."""
+    for patch in _of_commands.values():
+        patch.apply()
 
 
 def instead(replacement: Any) -> Callable[[Any], Any]:

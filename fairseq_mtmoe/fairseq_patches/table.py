@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.data import fairseq_readers
 from fairseq_mtmoe.fairseq_patches import bfloat16, excepthook, help_text, rich_format, trainer_class
-from fairseq_mtmoe.fairseq_patches.patch import COMMANDS, Patch, instead
+from fairseq_mtmoe.fairseq_patches.patch import Patch, instead
 from fairseq_mtmoe.training import all_gather, loop, saving, screen, signals, starting, told_figures
 
 PATCHES = (
@@ -120,10 +120,3 @@ def apply() -> None:
     """
     for patch in PATCHES:
         patch.apply()
-
-
-def apply_to_commands() -> None:
-    """As `apply`, for what a command that was loaded since then has."""
-    for patch in PATCHES:
-        if patch.target.startswith(COMMANDS):
-            patch.apply()

@@ -7,6 +7,7 @@ from typing import Any
 
 from fairseq.trainer import Trainer
 
+from fairseq_mtmoe.fairseq_patches.patch import apply_to_commands
 from fairseq_mtmoe.training.trainer import SparseTrainer
 from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work
 
@@ -18,8 +19,6 @@ def choosing_ours(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def __new__(cls: type[Trainer], cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        from fairseq_mtmoe.fairseq_patches.table import apply_to_commands
-
         apply_to_commands()
         if cls is Trainer:
             cls = SparseTrainer

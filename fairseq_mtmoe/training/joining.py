@@ -35,15 +35,14 @@ _PAUSE = 0.05  # seconds
 def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
     """As fairseq's, also in a process that torch started, which has loaded no plugin yet.
 
-    What ends one process is told to all others, which it ends, too, and to the one that started them, by the queue
-    `parent` among `kwargs`.
+    Such a process has `register` among `kwargs`. What ends one process is told to all others, which it ends, too, and
+    to the one that started them, by the queue `parent`.
 
     Raises:
         UserError: another process does not come, cannot be reached, or has other options.
     """
-    from fairseq_mtmoe import register
-
-    register()
+    if register := kwargs.pop("register", None):
+        register()
     parent = kwargs.pop("parent", None)
 
     def telling(cfg: Any, **kwargs: Any) -> None:

@@ -25,6 +25,7 @@ from fairseq_mtmoe.training import joining, signals
 from fairseq_mtmoe.training.unsupported import refuse_full_sharding
 
 LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+register: Callable[[], None] | None = None  # the plugin's own, which it leaves here for processes that this one starts
 _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
 
 
@@ -137,7 +138,7 @@ def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_proce
     cfg.distributed_training.distributed_rank = None
     said = multiprocessing.get_context("spawn").SimpleQueue()
     try:
-        spawn(joining.distributed_main, (main, cfg, {**kwargs, "parent": said}), num_processes)
+        spawn(joining.distributed_main, (main, cfg, {**kwargs, "parent": said, "register": register}), num_processes)
     except ProcessExitedException as error:
         if said.empty():
             raise

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,22 @@ from fairseq_mtmoe.errors import UserError, must_be
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-    from fairseq_mtmoe.data.nlu.passages import Passages
-
 logger = logging.getLogger(__name__)
 
 CHUNK = 20_000  # examples that are tokenized at a time
 PADDING = ("[PAD]", "<pad>")  # BERT's and RoBERTa's
 WHOLE_TEXT = (0, 1)  # [CLS], in the place of a word that is cut off
+
+
+class AnswerTexts(Protocol):
+    """The texts of a span task, as `passages.py` has them."""
+
+    @property
+    def rights(self) -> list[tuple[str, ...]]:
+        """The texts that are right, of each question."""
+
+    def found(self, split: TokenizedSplit, windows_N: NDArray[np.int64], spans_N3: NDArray[np.float64]) -> list[str]:
+        """The text that answers each question, given the best span of each window."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class TokenizedSplit:
     offsets_S: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     answers_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int32))
     num_lost: int = 0
-    passages: Passages | None = None
+    passages: AnswerTexts | None = None
     words_W: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     tags_W: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
     word_starts_E: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))

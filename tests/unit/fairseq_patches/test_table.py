@@ -14,8 +14,8 @@ import fairseq_mtmoe
 from fairseq_mtmoe import register
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.fairseq_patches import patch as patches
-from fairseq_mtmoe.fairseq_patches.patch import Patch, _fits, instead
-from fairseq_mtmoe.fairseq_patches.table import PATCHES, apply, apply_to_commands
+from fairseq_mtmoe.fairseq_patches.patch import Patch, _fits, apply_to_commands, instead
+from fairseq_mtmoe.fairseq_patches.table import PATCHES, apply
 
 PACKAGE = Path(fairseq_mtmoe.__file__).parent
 OURS = "fairseq_mtmoe"
