@@ -99,7 +99,7 @@ PATCHES = (
     Patch(
         "fairseq_cli.train.train",
         (loop.saving_on_signals,),
-        "From the first update on a signal waits for its end.",
+        "From the first update on a signal waits for its end, and the log has the options and the model.",
         "(cfg, trainer, task, epoch_itr)",
     ),
     Patch(

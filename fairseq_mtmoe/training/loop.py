@@ -7,8 +7,10 @@ So it validates and saves at the same places as one that nobody interrupted.
 from __future__ import annotations
 
 import functools
+import logging
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -109,13 +111,42 @@ def without_unknown(original: Callable[..., dict[str, Any]]) -> Callable[..., di
     return get_training_stats
 
 
+class LateOptions(logging.Filter):
+    """Holds back the options and the model, which fairseq logs in thousands of characters, until the training begins.
+
+    A run that ends before that ends with a sentence, which nobody would find below them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: deque[logging.LogRecord] = deque(maxlen=2)  # of this run
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is to be shown now: fairseq logs these two as objects, and all else as text."""
+        if isinstance(record.msg, str):
+            return True
+        self._held.append(record)
+        return False
+
+    def show(self) -> None:
+        """Log what was held back."""
+        while self._held:
+            _logger_of_command.callHandlers(self._held.popleft())
+
+
+_logger_of_command = logging.getLogger("fairseq_cli.train")
+_late_options = LateOptions()
+
+
 def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
     """The training command's `train`, an epoch, in which there are updates after whose end a run can be saved."""
+    _logger_of_command.addFilter(_late_options)
 
     @functools.wraps(original)
     def train(*args: Any, **kwargs: Any) -> Result:
         with signals.watched():  # fairseq-hydra-train loads plugins too late to be watched from its start
             signals.saves_from_now_on()
+            _late_options.show()
             return original(*args, **kwargs)
 
     return train

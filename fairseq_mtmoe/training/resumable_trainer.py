@@ -126,6 +126,10 @@ class ResumableTrainer(DistributedTrainer):
         if extra_state is not None:
             begins = "begins with the weights" if reset_optimizer else f"goes on after update {self.get_num_updates()}"
             logger.info(f"{begins} of {filename}", extra=screen.FOR_SCREEN)
+            before = None if reset_optimizer else resuming.another_optimizer(self.cfg, filename)
+            if before is not None:
+                own = self.cfg.optimizer._name
+                logger.info(f"--optimizer {own} goes on with the moments of {before}", extra=screen.FOR_SCREEN)
         self._begin_no_epoch_if_complete()
         options = self.cfg.checkpoint
         fine_tunes = reset_optimizer and not options.reset_optimizer  # fairseq then resets everything, unasked

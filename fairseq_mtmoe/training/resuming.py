@@ -7,7 +7,7 @@ assertion where criterion or optimizer are others.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.file_io import PathManager
 from fairseq.optim import OPTIMIZER_REGISTRY
 
-from fairseq_mtmoe.checkpoints import mismatch
+from fairseq_mtmoe.checkpoints import mismatch, reader
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import regular_file
 
@@ -65,6 +65,16 @@ def expect(path: str, option: str) -> None:
         regular_file(path, f"a checkpoint to go on from (`{option}`)")
     elif not PathManager.isfile(path):
         must_be(option, "a checkpoint to go on from", path)
+
+
+def another_optimizer(cfg: Any, path: str) -> str | None:
+    """The optimizer of the run that saved a checkpoint, where this run has another one of the same state."""
+    if PathManager.path_requires_pathmanager(path):
+        return None
+    state = reader.peek(path) or {}
+    options = (state.get("cfg") or {}).get("optimizer")
+    saved = options.get("_name") if isinstance(options, Mapping) else getattr(state.get("args"), "optimizer", None)
+    return saved if isinstance(saved, str) and saved != cfg.optimizer._name else None
 
 
 @contextmanager
