@@ -22,6 +22,8 @@ KNOWN: tuple[tuple[type[Warning], str, str], ...] = (  # category, how the text 
     (UserWarning, r"Distributed is already initialized", r"fairseq\..*"),  # by `training/joining.py`
     (UserWarning, r"Support for mismatched key_padding_mask and attn_mask", r"torch\.nn\..*"),
 )
+# The one that comes before a spawned process has loaded the plugin, as PYTHONWARNINGS has it.
+IN_SPAWNED = "ignore::FutureWarning:fairscale.experimental.nn.offload"
 
 
 def filter_known() -> None:

@@ -19,6 +19,7 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from torch.multiprocessing.spawn import ProcessExitedException, spawn
 
+from fairseq_mtmoe import known_warnings
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.training import joining, signals
@@ -136,6 +137,10 @@ def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_proce
         UserError: one of them ended because another one failed, and said why, before that one did.
     """
     cfg.distributed_training.distributed_rank = None
+    # These import fairseq before the plugin. What the user asks for comes later, and so counts.
+    asked = os.environ.get("PYTHONWARNINGS", "")
+    if known_warnings.IN_SPAWNED not in asked:
+        os.environ["PYTHONWARNINGS"] = f"{known_warnings.IN_SPAWNED},{asked}".rstrip(",")
     said = multiprocessing.get_context("spawn").SimpleQueue()
     try:
         spawn(joining.distributed_main, (main, cfg, {**kwargs, "parent": said, "register": register}), num_processes)

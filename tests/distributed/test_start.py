@@ -1,11 +1,12 @@
 """How runs in several processes begin: by fairseq's own command, in the processes that it is started in."""
 
+import subprocess
 import sys
 import time
 
 import pytest
 
-from tests.helpers.commands import train, training_arguments
+from tests.helpers.commands import BIN, REPOSITORY, train, training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
 
@@ -51,6 +52,20 @@ def test_a_process_that_is_not_started_is_missed(corpus, tmp_path):
     assert took >= SECONDS
 
 
+def test_under_torchrun_the_sentence_comes_last_and_no_options_before_it(corpus, tmp_path):
+    """torchrun's own report is a traceback."""
+    arguments = training_arguments(corpus, tmp_path, *OPTIONS, "--restore-file", tmp_path / "none.pt")
+    command = [BIN / "torchrun", "--standalone", "--nproc-per-node", 2, BIN / "fairseq-train", *arguments]
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=REPOSITORY)
+    sentence = f"`{tmp_path}/none.pt` must be a checkpoint to go on from (`--restore-file`), but there is none."
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == f"error: {sentence}"
+    assert "ChildFailedError" in result.stderr and "'_name'" not in result.stdout + result.stderr
+
+
 def test_one_command_starts_processes_on_cpus(corpus, tmp_path):
-    train(corpus, tmp_path, "--num-experts", 4, "--distributed-world-size", 2, "--max-tokens", 120, "--max-update", 2)
+    found = train(corpus, tmp_path, "--num-experts", 4, "--distributed-world-size", 2, "--max-tokens", 120,
+                  "--max-update", 2)  # fmt: skip
+    said = found.stdout + found.stderr
+    assert said.index("detected shared parameter") < said.index("'_name': None, 'common'") < said.index("BaseMoEModel(")
     assert sorted(path.name for path in tmp_path.glob("checkpoint_last.experts/*/*")) == ["0-1.pt", "2-3.pt"]
