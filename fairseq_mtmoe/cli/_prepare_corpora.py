@@ -20,6 +20,12 @@ vocabulary_option = click.option(
     metavar="DATA",
     help="Take the vocabulary of this data directory, for a model that was trained on it, in the place of a new one.",
 )
+allow_unequal_option = click.option(
+    "--allow-unequal",
+    is_flag=True,
+    help="Take the first lines of two training files of which one has more lines, as many as both have. Without it such"
+    " files end the run: where a line is missing, all pairs after it are shifted.",
+)
 
 
 @click.command("corpora")
@@ -42,6 +48,7 @@ vocabulary_option = click.option(
     " DATA/bad_lines.tsv. A file that is cut short or damaged ends the run, too, unless what is before that is to be"
     " salvaged. Validation and test sets are read whole, or end the run.",
 )
+@allow_unequal_option
 @click.option("--skip-missing", is_flag=True, help="Leave out the corpora whose files are not below RAW.")
 @click.option(
     "--overwrite",
@@ -56,6 +63,7 @@ def corpora_command(
     scheduler: str | None,
     vocabulary_from: Path | None,
     on_bad_line: Any,
+    allow_unequal: bool,
     skip_missing: bool,
     overwrite: bool,
 ) -> None:
@@ -85,7 +93,7 @@ def corpora_command(
     doing: AbstractContextManager[kinds.Workers]
     doing = kinds.cluster(scheduler) if scheduler else kinds.local_workers(workers or cores())
     with stopped_by_sigterm(), doing as hands:
-        report = prepare(raw, data, chosen, on_bad_line, hands, overwrite)
+        report = prepare(raw, data, chosen, on_bad_line, hands, overwrite, allow_unequal)
     if report is None:
         click.echo(f"{data} is up to date.")
         return

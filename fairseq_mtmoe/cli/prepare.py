@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
-from fairseq_mtmoe.cli._prepare_corpora import corpora_command, vocabulary_option
+from fairseq_mtmoe.cli._prepare_corpora import allow_unequal_option, corpora_command, vocabulary_option
 from fairseq_mtmoe.cli._tables import show_table
 from fairseq_mtmoe.data.corpora.build import BuildOptions, Tools, build
 from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs
@@ -123,8 +123,11 @@ def _names(text: str) -> list[str]:
     type=click.Path(path_type=Path),
     help='File such as {"high": ["de"], "low": ["et"]}.  [default: RAW/tiers.json if there is one, else by size]',
 )
+@allow_unequal_option
 @_build_options
-def text_command(raw: Path, out: Path, tiers_file: Path | None, overwrite: bool, **build_options: Any) -> None:
+def text_command(
+    raw: Path, out: Path, tiers_file: Path | None, allow_unequal: bool, overwrite: bool, **build_options: Any
+) -> None:
     """Make OUT from the folder RAW of plain text, split already: {train,valid,test}.en-xx.{en,xx}.
 
     One sentence per line, UTF-8. Lines end in line feeds. Control and invisible characters are removed, from validation
@@ -137,13 +140,15 @@ def text_command(raw: Path, out: Path, tiers_file: Path | None, overwrite: bool,
     found = find_text_files(raw)
     files = [path for pair in found.values() for sides in pair.values() for path in sides]
     made_from: dict[str, object] = {"command": "text", **deciding}
+    if allow_unequal:
+        made_from["allow_unequal"] = True
     if broken := lone_carriage_returns(files):  # 0.1.0 took these for line ends, and made other data of such files
         made_from["files with carriage returns inside lines"] = broken
     if tiers_file is None and os.path.lexists(raw / TIERS_FILE):
         tiers_file = raw / TIERS_FILE
     named_tiers = {} if tiers_file is None else read_ranked_tiers(tiers_file)
     hashes = {path: content_hash(path) for path in (*files, *([] if tiers_file is None else [tiers_file]))}
-    corpora = corpora_of(found, hashes)
+    corpora = corpora_of(found, hashes, allow_unequal)
 
     def fill(folder: Path, tools: Tools) -> Report:
         built = build(folder, corpora, named_tiers, options, tools, given)

@@ -70,12 +70,17 @@ def test_without_what_is_missing(made, tmp_path):
     (raw / "train-de-1.en").unlink()
     with open(raw / "train-et-0.en", "ab") as file:
         file.write(b"caf\xe9\n \n\n")
-    result = run("mtmoe", "prepare", "corpora", raw, tmp_path / "data", "--recipe", raw / "recipe.yaml",
-                 "--workers", 1, "--skip-missing")  # fmt: skip
+    command = ("mtmoe", "prepare", "corpora", raw, tmp_path / "data", "--recipe", raw / "recipe.yaml", "--workers", 1)
+    refused = run(*command, "--skip-missing", check=False)
+    assert refused.returncode == 1 and not (tmp_path / "data").exists()
+    sentence = f"`{raw}/train-et-0.en` must have as many lines as `{raw}/train-et-0.et` (54), but has 57 lines; where"
+    assert sentence in refused.stderr.splitlines()[-1]
+    result = run(*command, "--skip-missing", "--allow-unequal")
     assert "Left out" in result.stderr and "train-de-1" in result.stderr
+    assert "only the first 54 of both are used" in (tmp_path / ".data.work" / "log.txt").read_text()
     assert "train-de-1" not in (tmp_path / "data" / "report.json").read_text()
-    assert "What could not be read is left out (3 unpaired); bad_lines.tsv lists it." in result.stderr
-    assert "- train-et-0 (en-et): one side has 3 lines or segments that the other has not" in result.stderr
+    assert "What could not be read is left out (3 unequal); bad_lines.tsv lists it." in result.stderr
+    assert "train-et-0.en has 57 lines, its translation 54; only the first 54 of both are used" in result.stderr
 
 
 @pytest.mark.slow

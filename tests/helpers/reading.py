@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def found_in(files: CorpusFiles, block: int = 50_000) -> Found:
     pairs: list[tuple[int, str, str]] = []
     bad: list[BadLine] = []
     number = 0
-    for item in read(files, block, "salvage"):
+    for item in read(replace(files, allow_unequal=True), block, "salvage"):
         if isinstance(item, BadLine):
             assert item.reason in BAD_REASONS and item.excerpt.isprintable() and item.line >= 1
             bad.append(item)

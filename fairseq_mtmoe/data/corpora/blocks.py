@@ -55,4 +55,5 @@ class CorpusFiles:
     fields: Mapping[str, str | int] = field(default_factory=dict)  # columns of TSV, keys of JSON lines; else by content
     # Whether every line of it is needed, also one without text, so that scores are of the whole set.
     is_evaluation: bool = False
+    allow_unequal: bool = False  # of two files of lines one may have more: they are left out
     part: Part | None = None  # these lines alone, of files that are plain or lie somewhere unpacked

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairseq_mtmoe.data.corpora.cleaning import CHANGES
 from fairseq_mtmoe.data.corpora.directory import content_hash
@@ -61,13 +62,13 @@ class Built:
     """What a data directory was made of.
 
     Attributes:
-        empty: training pairs with an empty side, by language pair.
+        dropped: training pairs that were left out, by language pair and reason (`clean.DROP_REASONS`).
         changes: what was normalised of each file, by its name (`cleaning.CHANGES`).
         overlaps: validation and test sources that are in training data, by language pair.
     """
 
     assembly: Assembly
-    empty: dict[str, int]
+    dropped: dict[str, dict[str, int]]
     changes: dict[str, dict[str, int]]
     overlaps: dict[str, Overlap]
 
@@ -123,10 +124,14 @@ def build(
     )
     return Built(
         assembly,
-        {pair: corpus.result["dropped"].get("empty", 0) for pair, corpus in trained.items()},
+        {pair: _dropped(corpus.result) for pair, corpus in trained.items()},
         {path.name: changes for corpus in cleaned for path, changes in _changes(corpus)},
         sources_in_training({pair: list(of.values()) for pair, of in evaluated.items()}, trained),
     )
+
+
+def _dropped(result: Mapping[str, Any]) -> dict[str, int]:
+    return {"empty": result["dropped"].get("empty", 0), "unequal": result["bad"].get("unequal", 0)}
 
 
 def _recipe(corpora: Sequence[RawCorpus], tiers: Mapping[str, Sequence[str]], options: BuildOptions) -> Recipe:

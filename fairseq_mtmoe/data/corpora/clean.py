@@ -29,6 +29,7 @@ DROP_REASONS = {
     "placeholders": "placeholders differ between message and translation",
     "length": f"longer than {MAX_CHARACTERS} characters, or one side over {MAX_LENGTH_RATIO:g} times the other",
     "duplicate": "the same message with the same translation again",
+    "unequal": "lines of one file after the last line of the other",
     "reserved": "another wording or translation of a validation or test message",
 }
 """Every reason for which a pair is left out, and what it means in a report."""

@@ -6,6 +6,7 @@ Nothing in a report depends on when or where it was made: the same input gives t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,10 @@ def make_report(
     """
     pairs = {}
     for name in built.assembly.pairs:
-        reasons = {**(dropped or {}).get(name, {})}
-        reasons["empty"] = reasons.get("empty", 0) + built.empty[name]
+        reasons = Counter((dropped or {}).get(name, {})) + Counter(built.dropped[name])
         pairs[name] = {
             **pair_figures(built.assembly, name),
-            "dropped": {reason: count for reason, count in reasons.items() if count},
+            "dropped": dict(reasons),
             "evaluation_sources_in_training": built.overlaps[name].sources,
             "found_in_training_of": built.overlaps[name].of_pairs,
         }
@@ -89,6 +89,11 @@ def hints(report: Report) -> list[str]:
     pairs = report["pairs"]
     found = sum(pair["evaluation_sources_in_training"] for pair in pairs.values())
     lines = [f"{found:,} validation and test sources also occur in training data."] if found else []
+    lines += [
+        f"{name}: one of the training files has {pair['dropped']['unequal']:,} lines more, which are left out."
+        for name, pair in pairs.items()
+        if "unequal" in pair["dropped"]
+    ]
     shares = {lang: _unknown(sides) for lang, sides in sorted(_test_sides(pairs.values()).items())}
     many = ", ".join(f"{lang} {share:.1%}" for lang, share in shares.items() if share >= MANY_UNKNOWN)
     coverage = report["options"].get("character_coverage")  # none where the vocabulary was given

@@ -45,18 +45,23 @@ def _both_sides(raw: Path, split: str, pair: str, present: set[str]) -> tuple[Pa
     return regular_file(raw / source, "a text file"), regular_file(raw / target, "a text file")
 
 
-def corpora_of(files: Mapping[str, Mapping[str, tuple[Path, Path]]], hashes: Mapping[Path, str]) -> list[RawCorpus]:
+def corpora_of(
+    files: Mapping[str, Mapping[str, tuple[Path, Path]]], hashes: Mapping[Path, str], allow_unequal: bool = False
+) -> list[RawCorpus]:
     """The files of `find_text_files` as corpora that are taken as they are.
 
     Args:
         hashes: of each file's content.
+        allow_unequal: whether one of two files for training may have more lines, which are left out.
     """
     corpora = []
     for pair, of_pair in files.items():
         source, target = pair.split("-")
         for split, paths in of_pair.items():
-            corpus = CorpusFiles(f"{split}.{pair}", paths, source, target, format="text")
-            corpora.append(RawCorpus(corpus, pair, Role[split], tuple(hashes[path] for path in paths)))
+            role = Role[split]
+            is_evaluation = role is not Role.train
+            corpus = CorpusFiles(f"{split}.{pair}", paths, source, target, "text", {}, is_evaluation, allow_unequal)
+            corpora.append(RawCorpus(corpus, pair, role, tuple(hashes[path] for path in paths)))
     return corpora
 
 

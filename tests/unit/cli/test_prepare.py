@@ -195,6 +195,23 @@ def test_text_is_aligned_by_line_feeds_and_what_is_taken_out_is_said(tmp_path, r
     assert "--character-coverage" not in output  # it is 1
 
 
+def test_text_of_unequal_length_is_taken_only_where_that_is_asked_for(tmp_path, raw):
+    lines = (raw / "train.en-de.de").read_text().splitlines()
+    (raw / "train.en-de.de").write_text("\n".join(lines[:50]))
+    with pytest.raises(
+        UserError, match=r"train\.en-de\.en` must have as many lines as `.*de` \(50\), but has 52 lines"
+    ):
+        run("text", raw, tmp_path / "out", *SMALL)
+    assert not (tmp_path / "out").exists()
+    assert "en-de: one of the training files has 2 lines more" in run(
+        "text", raw, tmp_path / "out", *SMALL, "--allow-unequal"
+    )
+    report = json.loads((tmp_path / "out" / "report.json").read_text())["pairs"]["en-de"]
+    assert (report["train"], report["dropped"]) == (50, {"unequal": 2})
+    with pytest.raises(UserError, match="was made with allow_unequal True"):
+        run("text", raw, tmp_path / "out", *SMALL)
+
+
 def test_data_of_earlier_versions_stays_but_for_text_that_0_1_0_took_for_other_lines(tmp_path, raw):
     files = sorted(raw.iterdir())
     options = {"vocab_size": 45, "character_coverage": 1.0, "temperature": 5.0, "seed": 1, "shards": 1}

@@ -115,18 +115,17 @@ def _read(path: Path) -> Iterator[list[str]]:
         yield from csv.reader(file, delimiter="\t")
 
 
-def check_result(result: Mapping[str, Any], paths: Sequence[Path], on_bad_line: OnBadLine, is_evaluation: bool) -> None:
+def check_result(result: Mapping[str, Any], files: CorpusFiles, on_bad_line: OnBadLine) -> None:
     """See that nothing that was left out of a corpus is to end the run.
 
     Args:
         result: of `BadLines.result`.
-        paths: the corpus' files.
 
     Raises:
         UserError: something is.
     """
     for place, line, reason, excerpt in result["bad_samples"]:
-        check(BadLine(str(paths[place]), line, reason, excerpt), on_bad_line, is_evaluation)
+        check(BadLine(str(files.paths[place]), line, reason, excerpt), on_bad_line, files)
 
 
 def write_list(folder: Path, lists: Iterable[tuple[str, Sequence[str], Path]]) -> None:

@@ -87,14 +87,14 @@ def _of_corpus(corpus: RawCorpus) -> list[object]:
     return [corpus.pair, corpus.role.name, files.format, sorted(files.fields.items()), corpus.digests, *order]
 
 
-def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
+def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool = False) -> Inputs:
     """The recipe's files below `raw`, with their hashes.
 
     Raises:
         UserError: one is missing, and the sentence says where it is from, or is not what the recipe says of it.
     """
     recipe = recipe.found_in(raw)
-    files_of = [recipe.files_of(corpus, raw) for corpus in recipe.corpora]  # all are there, before any is read
+    files_of = [recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora]  # all are there
     named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary}
     given = {name: regular_file(raw / file, f"the vocabulary's {name}") for name, file in named.items() if file}
     model, filters = None, recipe.filters
@@ -113,7 +113,13 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests) -> Inputs:
 
 
 def prepare(
-    raw: Path, out: Path, recipe: Recipe, on_bad_line: OnBadLine, workers: Workers, overwrite: bool = False
+    raw: Path,
+    out: Path,
+    recipe: Recipe,
+    on_bad_line: OnBadLine,
+    workers: Workers,
+    overwrite: bool = False,
+    allow_unequal: bool = False,
 ) -> dict[str, Any] | None:
     """Make the data directory `out` of raw files.
 
@@ -124,6 +130,7 @@ def prepare(
         on_bad_line: which bad lines end the run: see `readers.read`.
         workers: do the blocks.
         overwrite: whether a directory that was made from something else is replaced.
+        allow_unequal: whether one of two files for training may have more lines, which are left out.
 
     Returns:
         the report; None if `out` was made from all this already.
@@ -135,7 +142,7 @@ def prepare(
     work = WorkFolder(out)
     with work.held():
         digests = Digests(work.path / "files.json", workers)
-        inputs = find_inputs(recipe, raw, digests)
+        inputs = find_inputs(recipe, raw, digests, allow_unequal)
         digests.keep()
         reports = []
 
@@ -159,13 +166,15 @@ def _check_left_out(out: Path, corpora: Sequence[RawCorpus], on_bad_line: OnBadL
     """See that a data directory was not made without what is to end this run, which may have to be stricter."""
     made = read_json(out / "report.json")["corpora"]
     for files in (corpus.files for corpus in corpora):
-        if not any(ends_run(reason, on_bad_line, files.is_evaluation) for reason in made[files.name]["bad"]):
-            continue
-        for _ in read(files, on_bad_line=on_bad_line):  # says what it is
-            pass
-        raise UserError(
-            f"`{out}` was made without lines of {files.name} that are read today; remove it, and run this again."
-        )
+        bad = made[files.name]["bad"]
+        ends = any(ends_run(reason, on_bad_line, files) for reason in bad)
+        if ends or "unpaired" in bad:  # which up to 0.1.11 was said of files of unequal length as well
+            for _ in read(files, on_bad_line=on_bad_line):  # says what it is
+                pass
+        if ends:
+            raise UserError(
+                f"`{out}` was made without lines of {files.name} that are read today; remove it, and run this again."
+            )
 
 
 class _Run:

@@ -26,6 +26,7 @@ from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, WorkFolder, is
 from fairseq_mtmoe.data.corpora.engine.unpacked import Unpacked
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.readers import OnBadLine
+from fairseq_mtmoe.data.corpora.readers.faults import said_of_unequal
 from fairseq_mtmoe.data.corpora.recipes import Filters, Role
 from fairseq_mtmoe.errors import UserError
 
@@ -71,6 +72,11 @@ class CleanedCorpus:
     def sizes(self) -> list[int]:
         """How many pairs are left of each block."""
         return list(self.result["sizes"])
+
+    @property
+    def bad_samples(self) -> list[list[Any]]:
+        """Some of its bad lines: file, line, reason and excerpt of each."""
+        return [[self.raw.names[place], *sample] for place, *sample in self.result["bad_samples"]]
 
     @property
     def bad_lines(self) -> Path:
@@ -128,12 +134,16 @@ class Reading:
             self._check_bad(left)  # also of parts that an earlier run had done
             for pair in dict.fromkeys(corpus.pair for corpus, _ in left):  # also where another corpus is the same
                 check(pair)
-        return [CleanedCorpus(corpus, stage, stage.result() or {}) for corpus, stage in stages]
+        cleaned = [CleanedCorpus(corpus, stage, stage.result() or {}) for corpus, stage in stages]
+        for one in cleaned:
+            for sentence in said_of_unequal(one.bad_samples):
+                shown.note(sentence)
+        return cleaned
 
     def _check_bad(self, stages: Sequence[tuple[RawCorpus, Stage]]) -> None:
         for corpus, stage in stages:
             if (result := stage.result()) is not None:
-                check_result(result, corpus.files.paths, self._on_bad_line, corpus.files.is_evaluation)
+                check_result(result, corpus.files, self._on_bad_line)
 
     def _clean(
         self, left: Sequence[tuple[RawCorpus, Stage]], workers: Workers, shown: Shown, label: str, ended: Ended

@@ -74,7 +74,7 @@ def _corpus(corpus: CleanedCorpus) -> dict[str, Any]:
         "files": list(names),
         "read": read,
         "bad": corpus.result["bad"],
-        "bad_samples": [[names[place], *sample] for place, *sample in corpus.result["bad_samples"]],
+        "bad_samples": corpus.bad_samples,
         "dropped": {rule: counts[rule] for rule in RULES if counts[rule]},
         "samples": {rule: samples[rule] for rule in RULES if rule in samples},
         "changed": {name: counts[name] for name in CHANGES},

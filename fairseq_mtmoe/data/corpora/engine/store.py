@@ -24,7 +24,7 @@ from fairseq_mtmoe.data.corpora.directory import disk_errors_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, write_text
 
-FORMAT = 4
+FORMAT = 5
 """Raised whenever the same input would give other blocks: those made before are then made anew."""
 
 _DONE = "done.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairseq_mtmoe.data.corpora.page.figures import TRAIN, Report, flow_of, unknown_share
-from fairseq_mtmoe.data.corpora.readers.faults import HARMLESS, OF_FILES
+from fairseq_mtmoe.data.corpora.readers.faults import HARMLESS, OF_FILES, said_of_unequal
 
 MANY_BAD = 0.01
 """The share of a corpus' lines that could not be read from which on a reader should know."""
@@ -47,10 +47,9 @@ def _of_corpora(report: Report) -> Iterator[str]:
         for reason in sorted(OF_FILES.intersection(corpus["bad"])):
             yield f"{name} ({corpus['pair']}): a file could not be read to its end ({reason}), and the rest is missing."
         if number := corpus["bad"].get("unpaired"):
-            yield (
-                f"{name} ({corpus['pair']}): one side has {number:,} lines or segments that the other has not; see that"
-                " its lines are each other's translations."
-            )
+            yield f"{name} ({corpus['pair']}): one side has {number:,} segments that the other has not."
+        for sentence in said_of_unequal(corpus["bad_samples"]):
+            yield f"{name} ({corpus['pair']}): {sentence}"
         bad = sum(number for reason, number in flow.bad.items() if reason not in HARMLESS)
         if flow.lines and bad / flow.lines >= MANY_BAD:
             reasons = ", ".join(f"{reason} {number:,}" for reason, number in flow.bad.items() if reason not in HARMLESS)

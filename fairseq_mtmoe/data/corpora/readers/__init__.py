@@ -11,7 +11,14 @@ from typing import get_args
 from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.assembling import Pairs, assemble
 from fairseq_mtmoe.data.corpora.readers.datasets import read_datasets
-from fairseq_mtmoe.data.corpora.readers.faults import BAD_REASONS, HARMLESS, Fault, OnBadLine, check, ends_run
+from fairseq_mtmoe.data.corpora.readers.faults import (
+    BAD_REASONS,
+    HARMLESS,
+    Fault,
+    OnBadLine,
+    check,
+    ends_run,
+)
 from fairseq_mtmoe.data.corpora.readers.iwslt import read_iwslt
 from fairseq_mtmoe.data.corpora.readers.jsonl import read_jsonl
 from fairseq_mtmoe.data.corpora.readers.mo import read_mo
@@ -26,7 +33,16 @@ from fairseq_mtmoe.data.corpora.readers.wmt import read_wmt
 from fairseq_mtmoe.data.corpora.readers.xliff import read_xliff
 from fairseq_mtmoe.errors import must_be
 
-__all__ = ["BAD_REASONS", "FORMATS", "HARMLESS", "ON_BAD_LINE", "OnBadLine", "check", "ends_run", "read"]
+__all__ = [
+    "BAD_REASONS",
+    "FORMATS",
+    "HARMLESS",
+    "ON_BAD_LINE",
+    "OnBadLine",
+    "check",
+    "ends_run",
+    "read",
+]
 
 _READERS: dict[str, Callable[[CorpusFiles], Iterator[Pairs | BadLine]]] = {
     "moses": read_moses,
@@ -63,7 +79,7 @@ def read(files: CorpusFiles, block: int = BLOCK, on_bad_line: OnBadLine = "drop"
     """
     for item in assemble(files, _found(files), block):
         if isinstance(item, BadLine):
-            check(item, on_bad_line, files.is_evaluation)
+            check(item, on_bad_line, files)
         yield item
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine
+from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
 from fairseq_mtmoe.errors import UserError
 
 MAX_LINE = 65_536
@@ -26,7 +27,8 @@ BAD_REASONS = {
     "keys": "not a JSON object with both texts",
     "entry": "not what an entry of a catalog is",
     "untranslated": "a unit without text in one of the two languages, or whose translation is marked as unfinished",
-    "unpaired": "one side has lines or segments that the other does not have",
+    "unpaired": "one side has segments that the other does not have",
+    "unequal": "one of two files has more lines: after one that is missing all pairs are shifted",
     "markup": "not what the format says; the rest of the file cannot be read",
     "charset": "not in the encoding that the file says it has, or in an unknown one; the rest cannot be read",
     "entity": "declares or uses entities of its own, which are never expanded",
@@ -84,40 +86,62 @@ def text_fault(text: str) -> str | None:
     return None
 
 
-def ends_run(reason: str, on_bad_line: OnBadLine, is_evaluation: bool) -> bool:
+def said_of_unequal(bad_samples: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """What was made of files of unequal length, in a sentence.
+
+    Args:
+        bad_samples: file, line, reason and excerpt of each.
+    """
+    for name, line, reason, excerpt in bad_samples:
+        if reason == "unequal":
+            yield f"{name} has {excerpt}, its translation {line - 1}; only the first {line - 1} of both are used."
+
+
+def ends_run(reason: str, on_bad_line: OnBadLine, files: CorpusFiles) -> bool:
     """Whether a bad line ends the run, or is counted and left out.
 
     A line of training text is left out if the user does not say `stop`. A file whose rest cannot be read ends the run,
-    as nobody knows how much is lost, unless he says `salvage`; a bomb does in any case. Validation and test sets are
-    read whole or not at all: scores of a part of them are no one else's.
+    as nobody knows how much is lost, unless he says `salvage`; a bomb does in any case. Two files of unequal length do,
+    whatever he says of lines, unless `files.allow_unequal`: nobody knows where a line is missing. Validation and test
+    sets are read whole or not at all: scores of a part of them are no one else's.
     """
     if reason in HARMLESS:
         return False
-    if is_evaluation or reason == "bomb" or on_bad_line == "stop":
+    if files.is_evaluation or reason == "bomb":
+        return True
+    if reason == "unequal":
+        return not files.allow_unequal
+    if on_bad_line == "stop":
         return True
     return reason in OF_FILES and on_bad_line == "drop"
 
 
-def check(bad: BadLine, on_bad_line: OnBadLine, is_evaluation: bool) -> None:
+def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
     """See that a bad line is one that is left out.
 
     Raises:
         UserError: it ends the run.
     """
-    if ends_run(bad.reason, on_bad_line, is_evaluation):
-        raise UserError(_sentence(bad, is_evaluation))
+    if ends_run(bad.reason, on_bad_line, files):
+        raise UserError(_sentence(bad, files))
 
 
-def _sentence(bad: BadLine, is_evaluation: bool) -> str:
+def _sentence(bad: BadLine, files: CorpusFiles) -> str:
     what = BAD_REASONS[bad.reason] + (f" ({bad.excerpt})" if bad.excerpt else "")
     is_end = bad.reason in OF_FILES
     begins = "from line or unit {} on it cannot" if is_end else "line or unit {} cannot be used"
-    if is_evaluation:
+    if files.is_evaluation:
         ends = "mend it, or get it again: of validation and test sets no line is left out"
+    elif bad.reason == "unequal":
+        ends = "where one is missing all pairs after it are shifted: mend them,"
+        ends += f" or take the first {bad.line - 1} lines of both with `--allow-unequal`"
     elif bad.reason == "bomb":
         ends = "get it again, or unpack it yourself"
     elif is_end:
         ends = "get it again, or mend it, or take what is before that with `--on-bad-line salvage`"
     else:
         ends = "mend it, or leave such lines out with `--on-bad-line drop`"
+    if bad.reason == "unequal":
+        other = next(path for path in files.paths if str(path) != bad.file)
+        return f"`{bad.file}` must have as many lines as `{other}` ({bad.line - 1}), but has {bad.excerpt}; {ends}."
     return f"`{bad.file}` must be text that can be read whole, but {begins.format(bad.line)}: {what}; {ends}."

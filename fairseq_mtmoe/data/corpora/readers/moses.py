@@ -70,6 +70,17 @@ class _Side:
         return rest + (self.fault.lost if self.fault else 0)
 
 
+def unequal(longer: str, lines: int, fewer: int) -> BadLine:
+    """What is said of two files of which one has more lines.
+
+    Args:
+        longer: the path of that one.
+        lines: how many it has.
+        fewer: how many the other one has.
+    """
+    return BadLine(longer, fewer + 1, "unequal", f"{lines} lines", lines - fewer)
+
+
 def _ends(sides: list[_Side], line: int) -> Iterator[BadLine]:
     """What is wrong at the end of two files: one of them has more lines, or breaks."""
     rest = [side.count_rest() for side in sides]
@@ -80,5 +91,5 @@ def _ends(sides: list[_Side], line: int) -> Iterator[BadLine]:
             yield BadLine(side.name, line, side.fault.reason, f"{side.fault.message}{lines}", lost)
             lost = 0
     if lost and rest[0] != rest[1]:
-        longer, shorter = sides if rest[0] else reversed(sides)
-        yield BadLine(longer.name, line, "unpaired", f"{lost} lines more than {shorter.name}", lost)
+        longer = sides[0] if rest[0] else sides[1]
+        yield unequal(longer.name, line - 1 + lost, line - 1)

@@ -122,7 +122,7 @@ class Recipe:
             raise UserError(f"`{self.path}: directions` has {ways} alone, for which no corpus has its files.")
         return replace(left, directions=directions)
 
-    def files_of(self, corpus: Corpus, raw: Path) -> CorpusFiles:
+    def files_of(self, corpus: Corpus, raw: Path, allow_unequal: bool = False) -> CorpusFiles:
         """Where a corpus is below `raw`, and what it is read by; languages in plain codes, as most files have them.
 
         Raises:
@@ -139,7 +139,7 @@ class Recipe:
                 regular_file(raw / file, f"a file of the corpus {corpus.name}")
         paths = tuple(raw / file for file in corpus.files)
         fields, is_evaluation = dict(corpus.fields), corpus.role is not Role.train
-        return CorpusFiles(corpus.name, paths, *corpus.languages, corpus.format, fields, is_evaluation)
+        return CorpusFiles(corpus.name, paths, *corpus.languages, corpus.format, fields, is_evaluation, allow_unequal)
 
     def _origin(self, corpus: Corpus) -> str:
         if corpus.address:

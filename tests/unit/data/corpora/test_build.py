@@ -69,7 +69,7 @@ def test_fairseq_reads_back_every_sentence(made):
                 if split != "train":
                     assert lines(out / "raw", name) == lines(raw, name)
     assert json.loads((out / "tiers.json").read_text()) == {**TIERS, "mid": []}
-    assert built.empty == {"en-de": 0, "en-fr": 0} and built.overlaps["en-de"] == Overlap()
+    assert not any(sum(of.values()) for of in built.dropped.values()) and built.overlaps["en-de"] == Overlap()
     assert json.loads((out / "sizes.json").read_text())["train"] == {"en-de": [122], "en-fr": [41]}
 
 
@@ -101,7 +101,7 @@ def test_text_is_taken_as_it_is(tmp_path, text_folder):
     built = build_from(text_folder, tmp_path / "data", all_of_it, {})
     kept = list(zip(source[:6], [normalise(text) for text in target[:6]], strict=True))
     assert list(zip(*(decoded(tmp_path / "data", f"train.en-de.{lang}") for lang in ("en", "de")), strict=True)) == kept
-    assert built.empty == {"en-de": 3, "en-fr": 0}
+    assert {pair: of["empty"] for pair, of in built.dropped.items()} == {"en-de": 3, "en-fr": 0}
     assert lines(tmp_path / "data" / "raw", "valid.en-de.en") == ["", "a b", ""]
     assert lines(tmp_path / "data" / "raw", "valid.en-de.de") == ["eins", "", ""]
     assert len(decoded(tmp_path / "data", "valid.en-de.de")) == 3
@@ -196,8 +196,11 @@ def test_too_little_text(tmp_path, text_folder):
 def test_files_that_do_not_fit_together(tmp_path, text_folder):
     path = text_folder / "test.en-fr.fr"
     for content, sentence in (
-        ("un\n", r"test\.en-fr\.fr` must have as many lines as `test\.en-fr\.en` \(11\), but has 1\."),
-        ("un\n" * 12, r"test\.en-fr\.fr` must have as many lines as `test\.en-fr\.en` \(11\), but has 12\."),
+        ("un\n", r"test\.en-fr\.en` must have as many lines as `.*test\.en-fr\.fr` \(1\), but has 11 lines; mend it"),
+        (
+            "un\n" * 12,
+            r"test\.en-fr\.fr` must have as many lines as `.*test\.en-fr\.en` \(11\), but has 12 lines; mend it",
+        ),
         (b"un\n\xff\n", "must be UTF-8 text, but is not at byte 3"),
         ("un\rdeux", "must have lines that end in line feeds, but has carriage returns alone"),
     ):

@@ -59,12 +59,12 @@ def test_samples_are_of_every_reason(tmp_path):
     result = noted(tmp_path, *lines, (1, 100, "truncated", 0))
     assert result["bad"] == {"truncated": 0, "untranslated": 99}
     assert [sample[2] for sample in result["bad_samples"]] == ["untranslated"] * 5 + ["truncated"]
-    paths = (tmp_path / "now.en", tmp_path / "now.de")
-    check_result(result, paths, "salvage", is_evaluation=False)
+    files = CorpusFiles("a", (tmp_path / "now.en", tmp_path / "now.de"), "en", "de")
+    check_result(result, files, "salvage")
     with pytest.raises(
         UserError, match=r"now\.de` must be text .* from line or unit 100 on it cannot: the packed file"
     ):
-        check_result(result, paths, "drop", is_evaluation=False)
+        check_result(result, files, "drop")
 
 
 # ---- through the whole engine ----
@@ -88,7 +88,7 @@ def made(tmp_path_factory):
     corpora = yaml.safe_load(recipe.read_text(encoding="utf-8"))["corpora"]
     cut = {"name": "cut", "pair": "en-de", "role": "train", "files": ["in/cut.tsv.gz"]}
     change(recipe, corpora=[*corpora, cut])
-    return folder, prepare_small(raw, folder / "data", on_bad_line="salvage")
+    return folder, prepare_small(raw, folder / "data", on_bad_line="salvage", allow_unequal=True)
 
 
 def test_lines_in_are_lines_out_and_lines_listed(made):
@@ -97,7 +97,7 @@ def test_lines_in_are_lines_out_and_lines_listed(made):
     assert [row[:5] for row in rows] == [
         ["train-et-0", "train-et-0.en", "55", "1", "encoding"],
         ["train-et-0", "train-et-0.en", "56", "1", "empty"],
-        ["train-et-0", "train-et-0.en", "57", "2", "unpaired"],
+        ["train-et-0", "train-et-0.en", "57", "2", "unequal"],
         ["cut", "in/cut.tsv.gz", "11", "1", "columns"],
         ["cut", "in/cut.tsv.gz", rows[4][2], rows[4][3], "truncated"],
     ]
@@ -106,22 +106,28 @@ def test_lines_in_are_lines_out_and_lines_listed(made):
         listed = sum(int(row[3]) for row in rows if row[0] == name)
         assert corpus["read"] + listed == lines and sum(corpus["bad"].values()) == listed
     assert report["corpora"]["cut"]["files"] == ["in/cut.tsv.gz"]
-    assert {"encoding", "empty", "unpaired"} == {one[2] for one in report["corpora"]["train-et-0"]["bad_samples"]}
+    assert {"encoding", "empty", "unequal"} == {one[2] for one in report["corpora"]["train-et-0"]["bad_samples"]}
     said = " ".join(findings(report))
     assert "cut (en-de): a file could not be read to its end (truncated)" in said
-    assert "train-et-0 (en-et): one side has 2 lines or segments that the other has not" in said
+    assert "train-et-0 (en-et): train-et-0.en has 58 lines, its translation 56; only the first 56 of" in said
 
 
 def test_what_is_up_to_date_depends_on_what_may_be_left_out(made, tmp_path):
     folder, _ = made
     workers = Counting()
-    assert prepare_small(folder / "raw", folder / "data", workers, on_bad_line="salvage") is None
+    assert prepare_small(folder / "raw", folder / "data", workers, on_bad_line="salvage", allow_unequal=True) is None
     with pytest.raises(
         UserError, match=r"cut\.tsv\.gz` must be text that can be read whole, but from line or unit \d+"
     ):
-        prepare_small(folder / "raw", folder / "data", workers, on_bad_line="drop")
+        prepare_small(folder / "raw", folder / "data", workers, on_bad_line="drop", allow_unequal=True)
     with pytest.raises(UserError, match=r"train-et-0\.en` .* line or unit 55 cannot be used: not in UTF-8"):
-        prepare_small(folder / "raw", folder / "data", workers, on_bad_line="stop")
+        prepare_small(folder / "raw", folder / "data", workers, on_bad_line="stop", allow_unequal=True)
+    with pytest.raises(UserError, match=r"train-et-0\.en` must have as many lines as `.*train-et-0\.et` \(56\), but"):
+        prepare_small(folder / "raw", folder / "data", workers, on_bad_line="salvage")
+    path = folder / "data" / "report.json"
+    path.write_text(path.read_text().replace('"unequal": 2', '"unpaired": 2').replace('"truncated"', '"untranslated"'))
+    with pytest.raises(UserError, match=r"train-et-0\.en` must have as many lines"):  # as up to 0.1.11
+        prepare_small(folder / "raw", folder / "data", workers, on_bad_line="drop")
     assert not workers.done
 
 
@@ -130,7 +136,7 @@ def test_what_an_earlier_run_salvaged_ends_a_stricter_one(made, tmp_path):
     shutil.copytree(folder / ".data.work", tmp_path / ".data.work")
     workers = Counting()
     with pytest.raises(UserError, match=BAD_REASONS["truncated"]):
-        prepare_small(folder / "raw", tmp_path / "data", workers, on_bad_line="drop")
+        prepare_small(folder / "raw", tmp_path / "data", workers, on_bad_line="drop", allow_unequal=True)
     assert not workers.done and not (tmp_path / "data").exists()
 
 

@@ -70,7 +70,7 @@ def test_lines_that_cannot_be_used_misalign_nothing(tmp_path):
 
 def test_sentences_that_one_file_has_more_are_counted(tmp_path):
     pairs, bad = found_in(talks(tmp_path, target=TARGET + "<url>x</url>\nmehr\nnoch mehr\n"))
-    assert pairs == PAIRS and [(line.line, line.reason, line.lost) for line in bad] == [(7, "unpaired", 2)]
+    assert pairs == PAIRS and [(line.line, line.reason, line.lost) for line in bad] == [(7, "unequal", 2)]
 
 
 def test_ml50_reads_its_talks_so():

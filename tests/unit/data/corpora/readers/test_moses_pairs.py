@@ -88,7 +88,7 @@ def test_a_lone_line_may_end_in_a_carriage_return(two):
 
 def test_carriage_returns_alone_are_reported(two):
     pairs, bad = found_in(two(b"a\rb\rc", b"1\n2\n3\n"))
-    assert places(bad) == [("a.en", 1, "line ends", 1), ("a.de", 2, "unpaired", 2)] and not pairs
+    assert places(bad) == [("a.en", 1, "line ends", 1), ("a.de", 2, "unequal", 2)] and not pairs
 
 
 @pytest.mark.parametrize("mark", [codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE])
@@ -112,7 +112,7 @@ def test_utf_16_that_ends_within_a_character(two):
 def test_lines_that_one_side_has_more_are_one_bad_line(two, longer):
     sides = [b"a\n" * 5, b"b\n" * 3]
     pairs, bad = found_in(two(*(sides if longer == 0 else sides[::-1])))
-    assert len(pairs) == 3 and places(bad) == [(("a.en", "a.de")[longer], 4, "unpaired", 2)]
+    assert len(pairs) == 3 and places(bad) == [(("a.en", "a.de")[longer], 4, "unequal", 2)]
 
 
 def test_nothing_at_all(two):

@@ -18,6 +18,11 @@ ROWS = b"".join(b"The sentence %d is here.\tDer Satz %d ist da.\n" % (number, nu
 UNIT = "<tu><tuv xml:lang='en'><seg>One</seg></tuv><tuv xml:lang='de'><seg>Eins</seg></tuv></tu>"
 TMX = "<?xml version='1.0'?><tmx><body>{}</body></tmx>"
 
+UNPAIRED = (
+    b'<dataset id="x"><doc id="1"><src lang="en"><seg id="1">One</seg></src>'
+    b'<ref lang="de"><seg id="1">Eins</seg><seg id="2">Zwei</seg></ref></doc></dataset>'
+)
+
 
 def tsv(wrong: bytes) -> bytes:
     return NAMES + ROWS + wrong + b"\n" + ROWS
@@ -32,6 +37,7 @@ ONE_FILE = {
     "keys": b'{"en": "a", "de": "b"}\n{"en": "a"}\n',
     "entry": b'msgid "a"\nmsgstr "b"\n\nmsgid "c"\nmsgstr d\n\nmsgid "e"\nmsgstr "f"\n',
     "untranslated": TMX.format(UNIT + UNIT.replace("'de'", "'fr'")).encode(),
+    "unpaired": UNPAIRED,
     "truncated": gzip.compress(NAMES + ROWS, mtime=0)[:-300],
     "damaged": gzip.compress(NAMES + ROWS, mtime=0)[:-8] + bytes(8),
     "bomb": gzip.compress(NAMES + b"the a\tder b\n" * 200_000),
@@ -39,7 +45,7 @@ ONE_FILE = {
     "entity": TMX.format(UNIT + UNIT.replace("One", "&x;")).encode(),
     "charset": TMX.format(UNIT).replace("'1.0'", "'1.0' encoding='no-such'").encode(),
 }  # fmt: skip
-TWO_FILES = {"line ends": b"a\rb\rc\r", "unpaired": b"a\nb\nc\n"}
+TWO_FILES = {"line ends": b"a\rb\rc\r", "unequal": b"a\nb\nc\n"}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +59,7 @@ def broken(tmp_path_factory):
         paths = [path]
         if reason in TWO_FILES:
             paths.append(folder / f"{number}.de")
-            paths[1].write_bytes(b"1\n2\n" if reason == "unpaired" else b"1\n")
+            paths[1].write_bytes(b"1\n2\n" if reason == "unequal" else b"1\n")
         found[reason] = corpus(*paths)
     return found
 
@@ -76,13 +82,22 @@ def test_what_ends_a_run(reason, broken, monkeypatch):
     files = broken[reason]
     passes = {
         "stop": reason in HARMLESS,
-        "drop": reason not in OF_FILES,
-        "salvage": reason != "bomb",
+        "drop": reason not in {*OF_FILES, "unequal"},
+        "salvage": reason not in ("bomb", "unequal"),
     }
+    if reason == "line ends":  # a file without lines is shorter than its translation, too
+        files = replace(files, allow_unequal=True)
     for on_bad_line in ON_BAD_LINE:
         result = result_of(files, on_bad_line)
         if passes[on_bad_line]:
-            assert result == {reason}
+            assert result - {"unequal"} == {reason} - {"unequal"}
+        elif reason == "unequal":
+            assert result == (
+                f"`{files.paths[0]}` must have as many lines as `{files.paths[1]}` (2), but has 3 lines; where one is"
+                " missing all pairs after it are shifted: mend them, or take the first 2 lines of both with"
+                " `--allow-unequal`."
+            )
+            assert result_of(replace(files, allow_unequal=True), on_bad_line) == {reason}
         else:
             assert result.startswith(f"`{files.paths[0]}") and BAD_REASONS[reason] in result and result.count("\n") == 0
             offered = "salvage" if reason in OF_FILES - {"bomb"} else "drop"
