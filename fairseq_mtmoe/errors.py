@@ -31,7 +31,10 @@ def first_line(error: object) -> str:
 
 def must_be(name: str, rule: str, value: object) -> NoReturn:
     """Raise the `UserError` that says which rule the input `name` breaks. Of a long value it shows the beginning."""
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):  # Python spells no whole number of over 4,300 digits
+        shown = f"{'a number' if isinstance(value, int) else f'a {type(value).__name__}'} too long to be shown"
     shown = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
     raise UserError(f"`{name}` must be {rule}, but is {shown} instead.")
 

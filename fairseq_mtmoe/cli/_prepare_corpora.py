@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 
 from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
 from fairseq_mtmoe.cli._tables import show_table
+from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE, SIZE_RULE
 from fairseq_mtmoe.errors import UserError, must_be
 
 vocabulary_option = click.option(
@@ -36,6 +38,22 @@ allow_unequal_option = click.option(
     required=True,
     help="wmt15, ml50, catalogs or folder, or a file (docs/recipes.md): what DATA is made of.",
 )
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(8, LARGEST_SIZE),
+    help=f"Pieces of the vocabulary, with `--recipe folder`.  [default: {SIZE_RULE}]",
+)
+@click.option(
+    "--character-coverage",
+    type=click.FloatRange(0.9, 1),
+    help="Share of the characters, by frequency, that the vocabulary has, with `--recipe folder`.  [default: 0.9995]",
+)
+@click.option(
+    "--held-out",
+    type=click.IntRange(1),
+    help="Pairs for each of validation and test that are taken from the training text of pairs without such files, with"
+    " `--recipe folder`.  [default: 1000]",
+)
 @click.option("--workers", type=click.IntRange(1), help="Processes that clean and encode.  [default: one per core]")
 @click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that does so instead: tcp://host:8786.")
 @vocabulary_option
@@ -59,6 +77,9 @@ def corpora_command(
     raw: Path,
     data: Path,
     recipe: str,
+    vocab_size: int | None,
+    character_coverage: float | None,
+    held_out: int | None,
     workers: int | None,
     scheduler: str | None,
     vocabulary_from: Path | None,
@@ -85,6 +106,16 @@ def corpora_command(
     except ModuleNotFoundError as error:
         raise UserError(f"`prepare corpora` needs {error.name}: pip install 'fairseq_mtmoe[corpora]'.") from error
     chosen = load_recipe(recipe)
+    for option, value in (
+        ("vocab-size", vocab_size),
+        ("character-coverage", character_coverage),
+        ("held-out", held_out),
+    ):
+        if value is not None and recipe != "folder":
+            must_be(f"--{option}", "absent with a recipe that says this itself: `--recipe folder` takes it", value)
+        if value is not None and vocabulary_from is not None and option != "held-out":
+            must_be(f"--{option}", "absent with `--vocabulary-from`, whose vocabulary has its own", value)
+    chosen = _with_settings(chosen, vocab_size, character_coverage, held_out)
     if skip_missing:
         chosen = _without_missing(chosen, raw)
     given = None if vocabulary_from is None else vocabulary_of(vocabulary_from)
@@ -106,6 +137,14 @@ def corpora_command(
         click.echo(given.how_to_go_on(data))
     if shards := shards_of(report, place):
         click.echo(f"fairseq's own tasks are given {shards} in the place of the first {place}.")
+
+
+def _with_settings(recipe: Any, size: int | None, coverage: float | None, held_out: int | None) -> Any:
+    """The recipe with what the command line says in the place of defaults."""
+    coverage = recipe.vocabulary.character_coverage if coverage is None else coverage
+    vocabulary = replace(recipe.vocabulary, size=size or recipe.vocabulary.size, character_coverage=coverage)
+    drawn = recipe.held_out if held_out is None else replace(recipe.held_out, valid=held_out, test=held_out)
+    return replace(recipe, vocabulary=vocabulary, held_out=drawn)
 
 
 def _without_missing(recipe: Any, raw: Path) -> Any:

@@ -1,5 +1,6 @@
 """`mtmoe prepare corpora` as a user runs it: killed and run again, and its shards in the hands of stock fairseq."""
 
+import json
 import os
 import re
 import signal
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from tests.helpers.commands import run, start_command, train
-from tests.helpers.raw_corpora import digests, prepare_small, write_raw
+from tests.helpers.raw_corpora import digests, prepare_small, sentences, write_corpus, write_raw
 
 SMALL_BLOCKS = "from fairseq_mtmoe.data.corpora.engine import reading; reading.BLOCK = 20"
 SLOWLY = """
@@ -81,6 +82,28 @@ def test_without_what_is_missing(made, tmp_path):
     assert "train-de-1" not in (tmp_path / "data" / "report.json").read_text()
     assert "What could not be read is left out (3 unequal); bad_lines.tsv lists it." in result.stderr
     assert "train-et-0.en has 57 lines, its translation 54; only the first 54 of both are used" in result.stderr
+
+
+def test_a_folder_with_settings(made, tmp_path):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for lang, size in (("de", 90), ("et", 70)):
+        write_corpus(raw, f"train.en-{lang}", sentences(lang, size), sentences((lang, 1), size, lang), f"en-{lang}")
+    command = ("mtmoe", "prepare", "corpora", raw, tmp_path / "data", "--recipe", "folder", "--workers", 1)
+    settings = ("--vocab-size", 70, "--character-coverage", 1, "--held-out", 12)
+    result = run(*command, *settings)
+    report = json.loads((tmp_path / "data" / "report.json").read_text())
+    assert [(pair["valid"], pair["test"]) for pair in report["pairs"].values()] == [(12, 12), (12, 12)]
+    assert len((tmp_path / "data" / "dict.de.txt").read_text().splitlines()) == 66  # and fairseq's four
+    assert "directions" in result.stdout and "--vocab-size" not in result.stderr
+    run(*command, *settings[2:], "--overwrite")
+    log = (tmp_path / ".data.work" / "log.txt").read_text()
+    assert "pieces, as nothing says how many: two for each different character and one more for every 4,000" in log
+    for option, value in (("--vocab-size", 100_000), ("--held-out", 80)):
+        refused = run(*command, *settings, option, value, "--overwrite", check=False)
+        assert refused.returncode == 1 and option in refused.stderr.splitlines()[-1]
+    refused = run(*command[:6], made / "raw" / "recipe.yaml", "--vocab-size", 70, check=False)
+    assert "`--vocab-size` must be absent with a recipe that says this itself" in refused.stderr
 
 
 @pytest.mark.slow

@@ -31,6 +31,19 @@ OPTIONS = ("--vocab-size", "--character-coverage")
 RECIPE_NAMES = ("vocabulary.size", "vocabulary.character_coverage")
 """What they are called in a recipe."""
 
+LARGEST_SIZE = 1_000_000
+"""Of a vocabulary: beyond what any model has."""
+
+LEAST_PIECES, MOST_PIECES = 1000, 32_000
+"""Of a vocabulary whose size nobody says, unless the text is too small for them."""
+
+CHARACTERS_PER_PIECE = 4000
+
+SIZE_RULE = (
+    f"two for each different character and one more for every {CHARACTERS_PER_PIECE:,} characters of the text, from"
+    f" {LEAST_PIECES:,} to {MOST_PIECES:,}, as far as the text allows"
+)
+
 _TOO_FEW_PIECES = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 _TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
 

@@ -67,7 +67,7 @@ class Assembly:
     def tiers(self) -> dict[str, list[str]]:
         """The directions of every tier, largest first: as the recipe names them, the others by their size."""
         named = {name: tier for tier, names in self.recipe.tiers.items() for name in names}
-        sizes = {way: self._size(way) for way in self.recipe.trained()}
+        sizes = {way: self.sizes[self.training_of(way)] for way in self.recipe.trained()}
         found: dict[str, list[str]] = {tier: [] for tier in tiers.TIERS}
         for way in sorted(sizes, key=lambda way: (-sizes[way], way)):
             source, target = way.split("-")
@@ -77,8 +77,9 @@ class Assembly:
             found[tier].append(self.recipe.data_pair(way))
         return found
 
-    def _size(self, way: str) -> int:
-        return self.sizes[way if way in self.sizes else "-".join(reversed(way.split("-")))]
+    def training_of(self, way: str) -> str:
+        """The language pair whose text a direction is trained on."""
+        return way if way in self.sizes else "-".join(reversed(way.split("-")))
 
     # ---- writing ----
 

@@ -24,7 +24,8 @@ from fairseq_mtmoe.data.corpora.engine.selecting import Selection, find_duplicat
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder, hash_of, plain
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.readers import OnBadLine, ends_run, read
-from fairseq_mtmoe.data.corpora.recipes import DEFAULT_SIZE, Filters, Recipe, Role
+from fairseq_mtmoe.data.corpora.recipes import Filters, Recipe, Role
+from fairseq_mtmoe.data.corpora.spm import MOST_PIECES, OPTIONS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, regular_file
 
@@ -59,7 +60,6 @@ class Inputs:
             values["vocabulary"] |= {"model": None, "dictionary": None}  # wherever they are: their hashes decide
             values["known_languages"] = list(self.recipe.known_languages)
         values["filters"]["identify"] = None  # wherever it is: its hash decides
-        values["vocabulary"]["size"] = self.recipe.vocabulary.size or DEFAULT_SIZE  # what earlier versions wrote
         corpora = {
             f"corpus {corpus.files.name}": hashlib.sha256(repr(_of_corpus(corpus)).encode()).hexdigest()[:12]
             for corpus in self.corpora
@@ -74,6 +74,13 @@ class Inputs:
             **corpora,
             **files,
         }
+
+    @property
+    def made_from_up_to_0_1_11(self) -> dict[str, object]:
+        """The same, where a vocabulary without a size had 32,000 pieces: such a directory stays."""
+        values = self.made_from
+        vocabulary = {**plain(asdict(self.recipe.vocabulary)), "size": self.recipe.vocabulary.size or MOST_PIECES}
+        return {**values, "vocabulary": vocabulary}
 
     @property
     def raw(self) -> dict[str, dict[str, str]]:
@@ -151,15 +158,19 @@ def prepare(
                 reports.append(_Run(work, inputs, on_bad_line, workers, progress).fill(folder))
 
         made_from = inputs.made_from
-        key = hash_of({"format": ENGINE, "made_from": made_from, "sentencepiece": version("sentencepiece")})
         about = {**made_from, "format": ENGINE}
-        if not write_once(out, key, fill, about, overwrite, digest=digests.of_file, overwriting=OVERWRITING):
+        earlier = [_key(inputs.made_from_up_to_0_1_11)]
+        if not write_once(out, _key(made_from), fill, about, overwrite, earlier, digests.of_file, OVERWRITING):
             digests.keep()
             _check_left_out(out, inputs.corpora, on_bad_line)
             return None
         work.remove_others()
         report: dict[str, Any] = reports[0]
         return report
+
+
+def _key(made_from: Mapping[str, object]) -> str:
+    return hash_of({"format": ENGINE, "made_from": made_from, "sentencepiece": version("sentencepiece")})
 
 
 def _check_left_out(out: Path, corpora: Sequence[RawCorpus], on_bad_line: OnBadLine) -> None:
@@ -221,7 +232,8 @@ class _Run:
     ) -> dict[str, Any]:
         inputs = self.inputs
         named = [f"{self.recipe.path}: vocabulary: {key}" for key in ("size", "character_coverage")]
-        vocabulary = ForVocabulary(inputs.vocabulary, inputs.vocabulary_digests, (named[0], named[1]))
+        names = OPTIONS if self.recipe.is_shipped else (named[0], named[1])
+        vocabulary = ForVocabulary(inputs.vocabulary, inputs.vocabulary_digests, names)
         text = (selections, evaluation, self.workers, self.progress)
         assembly = binarize(folder, self.work, self.recipe, vocabulary, *text)
         everything = [selection for of_pair in selections.values() for selection in of_pair]

@@ -209,7 +209,8 @@ def check_enough(pair: str, held_out: int, pairs: int) -> None:
     if pairs < 2 * held_out:
         raise UserError(
             f"`held_out` must leave {pair} at least as many training pairs as it takes, but takes {held_out} of"
-            f" {pairs}; ask for fewer, or give the recipe corpora for its validation and test."
+            f" {pairs}; ask for fewer (with `--recipe folder` by `--held-out`), or give the recipe corpora for its"
+            " validation and test."
         )
 
 

@@ -21,7 +21,7 @@ from fairseq_mtmoe.data.corpora.engine.selecting import Selection
 from fairseq_mtmoe.data.corpora.engine.store import plain
 from fairseq_mtmoe.data.corpora.page import markdown_of, page_of
 from fairseq_mtmoe.data.corpora.readers import BAD_REASONS
-from fairseq_mtmoe.data.corpora.recipes import DEFAULT_SIZE, Recipe, Role
+from fairseq_mtmoe.data.corpora.recipes import Recipe, Role
 from fairseq_mtmoe.data.corpora.vocabulary import table
 
 SPLITS = tuple(role.name for role in Role)
@@ -34,21 +34,22 @@ def make_report(
     found = {selection.corpus.raw.files.name: _trained_corpus(selection) for selection in selections}
     found |= {corpus.raw.files.name: _corpus(corpus) for corpus in evaluated}
     corpora = {corpus.name: found[corpus.name] for corpus in recipe.corpora}
+    rows = table(_languages(assembly), is_given=recipe.vocabulary.model is not None)
     return {
         "command": "corpora",
         "recipe": _settings(recipe),
         "fewer_pieces": _fewer_pieces(assembly),
         "corpora": corpora,
         "pairs": {recipe.data_pair(pair): pair_figures(assembly, pair) for pair in assembly.pairs},
-        "vocabulary": {recipe.data_code(lang): row for lang, row in table(_languages(assembly)).items()},
+        "vocabulary": {recipe.data_code(lang): row for lang, row in rows.items()},
         "meanings": {"bad": BAD_REASONS, "dropped": RULES, "changed": CHANGES},
     }
 
 
 def _fewer_pieces(assembly: Assembly) -> int | None:
     """How many the vocabulary has, where the text allows no more and the recipe does not say how many."""
-    wanted, symbols = assembly.recipe.vocabulary, assembly.vocabulary.symbols
-    return symbols if wanted.size is None and wanted.model is None and symbols < DEFAULT_SIZE else None
+    made = assembly.vocabulary
+    return made.symbols if made.symbols < made.wanted else None
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def _texts(assembly: Assembly) -> Iterable[tuple[str, str, Encoded]]:
 
 
 def pair_figures(assembly: Assembly, pair: str) -> dict[str, Any]:
-    """A language pair's tier, sentence pairs by split, shards, and tokens by split and language."""
+    """A language pair's tier, directions, sentence pairs by split, shards, and tokens by split and language."""
     counts = dict.fromkeys(SPLITS, 0)
     tokens: dict[str, dict[str, dict[str, int]]] = {}
     for of, split, encoded in _texts(assembly):
@@ -123,7 +124,8 @@ def pair_figures(assembly: Assembly, pair: str) -> dict[str, Any]:
     name = assembly.recipe.data_pair(pair)
     tier = tier_of.get(name) or tier_of.get("-".join(reversed(name.split("-")))) or ""
     shards = assembly.shards(pair) if pair in assembly.training else 0
-    return {"tier": tier, **counts, "shards": shards, "tokens": tokens}
+    directions = [way for way in assembly.recipe.trained() if assembly.training_of(way) == pair]
+    return {"tier": tier, "directions": directions, **counts, "shards": shards, "tokens": tokens}
 
 
 def _languages(assembly: Assembly) -> dict[str, dict[str, int]]:
@@ -149,7 +151,7 @@ def write_report(folder: Path, report: Mapping[str, Any]) -> None:
 def pair_table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the table of language pairs, largest first, with a total."""
     pairs = sorted(report["pairs"].items(), key=lambda item: (-item[1][TRAIN], item[0]))
-    head = ["pair", "tier", *SPLITS, "shards", "unknown"]
+    head = ["pair", "tier", "directions", *SPLITS, "shards", "unknown"]
     rows = [[name, pair["tier"], *_numbers([pair])] for name, pair in pairs]
     return head, [*rows, ["total", "", *_numbers([pair for _, pair in pairs])]]
 
@@ -158,4 +160,5 @@ def _numbers(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
     sides = [side for pair in pairs for side in pair["tokens"].get("test", {}).values()]
     unknown = sum(side["unknown"] for side in sides) / max(1, sum(side["tokens"] for side in sides))
     shards = max(pair["shards"] for pair in pairs)
-    return [*(f"{sum(pair[split] for pair in pairs):,}" for split in SPLITS), str(shards), f"{unknown:.2%}"]
+    directions = str(sum(len(pair["directions"]) for pair in pairs))
+    return [directions, *(f"{sum(pair[split] for pair in pairs):,}" for split in SPLITS), str(shards), f"{unknown:.2%}"]

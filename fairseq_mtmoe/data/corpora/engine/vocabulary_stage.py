@@ -17,7 +17,7 @@ from fairseq_mtmoe.data.corpora.engine.selecting import Selection
 from fairseq_mtmoe.data.corpora.engine.store import Stage, WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.recipes import Recipe
-from fairseq_mtmoe.data.corpora.spm import RECIPE_NAMES
+from fairseq_mtmoe.data.corpora.spm import RECIPE_NAMES, SIZE_RULE
 from fairseq_mtmoe.data.corpora.vocabulary import Pieces, load, sample_lines, train
 from fairseq_mtmoe.io.files import read_bytes, replacing
 
@@ -31,6 +31,7 @@ class Vocabulary:
 
     stage: Stage
     symbols: int  # of the dictionary, with fairseq's four
+    wanted: int  # how many there were to be
 
     @property
     def model(self) -> Path:
@@ -78,21 +79,25 @@ def make_vocabulary(
         stage = work.stage("vocabulary", text=keys, **about)
     result = stage.result()
     if result is None:
-        places = {} if given else sample_lines(text_sizes(selections), recipe.vocabulary.temperature, recipe.seed)
+        sizes = {} if given else text_sizes(selections)
+        places = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
         text = gather_text(selections, places, workers, shown) if places else []
         with shown.step("Making the vocabulary"):
-            model = read_bytes(given["model"]) if given else train(text, recipe.vocabulary, names)
-            result = _write(stage, model, load(model, given.get("dictionary")))
+            if given:
+                model, wanted = read_bytes(given["model"]), 0
+            else:
+                model, wanted = train(text, recipe.vocabulary, sum(sizes.values()), names)
+            result = _write(stage, model, load(model, given.get("dictionary")), wanted)
         if recipe.vocabulary.size is None and not given:
-            shown.note(f"Vocabulary: {result['symbols']:,} pieces, as the recipe does not say how many")
-    return Vocabulary(stage, int(result["symbols"]))
+            shown.note(f"Vocabulary: {result['symbols']:,} pieces, as nothing says how many: {SIZE_RULE}")
+    return Vocabulary(stage, int(result["symbols"]), int(result["wanted"]))
 
 
-def _write(stage: Stage, model: bytes, pieces: Pieces) -> dict[str, Any]:
+def _write(stage: Stage, model: bytes, pieces: Pieces, wanted: int) -> dict[str, Any]:
     with replacing(stage.folder / "spm.model") as path:
         path.write_bytes(model)
     with replacing(stage.folder / "ids.npy") as path:
         np.save(path, pieces.ids)
     with replacing(stage.folder / "dict.txt") as path:
         write_dictionary(path, pieces.symbols)
-    return stage.finish({"symbols": len(SPECIAL) + len(pieces.symbols)})
+    return stage.finish({"symbols": len(SPECIAL) + len(pieces.symbols), "wanted": wanted})

@@ -24,7 +24,7 @@ def findings(report: Report) -> list[str]:
 
 def _of_vocabulary(report: Report) -> Iterator[str]:
     if pieces := report.get("fewer_pieces"):
-        yield f"Vocabulary: {pieces:,} pieces, as the text allows no more; `vocabulary: size` of a recipe sets fewer."
+        yield f"Vocabulary: {pieces:,} pieces, as the text allows no more."
     for lang, figures in report["vocabulary"].items():
         if figures.get("warning"):
             yield f"Vocabulary, {lang}: {figures['warning']}"

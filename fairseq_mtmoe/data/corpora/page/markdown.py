@@ -78,7 +78,8 @@ def _pairs(report: Report) -> str:
     ]
     for tier, of in figures.tiers_of(report).items():
         sums = [f"**{sum(pair[split] for pair in of):,}**" for split in SPLITS]
-        rows.append([f"**{tier or 'no tier'}**", f"{len(of)} pair" + "s" * (len(of) != 1), *sums, "", ""])
+        trained = sum(pair["train"] > 0 for pair in of)  # others have validation and test text alone
+        rows.append([f"**{tier or 'no tier'}**", f"{trained} pair" + "s" * (trained != 1), *sums, "", ""])
     return markdown_table(["pair", "tier", *SPLITS, "shards", "unknown"], rows, texts=2)
 
 

@@ -3,7 +3,6 @@
 from fairseq_mtmoe.data.corpora.recipes.codes import Spelling, mbart_code, plain_code
 from fairseq_mtmoe.data.corpora.recipes.loading import SHIPPED, load_recipe
 from fairseq_mtmoe.data.corpora.recipes.parts import (
-    DEFAULT_SIZE,
     Action,
     Corpus,
     Filters,
@@ -15,7 +14,6 @@ from fairseq_mtmoe.data.corpora.recipes.parts import (
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
 
 __all__ = [
-    "DEFAULT_SIZE",
     "SHIPPED",
     "Action",
     "Corpus",

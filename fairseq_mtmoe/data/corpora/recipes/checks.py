@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from fairseq_mtmoe.data.corpora.recipes.codes import CODE, Spelling, mbart_code, plain_code
 from fairseq_mtmoe.data.corpora.recipes.parts import ARCHIVE, OPEN, SOURCE, TARGET, Corpus
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE
 from fairseq_mtmoe.data.translation.tiers import TIERS
 from fairseq_mtmoe.errors import UserError, must_be
 
@@ -190,8 +191,8 @@ def _check_filters(recipe: Recipe) -> None:
 
 def _check_vocabulary(recipe: Recipe) -> None:
     vocabulary, where = recipe.vocabulary, f"{recipe.path}: vocabulary"
-    if vocabulary.size is not None and vocabulary.size < 1:
-        must_be(f"{where}: size", "at least 1", vocabulary.size)
+    if vocabulary.size is not None and not 1 <= vocabulary.size <= LARGEST_SIZE:
+        must_be(f"{where}: size", f"from 1 to {LARGEST_SIZE:,}", vocabulary.size)
     if not 0 < vocabulary.temperature < math.inf:
         must_be(f"{where}: temperature", "above 0", vocabulary.temperature)
     if not 0 < vocabulary.character_coverage <= 1:

@@ -90,10 +90,6 @@ class Filters:
     min_confidence: float = 0.5
 
 
-DEFAULT_SIZE = 32000
-"""Pieces of a vocabulary whose size no recipe sets, if the text is large enough."""
-
-
 @dataclass(frozen=True)
 class Vocabulary:
     """The pieces that all languages share."""

@@ -45,6 +45,11 @@ class Recipe:
     known_languages: tuple[str, ...] = ()
 
     @property
+    def is_shipped(self) -> bool:
+        """Whether it is one of ours: `--recipe NAME`."""
+        return self.path.parent == Path(__file__).parent
+
+    @property
     def pairs(self) -> list[str]:
         """The language pairs that have training data, each once: see `pair_of`."""
         return list(dict.fromkeys(self.pair_of(corpus) for corpus in self.corpora if corpus.role is Role.train))

@@ -49,22 +49,23 @@ def count_characters(lines: Sequence[str], known: NDArray[np.bool_]) -> dict[str
     return counts
 
 
-def table(counts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
+def table(counts: Mapping[str, Mapping[str, int]], is_given: bool = False) -> dict[str, dict[str, Any]]:
     """A row for each language, for a report.
 
     Args:
         counts: by language `words` (of text between spaces), `tokens` (pieces), `unknown` (among these), `characters`,
             and those of `count_characters`.
+        is_given: whether the vocabulary was made elsewhere, so that no setting changes it.
 
     Returns:
         By language `pieces_per_word` (None where there are no spaces between words), `characters_per_piece`,
         `unknown_share` of the tokens, `coverage`: the share of characters that the vocabulary has, `scripts`: the same
         of each script, and `warning`: a sentence, or None.
     """
-    return {lang: _row(lang, of) for lang, of in counts.items()}
+    return {lang: _row(lang, of, is_given) for lang, of in counts.items()}
 
 
-def _row(lang: str, of: Mapping[str, int]) -> dict[str, Any]:
+def _row(lang: str, of: Mapping[str, int], is_given: bool) -> dict[str, Any]:
     by_script = {name.removeprefix(_CHARACTERS): of[name] for name in sorted(of) if name.startswith(_CHARACTERS)}
     covered = {script: of.get(f"{_COVERED}{script}", 0) for script in by_script}
     row = {
@@ -74,21 +75,23 @@ def _row(lang: str, of: Mapping[str, int]) -> dict[str, Any]:
         "coverage": _share(sum(covered.values()), sum(by_script.values())),
         "scripts": {script: _share(covered[script], number) for script, number in by_script.items()},
     }
-    return {**row, "warning": _warning(lang, row)}
+    return {**row, "warning": _warning(lang, row, is_given)}
 
 
 def _share(part: int, whole: int) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-def _warning(lang: str, row: Mapping[str, Any]) -> str | None:
+def _warning(lang: str, row: Mapping[str, Any], is_given: bool) -> str | None:
     length, unknown = row["characters_per_piece"], row["unknown_share"]
     least = LEAST_WIDE_CHARACTERS if _WIDE_SCRIPTS & {*scripts_of(lang)} else LEAST_CHARACTERS
     found = []
     if length is not None and length < least:
-        found.append(f"a piece has {length:.2f} characters on average, which is under {least:g}: a larger `size` or a")
-        found[-1] += " higher `temperature` gives it longer ones"
+        found.append(f"a piece has {length:.2f} characters on average, which is under {least:g}: ")
+        longer = "a larger `size` or a higher `temperature` gives it longer ones"
+        found[-1] += "the given vocabulary has few for it" if is_given else longer
     if unknown is not None and unknown > MOST_UNKNOWN:
-        found.append(f"{unknown:.2%} of its tokens are unknown, which is over {MOST_UNKNOWN:.1%}: a higher")
-        found[-1] += " `character_coverage` has more of its characters"
+        found.append(f"{unknown:.2%} of its tokens are unknown, which is over {MOST_UNKNOWN:.1%}: ")
+        more = "a higher `character_coverage` has more of its characters"
+        found[-1] += "the given vocabulary lacks some of its characters" if is_given else more
     return "; ".join(found) or None

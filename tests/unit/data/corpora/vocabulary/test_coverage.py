@@ -66,7 +66,7 @@ def test_sentences_name_the_recipes_fields():
     with pytest.raises(
         UserError, match=r"`vocabulary.size` must be at least 16.* lower `vocabulary.character_coverage`"
     ):
-        train(["a few words of text", "more"] * 20, Vocabulary(size=9))
+        train(["a few words of text", "more"] * 20, Vocabulary(size=9), 40)
 
 
 def counts(**changed) -> dict[str, int]:
@@ -98,6 +98,12 @@ def test_a_warning_where_a_language_is_cut_into_too_many_pieces(lang, characters
     assert (warning is not None) == warns
     if warning:
         assert "a piece has" in warning and "characters on average" in warning
+
+
+def test_of_a_given_vocabulary_no_setting_is_advised():
+    warning = table({"de": counts(characters=200, unknown=9)}, is_given=True)["de"]["warning"]
+    assert "the given vocabulary has few for it; 6.00% of its tokens are unknown" in warning
+    assert not any(setting in warning for setting in ("size", "temperature", "character_coverage"))
 
 
 def test_tables_of_parts_add_up():
