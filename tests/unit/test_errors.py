@@ -39,12 +39,10 @@ def test_of_a_long_value_the_beginning_is_shown():
     assert str(error.value).startswith("`x` must be short, but is ['aaa") and len(str(error.value)) < 400
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"), [(16**5000, "a number too long to be shown"), ([16**5000], "a list too long to be shown")]
-)
-def test_a_number_of_any_length_is_no_other_error(value, shown):
-    with pytest.raises(UserError, match=f"^`x` must be small, but is {shown} instead.$"):
-        must_be("x", "small", value)
+def test_a_number_of_any_length_is_no_other_error():
+    for value, shown in ((16**5000, "a number"), ([16**5000], "a list")):
+        with pytest.raises(UserError, match=f"^`x` must be small, but is {shown} too long to be shown instead.$"):
+            must_be("x", "small", value)
 
 
 def test_a_users_error_is_one_line_even_when_fairseq_raises_it_again():

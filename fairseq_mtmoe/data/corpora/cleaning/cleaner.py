@@ -119,7 +119,7 @@ class Cleaner:
 
     def __post_init__(self) -> None:
         if self.filters.identify is not None:
-            identification.check_model(self.filters.identify)
+            identification.load(self.filters.identify)
 
     def __call__(self, block: Block) -> Cleaned:
         """A block's pairs, normalised, without those that a rule finds."""

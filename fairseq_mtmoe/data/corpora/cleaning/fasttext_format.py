@@ -1,4 +1,5 @@
-"""Whether a file of fastText's is whole: its library reads what is missing as numbers, and then never ends.
+"""Whether a file of fastText's is whole: its library reads what is missing as numbers and never ends, or writes and
+reads outside of a matrix whose size is another one than the rest of the file says.
 
 The format is what `FastText::saveModel` of fastText 0.9 writes: options, words and labels, two matrices, each as it is
 or quantised.
@@ -12,7 +13,9 @@ from pathlib import Path
 
 _MAGIC = 793712314
 _VERSIONS = (11, 12)
-_OPTIONS = 56  # bytes: twelve integers and a number
+_SUPERVISED = 3
+_LOSSES = (1, 2, 3, 4)
+_MOST_OCCURRENCES = 10**15  # what the library takes for "more than any": with others its tree of labels has no end
 _CENTROIDS = 256
 
 
@@ -36,31 +39,58 @@ class _Walk:
         magic, version = self._numbers("<2i")
         if magic != _MAGIC or version not in _VERSIONS:
             return False
-        self._skip(_OPTIONS)
-        entries, _, _, _, pruned = self._numbers("<3i2q")
-        for _ in range(entries):  # a name that ends in NUL, how often it occurs, and its kind
-            self._skip(self.data.find(b"\0", self.place) + 1 - self.place + 9)
-        self._skip(8 * max(pruned, 0))
-        for _ in ("input", "output"):
-            (is_quantised,) = self._numbers("<?")
-            if is_quantised:
-                self._quantised()
-            else:
-                rows, columns = self._numbers("<2q")
-                self._skip(4 * rows * columns)
+        dimension, _, _, _, _, word_ngrams, loss, model, buckets, _, most, _, _ = self._numbers("<12id")
+        hashes = word_ngrams > 1 or most > 0  # parts of words and several words have places by their hash
+        words, labels, pruned = self._dictionary()
+        self._must(dimension > 0 and loss in _LOSSES and model == _SUPERVISED and buckets >= int(hashes))
+        rows = words + (buckets if pruned < 0 else pruned)
+        (is_quantised,) = self._numbers("<?")
+        self._matrix(bool(is_quantised), rows, dimension)
+        (is_output_quantised,) = self._numbers("<?")
+        self._matrix(bool(is_quantised and is_output_quantised), labels, dimension)
         return self.place == len(self.data)
 
-    def _quantised(self) -> None:
-        has_norms, rows, _, codes = self._numbers("<?2qi")
+    def _dictionary(self) -> tuple[int, int, int]:
+        """Words and labels, and how many rows are left for hashes where others were pruned, or -1."""
+        entries, words, labels, _, pruned = self._numbers("<3i2q")
+        self._must(words >= 0 and labels > 0 and entries == words + labels)
+        occurrences = 0
+        for number in range(entries):  # a name that ends in NUL, how often it occurs, and its kind
+            self._skip(self.data.find(b"\0", self.place) + 1 - self.place)
+            count, kind = self._numbers("<qb")
+            self._must(count >= 0 and kind == (number >= words))
+            occurrences += count
+        self._must(occurrences < _MOST_OCCURRENCES)
+        for _ in range(pruned):
+            _, row = self._numbers("<2i")
+            self._must(0 <= row < pruned)
+        return words, labels, pruned
+
+    def _matrix(self, is_quantised: bool, rows: int, columns: int) -> None:
+        """Of this shape, as it is or quantised."""
+        if not is_quantised:
+            self._must(self._numbers("<2q") == (rows, columns))
+            self._skip(4 * rows * columns)
+            return
+        has_norms, found, width, codes = self._numbers("<?2qi")
+        self._must((found, width) == (rows, columns))
         self._skip(codes)
-        self._centroids()
+        self._must(codes == rows * self._centroids(columns))
         if has_norms:
             self._skip(rows)
-            self._centroids()
+            self._must(self._centroids(1) == 1)
 
-    def _centroids(self) -> None:
-        dimension, _, _, _ = self._numbers("<4i")
+    def _centroids(self, dimension: int) -> int:
+        """How many parts a row is cut into, each of which has a code."""
+        found, parts, width, last = self._numbers("<4i")
+        self._must(found == dimension and width > 0 and parts == -(-dimension // width))
+        self._must(last == (dimension % width or width))
         self._skip(4 * _CENTROIDS * dimension)
+        return parts
+
+    def _must(self, holds: object) -> None:
+        if not holds:
+            raise ValueError("sizes contradict each other")
 
     def _numbers(self, form: str) -> tuple[int, ...]:
         found = struct.unpack_from(form, self.data, self.place)

@@ -13,7 +13,10 @@ from fairseq_mtmoe.data.corpora.cleaning.fasttext_format import is_whole
 from fairseq_mtmoe.data.corpora.cleaning.languages import name_in, names_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.io.isolated import Lost, isolated
 
+_MEMORY, _MEMORY_PER_BYTE = 1 << 30, 4
+_TEXTS = ("the house is old", "Größe, naïve", "дом", "บ้าน หลัง ใหญ่", "家", " ".join(map(chr, range(0x21, 0x600))))
 _WHAT = "a fastText model for language identification"
 
 
@@ -33,10 +36,29 @@ def others(texts: Sequence[str], lang: str, model_path: str, confidence: float) 
 
 
 def check_model(path: str) -> None:
-    """See that `path` is a model that can be used.
+    """See that `path` is a model that can be used, in a process that its library may crash.
 
     Raises:
         UserError: it is not.
+    """
+    memory = _MEMORY + _MEMORY_PER_BYTE * regular_file(path, _WHAT).stat().st_size
+    try:
+        isolated(_try_out, path, memory=memory, seconds=600)
+    except Lost as error:
+        raise UserError(f"`identify` must be {_WHAT}, but `{path}` cannot be used: {error}.") from error
+
+
+def _try_out(path: str) -> None:
+    model, _ = _load(path)
+    for text in ("", *_TEXTS):
+        model.predict(text, k=1, threshold=0.0)
+
+
+def load(path: str) -> None:
+    """Have the model in memory: before the first text, so that a path that is wrong is said at once.
+
+    Raises:
+        UserError: see `check_model`.
     """
     _load(path)
 
@@ -51,7 +73,7 @@ def _load(path: str) -> tuple[Any, frozenset[str]]:
     """The model, and the languages that it has labels for."""
     try:
         import fasttext
-    except ImportError:
+    except ModuleNotFoundError:
         raise UserError(
             "`identify` needs the package fasttext-predict: pip install 'fairseq_mtmoe[identify]'."
         ) from None

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from fairseq_mtmoe.data.corpora.cleaning.identification import check_model
 from fairseq_mtmoe.data.corpora.directory import write_once
 from fairseq_mtmoe.data.corpora.download.items import items_of
 from fairseq_mtmoe.data.corpora.engine.bad_lines import write_list
@@ -204,6 +205,8 @@ class _Run:
     def fill(self, folder: Path) -> dict[str, Any]:
         """Fill the empty directory `folder`; the report."""
         hands = (self.workers, self.progress)
+        if self.inputs.filters.identify:
+            check_model(self.inputs.filters.identify)
         evaluated = self._clean(lambda corpus: corpus.role in EVALUATION, "Reading evaluation data")
         evaluation = _by_split(evaluated)
         missing = self._missing_splits(evaluation)

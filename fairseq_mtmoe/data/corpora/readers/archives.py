@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
-from fairseq_mtmoe.data.corpora.readers.faults import Fault
+from fairseq_mtmoe.data.corpora.readers.faults import Fault, excerpt_of
 from fairseq_mtmoe.data.corpora.readers.streams import Source, Stream, fault_of
 from fairseq_mtmoe.errors import UserError
 
@@ -140,7 +139,10 @@ def matching(names: Sequence[str], pattern: str, path: Path) -> str:
     """The one name that is like the pattern, in which `*` stands for any characters."""
     found = [name for name in names if is_like(name, pattern)]
     if len(found) > 1:
-        raise UserError(f"`{path}` must be one member of the archive, but is both `{found[0]}` and `{found[1]}`.")
+        raise UserError(
+            f"`{path}` must be one member of the archive, but is both `{excerpt_of(found[0])}` and"
+            f" `{excerpt_of(found[1])}`."
+        )
     if not found:
         raise UserError(_no_member(path, pattern, names))
     return found[0]
@@ -148,8 +150,20 @@ def matching(names: Sequence[str], pattern: str, path: Path) -> str:
 
 def is_like(name: str, pattern: str) -> bool:
     """Whether a member is meant by a name in which `*` stands for any characters."""
-    form = re.escape(pattern.removeprefix("./")).replace(r"\*", ".*")
-    return re.fullmatch(form, name.removeprefix("./"), re.DOTALL) is not None
+    first, *others = pattern.removeprefix("./").split("*")
+    name = name.removeprefix("./")
+    if not others:
+        return name == first
+    *between, last = others
+    at, end = len(first), len(name) - len(last)
+    if at > end or not name.startswith(first) or not name.endswith(last):
+        return False
+    for part in between:  # where it comes first leaves most for the others: no way back is needed
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 def same_name(name: str, member: str) -> bool:
@@ -158,5 +172,5 @@ def same_name(name: str, member: str) -> bool:
 
 
 def _no_member(path: Path, member: str, names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN_NAMES]) + (" …" if len(names) > _SHOWN_NAMES else "")
+    shown = ", ".join(map(excerpt_of, names[:_SHOWN_NAMES])) + (" …" if len(names) > _SHOWN_NAMES else "")
     return f"`{path}` must be a member of the archive, but there is no `{member}`, only {shown or 'nothing at all'}."

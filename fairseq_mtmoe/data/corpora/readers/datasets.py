@@ -1,22 +1,29 @@
 """Folders and files of Hugging Face's `datasets`: tables of Arrow or Parquet, with a text column for each language, or
-one with the translations of both (`{"translation": {"en": …, "de": …}}`)."""
+one with the translations of both (`{"translation": {"en": …, "de": …}}`).
+
+pyarrow reads them in a process of its own (`io.isolated`): crafted files make it take any memory, or crash.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.assembling import Pairs
-from fairseq_mtmoe.data.corpora.readers.faults import MAX_EXPANSION, Fault
+from fairseq_mtmoe.data.corpora.readers.faults import FREE_EXPANSION, MAX_EXPANSION, MAX_LINE, Fault
 from fairseq_mtmoe.data.corpora.readers.jsonl import find_keys, unknown_keys
 from fairseq_mtmoe.data.corpora.readers.units import Unit, gather
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.io.isolated import Lost, isolated_items
 
 _ROWS = 1000
+_BYTES_OF_A_ROW = 16
+_MEMORY, _MEMORY_PER_BYTE = 2 << 30, 16  # in all, and for each byte of the largest file
+_SECONDS = 600  # for a group of rows, which Parquet reads together
 MAGIC = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")
 """How files of Parquet and Arrow begin: the last is an Arrow stream, which `save_to_disk` writes."""
 
@@ -28,19 +35,45 @@ def read_datasets(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
 
 def _units(files: CorpusFiles) -> Iterator[Unit]:
     number = 0
-    for path in data_files(files.paths[0]):
-        try:
+    paths = data_files(files.paths[0])
+    memory = _MEMORY + _MEMORY_PER_BYTE * max(path.stat().st_size for path in paths)
+    try:
+        for rows in isolated_items(read_rows, files, paths, memory=memory, seconds=_SECONDS):
+            if isinstance(rows, _Wrong):
+                raise Fault(*rows)
+            for source, target in rows:
+                number += 1
+                yield Unit(number, source, target)
+    except Lost as error:
+        raise Fault("damaged", str(error)) from error
+
+
+class _Wrong(NamedTuple):
+    """What makes the rest of a file unreadable: see `Fault`."""
+
+    reason: str
+    message: str
+
+
+def read_rows(files: CorpusFiles, paths: Sequence[Path]) -> Iterator[list[tuple[str | None, ...]] | _Wrong]:
+    """The texts of some rows at a time, in the process that may die."""
+    try:
+        for path in paths:
+            size = path.stat().st_size
             for batch in _batches(path):
-                for texts in zip(*_sides(batch, files), strict=True):
-                    number += 1
-                    source, target = (text if isinstance(text, str) else None for text in texts)
-                    yield Unit(number, source, target)
-        except (Fault, UserError):
+                rows = list(zip(*_sides(batch, files), strict=True))
+                size -= sum(len(text) for row in rows for text in row if text) / MAX_EXPANSION
+                if size < -FREE_EXPANSION / MAX_EXPANSION:
+                    raise Fault("bomb", path.name)
+                yield rows
+    except Fault as fault:
+        yield _Wrong(fault.reason, fault.message)
+    except UserError:
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("pyarrow", "builtins") or isinstance(error, MemoryError):
             raise
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] not in ("pyarrow", "builtins"):
-                raise
-            raise Fault("damaged", f"{path.name}: {error}") from error
+        yield _Wrong("damaged", f"{path.name}: {error}")
 
 
 def data_files(place: Path) -> list[Path]:
@@ -67,13 +100,16 @@ def _batches(path: Path) -> Iterator[Any]:
         from pyarrow import parquet
     except ImportError as error:
         raise UserError("A folder of `datasets` needs pyarrow: `pip install 'fairseq_mtmoe[datasets]'`.") from error
+    arrow.set_memory_pool(arrow.system_memory_pool())  # others take addresses by the gigabyte
+    arrow.set_cpu_count(1)
     with path.open("rb") as file:
         magic = file.read(6)
         file.seek(0)
         if magic.startswith(MAGIC[0]):
             table = parquet.ParquetFile(file)
             _check_size(table.metadata, path)
-            yield from table.iter_batches(_ROWS)
+            _check_rows(table.metadata.num_rows, path)
+            yield from table.iter_batches(_ROWS, use_threads=False)
             return
         source = arrow.memory_map(str(path))
         if magic.startswith(MAGIC[1]):
@@ -82,6 +118,7 @@ def _batches(path: Path) -> Iterator[Any]:
         else:
             batches = iter(arrow.ipc.open_stream(source))
         for batch in batches:
+            _check_rows(batch.num_rows, path)
             batch.validate(full=True)
             for start in range(0, batch.num_rows, _ROWS):
                 yield batch.slice(start, _ROWS)
@@ -102,7 +139,13 @@ def _check_size(metadata: Any, path: Path) -> None:
         raise Fault("bomb", path.name)
 
 
-def _sides(batch: Any, files: CorpusFiles) -> tuple[list[Any], list[Any]]:
+def _check_rows(rows: int, path: Path) -> None:
+    """See that there are not so many rows as no file of this size has: where all are the same, they take no bytes."""
+    if rows * _BYTES_OF_A_ROW > FREE_EXPANSION + MAX_EXPANSION * path.stat().st_size:
+        raise Fault("bomb", f"{path.name} says that it has {rows:,} rows")
+
+
+def _sides(batch: Any, files: CorpusFiles) -> tuple[list[str | None], list[str | None]]:
     """Both columns of a batch."""
     if not batch.num_rows:
         return [], []
@@ -114,11 +157,11 @@ def _sides(batch: Any, files: CorpusFiles) -> tuple[list[Any], list[Any]]:
     return source, target
 
 
-def _column(batch: Any, keys: tuple[str, ...]) -> list[Any]:
+def _column(batch: Any, keys: tuple[str, ...]) -> list[str | None]:
     import pyarrow.compute
 
     column = batch.column(keys[0])
     for key in keys[1:]:
         column = pyarrow.compute.struct_field(column, key)
-    texts: list[Any] = column.to_pylist()
-    return texts
+    # of a text that is too long for a corpus as much as shows that it is
+    return [text[: MAX_LINE + 1] if isinstance(text, str) else None for text in column.to_pylist()]

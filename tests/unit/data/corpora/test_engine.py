@@ -327,7 +327,7 @@ def test_the_table_counts_the_directions_of_each_pair(raw, tmp_path):
     change(raw / "recipe.yaml", directions=["en-xx", "de-en"])
     report = prepare_small(raw, tmp_path / "data")
     assert {name: pair["directions"] for name, pair in report["pairs"].items()} == {
-        "en-de": ["de-en", "en-de"],
+        "en-de": ["en-de", "de-en"],
         "en-et": ["en-et"],
     }
     head, rows = pair_table(report)

@@ -63,7 +63,7 @@ def test_what_is_no_model(tmp_path, monkeypatch):
             Cleaner(Filters(identify=str(tmp_path / name)), "en", "de", "train")
     monkeypatch.setitem(sys.modules, "fasttext", None)
     with pytest.raises(UserError, match=r"needs the package fasttext-predict: pip install .*\[identify\]"):
-        identification.check_model(str(write_model(tmp_path / "lid.bin", WORDS)))
+        identification.load(str(write_model(tmp_path / "lid.bin", WORDS)))
 
 
 def test_a_model_that_is_cut_short_or_longer(tmp_path):
@@ -81,15 +81,47 @@ def test_a_model_that_is_cut_short_or_longer(tmp_path):
 def test_a_quantised_model_is_whole(tmp_path):
     """With norms and centroids, as `FastText::quantize` leaves it, pruned words and a dense output."""
     words = b"".join(word + b"\0" + struct.pack("<qb", 1, 0) for word in (b"</s>", b"la")) + b"__label__fr\0"
-    data = struct.pack("<2i12id", 793712314, 12, *[4] * 12, 0.1) + struct.pack("<3i2q", 3, 2, 1, 9, 2)
+    data = struct.pack("<2i12id", 793712314, 12, 5, *[4] * 6, 3, 4, 1, 4, 4, 0.1) + struct.pack("<3i2q", 3, 2, 1, 9, 2)
     data += words + struct.pack("<qb", 1, 1) + struct.pack("<4i", 0, 0, 1, 1)
-    centroids = [struct.pack("<4i", width, 1, width, width) + bytes(1024 * width) for width in (4, 1)]
-    data += b"\1" + struct.pack("<?2qi", True, 5, 4, 10) + bytes(10) + centroids[0] + bytes(5) + centroids[1]
-    data += b"\0" + struct.pack("<2q", 1, 4) + bytes(16)
+    shapes = ((5, 3, 2, 1), (1, 1, 1, 1))
+    centroids = [struct.pack("<4i", *shape) + bytes(1024 * shape[0]) for shape in shapes]
+    data += b"\1" + struct.pack("<?2qi", True, 4, 5, 12) + bytes(12) + centroids[0] + bytes(4) + centroids[1]
+    data += b"\0" + struct.pack("<2q", 1, 5) + bytes(20)
     (tmp_path / "lid.ftz").write_bytes(data)
     assert is_whole(tmp_path / "lid.ftz")
     (tmp_path / "cut.ftz").write_bytes(data[:-30])
     assert not is_whole(tmp_path / "cut.ftz")
+
+
+@pytest.mark.parametrize(
+    ("place", "form", "value"),
+    [
+        (8, "<i", 200_000_000),  # of vectors' dimension: 2 GB
+        (8 + 4 * 5, "<i", 2),  # words together, for whose hashes there are no rows: a division by zero
+        (8 + 4 * 6, "<i", 9),  # no loss
+        (8 + 4 * 8, "<i", 10**9),  # rows for hashes that the matrix does not have
+        (8 + 4 * 10, "<i", 3),  # parts of words, likewise
+        (64 + 4, "<i", 2**20),  # more words than entries
+        (64 + 8, "<i", 0),  # no labels
+        (92 + 5, "<q", 2**62),  # how often a word occurs: a tree of labels without end
+        (92 + 13, "<b", 1),  # a label among the words
+    ],
+)
+def test_sizes_that_contradict_each_other(tmp_path, place, form, value):
+    """The library would read and write outside of its matrices, or take any memory."""
+    data = bytearray(write_model(tmp_path / "lid.bin", WORDS).read_bytes())
+    struct.pack_into(form, data, place, value)
+    (tmp_path / "lid.bin").write_bytes(data)
+    with pytest.raises(UserError, match="is none, or only a part of one"):
+        identification.load(str(tmp_path / "lid.bin"))
+
+
+def test_a_model_is_tried_out_in_a_process_of_its_own(tmp_path, monkeypatch):
+    path = str(write_model(tmp_path / "lid.bin", WORDS))
+    identification.check_model(path)
+    monkeypatch.setattr(identification, "_MEMORY", 0)
+    with pytest.raises(UserError, match=r"lid\.bin` (cannot be used|is none): "):
+        identification.check_model(path)
 
 
 def test_the_table_has_mbarts_languages_and_agrees_with_iso_and_unicode():

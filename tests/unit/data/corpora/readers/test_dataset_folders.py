@@ -60,7 +60,7 @@ def test_a_cut_or_damaged_file_is_said(tmp_path, form):
     path = tmp_path / f"a.{form.rpartition('.')[2]}"
     WRITERS[form](path, table(ROWS, nested=False))
     whole = path.read_bytes()
-    for size in range(8, len(whole), len(whole) // 12):
+    for size in range(8, len(whole), len(whole) // 5):
         path.write_bytes(whole[:size])
         pairs, bad = found_in(corpus(tmp_path))
         assert pairs == PAIRS[: len(pairs)]
@@ -76,6 +76,32 @@ def test_a_stream_that_is_cut_between_its_batches_is_said(tmp_path):
     path.write_bytes(path.read_bytes()[:whole])
     pairs, bad = found_in(corpus(tmp_path))
     assert pairs == PAIRS[:700] and [line.reason for line in bad] == ["truncated"]
+
+
+HOUSE = arrow.array(["house"])
+SAME = {
+    "nothing": lambda rows: arrow.nulls(rows),
+    "runs": lambda rows: arrow.RunEndEncodedArray.from_arrays(arrow.array([rows], arrow.int32()), HOUSE),
+    "long": lambda rows: arrow.DictionaryArray.from_arrays([0] * 30_000, arrow.array(["b" * 1_000_000])),
+}
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_rows_that_take_no_bytes_end_the_run(tmp_path, kind):
+    """2³¹ of them in 280 bytes; and texts that are the same megabyte."""
+    column = SAME[kind](2**31 - 1)
+    batch = arrow.RecordBatch.from_arrays([column, column], ["en", "de"])
+    with arrow.OSFile(str(tmp_path / "a.arrow"), "wb") as file, arrow.ipc.new_stream(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(UserError, match=r"grows to more than 250 times|longer than 65536|MiB of memory"):
+        found_in(corpus(tmp_path, is_evaluation=True))
+
+
+def test_parquet_of_rows_that_take_no_bytes_ends_the_run(tmp_path):
+    nothing = arrow.nulls(5_000_000)
+    parquet.write_table(arrow.table({"en": nothing, "de": nothing}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"says that it has 5,000,000 rows"):
+        found_in(corpus(tmp_path))
 
 
 def test_what_is_no_data_set(tmp_path):

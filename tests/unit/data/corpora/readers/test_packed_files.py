@@ -5,12 +5,15 @@ import lzma
 import os
 import re
 import tarfile
+import time
 import zipfile
 
 import pytest
 from backports import zstd
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.readers import streams
+from fairseq_mtmoe.data.corpora.readers import archives, streams
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.reading import all_lines, corpus, found_in, places
 
@@ -219,3 +222,20 @@ def test_a_tar_member_that_claims_more_than_there_is(tmp_path):
     pairs, bad = found_in(corpus(tmp_path / "a.tar!a", tmp_path / "b"))
     assert len(pairs) == 300 and places(bad) == [("a.tar!a", 301, "truncated", 0)]
     assert found_in(corpus(tmp_path / "a.tar!z", tmp_path / "b"))[1][0].reason == "truncated"
+
+
+@given(st.text("ab/.\n", max_size=12), st.text("ab/*", max_size=8))
+def test_what_a_pattern_means(name, pattern):
+    form = re.escape(pattern).replace(r"\*", ".*")
+    assert archives.is_like(name, pattern) == (re.fullmatch(form, name, re.DOTALL) is not None)
+
+
+def test_no_pattern_takes_long_and_no_name_is_shown_whole(tmp_path):
+    started = time.monotonic()
+    assert not archives.is_like("a" * 50_000, "a*" * 200 + "b")
+    assert time.monotonic() - started < 1
+    (tmp_path / "a.tar").write_bytes(tar_of([("n" * 50_000, b"x"), ("m" * 50_000, b"x")]))
+    for member in ("*", "none"):
+        with pytest.raises(UserError) as error:
+            found_in(corpus(tmp_path / f"a.tar!{member}"))
+        assert len(str(error.value)) < 600
