@@ -84,6 +84,16 @@ def test_without_what_is_missing(made, tmp_path):
     assert "train-et-0.en has 57 lines, its translation 54; only the first 54 of both are used" in result.stderr
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_blocks_that_a_file_has_no_room_for(made, tmp_path, workers):
+    command = ("mtmoe", "prepare", "corpora", made / "raw", tmp_path / "data", "--recipe", made / "raw" / "recipe.yaml")
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))"
+    with start_command(*command, "--workers", workers, before=limit) as process:
+        assert process.wait(120) == 1
+        assert process.err().splitlines()[-1] == f"error: `{tmp_path}/data` cannot be written: File too large."
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_folder_with_settings(made, tmp_path):
     raw = tmp_path / "raw"
     raw.mkdir()

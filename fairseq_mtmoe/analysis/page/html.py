@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,7 +12,7 @@ from markupsafe import Markup
 
 from fairseq_mtmoe.analysis.page.data import as_script, data_of
 from fairseq_mtmoe.analysis.page.setups import Setups, setups_of
-from fairseq_mtmoe.io.pages import templates
+from fairseq_mtmoe.io.pages import policy_hash, templates
 
 HERE = Path(__file__).parent
 SCRIPTS = (
@@ -43,8 +41,8 @@ def page_of(facts: Mapping[str, Any]) -> str:
         style=Markup(style),
         echarts=Markup(echarts),
         script=Markup(own),
-        style_hash=_hash(style),
-        script_hashes=[_hash(echarts), _hash(own)],
+        style_hash=policy_hash(style),
+        script_hashes=[policy_hash(echarts), policy_hash(own)],
         data=Markup(as_script(data)),
     )  # fmt: skip
 
@@ -123,8 +121,3 @@ def _echarts() -> str:
 def _own_script() -> str:
     parts = [(HERE / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return "'use strict';\n(() => {\n" + "\n".join(parts) + "\n})();\n"
-
-
-def _hash(text: str) -> str:
-    """What the policy of the page calls a script or style, so that no other is used."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -33,7 +33,7 @@ FORMAT = 2
 the same text; what was made with it stays: see `fingerprint`."""
 
 _DISK_ERRORS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
     *(errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG),  # a file where a folder must be, or no name for one
 )
 

@@ -259,6 +259,9 @@ def _append(body: Body, item: Item, part: _Part, watch: Watch, stop: Event) -> N
         for piece in body.pieces():
             part.append(piece)
             done += len(piece)
+            if item.size is not None and done > item.size:  # a server need not say how much it sends
+                part.begin_anew()
+                raise Unavailable(f"it has more than the {item.size:,} bytes that are published")
             watch.has(item, done, body.size)
             if stop.is_set():
                 raise Stopped

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment
+from markupsafe import Markup
 
 from fairseq_mtmoe.data.corpora.page import figures
 from fairseq_mtmoe.data.corpora.page.figures import Flow, Report
@@ -36,6 +37,7 @@ def page_of(report: Report) -> str:
     rules = figures.rules_of(report)
     return _environment().get_template("page.html.j2").render(
         report=report,
+        sizes=_Sizes(),
         meanings={kind: report.get("meanings", {}).get(kind, {}) for kind in ("bad", "dropped", "changed")},
         settings={name: visible(value) for name, value in figures.settings_of(report["recipe"]).items()},
         findings=list(map(visible, findings(report))),
@@ -60,6 +62,24 @@ def page_of(report: Report) -> str:
         command=training_command(report),
         shards=shards_of(report),
     )  # fmt: skip
+
+
+class _Sizes:
+    """The sizes of bars on a page, in percent with a digit behind the point: a class for each, so that no element has a
+    style of its own and the page's policy forbids any."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, str] = {}
+
+    def of(self, side: str, percent: float) -> str:
+        """The class of what is so large."""
+        name = f"{side[0]}{round(10 * percent)}"
+        self._rules[name] = f".{name} {{ {side}: {percent:.1f}%; }}"
+        return name
+
+    def rules(self) -> Markup:
+        """Of all classes that were asked for."""
+        return Markup("\n".join(self._rules[name] for name in sorted(self._rules)))
 
 
 @cache

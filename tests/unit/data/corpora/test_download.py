@@ -214,6 +214,14 @@ def test_wrong_bytes_twice_are_an_error_and_leave_nothing(web, get, tmp_path):
     assert names(tmp_path) == []
 
 
+def test_a_file_of_unknown_size_ends_where_it_is_longer_than_published(web, get, tmp_path):
+    watch, content = Watch(), bytes(8 << 20)
+    with pytest.raises(UserError, match="it has more than the 10,000 bytes that are published"):
+        get(Item("a.tgz", web.put("/a.tgz", content, told_size=False), size=10_000), watch)
+    assert names(tmp_path) == [] and len(web.requests) == 1
+    assert watch.done == [(0, None)]  # and no second piece
+
+
 def test_a_wrong_size_is_an_error_before_anything_is_fetched(web, get, tmp_path):
     with pytest.raises(UserError, match="10,240 bytes and not the 10,000 that are published"):
         get(Item("a.tgz", web.put("/a.tgz", CONTENT), size=10_000))

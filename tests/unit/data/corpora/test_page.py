@@ -14,7 +14,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.data.corpora.page import markdown_of, page_of, training_command
 from fairseq_mtmoe.data.corpora.page.findings import findings
 from fairseq_mtmoe.data.corpora.page.samples import choose
-from fairseq_mtmoe.io.pages import visible
+from fairseq_mtmoe.io.pages import policy_hash, visible
 from tests.helpers.corpus_reports import HOSTILE, RULES, hostile, report
 from tests.helpers.tables import unpadded
 
@@ -42,9 +42,9 @@ def test_the_figures_are_the_reports():
     rows = table_of(tree, "shares")
     # en-aa has two corpora of 1000 pairs, of which 1 + 2 + … + 9 are left out, and 7 lines that cannot be read
     assert rows[1] == ["en-aa", "", "2,014", f"{2 * (1000 - 45):,}", "95%"]
-    bars = [[(one.get("class"), one.get("style")) for one in bar] for bar in tree.find_class("track")]
-    assert bars[0][0] == ("kept", f"width:{100 * 1910 / 2014:.2f}%")
-    assert len(bars[0]) == 1 + len(RULES) + 1 and bars[0][-1][1] == f"width:{100 * 14 / 2014:.2f}%"
+    bars = [[one.get("class").split() for one in bar] for bar in tree.find_class("track")]
+    assert bars[0][0] == ["kept", "w948"] and ".w948 { width: 94.8%; }" in tree.findtext(".//style")
+    assert len(bars[0]) == 1 + len(RULES) + 1 and bars[0][-1][1] == "w7"
     by_rule = table_of(tree, "near duplicate")
     assert by_rule[0] == ["pair", *(rule.replace("_", " ") for rule in RULES), "bad lines"]
     assert by_rule[-1] == ["all", *(str(4 * number) for number in range(1, 10)), "28"]
@@ -56,7 +56,7 @@ def test_the_figures_are_the_reports():
     assert table_of(tree, "shards")[1] == ["en-ac", "low", "", "10,002", "100", "100", "3", "0.06%"]
     assert table_of(tree, "pieces per word")[3] == ["ab", "", "1.24", "3.50", "0.020%", "99.950%Latn 99.90%", ""]
     figure = tree.find_class("columns")[0]
-    assert [one.get("style") for one in figure] == ["height:25.0%", "height:100.0%", "height:12.5%"]
+    assert [one.get("class") for one in figure] == ["h250", "h1000", "h125"]
     assert figure.get("aria-label") == "aa: 1–10 tokens 10, 11–20 tokens 40, 21 and more tokens 5"
 
 
@@ -101,8 +101,8 @@ def test_what_is_drawn_for_validation_and_test_is_not_lost():
     tree = parsed(page_of(found))
     assert table_of(tree, "shares")[0][2:] == ["lines", "drawn", "kept", "%"]
     assert table_of(tree, "shares")[1][2:] == ["1,007", "600", "355", "87%"]  # of 407
-    bars = {one.get("class"): one.get("style") for one in tree.find_class("track")[0]}
-    assert bars["drawn"] == f"width:{100 * 600 / 1007:.2f}%"
+    bars = dict(one.get("class").split() for one in tree.find_class("track")[0])
+    assert bars["drawn"] == f"w{round(1000 * 600 / 1007)}"
     text = unpadded(markdown_of(found))
     assert "| en-aa | 1,007 | 600 | 355 | 87% |" in text and "- `drawn`: taken for validation and test" in text
     corpus.update(drawn=500, kept=155)
@@ -168,8 +168,22 @@ def test_nothing_is_fetched_and_nothing_runs():
     assert not [one for one in tree.iter() if isinstance(one.tag, str) and (one.get("src") or one.tag == "link")]
     assert not [name for one in tree.iter() for name in one.attrib if name.startswith("on")]
     (policy,) = [one.get("content") for one in tree.iter("meta") if one.get("http-equiv")]
-    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'") and "script-src" not in policy
+    style = policy_hash(tree.findtext(".//style"))
+    assert policy.startswith(f"default-src 'none'; style-src '{style}';") and "unsafe-inline" not in policy
+    assert "script-src" not in policy
+    assert not [one for one in tree.iter() if isinstance(one.tag, str) and one.get("style")]
     assert "url(" not in tree.findtext(".//style") and "@import" not in tree.findtext(".//style")
+
+
+def test_what_stands_between_backticks_is_code_and_captions_are_not_cut():
+    found = report(1, 1)
+    found["vocabulary"]["aa"]["warning"] = "a higher `character_coverage` <b>has more"
+    found["meanings"] = {**found["meanings"], "dropped": {**found["meanings"]["dropped"], "copy": "see `copies`"}}
+    tree = parsed(page_of(found))
+    assert "`" not in tree.find("body").text_content()
+    codes = [one.text_content() for one in tree.iter("code")]
+    assert codes.count("character_coverage") == 2 and "copies" in codes and "a higher" in tree.text_content()
+    assert not tree.xpath("//*[@class='scroll']//caption")  # what scrolls cuts them
 
 
 def test_links_of_the_page_have_their_ends_and_tables_their_heads():
