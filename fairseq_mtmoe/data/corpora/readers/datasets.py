@@ -55,15 +55,15 @@ class _Wrong(NamedTuple):
     message: str
 
 
-def read_rows(files: CorpusFiles, paths: Sequence[Path]) -> Iterator[list[tuple[str | None, ...]] | _Wrong]:
+def read_rows(files: CorpusFiles, paths: Sequence[Path]) -> Iterator[list[tuple[str | None, str | None]] | _Wrong]:
     """The texts of some rows at a time, in the process that may die."""
     try:
         for path in paths:
-            size = path.stat().st_size
+            most = FREE_EXPANSION + MAX_EXPANSION * path.stat().st_size
             for batch in _batches(path):
                 rows = list(zip(*_sides(batch, files), strict=True))
-                size -= sum(len(text) for row in rows for text in row if text) / MAX_EXPANSION
-                if size < -FREE_EXPANSION / MAX_EXPANSION:
+                most -= sum(len(text) for row in rows for text in row if text)
+                if most < 0:
                     raise Fault("bomb", path.name)
                 yield rows
     except Fault as fault:

