@@ -16,7 +16,6 @@ from fairseq_mtmoe.data.corpora.engine import reading
 from fairseq_mtmoe.data.corpora.engine.digests import Digests
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
 from fairseq_mtmoe.data.corpora.engine.pipeline import find_inputs
-from fairseq_mtmoe.data.corpora.engine.reporting import pair_table
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
@@ -321,18 +320,6 @@ def test_data_whose_vocabulary_earlier_versions_made_without_a_size_stays(raw, t
     assert '"size": 32000' in stamp  # as versions up to 0.1.11 wrote it of a recipe that says nothing
     change(raw / "recipe.yaml", vocabulary={"model": "spm.model"})
     assert prepare_small(raw, tmp_path / "data") is None and (tmp_path / "data" / STAMP).read_text() == stamp
-
-
-def test_the_table_counts_the_directions_of_each_pair(raw, tmp_path):
-    change(raw / "recipe.yaml", directions=["en-xx", "de-en"])
-    report = prepare_small(raw, tmp_path / "data")
-    assert {name: pair["directions"] for name, pair in report["pairs"].items()} == {
-        "en-de": ["en-de", "de-en"],
-        "en-et": ["en-et"],
-    }
-    head, rows = pair_table(report)
-    column = head.index("directions")
-    assert {row[0]: row[column] for row in rows} == {"en-de": "2", "en-et": "1", "total": "3"}
 
 
 def test_a_corpus_that_is_not_there_is_one_sentence_and_leaves_nothing(raw, tmp_path):

@@ -11,10 +11,12 @@ import yaml
 from fairseq_mtmoe.data.corpora.download.records import write_record
 from fairseq_mtmoe.data.corpora.engine.digests import Digests
 from fairseq_mtmoe.data.corpora.engine.pipeline import find_inputs
+from fairseq_mtmoe.data.corpora.engine.reporting import pair_table
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.readers.unpacking import split_member
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.raw_corpora import change, prepare_small, write_raw
 
 TEXT = b"one\teins\n"
 SUMS = {name: getattr(hashlib, name)(TEXT).hexdigest() for name in ("sha256", "md5")}
@@ -130,3 +132,17 @@ def test_data_that_cannot_be_written_is_one_sentence(tmp_path):
     for place in places:
         with pytest.raises(UserError, match=r"cannot be written: .*\.$"), WorkFolder(place).held():
             pass
+
+
+def test_the_table_counts_the_directions_of_each_pair(tmp_path):
+    raw = tmp_path / "raw"
+    write_raw(raw)
+    change(raw / "recipe.yaml", directions=["en-xx", "de-en"])
+    report = prepare_small(raw, tmp_path / "data")
+    assert {name: pair["directions"] for name, pair in report["pairs"].items()} == {
+        "en-de": ["en-de", "de-en"],
+        "en-et": ["en-et"],
+    }
+    head, rows = pair_table(report)
+    column = head.index("directions")
+    assert {row[0]: row[column] for row in rows} == {"en-de": "2", "en-et": "1", "total": "3"}
