@@ -112,8 +112,8 @@ class ResumesDraws(Protocol):
     """A dataset of sampled examples, whose checkpoint goes on with the same draws; used by the epoch's iterator."""
 
     @property
-    def draw(self) -> Any:
-        """The draw of the epoch; equal ones have the same examples."""
+    def batch_counts(self) -> Sequence[int]:
+        """How many batches each part of the epoch has, which are shuffled by themselves; none before they are made."""
         ...
 
     def saved_draws(self, epoch: int) -> dict[str, Any]:
@@ -210,6 +210,14 @@ class GoesOn(Protocol):
 
         Raises:
             UserError: it cannot be read.
+        """
+        ...
+
+    def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of a run of other tasks, or of another backbone, where its run is to go on.
+
+        Raises:
+            UserError: it is of another run.
         """
         ...
 

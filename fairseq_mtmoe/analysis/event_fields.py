@@ -95,6 +95,7 @@ FIELDS: dict[str, dict[str, Rule]] = {
     "sampling": {
         "epoch": _UPDATE,
         "temperature": Rule(_AMOUNT, _is_amount),
+        "part": Rule(_COUNT, is_count),
         "updates_before": Rule(_COUNT, is_count),
         "probabilities": Rule(f"names with {_AMOUNT} each", _is_dictionary_of(_is_amount)),
         "of_candidates": Rule("true or false", lambda value: isinstance(value, bool)),

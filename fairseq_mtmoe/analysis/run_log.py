@@ -54,8 +54,9 @@ def read(path: str | Path) -> list[Event]:
 
     A run that is interrupted and resumed repeats the events since its last checkpoint. So an event takes back
     earlier lines of its kind (and validation subset) about the same or a later update; an event without
-    `update` is ordered by its `epoch`, and one with neither replaces the earlier one; but a run `started` when it first
-    did. Lines that an interruption cut off are skipped. What `event_fields` lists is as it says there.
+    `update` is ordered by its `epoch`, then its `part`, and one with neither replaces the earlier one; but a run
+    `started` when it first did. Lines that an interruption cut off are skipped. What `event_fields` lists is as it says
+    there.
 
     Args:
         path: the log, or the run's folder with the log in it.
@@ -82,11 +83,11 @@ def read(path: str | Path) -> list[Event]:
 
 def _without_taken_back(events: list[Event]) -> list[Event]:
     kept: list[Event] = []
-    earliest: dict[tuple[str, str], float] = {}
+    earliest: dict[tuple[str, str], tuple[float, float]] = {}
     for event in reversed(events):
         kind = (event["event"], str(event.get("subset", "")))
         moment = _moment(event)
-        if moment < earliest.get(kind, math.inf):
+        if moment < earliest.get(kind, (math.inf, 0.0)):
             earliest[kind] = moment
             kept.append(event)
     return kept[::-1]
@@ -97,9 +98,10 @@ def _started_first(kept: list[Event], events: list[Event]) -> list[Event]:
     return [{**event, "started": started} if event["event"] == "run" and started else event for event in kept]
 
 
-def _moment(event: Event) -> float:
+def _moment(event: Event) -> tuple[float, float]:
     moment: Any = event["update"] if "update" in event else event.get("epoch", 0)
-    return float(moment) if is_count(moment) else 0.0  # of a kind that we do not know
+    part = event.get("part", 0)
+    return float(moment) if is_count(moment) else 0.0, float(part) if is_count(part) else 0.0  # 0: of an unknown kind
 
 
 def _parse(line: bytes) -> Event | None:

@@ -27,13 +27,22 @@ Event = run_log.Event
 class SamplingSeries:
     """How often each language pair was drawn. All lists are as long as `epochs`; a missing value is NaN.
 
-    Epochs of candidates, of which uncertainty sampling trains on some, are not among them.
+    An epoch within which the temperature rose has several values. Epochs of candidates, of which uncertainty sampling
+    trains on some, are not among them.
     """
 
     epochs: list[int]
     temperatures: list[float]
     probabilities: dict[str, list[float]]  # by pair, most frequent at the start first
     had_candidates: bool = False  # whether there were such epochs
+    updates: list[int | None] = field(default_factory=list)  # made before; None where the log does not say
+
+    @property
+    def moments(self) -> tuple[str, list[int]]:
+        """What values are drawn over, and each one's place: updates where epochs have several values, else epochs."""
+        known = [update for update in self.updates if update is not None]
+        is_within = len(set(self.epochs)) < len(self.epochs) == len(known)
+        return ("update", known) if is_within else ("epoch", self.epochs)
 
 
 @dataclass(frozen=True)
@@ -153,7 +162,7 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
 
 
 def sampling_series(events: Iterable[Event]) -> SamplingSeries:
-    """Probabilities per pair and the temperature, by epoch (virtual epochs count as epochs)."""
+    """Probabilities per pair and the temperature, by epoch (virtual epochs count as epochs), or part of one."""
     events = list(events)
     # Until 0.1.8 the options alone said what was drawn.
     methods = {event.get("sampling_method") for event in _of_kind(events, "run")}
@@ -169,6 +178,7 @@ def sampling_series(events: Iterable[Event]) -> SamplingSeries:
             for pair in sorted(pairs, key=lambda pair: (-_number(pairs[pair]), pair))
         },
         had_candidates=len(chosen) < len(known),
+        updates=[None if event.get("updates_before") is None else int(event["updates_before"]) for event in chosen],
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -50,23 +50,29 @@ class Origin:
     langs: tuple[str, ...] = ()
 
 
+Expect = Callable[[str, State], None]  # of a checkpoint's path and what it holds; refuses it by a `UserError`
+
 _read: ContextVar[list[tuple[Origin, State]] | None] = ContextVar("read_checkpoints", default=None)
+_expect: ContextVar[Expect | None] = ContextVar("expect_of_checkpoints", default=None)
 
 
 @contextmanager
-def explained(model: Any, path: str | None = None, state: State | None = None) -> Iterator[None]:
+def explained(
+    model: Any, path: str | None = None, state: State | None = None, expect: Expect | None = None
+) -> Iterator[None]:
     """Inside, a model loads a checkpoint's state; where it cannot, a sentence says what differs.
 
     Args:
         model: which loads it.
         path: of the checkpoint; without it the one that is read inside is meant.
         state: what that holds.
+        expect: refuses what is read inside before anything is made of it.
 
     Raises:
         UserError: that sentence, also where torch finds nothing wrong, but a shared tensor or a head would be lost.
     """
     read = [] if path is None or state is None else [(_origin_of(path, state), state)]
-    token = _read.set(read)
+    token, expecting = _read.set(read), _expect.set(expect)
     try:
         yield
         sentence = _hidden(model) if read else None
@@ -79,13 +85,16 @@ def explained(model: Any, path: str | None = None, state: State | None = None) -
         raise (_hidden(model) if weights is None else refusal(model, weights)) or error from error
     finally:
         _read.reset(token)
+        _expect.reset(expecting)
 
 
 def note(path: str, state: State) -> None:
     """Inside `explained`, this is what was read."""
-    read = _read.get()
+    read, expect = _read.get(), _expect.get()
     if read is not None:
         read.append((_origin_of(path, state), state))
+    if expect is not None:
+        expect(path, state)
 
 
 def _hidden(model: Any) -> UserError | None:

@@ -93,9 +93,8 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
 
     def _resume_drawing(self, state_dict: dict[str, Any], seen: int) -> int:
         """Let the dataset draw as it did; returns how many batches of what is now the epoch were seen."""
-        drawn = self.dataset.draw
         goes_on = self.dataset.resume(state_dict, seen > 0)
-        if self.dataset.draw != drawn:
+        if not self.dataset.batch_counts:
             self._frozen_batches = None
         if goes_on:
             return seen
@@ -121,7 +120,8 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         """
         batches = list(self.frozen_batches)
         if shuffle:
-            batches = shuffled(batches, self.seed + epoch, self._group if self.grouped_shuffling else 1)
+            counts = self.dataset.batch_counts if isinstance(self.dataset, ResumesDraws) else [len(batches)]
+            batches = shuffled(batches, self.seed + epoch, self._group if self.grouped_shuffling else 1, counts)
         if batches and self._batches_before >= len(batches):
             raise UserError(
                 f"The place of the checkpoint in epoch {epoch} must be before its {len(batches)} batches are over, but "
@@ -132,9 +132,16 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return list(iterators.ShardedIterator(rest, self.num_shards, self.shard_id, fill_value=[]))
 
 
-def shuffled(batches: list[Any], seed: int, group: int) -> list[Any]:
-    """fairseq's order of the batches: shuffled in groups, without the batches that fill no group."""
-    groups = [batches[start : start + group] for start in range(0, len(batches) - group + 1, group)]
+def shuffled(batches: list[Any], seed: int, group: int, counts: Sequence[int]) -> list[Any]:
+    """fairseq's order of the batches: shuffled in groups, without the batches that fill no group.
+
+    Each part of an epoch, of so many batches as `counts` says, is shuffled by itself.
+    """
+    found: list[Any] = []
     with data_utils.numpy_seed(seed):
-        np.random.shuffle(groups)
-    return list(itertools.chain.from_iterable(groups))
+        for end, count in zip(itertools.accumulate(counts), counts, strict=True):
+            starts = range(end - count, end - group + 1, group)
+            groups = [batches[start : start + group] for start in starts]
+            np.random.shuffle(groups)
+            found += itertools.chain.from_iterable(groups)
+    return found

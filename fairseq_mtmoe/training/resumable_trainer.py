@@ -114,7 +114,7 @@ class ResumableTrainer(DistributedTrainer):
         """
         if loop.is_training_command():
             self.lock_save_dir()
-        differing = resuming.naming_what_differs(self, filename)
+        differing = resuming.naming_what_differs(self, filename, goes_on=not reset_optimizer)
         with rank_failures.naming_lost_processes(), differing, saving.reading_shares(self):
             extra_state = super().load_checkpoint(
                 filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters

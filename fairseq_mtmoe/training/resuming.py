@@ -18,6 +18,7 @@ from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq_mtmoe.checkpoints import mismatch, reader
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.protocols import GoesOn
 
 LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for this file in `--save-dir`
 
@@ -78,14 +79,20 @@ def another_optimizer(cfg: Any, path: str) -> str | None:
 
 
 @contextmanager
-def naming_what_differs(trainer: Any, path: str) -> Iterator[None]:
+def naming_what_differs(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
     """Inside, what a checkpoint has otherwise than the run is said in a sentence: model, criterion, optimizer.
+
+    Args:
+        trainer: that loads it.
+        path: of the checkpoint.
+        goes_on: with the optimizer's moments; then tasks and backbone must be the checkpoint's, too.
 
     Raises:
         UserError: that sentence.
     """
     try:
-        with mismatch.explained(trainer.get_model()):
+        expect = trainer.task.expect_same_run if goes_on and isinstance(trainer.task, GoesOn) else None
+        with mismatch.explained(trainer.get_model(), expect=expect):
             yield
     except AssertionError as error:
         raise _refusal(trainer, path) or error from error

@@ -29,7 +29,7 @@ from fairseq_mtmoe.analysis.series import Run, SamplingSeries
 
 
 def sampling_figure(runs: Sequence[Run]) -> Figure:
-    """Sampling probability of every language pair over the epochs, and below it the temperature; runs side by side."""
+    """Sampling probability of every language pair over time, and below it the temperature; runs side by side."""
     series = [run.sampling for run in runs]
     pairs = max(len(one.probabilities) for one in series)
     labels = text_width([f"{pair} 0.00%" for one in series for pair in one.probabilities])
@@ -50,7 +50,8 @@ def sampling_figure(runs: Sequence[Run]) -> Figure:
 
 
 def _draw_probabilities(axes: Axes, series: SamplingSeries, all_series: Sequence[SamplingSeries]) -> None:
-    count_axis(axes, series.epochs, "")
+    _, moments = series.moments
+    count_axis(axes, moments, "")
     axes.tick_params(labelbottom=False)
     every = [value for one in all_series for values in one.probabilities.values() for value in values]
     log_axis(axes, every, lambda value: f"{100 * value:g}%")
@@ -58,18 +59,19 @@ def _draw_probabilities(axes: Axes, series: SamplingSeries, all_series: Sequence
     lines = []
     for index, (pair, color) in enumerate(zip(pairs, shades(len(pairs)), strict=True)):
         (line,) = axes.plot(
-            series.epochs, pairs[pair], color=color, linestyle=LOOKS[index % 4].linestyle, gid=pair,
-            linewidth=1.7 if len(pairs) <= 16 else 1.1, marker="o" if len(series.epochs) <= FEW else "", markersize=2.8,
+            moments, pairs[pair], color=color, linestyle=LOOKS[index % 4].linestyle, gid=pair,
+            linewidth=1.7 if len(pairs) <= 16 else 1.1, marker="o" if len(moments) <= FEW else "", markersize=2.8,
         )  # fmt: skip
         lines.append(line)
     label_ends(axes, lines, [f"{line.get_gid()} {percent((last_point(line) or (0, 0))[1])}" for line in lines])
 
 
 def _draw_temperature(axes: Axes, series: SamplingSeries, all_series: Sequence[SamplingSeries]) -> None:
-    count_axis(axes, series.epochs, "epoch")
+    unit, moments = series.moments
+    count_axis(axes, moments, unit)
     axes.grid(axis="y")
-    marker = "o" if len(series.epochs) <= FEW else ""
-    (line,) = axes.plot(series.epochs, series.temperatures, color="black", marker=marker, gid="temperature")
+    marker = "o" if len(moments) <= FEW else ""
+    (line,) = axes.plot(moments, series.temperatures, color="black", marker=marker, gid="temperature")
     known = [value for one in all_series for value in one.temperatures if not math.isnan(value)]
     if not known:
         axes.text(0.5, 0.5, "no temperature", transform=axes.transAxes, ha="center", va="center", color=GREY)

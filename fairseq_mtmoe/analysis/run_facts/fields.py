@@ -103,10 +103,10 @@ class Train(TypedDict):
 
 
 class Sampling(TypedDict):
-    """How examples were drawn; a value for each epoch."""
+    """How examples were drawn; a value for each epoch, or for each part of one within which the temperature rose."""
 
     epochs: list[int]
-    updates: list[int | None]  # made before the epoch
+    updates: list[int | None]  # made before
     temperature: list[Number]
     probabilities: dict[str, list[Number]]  # by pair or task, the most frequent first
     candidates: bool  # epochs of candidates of uncertainty sampling are left out

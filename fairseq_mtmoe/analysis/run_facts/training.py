@@ -91,14 +91,13 @@ def _extremes(values: Sequence[float | None], places: Any) -> list[float | None]
 
 
 def sampling_of(events: Iterable[Event]) -> Sampling:
-    """Of each epoch; of very many of them some, evenly between the first and the last."""
+    """Of each epoch, or part of one; of very many of them some, evenly between the first and the last."""
     events = list(events)
     series = sampling_series(events)
-    before = {int(event["epoch"]): event.get("updates_before") for event in of_kind(events, "sampling")}
     places = evenly(len(series.epochs), MOST_EPOCHS)
     return {
         "epochs": [series.epochs[place] for place in places],
-        "updates": [_count(before.get(series.epochs[place])) for place in places],
+        "updates": [series.updates[place] for place in places],
         "temperature": [number(series.temperatures[place]) for place in places],
         "probabilities": {
             name: [number(values[place], 4) for place in places] for name, values in series.probabilities.items()
@@ -156,7 +155,3 @@ def evenly(count: int, most: int) -> list[int]:
 
 def _sums(columns: Sequence[Sequence[float | None]]) -> list[float | None]:
     return [number(sum(value or 0.0 for value in row)) for row in zip(*columns, strict=True)]
-
-
-def _count(value: Any) -> int | None:
-    return None if value is None else int(value)

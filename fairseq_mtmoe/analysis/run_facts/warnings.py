@@ -39,6 +39,7 @@ def warnings_of(events: Sequence[Event], curves: Curves, train: Train, counts: E
         *past_best(curves),
         *skipped_updates(events),
         *padding_share(train),
+        *still_temperature(events),
     ]
     return sorted(found, key=lambda one: RANK[one["severity"]])
 
@@ -221,6 +222,26 @@ def padding_share(train: Train) -> list[Warning_]:
         "sentences of very different lengths. Give them more tokens (`--max-tokens`), so that more are of one length."
     )
     return [_warning("padding", "mid" if share > MOST_PADDING else "low", text)]
+
+
+def still_temperature(events: Sequence[Event]) -> list[Warning_]:
+    """Heating was asked for, the run is over or past the C updates of its heating, and the temperature did not move."""
+    run: Event = next(reversed(of_kind(events, "run")), {"event": "run"})
+    epochs = of_kind(events, "sampling")
+    known = {event.get("temperature") for event in epochs}
+    updates = max((int(event["update"]) for event in events if "update" in event), default=0)
+    limits = [run.get("heating_updates"), run.get("options", {}).get("max_update")]
+    bounds = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+    is_last = bool(epochs) and epochs[-1]["epoch"] == run.get("options", {}).get("max_epoch")
+    rises = isinstance(heat := run.get("heating_coefficient"), int | float) and heat > 0
+    if not rises or len(known) != 1 or None in known or not (is_last or any(updates >= bound for bound in bounds)):
+        return []
+    text = (
+        f"The temperature was to rise (`--heating-coefficient {heat:g}`) and stayed at {known.pop():g} in all "
+        f"{updates:,} updates, because the run had one epoch. Give `--heating-updates`, with which it rises within an "
+        "epoch, or smaller epochs (`--virtual-epoch-size`)."
+    )
+    return [_warning("still_temperature", "high", text)]
 
 
 def not_finite(events: Iterable[Event]) -> list[Warning_]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from fairseq.data import FairseqDataset
 from fairseq_mtmoe.data.mixtures.candidates import LENGTH, PLACE, candidate_batch
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, sizes_of
 from fairseq_mtmoe.data.sampling import (
+    Draw,
     Order,
     SamplingPlan,
     batch_ends,
@@ -73,6 +74,10 @@ class TrainingMixture(MixtureDataset):
         updates: how many were made before it.
         dropout_draws: of each task, how often a candidate's uncertainty needs it under dropout; 0 (by default) where a
             pass without dropout tells.
+
+    Attributes:
+        batch_counts: how many batches each part of the epoch has; none before they are made.
+        updates_of_epoch: how many updates they make; 0 before they are made.
     """
 
     def __init__(
@@ -99,6 +104,8 @@ class TrainingMixture(MixtureDataset):
         if epoch == self.epoch:
             return
         self.draw = self.plan.draw(epoch, self.updates)
+        self.batch_counts: list[int] = []
+        self.updates_of_epoch = 0
         self.choose(self.loader.load(self.draw.shards), self.draw.numbering)
         self.draws_candidates = self.plan.draws_candidates(epoch)
         starts = zip(self.plan.shard_sizes, self.draw.shards, strict=True)
@@ -127,8 +134,11 @@ class TrainingMixture(MixtureDataset):
             before = restored_plan_0_1_0(state.get("options", {}), self.plan, epoch, self.updates)
         goes_on = self.plan.follow(before, has_begun, self.updates)
         self._report(before, goes_on and has_begun)
+        drawn, counts, updates = self.draw, self.batch_counts, self.updates_of_epoch
         self.epoch = 0
         self.set_epoch(self.plan.epoch)
+        if self.draw == drawn and not self.plan.rises_within(self.epoch):
+            self.batch_counts, self.updates_of_epoch = counts, updates
         if not goes_on:
             logger.warning(f"the data has changed since the checkpoint: the rest of epoch {epoch} is left out")
         return goes_on
@@ -168,42 +178,78 @@ class TrainingMixture(MixtureDataset):
         return with_padding(super().collater(items))
 
     def epoch_batches(
-        self, max_sizes: Any, max_tokens: int | None, max_sentences: int | None, multiple: int
+        self, max_sizes: Any, max_tokens: int | None, max_sentences: int | None, multiple: int, per_update: int = 1
     ) -> tuple[list[np.ndarray], np.ndarray]:
-        """The batches of the epoch's examples, and the indices of those that are too long for any.
+        """The batches of the epoch's examples, one part's after the other's, and the indices of those that are too long.
 
         Args:
             max_sizes: see `order`.
             max_tokens, max_sentences, multiple: see `batches`, or `Ranks.batches` of candidates.
+            per_update: how many batches all processes together take for an update.
 
         Raises:
             UserError: an example is longer than `max_tokens`.
         """
-        if not self.draws_candidates:
-            order = self.order(max_sizes)
-            return self.batches(order, max_tokens, max_sentences, multiple), order.too_long
-        sizes = [sizes_of(dataset) for dataset in self.datasets]
-        ranks = ranked(self.draw, sizes, self._limits(max_sizes, sizes))
-        drawn = f"draws {len(self)} candidates, as many from each {self.loader.kind}"
-        logger.info(f"[{self.loader.split}] epoch {self.epoch} {drawn}")
-        return ranks.batches(max_tokens, max_sentences, multiple), ranks.too_long
+        limits, said = (max_tokens, max_sentences, multiple), f"[{self.loader.split}] epoch {self.epoch} draws"
+        if self.draws_candidates:
+            sizes = [sizes_of(dataset) for dataset in self.datasets]
+            ranks = ranked(self.draw, sizes, self._limits(max_sizes, sizes))
+            logger.info(f"{said} {len(self)} candidates, as many from each {self.loader.kind}")
+            batches = ranks.batches(*limits)
+            self._made([len(batches)], per_update)
+            return batches, ranks.too_long
+
+        def cut(draw: Draw, part: int) -> tuple[Order, list[np.ndarray]]:
+            order = self.order(max_sizes, draw, part)
+            return order, self.batches(order, *limits)
+
+        orders, parts = zip(*self._cut_parts(cut, per_update), strict=True)
+        self._made([len(batches) for batches in parts], per_update)
+        counts = np.sum([order.counts for order in orders], axis=0).tolist()
+        each = dict(zip(self.loader.keys, counts, strict=True))
+        within = f"; the temperature rises within it, in {len(parts)} parts" if len(parts) > 1 else ""
+        logger.info(f"{said} {len(self)} examples, from each {self.loader.kind} {each}{within}")
+        return list(itertools.chain.from_iterable(parts)), np.concatenate([order.too_long for order in orders])
+
+    def _made(self, batch_counts: list[int], per_update: int) -> None:
+        self.batch_counts, self.updates_of_epoch = batch_counts, -(-sum(batch_counts) // per_update)
+
+    def _cut_parts(
+        self, cut: Callable[[Draw, int], tuple[Order, list[np.ndarray]]], per_update: int
+    ) -> list[tuple[Order, list[np.ndarray]]]:
+        """The batches of each of the epoch's parts, which are those of its start, or come to be known here.
+
+        How many updates the epoch takes, and so how long its parts are, is first told from its examples as one part.
+        """
+        known, size = self.plan.start_of(self.epoch).parts, len(self)
+        if known:
+            return [cut(self.plan.draw_part(self.epoch, part), part) for part in range(len(known))]
+        if self.plan.rises_within(self.epoch):
+            size = self.plan.part_size(self.epoch, len(cut(self.draw, 0)[1]) / per_update)
+        found: list[tuple[Order, list[np.ndarray]]] = []
+        is_last = False
+        while not is_last:
+            updates = sum(len(batches) for _, batches in found) // per_update
+            is_last = self.plan.add_part(self.epoch, size, updates)
+            found.append(cut(self.plan.draw_part(self.epoch, len(found)), len(found)))
+        self.draw = self.plan.draw(self.epoch)
+        self.choose(self.datasets, self.draw.numbering)
+        return found
 
     def _limits(self, max_sizes: Any, sizes: Sequence[np.ndarray]) -> Any:
         return [max_sizes] * sizes[0].shape[1] if isinstance(max_sizes, int | float) else max_sizes
 
-    def order(self, max_sizes: Any = None) -> Order:
+    def order(self, max_sizes: Any = None, draw: Draw | None = None, part: int = 0) -> Order:
         """The epoch's examples by the lengths of their sides; those of equal lengths in another order in each epoch.
 
         Args:
             max_sizes: the greatest length of each side, as fairseq gives them; longer examples are left out.
+            draw: of a part of the epoch; None for all of it.
+            part: its number.
         """
         sizes = [sizes_of(dataset) for dataset in self.datasets]
-        key, limits = self.plan.order_key(self.epoch), self._limits(max_sizes, sizes)
-        order = order_by_length(self.draw, sizes, key, limits, torch.get_num_threads())
-        loader, counts = self.loader, dict(zip(self.loader.keys, order.counts.tolist(), strict=True))
-        drawn = f"draws {len(self)} examples, from each {loader.kind} {counts}"
-        logger.info(f"[{loader.split}] epoch {self.epoch} {drawn}")
-        return order
+        key, limits = self.plan.order_key(self.epoch, part), self._limits(max_sizes, sizes)
+        return order_by_length(draw or self.draw, sizes, key, limits, torch.get_num_threads())
 
     def ordered_indices(self) -> np.ndarray:
         """The same without a limit, in the type that fairseq's `batch_by_size` takes."""

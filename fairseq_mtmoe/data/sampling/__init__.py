@@ -15,7 +15,7 @@ from fairseq_mtmoe.data.sampling.candidates import Ranks, ranked
 from fairseq_mtmoe.data.sampling.draw import Draw, Numbering
 from fairseq_mtmoe.data.sampling.order import Order, Runs, order_by_length
 from fairseq_mtmoe.data.sampling.permutation import derive_key
-from fairseq_mtmoe.data.sampling.plan import SamplingPlan
+from fairseq_mtmoe.data.sampling.plan import Part, SamplingPlan
 from fairseq_mtmoe.data.sampling.rules import Rules
 from fairseq_mtmoe.data.sampling.saved_plans import changes, options_of, restored_plan, restored_plan_0_1_0, saved_plan
 from fairseq_mtmoe.data.sampling.schedule import METHODS, Schedule
@@ -28,6 +28,7 @@ __all__ = [
     "Draw",
     "Numbering",
     "Order",
+    "Part",
     "Ranks",
     "Rules",
     "Runs",

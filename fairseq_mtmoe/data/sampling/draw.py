@@ -24,7 +24,8 @@ class Numbering:
 
     Args:
         sizes: (L,) examples of each task.
-        groups: how many tasks, from the first on, each range of indices is of.
+        groups: how many tasks, from the first on, each range of indices is of. Several parts of an epoch have such ranges
+            each, one part's after the other's.
         passes: how often each range holds its tasks' examples.
     """
 
@@ -32,7 +33,8 @@ class Numbering:
         self.task_starts = [0, *np.cumsum(sizes).tolist()]
         self.group_starts = [0, *np.cumsum(groups).tolist()]
         bounds = [self.task_starts[task] for task in self.group_starts]
-        self.firsts, self.sizes = bounds[:-1], np.diff(bounds).tolist()
+        self.parts = len(passes) // len(groups)
+        self.firsts, self.sizes = bounds[:-1] * self.parts, np.diff(bounds).tolist() * self.parts
         ranges = [size * times for size, times in zip(self.sizes, passes, strict=True)]
         self.starts = [0, *np.cumsum(ranges).tolist()]
 
@@ -44,6 +46,7 @@ class Numbering:
 
     def tasks(self, group: int) -> range:
         """The tasks of a range of indices."""
+        group %= len(self.group_starts) - 1
         return range(self.group_starts[group], self.group_starts[group + 1])
 
     @property

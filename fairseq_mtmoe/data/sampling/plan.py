@@ -4,6 +4,9 @@ Every task has an endless shuffled sequence of its examples (see `permutation`);
 each. Where a task's cursor stands at an epoch follows from the counts of the epochs before; so any epoch of a run whose
 rules stay can be drawn by itself. Where they change, the plan goes on from the cursors that a checkpoint has saved (see
 `saved_plans`). A virtual epoch is a fixed number of examples: consecutive ones walk through the data.
+
+Where the temperature rises by updates, a long epoch is drawn in parts. How many updates a part takes is known once its
+examples are in batches, so that the parts are added one after the other; a checkpoint saves them.
 """
 
 from __future__ import annotations
@@ -29,6 +32,19 @@ Shards = tuple[tuple[int, int], ...]  # of tasks that are drawn as one: each tas
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of an epoch.
+
+    Args:
+        size: how many examples it has, or of candidates how many are trained on.
+        update: how many updates were made before, or will have been; the part's temperature follows from it.
+    """
+
+    size: int
+    update: int
+
+
+@dataclass(frozen=True)
 class EpochStart:
     """Where the plan stands at the start of an epoch.
 
@@ -39,6 +55,7 @@ class EpochStart:
         shard_epoch: how often the shards changed before.
         update: how many updates were made before.
         cursors: how many of a sequence's examples were drawn before; none where it is missing.
+        parts: of the epoch, as far as they are known; without any, the epoch is one part.
     """
 
     epoch: int
@@ -47,6 +64,7 @@ class EpochStart:
     shard_epoch: int = 0
     update: int = 0
     cursors: Mapping[Shards, int] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
 
 
 class SamplingPlan:
@@ -122,38 +140,86 @@ class SamplingPlan:
         """The epoch at whose start the plan stands."""
         return self._start.epoch
 
-    def probabilities(self, epoch: int, update: int = 0) -> NDArray[np.float64]:
-        """(L,) the tasks' shares in an epoch."""
-        return self._shares(self.start_of(epoch, update))
+    def parts(self, epoch: int, update: int = 0) -> tuple[Part, ...]:
+        """The parts of an epoch, as far as they are known; at least one."""
+        return self._parts(self.start_of(epoch, update))
 
-    def temperature(self, epoch: int, update: int = 0) -> float | None:
-        """The temperature of an epoch; None where there is none."""
+    def probabilities(self, epoch: int, update: int = 0, part: int = 0) -> NDArray[np.float64]:
+        """(L,) the tasks' shares in a part of an epoch."""
         start = self.start_of(epoch, update)
-        return start.rules.schedule.temperature_at(epoch, start.update)
+        return self._shares(start, self._parts(start)[part])
+
+    def temperature(self, epoch: int, update: int = 0, part: int = 0) -> float | None:
+        """The temperature of a part of an epoch; None where there is none."""
+        start = self.start_of(epoch, update)
+        return start.rules.schedule.temperature_at(epoch, self._parts(start)[part].update)
 
     def draws_candidates(self, epoch: int) -> bool:
         """Whether an epoch's examples are candidates (see `candidates.py`)."""
         return self.start_of(epoch).rules.schedule.draws_candidates
 
-    def order_key(self, epoch: int) -> int:
-        """Names the order of an epoch's examples of equal lengths."""
-        return derive_key(self.seed, _ORDER, epoch)
+    def order_key(self, epoch: int, part: int = 0) -> int:
+        """Names the order of a part's examples of equal lengths."""
+        return derive_key(self.seed, _ORDER, epoch, *_further(part))
 
     def draw(self, epoch: int, update: int = 0) -> Draw:
         """The examples of an epoch; costs nothing until its blocks are worked out."""
         start = self.start_of(epoch, update)
+        return self._draw(start, 0, len(self._parts(start)))
+
+    def draw_part(self, epoch: int, part: int) -> Draw:
+        """The examples of a part of an epoch, with the indices that they have in the epoch's draw."""
+        return self._draw(self.start_of(epoch), part, part + 1)
+
+    def _draw(self, start: EpochStart, first: int, end: int) -> Draw:
+        """The examples of some of an epoch's parts."""
         sizes, groups = self._sizes(start.shard_epoch), self._groups(start.rules)
+        shards = [self._shards(group, start.shard_epoch) for group in groups]
+        keys = [derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(of)) for of in shards]
+        cursors = [start.cursors.get(of, 0) for of in shards]
         stretches: list[Stretch] = []
         passes = []
-        for number, (group, count) in enumerate(zip(groups, self._counts(start), strict=True)):
-            shards = self._shards(group, start.shard_epoch)
-            cursor = start.cursors.get(shards, 0)
-            key = derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(shards))
-            size = sum(sizes[task] for task in group)
-            stretches += _stretches(number, size, cursor, int(count), key, start.rules.schedule.draws_candidates)
-            passes.append(-(-(cursor + int(count)) // size) - cursor // size)
+        for part, counts in enumerate(self._counts(start)[:end]):
+            for number, (group, count, key) in enumerate(zip(groups, counts.tolist(), keys, strict=True)):
+                cursor, size = cursors[number], sum(sizes[task] for task in group)
+                in_order, place = start.rules.schedule.draws_candidates, part * len(groups) + number
+                stretches += _stretches(place, size, cursor, count, key, in_order) if part >= first else []
+                passes.append(-(-(cursor + count) // size) - cursor // size)
+                cursors[number] += count
         chosen = tuple(start.shard_epoch % len(sizes) for sizes in self.shard_sizes)
         return Draw(chosen, Numbering(sizes, [len(group) for group in groups], passes), tuple(stretches))
+
+    def rises_within(self, epoch: int) -> bool:
+        """Whether an epoch may need several parts, which are not known yet."""
+        start = self.start_of(epoch)
+        return not start.parts and start.rules.schedule.step_at(start.update) is not None
+
+    def part_size(self, epoch: int, updates: float) -> int:
+        """How many examples of an epoch of so many updates may have the same temperature."""
+        start = self.start_of(epoch)
+        size, step = self.epoch_size(start.rules, start.shard_epoch), start.rules.schedule.step_at(start.update)
+        return size if step is None or updates <= step else max(1, int(size * step / updates))
+
+    def add_part(self, epoch: int, size: int, updates: int) -> bool:
+        """Say which part of an epoch comes next.
+
+        Args:
+            epoch: its number.
+            size: of the part, unless less of the epoch is left, or the temperature rises no more.
+            updates: how many the parts before take.
+
+        Returns:
+            whether it is the last.
+        """
+        start = self.start_of(epoch)
+        update = start.update + updates
+        left = self.epoch_size(start.rules, start.shard_epoch) - sum(part.size for part in start.parts)
+        if size > left or start.rules.schedule.step_at(update) is None:
+            size = left
+        divided = replace(start, parts=(*start.parts, Part(size, update)))
+        self._first = divided if self._first is start else self._first
+        self._start = divided
+        return size == left
 
     def follow(self, before: SamplingPlan, has_begun: bool, update: int) -> bool:
         """Resume: take over the seed and the cursors of the interrupted run's plan, and end its epoch as it began.
@@ -182,7 +248,7 @@ class SamplingPlan:
             start = replace(start, cursors=cursors)
         elif same_data:
             left = self._epochs_left(start, start.epochs_left)
-            start = replace(start, rules=self.rules, update=update, epochs_left=left, cursors=cursors)
+            start = replace(start, rules=self.rules, update=update, epochs_left=left, cursors=cursors, parts=())
         else:
             left = self._epochs_per_pass(start.shard_epoch)
             start = EpochStart(start.epoch, self.rules, left, start.shard_epoch, update, cursors)
@@ -210,25 +276,32 @@ class SamplingPlan:
     def _sizes(self, shard_epoch: int) -> list[int]:
         return [sizes[shard_epoch % len(sizes)] for sizes in self.shard_sizes]
 
-    def _shares(self, start: EpochStart) -> NDArray[np.float64]:
-        return start.rules.schedule.probabilities_at(start.epoch, self.sizes, start.update)
+    def _parts(self, start: EpochStart) -> tuple[Part, ...]:
+        return start.parts or (Part(self.epoch_size(start.rules, start.shard_epoch), start.update),)
+
+    def _shares(self, start: EpochStart, part: Part) -> NDArray[np.float64]:
+        return start.rules.schedule.probabilities_at(start.epoch, self.sizes, part.update)
 
     def epoch_size(self, rules: Rules, shard_epoch: int) -> int:
         """Examples in an epoch."""
         return rules.epoch_size(rules.pass_size(self._sizes(shard_epoch), self.sizes))
 
-    def _counts(self, start: EpochStart) -> NDArray[np.int64]:
-        probabilities = self._shares(start)
-        shares = np.array([probabilities[list(group)].sum() for group in self._groups(start.rules)])
-        size = self.epoch_size(start.rules, start.shard_epoch)
+    def _counts(self, start: EpochStart) -> list[NDArray[np.int64]]:
+        """Of each part, how many examples of each group it draws."""
         if start.rules.schedule.draws_candidates:
-            return np.full(len(self.sizes), size)
-        return apportion(size, shares, uniform_number(self.seed, _COUNTS, start.epoch))
+            return [np.full(len(self.sizes), part.size) for part in self._parts(start)]
+        found = []
+        for number, part in enumerate(self._parts(start)):
+            probabilities = self._shares(start, part)
+            shares = np.array([probabilities[list(group)].sum() for group in self._groups(start.rules)])
+            offset = uniform_number(self.seed, _COUNTS, start.epoch, *_further(number))
+            found.append(apportion(part.size, shares, offset))
+        return found
 
     def after(self, start: EpochStart, update: int) -> EpochStart:
         """Where the plan stands at the end of an epoch, after which so many updates were made."""
         cursors = dict(start.cursors)
-        for group, count in zip(self._groups(start.rules), self._counts(start), strict=True):
+        for group, count in zip(self._groups(start.rules), sum(self._counts(start)), strict=True):
             shards = self._shards(group, start.shard_epoch)
             cursors[shards] = cursors.get(shards, 0) + int(count)
         shard_epoch, left = start.shard_epoch, start.epochs_left - 1
@@ -248,6 +321,11 @@ class SamplingPlan:
             return left
         old, new = (self.epoch_size(rules, start.shard_epoch) for rules in (start.rules, self.rules))
         return math.ceil(left * old / new)
+
+
+def _further(part: int) -> tuple[int, ...]:
+    """What a part's pseudo-random numbers are of, beside the epoch: its first part has those of an undivided one."""
+    return (part,) if part else ()
 
 
 def _stretches(group: int, size: int, cursor: int, count: int, key: int, in_order: bool) -> list[Stretch]:

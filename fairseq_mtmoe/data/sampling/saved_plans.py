@@ -9,12 +9,13 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairseq_mtmoe.data.sampling.plan import EpochStart, SamplingPlan
+from fairseq_mtmoe.data.sampling.plan import EpochStart, Part, SamplingPlan
 from fairseq_mtmoe.data.sampling.rules import Rules
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.errors import UserError
 
 _MOST_DRAWN, _MOST_PASSES = 10**8, 100  # examples of an epoch that a file may ask for: so many, and passes of the data
+_MOST_PARTS = 10**4
 
 
 def options_of(rules: Rules, names: Sequence[str]) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
             "epochs_left": start.epochs_left,
             "shard_epoch": start.shard_epoch,
             "update": start.update,
+            "parts": [[part.size, part.update] for part in start.parts],
             "cursors": [[[list(shard) for shard in shards], cursor] for shards, cursor in start.cursors.items()],
         },
     }
@@ -114,7 +116,12 @@ def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
     most = _MOST_DRAWN + _MOST_PASSES * sum(plan.sizes)
     for known in (rules, rules_of_epoch):
         assert max(known.virtual_epoch_size or 0, known.virtual_data_size or 0) <= most
-    plan.begin_at(EpochStart(epoch, rules_of_epoch, epochs_left, shard_epoch, update, cursors))
+    parts = tuple(Part(int(size), int(before)) for size, before in start.get("parts", ()))  # 0.1.11 and older had one
+    size = plan.epoch_size(rules_of_epoch, shard_epoch)
+    assert len(parts) <= _MOST_PARTS and sum(part.size for part in parts) in (size, 0)
+    assert all(part.size >= 1 and part.update >= update for part in parts)
+    parts = parts or (Part(size, update),)
+    plan.begin_at(EpochStart(epoch, rules_of_epoch, epochs_left, shard_epoch, update, cursors, parts))
     return plan
 
 

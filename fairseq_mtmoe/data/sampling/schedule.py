@@ -14,6 +14,8 @@ from fairseq_mtmoe.errors import UserError, must_be
 
 UNIFORM_FIRST = "uniform-then-natural"
 UNCERTAINTY = "uncertainty"
+STEPS = 20
+"""Where heating goes by updates, a longer part of an epoch than this share of C is drawn in several parts."""
 METHODS = ("uniform", "temperature", "concat", "RoundRobin", UNIFORM_FIRST, UNCERTAINTY)
 
 
@@ -31,7 +33,8 @@ class Schedule:
         heating_coefficient: k of equation 2.
         heating_epochs: C of equation 2; None without heating, where it goes by updates, or, with `heating_updates`
             None too, while only a checkpoint knows it.
-        heating_updates: C in updates, in the place of epochs: an epoch has the temperature of the update it begins at.
+        heating_updates: C in updates, in the place of epochs: an epoch, or each part of a long one (see `step_at`), has
+            the temperature of the update at which it begins.
         weights: (L,) fixed shares, instead of the method's.
         natural_from_epoch: the first epoch of `uniform-then-natural` that is drawn by size, from 2 on.
 
@@ -128,6 +131,12 @@ class Schedule:
         if self.heating_updates is not None:
             duration, elapsed = self.heating_updates, update
         return heated_temperature(self.temperature, self.heating_coefficient, duration, elapsed)
+
+    def step_at(self, update: int) -> int | None:
+        """After how many updates the temperature of an update is out of date; None where it stays for an epoch."""
+        if self.heating_coefficient == 0 or self.heating_updates is None or update >= self.heating_updates:
+            return None
+        return -(-self.heating_updates // STEPS)
 
     def probabilities_at(self, epoch: int, sizes: Sequence[int], update: int = 0) -> NDArray[np.float64]:
         """(L,) shares at an epoch, counted from 1, of tasks with these sizes (of all their data)."""

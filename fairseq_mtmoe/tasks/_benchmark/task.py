@@ -31,6 +31,7 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.tasks._benchmark.config import BenchmarkConfig
 from fairseq_mtmoe.tasks._benchmark.metrics import check_installed, check_metric, score
 from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport, majority_scores
+from fairseq_mtmoe.tasks._multitask.beginnings import expect_same_backbone, refuse_other_tasks
 from fairseq_mtmoe.tasks._multitask.groups import Group
 from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
@@ -56,6 +57,7 @@ class BenchmarkTask(Multitask):
 
     config: type[BenchmarkConfig]
     named_by: str  # the option that names the tasks
+    backbone_option: str  # and the one that names the file of what a new model begins with
 
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)
@@ -92,6 +94,16 @@ class BenchmarkTask(Multitask):
     @abstractmethod
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
         """What a validation's report says of a checkpoint with these options, beside what all have."""
+
+    def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
+        """See `protocols.GoesOn`; the order of the tasks is that of rows in weights and moments."""
+        try:
+            before, options = self.about_checkpoint(state["cfg"])["trained_tasks"], state["cfg"]["task"]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return  # of another kind of model, which its parameters tell
+        if before != list(self.rows):
+            refuse_other_tasks(self.named_by, path, before, list(self.rows))
+        expect_same_backbone(self.backbone_option, path, options, vars(self.args))
 
     @classmethod
     def add_args(cls, parser: Any) -> None:

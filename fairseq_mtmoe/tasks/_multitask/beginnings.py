@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 
 LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for this file in `--save-dir`
@@ -22,3 +26,44 @@ def check_named_checkpoints(args: Namespace) -> None:
     for option in ("continue_once", "finetune_from_model"):
         if getattr(args, option):
             regular_file(getattr(args, option), f"a checkpoint to begin with (`--{option.replace('_', '-')}`)")
+
+
+def refuse_other_tasks(option: str, path: str, before: Sequence[str], now: Sequence[str], rule: str = "") -> NoReturn:
+    """Say that a checkpoint is of a run of other tasks.
+
+    Args:
+        option: which names the tasks.
+        path: of the checkpoint.
+        before: its tasks.
+        now: those of the run.
+        rule: which others there may be, in words.
+    """
+    raise UserError(
+        f"`{option}` must be {','.join(before)}{rule}, to go on from `{path}`, but is {','.join(now)} instead; "
+        f"`--finetune-from-model {path}` with another `--save-dir` begins a run of other tasks with its weights."
+    )
+
+
+def expect_same_backbone(option: str, path: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse another file of a backbone than the one that a checkpoint's run began with, as far as both are there.
+
+    Args:
+        option: which names the file.
+        path: of the checkpoint.
+        before: options of its task.
+        now: options of the run.
+
+    Raises:
+        UserError: that sentence.
+    """
+    name = option.removeprefix("--").replace("-", "_")
+    old, new = before.get(name), now.get(name)
+    if not (isinstance(old, str) and isinstance(new, str) and os.path.isfile(old) and os.path.isfile(new)):
+        return
+    if filecmp.cmp(old, new, shallow=False):
+        return
+    raise UserError(
+        f"`{option}` must be `{old}`, as when the run of `{path}` began, or be left out, but is `{new}`, another "
+        f"one, instead; another `--save-dir` begins a run with it, and `--finetune-from-model {path}` one with the "
+        "checkpoint's weights."
+    )

@@ -67,14 +67,15 @@ class TrainingRunLog:
     def sampling(
         self,
         epoch: int,
+        part: int,
         updates_before: int,
         temperature: float | None,
         probabilities: Mapping[str, float],
         of_candidates: bool,
     ) -> None:
-        """Write how an epoch draws its examples, or candidates, before which so many updates were made."""
+        """Write how a part of an epoch draws its examples, or candidates, before which so many updates were made."""
         # Not called `update`: that would order the event by it, and old logs order theirs by epochs.
-        place = {"epoch": epoch, "updates_before": updates_before}
+        place = {"epoch": epoch, "part": part, "updates_before": updates_before}
         drawn = {"temperature": temperature, "probabilities": dict(probabilities), "of_candidates": of_candidates}
         self.write("sampling", **place, **drawn)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairseq.logging import metrics
 
 from fairseq_mtmoe.data.mixtures.training import TaskLoader, TrainingMixture
-from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, options_of
+from fairseq_mtmoe.data.sampling import Part, SamplingPlan, Schedule, options_of
 from fairseq_mtmoe.data.sampling.schedule import UNCERTAINTY
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.tasks._multitask.run_log import TrainingRunLog
@@ -63,7 +63,7 @@ def announce(
     run: Callable[[], dict[str, Any]],
     shown_name: Callable[[str], str],
 ) -> None:
-    """Say how an epoch's examples are sampled; before the first one, also what is known of the `run`.
+    """Before the first epoch of a process, say what is known of the `run`, and what its options do not do.
 
     Args:
         run_log: of the run.
@@ -77,22 +77,40 @@ def announce(
     """
     plan = dataset.plan
     plan.rules.schedule.check_duration()
-    names = [shown_name(key) for key in plan.names]
+    if run_log.has_begun:
+        return
+    names, about = [shown_name(key) for key in plan.names], run()
     options = options_of(plan.rules, names)
-    if not run_log.has_begun:
-        _warn_of_long_epochs(plan, epoch)
+    _warn_of_long_epochs(plan, epoch)
+    _warn_of_a_single_epoch(dataset, epoch, about["options"])
     del options["exceeds_pass"], options["virtual_data_size"], options["sampling_weights"]
-    if not run_log.has_begun:
-        run_log.begin(sizes=dict(zip(names, plan.sizes, strict=True)), **run(), **options, seed=plan.seed)
-    shares = dict(zip(names, plan.probabilities(epoch).tolist(), strict=True))
-    temperature, of_candidates = plan.temperature(epoch), plan.draws_candidates(epoch)
-    run_log.sampling(epoch, plan.start_of(epoch).update, temperature, shares, of_candidates)
+    run_log.begin(sizes=dict(zip(names, plan.sizes, strict=True)), **about, **options, seed=plan.seed)
+
+
+def announce_part(
+    run_log: TrainingRunLog, plan: SamplingPlan, epoch: int, part: tuple[int, Part], shown_name: Callable[[str], str]
+) -> None:
+    """Say how the examples of a part of an epoch are sampled.
+
+    Args:
+        run_log: of the run.
+        plan: of the draws.
+        epoch: that is trained on.
+        part: which part of it begins, from 0, and what the plan says of it.
+        shown_name: what a task of the plan is called.
+    """
+    number, updates = part[0], part[1].update
+    names = [shown_name(key) for key in plan.names]
+    shares = dict(zip(names, plan.probabilities(epoch, part=number).tolist(), strict=True))
+    temperature, of_candidates = plan.temperature(epoch, part=number), plan.draws_candidates(epoch)
+    run_log.sampling(epoch, number, updates, temperature, shares, of_candidates)
     if of_candidates:
         logger.info(f"epoch {epoch}: candidates of all tasks alike, of which the most uncertain train")
         return  # shares of what trains are said with each update
     shown = ", ".join(f"{name} {share:.4f}" for name, share in shares.items())
     warmth = "" if temperature is None else f" temperature {temperature},"
-    logger.info(f"epoch {epoch}: sampling{warmth} probabilities {shown}")
+    within = f", from update {updates} on" if number else ""
+    logger.info(f"epoch {epoch}{within}: sampling{warmth} probabilities {shown}")
     if temperature is not None:
         metrics.log_scalar("sampling_temperature", temperature, weight=0, priority=900, round=4)
     for name, share in shares.items():
@@ -105,4 +123,16 @@ def _warn_of_long_epochs(plan: SamplingPlan, epoch: int) -> None:
         logger.warning(
             f"--virtual-epoch-size {wished} is more than a pass over the data, which is then an epoch: {size} examples"
             + ("" if plan.rules.schedule.takes_everything else "; --virtual-data-size sets the size of a pass")
+        )
+
+
+def _warn_of_a_single_epoch(dataset: TrainingMixture, epoch: int, options: Mapping[str, Any]) -> None:
+    """Where heating goes by epochs, and the run is to end within its first."""
+    schedule, most_updates = dataset.plan.rules.schedule, options.get("max_update") or 0
+    is_only = options.get("max_epoch") == 1 or 0 < most_updates <= dataset.updates_of_epoch
+    if schedule.heating_coefficient > 0 and schedule.heating_epochs is not None and epoch == 1 and is_only:
+        logger.warning(
+            f"the temperature stays at {schedule.temperature}, whatever --heating-coefficient is: it rises from epoch to "
+            f"epoch, and the run ends within its first one, of {dataset.updates_of_epoch} updates; --heating-updates "
+            "lets it rise within an epoch, and --virtual-epoch-size makes epochs shorter"
         )

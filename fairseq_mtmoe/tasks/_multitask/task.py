@@ -22,6 +22,7 @@ from fairseq_mtmoe.checkpoints.described import model_options
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
+from fairseq_mtmoe.data.sampling import Part, SamplingPlan
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
 from fairseq_mtmoe.slots.model_inputs import unwrapped
@@ -31,7 +32,7 @@ from fairseq_mtmoe.tasks._multitask.beginnings import checkpoint_of
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, log_groups, plain_numbers
 from fairseq_mtmoe.tasks._multitask.keeping import KeepsRunLog
 from fairseq_mtmoe.tasks._multitask.run_log import start_counting, start_noting, stop_counting, stop_noting
-from fairseq_mtmoe.tasks._multitask.sampling import announce
+from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part
 from fairseq_mtmoe.tasks._multitask.selection import Chosen
 from fairseq_mtmoe.tasks._multitask.selection_record import REPORT_EVERY, SelectionRecord
 
@@ -62,6 +63,7 @@ class Multitask(KeepsRunLog, FairseqTask):
         self._model_names: list[str] | None = None
         self._evaluated_split = ""
         self._epoch = 1
+        self._parts_ahead: list[tuple[int, tuple[int, Part]]] = []  # each with its epoch, and its number in that
 
     # ---- what a task supplies ----
 
@@ -177,7 +179,8 @@ class Multitask(KeepsRunLog, FairseqTask):
         def make_batches(dataset: TrainingMixture, epoch: int) -> list[Any]:
             dataset.set_epoch(epoch)
             limits = (max_tokens, max_sentences, required_batch_size_multiple)
-            batches, too_long = dataset.epoch_batches(max_positions, *limits)
+            freq = self._update_freq[min(epoch, len(self._update_freq)) - 1]
+            batches, too_long = dataset.epoch_batches(max_positions, *limits, num_shards * freq)
             if not batches:
                 refuse_all(dataset.num_tokens_vec(too_long).min(), max_tokens, max_positions)
             # It says which examples are left out, or refuses them.
@@ -208,6 +211,14 @@ class Multitask(KeepsRunLog, FairseqTask):
             inner.expect_weights()
         dataset: TrainingMixture = self.datasets[self._train_subset]
         announce(self.run_log, dataset, epoch, self.described_run, self.shown_name)
+        self._parts_ahead = [(epoch, part) for part in enumerate(dataset.plan.parts(epoch))]
+        self._announce_parts(self.num_updates)
+
+    def _announce_parts(self, update: int) -> None:
+        """Say how the epoch's parts that begin after so many updates, or began before, are sampled."""
+        plan: SamplingPlan | None = self.datasets[self._train_subset].plan if self._parts_ahead else None
+        while plan is not None and self._parts_ahead and self._parts_ahead[0][1][1].update <= update:
+            announce_part(self.run_log, plan, *self._parts_ahead.pop(0), self.shown_name)
 
     def train_step(
         self,
@@ -224,6 +235,7 @@ class Multitask(KeepsRunLog, FairseqTask):
             stop_counting(model)
             stop_noting(model)
             self.stopwatch.start()
+        self._announce_parts(update_num)
         sample = self._company(sample, model) if ignore_grad else sample
         chosen = None
         if CANDIDATES in sample:

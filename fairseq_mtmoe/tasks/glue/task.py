@@ -39,7 +39,7 @@ class GlueTask(BenchmarkTask):
     """A benchmark. Its tasks are the table's rows of `--glue-tasks`; its groups are Small and All."""
 
     config = GlueConfig
-    named_by = "--glue-tasks"
+    named_by, backbone_option = "--glue-tasks", "--init-encoder"
 
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)

@@ -67,7 +67,7 @@ class TextToTextTask(BenchmarkTask):
     """
 
     config = TextToTextConfig
-    named_by = "--source-task or --target-task"
+    named_by, backbone_option = "--source-task or --target-task", "--init-model"
 
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)

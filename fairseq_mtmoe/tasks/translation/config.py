@@ -41,7 +41,9 @@ class TranslationHeatedConfig(FairseqDataclass):
         None, "C of temperature heating (default: --max-epoch when the run begins; a longer one changes nothing later)"
     )
     heating_updates: Optional[int] = option(
-        None, "C in updates, instead of epochs: an epoch, or virtual epoch, has the temperature of its first update"
+        None,
+        "C in updates, instead of epochs: an epoch has the temperature of its first update, and one longer than C/20 is "
+        "drawn in parts of C/20 updates, each with its own temperature",
     )
     natural_from_epoch: Optional[int] = option(
         None, "the first epoch, or virtual epoch, that uniform-then-natural draws by size; those before are uniform"

@@ -10,6 +10,7 @@ A language whose place in `langs` changes takes over the token and the gate of t
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError, must_be
@@ -29,6 +30,12 @@ SETTINGS = (
 def saved_settings(args: Namespace) -> dict[str, Any]:
     """The settings to store, as plain containers; and the pairs, which the options may have read from a file."""
     return {**{name: getattr(args, name) for name in SETTINGS}, "lang_pairs": all_pairs(args)}
+
+
+def pairs_of(state: Mapping[str, Any]) -> list[str]:
+    """The pairs that a checkpoint was trained on; none where it does not say."""
+    pairs = (state.get("task_state") or {}).get("lang_pairs")
+    return [pair for pair in pairs if isinstance(pair, str)] if isinstance(pairs, list) else []
 
 
 def agreed_languages(before: list[str] | None, now: list[str] | None) -> list[str] | None:

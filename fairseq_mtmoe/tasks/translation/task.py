@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
@@ -31,6 +31,7 @@ from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import takes
+from fairseq_mtmoe.tasks._multitask.beginnings import refuse_other_tasks
 from fairseq_mtmoe.tasks._multitask.groups import Group
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.saved_settings import take_over, warn_of_changes
@@ -38,7 +39,13 @@ from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks.translation.dictionaries import check_joined, check_language_tokens, is_word, relabel
 from fairseq_mtmoe.tasks.translation.options import all_pairs, arguments, found_languages
-from fairseq_mtmoe.tasks.translation.saved_settings import SETTINGS, agreed_languages, check_languages, saved_settings
+from fairseq_mtmoe.tasks.translation.saved_settings import (
+    SETTINGS,
+    agreed_languages,
+    check_languages,
+    pairs_of,
+    saved_settings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +181,12 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         else:
             names = [pair.name for pair in loader.pairs]
             self.datasets[split] = EvaluationMixture(names, loader.load(), ids, PairCollate())
+
+    def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
+        """See `protocols.GoesOn`; a run may go on with more pairs, or with fewer."""
+        before, now = pairs_of(state), all_pairs(self.args)
+        if before and not (set(before) <= set(now) or set(now) <= set(before)):
+            refuse_other_tasks("--lang-pairs", path, before, now, ", with others or without some")
 
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool

@@ -116,11 +116,46 @@ def test_heating_by_update_resumes_with_other_processes_and_another_update_freq(
     assert [batch for row in itertools.zip_longest(*shares) for batch in row if batch] == expected
 
 
+LONG = {"heating_updates": 8, "virtual_epoch_size": None}
+
+
+def test_the_temperature_and_the_draw_move_within_a_long_epoch(digits):
+    batches = iterator(digits, update_freq=2, **LONG)
+    drawn, plan = go(batches, len(batches.frozen_batches)), batches.dataset.plan
+    updates = [part.update for part in plan.parts(1)]
+    assert updates[0] == 0 and updates[-1] == 8 and max(after - at for at, after in itertools.pairwise(updates)) <= 2
+    temperatures = [plan.temperature(1, part=number) for number in range(len(updates))]
+    assert temperatures == pytest.approx([1.5 * (1 + 3 * update / 8) ** 0.5 for update in updates])
+    counts, whole = batches.dataset.batch_counts, [sentence for batch in drawn for sentence in batch]
+    last = [sentence for batch in drawn[-counts[-1] :] for sentence in batch]
+    first = whole[: -len(last)]
+    assert len(whole) == len(batches.dataset) == len(iterator(digits, virtual_epoch_size=None).dataset)
+    assert len([task for task, _ in last if task == 0]) / len(last) == pytest.approx(plan.probabilities(1, part=-1)[0], abs=0.02)
+    assert len([task for task, _ in first if task == 0]) / len(first) > plan.probabilities(1, part=-1)[0] + 0.03
+    assert spread(drawn) == 1
+    two = [iterator(digits, processes=2, rank=rank, **LONG) for rank in range(2)]
+    assert [batch for row in zip(*(go(one, len(drawn) // 2) for one in two), strict=True) for batch in row] == drawn[
+        : len(drawn) // 2 * 2
+    ]
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_long_epoch_goes_on_with_the_parts_that_it_began_with(processes, digits):
+    before, _ = interrupted(digits, 6, **LONG)
+    state, expected = before.state_dict(), rest_of(before)
+    shares = [resume(state, digits, updates=6, processes=processes, rank=rank, update_freq=2, **LONG) for rank in range(processes)]
+    found = [[sentences(batch) for batch in one.next_epoch_itr() if batch] for one in shares]
+    assert [batch for row in itertools.zip_longest(*found) for batch in row if batch] == expected
+    del state["sampling"]["place"]["parts"]  # a checkpoint of before 0.1.12 has drawn its epoch in one
+    assert len(resume(state, digits, updates=6, **LONG).dataset.batch_counts) <= 1
+
+
 def test_an_epoch_that_has_not_begun_takes_the_updates_made_so_far(digits):
-    first, _ = interrupted(digits, len(iterator(digits).frozen_batches), heating_updates=50)
+    by_update = {"heating_updates": 50}
+    first, _ = interrupted(digits, len(iterator(digits, **by_update).frozen_batches), **by_update)
     state = first.state_dict()
     assert (state["epoch"], state["batches_in_epoch"]) == (2, 0)
-    second = resume(state, digits, updates=50, heating_updates=50)
+    second = resume(state, digits, updates=50, **by_update)
     assert second.dataset.plan.temperature(2) == pytest.approx(3.0)
     first.dataset.updates = 50
     assert go(second, 10) == go(first, 10)

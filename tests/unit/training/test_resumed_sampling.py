@@ -5,7 +5,9 @@ import shutil
 import numpy as np
 import pytest
 
+from fairseq_mtmoe.analysis.run_facts.gathering import ScoresOfRun, run_facts
 from fairseq_mtmoe.analysis.run_log import read
+from fairseq_mtmoe.analysis.series import read_run
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.digits import make_digit_corpus
@@ -57,6 +59,29 @@ def test_heating_by_update_resumes_in_the_middle_of_an_epoch(small, tmp_path):
     assert [event["temperature"] for event in events] == pytest.approx(expected)
     assert temperatures(tmp_path / "parts") == temperatures(tmp_path / "whole")
     assert same(parts, whole)
+
+
+def test_one_long_epoch_heats_and_resumes_within(small, tmp_path):
+    long = (*HEATED[:2], "--max-tokens", 120, "--disable-validation", "--heating-updates", 20)
+    train_here(small, tmp_path / "parts", *long, "--max-update", 7)
+    parts = train_here(small, tmp_path / "parts", *long, "--max-update", 24)
+    whole = train_here(small, tmp_path / "whole", *long, "--max-update", 24)
+    events = [event for event in read(tmp_path / "whole") if event["event"] == "sampling"]
+    assert {event["epoch"] for event in events} == {1} and [event["part"] for event in events] == [*range(len(events))]
+    updates = [(event["updates_before"], event["probabilities"]["en-cc"]) for event in events]
+    assert temperatures(tmp_path / "whole") == pytest.approx([1.5 * np.sqrt(1 + 3 * at / 20) for at, _ in updates])
+    assert updates[-1][0] == 20 and updates[-1][1] > 1.5 * updates[0][1]
+    assert temperatures(tmp_path / "parts") == temperatures(tmp_path / "whole") and same(parts, whole)
+    assert read_run(tmp_path / "whole").sampling.moments == ("update", [at for at, _ in updates])
+
+
+@pytest.mark.parametrize("limit", [("--max-update", 3), ("--max-epoch", 1)])
+def test_heating_by_epochs_in_a_run_of_one_epoch_is_warned_of(limit, small, tmp_path, caplog):
+    by_epoch = ("--heating-coefficient", 3, "--heating-epochs", 5, "--max-tokens", 400)
+    train_here(small, tmp_path / "run", *by_epoch, *limit)
+    assert "the temperature stays at 1.5, whatever --heating-coefficient is" in caplog.text
+    (warning,) = run_facts(read(tmp_path / "run"), "run", "run", ScoresOfRun(), 1000)["warnings"]
+    assert warning["kind"] == "still_temperature" and "stayed at 1.5" in warning["text"]
 
 
 def test_a_new_run_that_does_not_know_how_long_to_heat_ends_before_it_trains(small, tmp_path):

@@ -108,8 +108,11 @@ const sampling = () => {
       : [...names.slice(0, 3), ...names.slice(names.length >> 1).slice(0, 2), ...names.slice(-3)];
   const view = () => {
     const keys = names.filter(name => chosen('sampling.rows', few).includes(name));
-    const over = values => run => run.sampling.epochs.map((epoch, at) => [epoch, values(run)?.[at] ?? null]);
     const runs = visibleRuns().filter(({run}) => run.sampling.epochs.length);
+    const isWithin = ({run}) => new Set(run.sampling.epochs).size < run.sampling.epochs.length;
+    const x =
+      runs.some(isWithin) && runs.every(({run}) => !run.sampling.updates.includes(null)) ? 'update' : 'epoch';
+    const over = values => run => run.sampling[`${x}s`].map((moment, at) => [moment, values(run)?.[at] ?? null]);
     const draws = several()
       ? keys.map(name => ({
           title: name,
@@ -138,7 +141,7 @@ const sampling = () => {
       }),
     };
     return {
-      x: 'epoch',
+      x,
       panels: [...draws.filter(panel => panel.lines.length), ...(heated.length ? [temperature] : [])],
     };
   };
@@ -146,7 +149,7 @@ const sampling = () => {
   section(
     'sampling',
     'Sampling',
-    el('p', {class: 'soft'}, 'How often each language pair or task is drawn, epoch by epoch.'),
+    el('p', {class: 'soft'}, 'How often each language pair or task is drawn.'),
     names.length > FEW
       ? chooser({
           id: 'sampling',
