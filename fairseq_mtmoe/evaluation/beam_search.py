@@ -17,7 +17,7 @@ words so far, `V` words of the dictionary, `C` columns of them, `K` candidates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +41,12 @@ class BeamSearch:
 
     Args:
         generator: fairseq's, with its plain search; models, beam, limits and length penalty are its own.
+        goes_on: says, of whether a sentence of this process is left, whether one of any process is. The models then
+            read as often in all processes, which have each other's experts. None: this process is alone.
     """
 
-    def __init__(self, generator: Any) -> None:
+    def __init__(self, generator: Any, goes_on: Callable[[bool], bool] | None = None) -> None:
+        self._goes_on = goes_on or bool
         self._ensemble, self._beam = generator.model, int(generator.beam_size)
         self._eos, self._penalty = generator.eos, generator.len_penalty
         self._a, self._b, self._longest = generator.max_len_a, generator.max_len_b, generator.max_len - 1
@@ -77,11 +80,15 @@ class BeamSearch:
             forced_R = prefix_tokens[:, 0].repeat_interleave(reader.width)
             beams.append(forced_R, reader.read(beams.tokens_RL, forced_R).asked_R)
         order_R: Tensor | None = None
-        while beams.is_growing:
-            if order_R is not None:
-                reader.reorder(order_R)
-            ends_R = torch.full_like(beams.tokens_RL[:, 0], self._eos)
-            order_R = beams.grow(reader.read(beams.tokens_RL, ends_R))
+        tokens_RL = beams.tokens_RL
+        while self._goes_on(beams.is_growing):
+            if beams.is_growing:
+                if order_R is not None:
+                    reader.reorder(order_R)
+                tokens_RL = beams.tokens_RL
+            scores = reader.read(tokens_RL, torch.full_like(tokens_RL[:, 0], self._eos))
+            if beams.is_growing:
+                order_R = beams.grow(scores)
         return [[{"tokens": tokens}] for tokens in beams.best()]
 
 

@@ -315,9 +315,14 @@ class Translator:
     def _joining(self, dictionary: Dictionary) -> str | None:
         if self.post_process is not None:
             return None if self.post_process == "none" else self.post_process
-        if os.path.exists(os.path.join(utils.split_paths(self.data)[0], "spm.model")):
-            return "sentencepiece"
-        return subword_marks(dictionary)
+        return joining_of(self.data, dictionary)
+
+
+def joining_of(data: str, dictionary: Dictionary) -> str | None:
+    """How the symbols of a data directory's dictionary form words; see `subword_marks`."""
+    if os.path.exists(os.path.join(utils.split_paths(data)[0], "spm.model")):
+        return "sentencepiece"
+    return subword_marks(dictionary)
 
 
 def subword_marks(dictionary: Dictionary) -> str | None:

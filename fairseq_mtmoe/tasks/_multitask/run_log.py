@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -121,6 +122,20 @@ def stop_noting(model: nn.Module) -> dict[str, list[float]]:
             torch.distributed.all_reduce(seen.sums)
         weights[path] = seen.mean().tolist()
     return weights
+
+
+@contextmanager
+def uncounted(model: nn.Module) -> Iterator[None]:
+    """Inside, nothing is counted or noted of what goes through a model."""
+    records = [*(layer.load for layer in expert_layers(model).values()), *_mixtures(model).values()]
+    were_enabled = [record.enabled for record in records]
+    try:
+        for record in records:
+            record.enabled = False
+        yield
+    finally:
+        for record, was_enabled in zip(records, were_enabled, strict=True):
+            record.enabled = was_enabled
 
 
 def _mixtures(model: nn.Module) -> dict[str, MixtureWeights]:

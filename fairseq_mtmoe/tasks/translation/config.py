@@ -56,6 +56,23 @@ class TranslationHeatedConfig(FairseqDataclass):
         "(default: what is known of its two languages)",
     )
 
+    eval_bleu: bool = option(False, "validate by BLEU, too: of each pair, tiers' means and the mean of all, `bleu`")
+    eval_chrf: bool = option(False, "validate by chrF++, too, likewise: `chrf`")
+    eval_bleu_args: str = option(
+        "{}", 'the search of both: beam, lenpen, max_len_a and max_len_b as JSON, such as {"beam": 4} (default: beam 5)'
+    )
+    eval_bleu_detok: str = option("space", "detokenizer of what is translated, such as moses; space leaves it as it is")
+    eval_bleu_detok_args: str = option("{}", "its arguments, as JSON")
+    eval_bleu_remove_bpe: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "how subwords join: sentencepiece, subword_nmt, or their mark (default: as the dictionary's look)",
+            "argparse_const": "@@ ",
+        },
+    )
+    eval_tokenized_bleu: bool = option(False, "BLEU over the words of the binarized references, split at spaces")
+    eval_bleu_print_samples: bool = option(False, "show a translation of each batch and its reference in the log")
+
     langs: Optional[str] = option(
         None, "comma-separated languages that may occur in pairs; their order is that of the language tokens"
     )

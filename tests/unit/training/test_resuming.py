@@ -16,7 +16,11 @@ from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.sparsify.upcycle import upcycle
 from fairseq_mtmoe.training import epoch_position, loop
 from tests.golden.old_runs import OLD, RUNS
+from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
+from tests.helpers.commands import training_arguments
+from tests.helpers.text_to_text import make_t5, text_arguments
 from tests.helpers.trainers import groups_of, state_of, trainer_here
+from tests.helpers.training import run_here
 
 SPARSE, DENSE = (str(OLD / name / "checkpoint_last.pt") for name in ("sparse", "dense"))
 HALF = dict(common__fp16=True, common__fp16_no_flatten_grads=True)
@@ -58,6 +62,67 @@ def test_fine_tuning_begins_with_the_first_epoch_whenever_the_other_run_drew_its
     with caplog.at_level("INFO"):
         assert checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)[1].next_epoch_idx == 1
     assert f"begins with the weights of {drawn}" in caplog.messages and "goes on" not in caplog.text
+
+
+# ---- the same run ----
+
+
+def digit_arguments(data, folder, pairs):
+    return training_arguments(data, folder, "--lang-pairs", pairs, "--langs", "en,aa,bb,cc", "--max-update", 2)
+
+
+def tagged(data, folder, tasks, encoder="encoder.pt"):
+    return task_arguments(data, folder, "--init-encoder", data / encoder, "--glue-tasks", tasks, "--max-update", 2)
+
+
+def texts(data, folder, task, model="t5.pt"):
+    return text_arguments(data, folder, "--init-model", data / model, "--target-task", task, "--max-update", 2)
+
+
+OTHER_RUNS = {
+    "pairs": (digit_arguments, ["en-aa"], ["en-bb"], "`--lang-pairs` must be en-aa, with others or without some,"),
+    "a pair in another's place": (digit_arguments, ["en-aa,en-bb"], ["en-aa,en-cc"], "`--lang-pairs` must be en-aa,en-"),
+    "a task": (tagged, ["rte"], ["cola"], "`--glue-tasks` must be rte, to go on from"),
+    "an order": (tagged, ["rte,cola"], ["cola,rte"], "`--glue-tasks` must be rte,cola, to go on from"),
+    "a task in text": (texts, ["rte"], ["cola"], "`--source-task or --target-task` must be rte, to go on from"),
+    "an encoder": (tagged, ["rte"], ["rte", "other.pt"], "encoder.pt`, as when the run of"),
+    "a T5": (texts, ["rte"], ["rte", "other_t5.pt"], "t5.pt`, as when the run of"),
+}
+
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("benchmark")
+    make_benchmark(folder, {"train": 20, "dev": 8})
+    make_encoder(folder / "encoder.pt")
+    state = file_io.load(str(folder / "encoder.pt"))
+    next(iter(state["model"].values())).add_(1)
+    file_io.save(state, str(folder / "other.pt"))
+    make_t5(folder / "t5.pt")
+    make_t5(folder / "other_t5.pt", seed=2)
+    return folder
+
+
+@pytest.mark.parametrize("what", OTHER_RUNS)
+def test_a_run_of_other_tasks_or_another_backbone_does_not_go_on(what, digits, benchmark, tmp_path):
+    arguments, first, second, words = OTHER_RUNS[what]
+    data = digits if arguments is digit_arguments else benchmark
+    run_here(arguments(data, tmp_path / "run", *first))
+    last = tmp_path / "run" / "checkpoint_last.pt"
+    before = last.read_bytes()
+    with pytest.raises(Exception) as caught:
+        run_here((*arguments(data, tmp_path / "run", *second), "--max-update", 4))
+    said = str(find_user_error(caught.value))
+    assert words in said and f"`--finetune-from-model {last}`" in said and "\n" not in said
+    assert last.read_bytes() == before
+    begun = run_here((*arguments(data, tmp_path / "new", *second), "--finetune-from-model", last))
+    assert len(begun["losses"]) == 2
+
+
+def test_a_run_goes_on_with_more_pairs_and_with_fewer(digits, tmp_path):
+    for updates, pairs in ((2, "en-aa"), (4, "en-aa,en-bb"), (6, "en-bb")):
+        options = (*digit_arguments(digits, tmp_path, pairs), "--max-update", updates)
+        assert len(run_here(options)["losses"]) == 2
 
 
 # ---- a checkpoint that is there ----

@@ -1,0 +1,186 @@
+"""BLEU and chrF++ of what a model translates in a validation: `--eval-bleu` and `--eval-chrf`.
+
+The search, the spelling and the references are those of `mtmoe evaluate`. sacreBLEU counts n-grams sentence by sentence;
+so the counts of batches, and of processes, add up to those of all sentences.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import encoders
+from fairseq.logging import metrics
+from fairseq.tasks import FairseqTask
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from torch import Tensor, distributed, nn
+
+from fairseq_mtmoe.analysis.scores import bleu_tokenizer
+from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.evaluation.beam_search import BeamSearch
+from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, load_references
+from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
+from fairseq_mtmoe.slots import expert_layers
+from fairseq_mtmoe.tasks._multitask.groups import Group
+from fairseq_mtmoe.tasks._multitask.run_log import uncounted
+
+SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
+COUNTS = {"bleu": 10, "chrf": 24}  # numbers that sacreBLEU keeps of a sentence
+
+logger = logging.getLogger(__name__)
+
+
+class ValidationScores:
+    """Translates validation batches of one language pair each, and scores what it wrote.
+
+    Args:
+        task: whose `args` have the options.
+
+    Attributes:
+        asked: the metrics, by their names in the log.
+
+    Raises:
+        UserError: an option's JSON is none, or names another setting than those of `SEARCH`.
+    """
+
+    def __init__(self, task: Any) -> None:
+        args = task.args
+        self._task, self._data = task, args.data
+        self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]
+        self._settings = _dictionary("--eval-bleu-args", args.eval_bleu_args)
+        for name, value in self._settings.items():
+            if name not in SEARCH or not isinstance(value, int | float):
+                must_be("--eval-bleu-args", f"a dictionary of numbers named among {', '.join(SEARCH)}", {name: value})
+        detok_args = _dictionary("--eval-bleu-detok-args", args.eval_bleu_detok_args)
+        self._detokenizer = encoders.build_tokenizer(Namespace(tokenizer=args.eval_bleu_detok, **detok_args))
+        self._search: tuple[nn.Module, BeamSearch] | None = None  # of the model that was validated last
+        self._spell: Speller | None = None
+        self._references: dict[tuple[str, str], References] = {}
+
+    def counts(self, sample: Mapping[str, Any], model: nn.Module, subset: str) -> dict[str, Tensor]:
+        """What sacreBLEU counts in a model's translations of a batch, by metric.
+
+        Args:
+            sample: of one language pair.
+            model: without what wraps it for several processes.
+            subset: that is validated.
+        """
+        pair, numbers = sample["task"], sample["id"].tolist()
+        hypotheses = self._translated(sample, model, pair)
+        references = self._references_of(pair, subset)
+        chosen = [[lines[number] or None for number in numbers] for lines in references.more]
+        lines = [references.lines[number] for number in numbers]
+        if self._task.args.eval_bleu_print_samples:
+            logger.info(f"example hypothesis: {hypotheses[0]}")
+            logger.info(f"example reference: {lines[0]}")
+        found = {}
+        for name in self.asked:
+            statistics = self._metric(name, pair)._extract_corpus_statistics(hypotheses, [lines, *chosen])
+            found[name] = torch.tensor(np.sum(statistics, axis=0), dtype=torch.double)
+        return found
+
+    def noted(self, counts: Mapping[str, Tensor], pair: str, pairs: Iterable[str]) -> dict[str, Tensor]:
+        """A batch's counts for its logging output, which in all processes has those of all pairs."""
+        zeros = {name: torch.zeros(COUNTS[name], dtype=torch.double) for name in self.asked}
+        return {
+            f"_{other}_{name}": counts[name] if other == pair else zeros[name] for other in pairs for name in self.asked
+        }
+
+    def log(self, logging_outputs: Sequence[Mapping[str, Any]], pairs: Sequence[str], groups: Iterable[Group]) -> None:
+        """Log the scores of each pair, the means of each group, and the mean of all pairs."""
+        for name in self.asked:
+            for pair in pairs:
+                counts = [log[f"_{pair}_{name}"].cpu().numpy() for log in logging_outputs if f"_{pair}_{name}" in log]
+                metrics.log_scalar(f"_{pair}_{name}", sum(counts, np.zeros(COUNTS[name])))
+            for group in [*(Group(pair, (pair,)) for pair in pairs), *groups, Group("", tuple(pairs))]:
+                key = f"{group.name}_{name}".removeprefix("_")
+
+                def mean(meters: Mapping[str, Any], name: str = name, group: Group = group) -> float | None:
+                    return self._mean(meters, name, group.tasks)
+
+                metrics.log_derived(key, mean, 1000)
+
+    def figures(self, meters: Mapping[str, Any], pairs: Sequence[str]) -> dict[str, float]:
+        """The means of pairs' scores, for the run log."""
+        found = {name: self._mean(meters, name, pairs) for name in self.asked}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _mean(self, meters: Mapping[str, Any], name: str, pairs: Sequence[str]) -> float | None:
+        scores = []
+        for pair in pairs:
+            meter = meters.get(f"_{pair}_{name}")
+            if meter is not None and np.any(meter.sum):
+                counts = [int(count) for count in np.asarray(meter.sum)]
+                scores.append(float(self._metric(name, pair)._compute_score_from_stats(counts).score))
+        return round(fmean(scores), 2) if scores else None
+
+    def _metric(self, name: str, pair: str) -> Any:
+        if name == "chrf":
+            return CHRF(word_order=2)
+        tokenizer = "none" if self._task.args.eval_tokenized_bleu else bleu_tokenizer(pair.rpartition("-")[2])
+        return BLEU(tokenize=tokenizer, force=True)
+
+    def _translated(self, sample: Mapping[str, Any], model: nn.Module, pair: str) -> list[str]:
+        token, task = self._first_token(pair), self._task
+        search, inputs = self._search_with(model), sample["net_input"]["src_tokens"]
+        begins: dict[str, Any] = {}
+        if task.args.lang_tok_replacing_bos_eos:
+            begins["bos_token"] = token
+        elif token is not None:
+            begins["prefix_tokens"] = inputs.new_full((len(inputs), 1), token)
+        with uncounted(model):
+            outputs = search.generate([model], dict(sample), **begins)
+        texts = [self._speller(output[0]["tokens"], UNKNOWN) for output in outputs]
+        return texts if self._detokenizer is None else [self._detokenizer.decode(text) for text in texts]
+
+    def _first_token(self, pair: str) -> int | None:
+        """The token of the target language that the decoder writes first, or reads in the place of an end."""
+        spec = self._task.args.langtoks["main"][1]
+        return int(self._task.data_manager.get_decoder_langtok(pair.partition("-")[2], spec)) if spec else None
+
+    def _search_with(self, model: nn.Module) -> BeamSearch:
+        if self._search is None or self._search[0] is not model:
+            generator = FairseqTask.build_generator(self._task, [model], Namespace(**self._settings))
+            exchanges = any(layer.experts.placement.is_sharded for layer in expert_layers(model).values())
+            self._search = model, BeamSearch(generator, _any_goes_on if exchanges else None)
+        return self._search[1]
+
+    @property
+    def _speller(self) -> Speller:
+        if self._spell is None:
+            dictionary, given = self._task.target_dictionary, self._task.args.eval_bleu_remove_bpe
+            joining = joining_of(self._data, dictionary) if given is None else given
+            tokens = {self._first_token(pair) for pair in self._task.lang_pairs} - {None}
+            self._spell = Speller(dictionary, joining, tokens)
+        return self._spell
+
+    def _references_of(self, pair: str, subset: str) -> References:
+        if (subset, pair) not in self._references:
+            way = FAIRSEQ if self._task.args.eval_tokenized_bleu else TEXT
+            self._references[subset, pair] = load_references(self._data, subset, pair, self._speller, way)
+        return self._references[subset, pair]
+
+
+def _any_goes_on(goes_on: bool) -> bool:
+    """Whether a sentence of any process is left; all processes call it together."""
+    device = torch.device("cuda" if distributed.get_backend() == "nccl" else "cpu")
+    left = torch.tensor(float(goes_on), device=device)
+    distributed.all_reduce(left, op=distributed.ReduceOp.MAX)
+    return bool(left.item())
+
+
+def _dictionary(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        must_be(option, "a dictionary as JSON", text)
+    return value
