@@ -107,6 +107,20 @@ def write_model(
         (partial / SAFETENSORS).write_bytes(save(state, metadata={"format": "pt"}))
 
 
+def read_imported(path: str | Path) -> dict[str, Any]:
+    """The content of a file of `mtmoe import-hf`.
+
+    Raises:
+        UserError: the file is missing or damaged, or is a folder, such as what that command reads.
+    """
+    if Path(path).is_dir():
+        raise UserError(
+            f"`{path}` must be a file of `mtmoe import-hf`, but is a folder; `mtmoe import-hf {path} OUT` writes the "
+            "file of a folder of Hugging Face's."
+        )
+    return file_io.load(str(path), remedy=IMPORT_ANEW)
+
+
 def expect_no_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
     """Raise the `UserError` that says where the checkpoint of a run belongs, in the place of a pretrained model."""
     if "cfg" in content:

@@ -94,6 +94,8 @@ def corpora_command(
     other corpora or another recipe, --overwrite does again what depends on these. Once DATA is what you want, the
     folder can be removed.
     """
+    if not raw.is_dir():
+        raise UserError(f"`{raw}` must be the folder RAW with a recipe's corpora, but there is none.")
     if scheduler is not None and workers is not None:
         must_be("--workers", "absent with `--scheduler`, which has workers of its own", workers)
     try:

@@ -69,8 +69,9 @@ PATCHES = (
     # ---- commands and the trainer ----
     Patch(
         "fairseq.options.parse_args_and_arch",
-        (help_text.with_whole_help,),
-        "fairseq prints its help before it adds the options of the chosen task, model, criterion and optimizer.",
+        (help_text.with_whole_help, help_text.with_task_of_checkpoint),
+        "fairseq prints its help before it adds the options of the chosen task, model, criterion and optimizer; "
+        "`fairseq-validate` without `--task` ends in `KeyError: None`.",
         "(parser, input_args=None, ...)",
     ),
     Patch(

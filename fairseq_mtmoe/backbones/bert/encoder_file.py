@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.blocks import SlotPlans
-from fairseq_mtmoe.backbones.hugging_face import IMPORT_ANEW, check_tensors, expect_no_checkpoint
+from fairseq_mtmoe.backbones.hugging_face import check_tensors, expect_no_checkpoint, read_imported
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 
@@ -62,7 +62,7 @@ def load(path: str | Path) -> PretrainedEncoder:
     Raises:
         UserError: the file is missing, damaged or another, or what is in it does not fit together.
     """
-    return read(path, file_io.load(str(path), remedy=IMPORT_ANEW))
+    return read(path, read_imported(path))
 
 
 def read(path: str | Path, content: Mapping[str, Any]) -> PretrainedEncoder:

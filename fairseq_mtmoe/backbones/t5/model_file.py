@@ -16,7 +16,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_mtmoe.backbones.hugging_face import IMPORT_ANEW, check_tensors, expect_no_checkpoint
+from fairseq_mtmoe.backbones.hugging_face import check_tensors, expect_no_checkpoint, read_imported
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT
 from fairseq_mtmoe.backbones.t5.model import T5Model
@@ -53,7 +53,7 @@ def load(path: str | Path) -> PretrainedT5:
     Raises:
         UserError: the file is missing, damaged or another, or what is in it does not fit together.
     """
-    return read(path, file_io.load(str(path), remedy=IMPORT_ANEW))
+    return read(path, read_imported(path))
 
 
 def read(path: str | Path, content: Mapping[str, Any]) -> PretrainedT5:

@@ -132,6 +132,13 @@ def test_default_packages_are_read_unless_a_folder_is_given(tmp_path, folder, mo
     assert asked == [(["pycountry", "django", "sphinx"], ()), ([], (folder,)), (["sphinx"], (folder,))]
 
 
+@pytest.mark.parametrize("form", [("text",), ("corpora", "--recipe", "folder")])
+def test_a_folder_of_text_that_is_not_there_is_said(form, tmp_path):
+    raised = CliRunner().invoke(command, [form[0], str(tmp_path / "raw"), str(tmp_path / "data"), *form[1:]]).exception
+    assert isinstance(raised, UserError) and str(raised).endswith("but there is none.")
+    assert not list(tmp_path.iterdir())
+
+
 def test_text_gives_a_data_directory(tmp_path, raw):
     (raw / "tiers.json").write_text('{"T3-low": ["de"]}')
     assert "en-de" in run("text", raw, tmp_path / "out", *SMALL)

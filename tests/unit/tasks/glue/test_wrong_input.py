@@ -48,7 +48,7 @@ CASES = {
                      "is 6 instead: `--arch mt_tag` takes the encoder's sizes, whatever they are."),
     "no encoder": (((), None), "`--init-encoder` must name a file of `mtmoe import-hf`, or `--finetune-from-model` a"),
     "an encoder that is none": ((("--init-encoder", "TRANSLATION"), None), ENCODER_FILE),
-    "a folder as encoder": ((("--init-encoder", "DATA"), None), "must be a checkpoint file, but is a folder instead"),
+    "a folder as encoder": ((("--init-encoder", "DATA"), None), "is a folder; `mtmoe import-hf .* OUT` writes"),
     "fairseq's criterion": (new("--criterion", "cross_entropy"), "`--criterion` must be multitask, or pemt for"),
     "an arch of translation": (new("--arch", "base_moe_tiny"), "`--arch` must be a model with a head for each task,"),
     "an unknown gate": (begin("TAG", "--glue-tasks", "wic", "--reuse-gate", "mnli"), "`--reuse-gate` must be among the"
