@@ -180,7 +180,7 @@ class TrainingMixture(MixtureDataset):
     def epoch_batches(
         self, max_sizes: Any, max_tokens: int | None, max_sentences: int | None, multiple: int, per_update: int = 1
     ) -> tuple[list[np.ndarray], np.ndarray]:
-        """The batches of the epoch's examples, one part's after the other's, and the indices of those that are too long.
+        """The batches of the epoch's examples, part after part, and the indices of those that are too long for any.
 
         Args:
             max_sizes: see `order`.
@@ -219,19 +219,22 @@ class TrainingMixture(MixtureDataset):
     ) -> list[tuple[Order, list[np.ndarray]]]:
         """The batches of each of the epoch's parts, which are those of its start, or come to be known here.
 
-        How many updates the epoch takes, and so how long its parts are, is first told from its examples as one part.
+        How long the first one is follows from how many updates the epoch takes as one part, and how long each of the
+        others is from what the one before it takes: of fewer examples more are padded.
         """
-        known, size = self.plan.start_of(self.epoch).parts, len(self)
+        plan, epoch = self.plan, self.epoch
+        known, size = plan.start_of(epoch).parts, len(self)
         if known:
-            return [cut(self.plan.draw_part(self.epoch, part), part) for part in range(len(known))]
-        if self.plan.rises_within(self.epoch):
-            size = self.plan.part_size(self.epoch, len(cut(self.draw, 0)[1]) / per_update)
+            return [cut(plan.draw_part(epoch, part), part) for part in range(len(known))]
+        if plan.rises_within(epoch):
+            size = plan.part_size(epoch, size, max(1, len(cut(self.draw, 0)[1])) / per_update)
         found: list[tuple[Order, list[np.ndarray]]] = []
-        is_last = False
+        is_last, batches = False, 0
         while not is_last:
-            updates = sum(len(batches) for _, batches in found) // per_update
-            is_last = self.plan.add_part(self.epoch, size, updates)
-            found.append(cut(self.plan.draw_part(self.epoch, len(found)), len(found)))
+            is_last = plan.add_part(epoch, size, batches // per_update)
+            found.append(cut(plan.draw_part(epoch, len(found)), len(found)))
+            batches += len(found[-1][1])
+            size = plan.part_size(epoch, plan.parts(epoch)[-1].size, max(1, len(found[-1][1])) / per_update)
         self.draw = self.plan.draw(self.epoch)
         self.choose(self.datasets, self.draw.numbering)
         return found

@@ -24,8 +24,8 @@ class Numbering:
 
     Args:
         sizes: (L,) examples of each task.
-        groups: how many tasks, from the first on, each range of indices is of. Several parts of an epoch have such ranges
-            each, one part's after the other's.
+        groups: how many tasks, from the first on, each range of indices is of. Each part of an epoch has such ranges,
+            one part's after the other's.
         passes: how often each range holds its tasks' examples.
     """
 

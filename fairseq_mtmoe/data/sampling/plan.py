@@ -194,11 +194,11 @@ class SamplingPlan:
         start = self.start_of(epoch)
         return not start.parts and start.rules.schedule.step_at(start.update) is not None
 
-    def part_size(self, epoch: int, updates: float) -> int:
-        """How many examples of an epoch of so many updates may have the same temperature."""
+    def part_size(self, epoch: int, size: int, updates: float) -> int:
+        """How many examples of an epoch may have the same temperature, where `size` of them take so many updates."""
         start = self.start_of(epoch)
-        size, step = self.epoch_size(start.rules, start.shard_epoch), start.rules.schedule.step_at(start.update)
-        return size if step is None or updates <= step else max(1, int(size * step / updates))
+        step = start.rules.schedule.step_at(start.update)
+        return size if step is None else max(1, int(size * step / updates))
 
     def add_part(self, epoch: int, size: int, updates: int) -> bool:
         """Say which part of an epoch comes next.
@@ -301,7 +301,7 @@ class SamplingPlan:
     def after(self, start: EpochStart, update: int) -> EpochStart:
         """Where the plan stands at the end of an epoch, after which so many updates were made."""
         cursors = dict(start.cursors)
-        for group, count in zip(self._groups(start.rules), sum(self._counts(start)), strict=True):
+        for group, count in zip(self._groups(start.rules), np.sum(self._counts(start), axis=0), strict=True):
             shards = self._shards(group, start.shard_epoch)
             cursors[shards] = cursors.get(shards, 0) + int(count)
         shard_epoch, left = start.shard_epoch, start.epochs_left - 1

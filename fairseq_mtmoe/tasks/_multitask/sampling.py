@@ -132,7 +132,7 @@ def _warn_of_a_single_epoch(dataset: TrainingMixture, epoch: int, options: Mappi
     is_only = options.get("max_epoch") == 1 or 0 < most_updates <= dataset.updates_of_epoch
     if schedule.heating_coefficient > 0 and schedule.heating_epochs is not None and epoch == 1 and is_only:
         logger.warning(
-            f"the temperature stays at {schedule.temperature}, whatever --heating-coefficient is: it rises from epoch to "
-            f"epoch, and the run ends within its first one, of {dataset.updates_of_epoch} updates; --heating-updates "
-            "lets it rise within an epoch, and --virtual-epoch-size makes epochs shorter"
+            f"the temperature stays at {schedule.temperature}, whatever --heating-coefficient is: it rises from epoch "
+            f"to epoch, and the run ends within its first one, of {dataset.updates_of_epoch} updates; "
+            "--heating-updates lets it rise within an epoch, and --virtual-epoch-size makes epochs shorter"
         )

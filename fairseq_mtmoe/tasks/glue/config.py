@@ -42,7 +42,11 @@ class GlueConfig(BenchmarkConfig):
         0.0, "k of temperature heating: the temperature of epoch e is T·sqrt(1 + k·e/C), with e from 0"
     )
     heating_epochs: Optional[int] = option(None, "C of temperature heating (default: --max-epoch)")
-    heating_updates: Optional[int] = option(None, "C in updates, instead")
+    heating_updates: Optional[int] = option(
+        None,
+        "C in updates, instead: an epoch has the temperature of its first update; one longer than C/20 is drawn in "
+        "parts of C/20 updates, each with its own temperature",
+    )
     natural_from_epoch: Optional[int] = option(
         None, "the first epoch, or virtual epoch, that uniform-then-natural draws by size; those before are uniform"
     )
