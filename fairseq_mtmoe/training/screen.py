@@ -31,6 +31,7 @@ from fairseq_mtmoe.protocols import GroupsTasks
 NAME = "rich"
 LOG_FILE = "train.log"
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal
+OF_TRANSLATIONS = ("bleu", "chrf")  # figures beside perplexity, where they are asked for
 SHOWN = {"loss": "loss", "ppl": "perplexity", "wps": "tokens/s", "sampling_temperature": "temperature"}
 OF_TEXT = ("loss", "ppl")  # figures of a task or group that are no metrics; of `nll_loss` the last part
 FOR_SCREEN = {"for_screen": True}  # `extra` of a log record that somebody who waits wants to see
@@ -126,11 +127,12 @@ class Screen:
     def _perplexity_table(self, title: str, stats: Mapping[str, Any], named: Sequence[str]) -> Table:
         found = [name.removesuffix("_ppl") for name in stats if name.endswith("_ppl")]
         alone = [name for name in found if name not in named]
-        table = _table(title, "loss", "perplexity", "change")
+        scores = [name for name in OF_TRANSLATIONS if name in stats]
+        table = _table(title, "loss", "perplexity", "change", *scores)
         for section in (alone, [name for name in named if name in found]):
             for name in section:
-                self._add_row(table, name, f"{name}_", stats, end_section=name is section[-1])
-        self._add_row(table, "all", "", stats, end_section=True)
+                self._add_row(table, name, f"{name}_", stats, scores, end_section=name is section[-1])
+        self._add_row(table, "all", "", stats, scores, end_section=True)
         return table
 
     def _score_table(self, title: str, stats: Mapping[str, Any], named: Sequence[str]) -> Table:
@@ -154,14 +156,19 @@ class Screen:
         self._scores[key] = score
         return "" if before is None else f"{score - before:+.2f}"
 
-    def _add_row(self, table: Table, name: str, prefix: str, stats: Mapping[str, Any], end_section: bool) -> None:
+    def _add_row(
+        self, table: Table, name: str, prefix: str, stats: Mapping[str, Any], scores: Sequence[str], end_section: bool
+    ) -> None:
         loss, perplexity = stats.get(f"{prefix}loss"), stats.get(f"{prefix}ppl")
         if perplexity is None:
             return
         now, before = _number(perplexity), self._perplexities.get(name)
         self._perplexities[name] = now
         change = "" if before is None or not before else f"{now / before - 1:+.1%}"
-        table.add_row(name, "" if loss is None else _shown(loss), _shown(perplexity), change, end_section=end_section)
+        figures = [_shown(stats[f"{prefix}{score}"]) for score in scores]
+        table.add_row(
+            name, "" if loss is None else _shown(loss), _shown(perplexity), change, *figures, end_section=end_section
+        )
 
     def close(self) -> None:
         """The run is over, or failed: the terminal is as it was."""

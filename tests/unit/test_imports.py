@@ -107,7 +107,7 @@ MAY_IMPORT = {
         *("tasks/_benchmark", "tasks/_multitask", "backbones/t5", "models/_t5", "data/nlu"),
     },
     "tasks/translation": {
-        *("protocols", "errors", "io", "slots", "criterions", "tasks/_multitask"),
+        *("protocols", "errors", "io", "slots", "criterions", "tasks/_multitask", "analysis", "evaluation"),
         *("data", "data/mixtures", "data/translation", "data/translation/file_names", "data/translation/tiers"),
     },
 }

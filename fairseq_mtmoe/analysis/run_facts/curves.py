@@ -11,7 +11,7 @@ from fairseq_mtmoe.analysis.run_log import Event
 from fairseq_mtmoe.analysis.scores import TIERS
 
 FALLING = ("loss", "nll_loss", "ppl")
-SHOWN = ("ppl", "loss")  # of text, whose `nll_loss` is the logarithm of its perplexity
+SHOWN = ("ppl", "loss", "bleu", "chrf")  # of text, whose `nll_loss` is the logarithm of its perplexity
 
 
 def moments_of(events: Sequence[Event]) -> Moments:
@@ -73,5 +73,5 @@ def _metrics(figures: Sequence[Any]) -> list[str]:
     """Those of a name: perplexity and loss of text; of a benchmark's task its metrics, and then its loss."""
     found = list(dict.fromkeys(metric for one in figures for metric in one))
     if "ppl" in found:
-        return list(SHOWN)
+        return [metric for metric in SHOWN if metric in found]
     return [metric for metric in found if metric not in FALLING] + [metric for metric in found if metric == "loss"]

@@ -127,7 +127,7 @@ def stop_noting(model: nn.Module) -> dict[str, list[float]]:
 @contextmanager
 def uncounted(model: nn.Module) -> Iterator[None]:
     """Inside, nothing is counted or noted of what goes through a model."""
-    records = [*(layer.load for layer in expert_layers(model).values()), *_mixtures(model).values()]
+    records: list[Any] = [*(layer.load for layer in expert_layers(model).values()), *_mixtures(model).values()]
     were_enabled = [record.enabled for record in records]
     try:
         for record in records:

@@ -42,7 +42,7 @@ class TranslationHeatedConfig(FairseqDataclass):
     )
     heating_updates: Optional[int] = option(
         None,
-        "C in updates, instead of epochs: an epoch has the temperature of its first update, and one longer than C/20 is "
+        "C in updates, instead of epochs: an epoch has the temperature of its first update; one longer than C/20 is "
         "drawn in parts of C/20 updates, each with its own temperature",
     )
     natural_from_epoch: Optional[int] = option(

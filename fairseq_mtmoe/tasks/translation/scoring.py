@@ -1,7 +1,7 @@
 """BLEU and chrF++ of what a model translates in a validation: `--eval-bleu` and `--eval-chrf`.
 
-The search, the spelling and the references are those of `mtmoe evaluate`. sacreBLEU counts n-grams sentence by sentence;
-so the counts of batches, and of processes, add up to those of all sentences.
+Search, spelling and references are those of `mtmoe evaluate`. sacreBLEU counts n-grams sentence by sentence; so the
+counts of batches, and of processes, add up to those of all sentences.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ class ValidationScores:
         """Log the scores of each pair, the means of each group, and the mean of all pairs."""
         for name in self.asked:
             for pair in pairs:
-                counts = [log[f"_{pair}_{name}"].cpu().numpy() for log in logging_outputs if f"_{pair}_{name}" in log]
-                metrics.log_scalar(f"_{pair}_{name}", sum(counts, np.zeros(COUNTS[name])))
+                counts = [log[f"_{pair}_{name}"].cpu() for log in logging_outputs if f"_{pair}_{name}" in log]
+                # A tensor, because meters are saved with a checkpoint, which must hold nothing of numpy's.
+                metrics.log_scalar(f"_{pair}_{name}", sum(counts, torch.zeros(COUNTS[name], dtype=torch.double)))
             for group in [*(Group(pair, (pair,)) for pair in pairs), *groups, Group("", tuple(pairs))]:
                 key = f"{group.name}_{name}".removeprefix("_")
 
@@ -116,8 +117,8 @@ class ValidationScores:
         scores = []
         for pair in pairs:
             meter = meters.get(f"_{pair}_{name}")
-            if meter is not None and np.any(meter.sum):
-                counts = [int(count) for count in np.asarray(meter.sum)]
+            if meter is not None and meter.sum.any():
+                counts = [int(count) for count in meter.sum.tolist()]
                 scores.append(float(self._metric(name, pair)._compute_score_from_stats(counts).score))
         return round(fmean(scores), 2) if scores else None
 
@@ -157,7 +158,7 @@ class ValidationScores:
         if self._spell is None:
             dictionary, given = self._task.target_dictionary, self._task.args.eval_bleu_remove_bpe
             joining = joining_of(self._data, dictionary) if given is None else given
-            tokens = {self._first_token(pair) for pair in self._task.lang_pairs} - {None}
+            tokens = [token for pair in self._task.lang_pairs if (token := self._first_token(pair)) is not None]
             self._spell = Speller(dictionary, joining, tokens)
         return self._spell
 

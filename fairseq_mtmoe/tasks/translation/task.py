@@ -30,7 +30,7 @@ from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import TaskDescription
-from fairseq_mtmoe.slots.model_inputs import takes
+from fairseq_mtmoe.slots.model_inputs import takes, unwrapped
 from fairseq_mtmoe.tasks._multitask.beginnings import refuse_other_tasks
 from fairseq_mtmoe.tasks._multitask.groups import Group
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
@@ -46,6 +46,7 @@ from fairseq_mtmoe.tasks.translation.saved_settings import (
     pairs_of,
     saved_settings,
 )
+from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         self._model_langs: list[str] | None = None
         self._has_warned_of_unknown = False
         self._pair_tiers: dict[str, str] | None = None
+        scores = args.eval_bleu or args.eval_chrf
+        self._scores = ValidationScores(self) if scores else None
         if training:
             self.state.merge_state_dict(saved_settings(args))
 
@@ -242,6 +245,32 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             folder = split_paths(self.args.data)[0]
             self._pair_tiers = load_tiers(folder, sizes, found_languages(folder))
         return self._pair_tiers
+
+    # ---- translating in validation ----
+
+    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
+        """As fairseq's, with what `--eval-bleu` and `--eval-chrf` count in the batch's translations."""
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
+        if self._scores is not None and "task" in sample:
+            inner = unwrapped(model)
+            counts = self._scores.counts(self.for_models(sample, [inner]), inner, self._evaluated_split)
+            logging_output |= self._scores.noted(counts, sample["task"], self.validated_tasks)
+        return loss, sample_size, logging_output
+
+    def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
+        """Also these scores, where they are asked for."""
+        super().log_figures(logging_outputs)
+        if self._scores is not None:
+            self._scores.log(logging_outputs, self.validated_tasks, self.groups())
+
+    def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
+        """Also these scores, where they are asked for."""
+        figures = super().figures(meters, name)
+        if self._scores is None:
+            return figures
+        groups = {group.name: group.tasks for group in self.groups()}
+        pairs = self.validated_tasks if name is None else groups.get(name, (name,))
+        return {**figures, **self._scores.figures(meters, pairs)}
 
     # ---- generation ----
 

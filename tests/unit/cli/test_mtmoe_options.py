@@ -54,7 +54,7 @@ def test_what_a_task_or_model_fills_in_is_hidden_and_stays_an_option(name):
 def test_each_option_is_ours_or_fairseqs():
     assert set(ours("translation_heated")) == {
         "--heating-coefficient", "--heating-epochs", "--heating-updates", "--natural-from-epoch", "--task-ids",
-        "--description",
+        "--description", "--eval-chrf",
     }  # fmt: skip
     assert set(ours("moe_label_smoothed_cross_entropy")) == {"--load-balancing-weight"}
     assert not ours("fused_adam") and "--adam-betas" in {option.flag for option in options_of("fused_adam")}

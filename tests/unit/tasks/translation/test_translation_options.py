@@ -18,7 +18,11 @@ from fairseq_mtmoe.tasks.translation.options import arguments, languages_of
 from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
 from tests.helpers.damage import damaged, value_or_sentence
 
-NEW = {"heating_coefficient", "heating_epochs", "heating_updates", "natural_from_epoch", "task_ids", "description"}
+NEW = {
+    *("heating_coefficient", "heating_epochs", "heating_updates", "natural_from_epoch", "task_ids", "description"),
+    *("eval_bleu", "eval_chrf", "eval_bleu_args", "eval_bleu_detok", "eval_bleu_detok_args", "eval_bleu_remove_bpe"),
+    *("eval_tokenized_bleu", "eval_bleu_print_samples"),
+}
 
 
 def config(data, **options):
