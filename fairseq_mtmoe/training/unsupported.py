@@ -122,7 +122,7 @@ def _refuse_options(cfg: Any) -> None:
         if value:
             option = f"--{name.replace('_', '-')}"
             must_be(option, "0 with experts in several processes, which would wait for each other's layers", value)
-    if getattr(cfg.task, "eval_bleu", False) and not hasattr(cfg.task, "eval_chrf"):  # ours waits for the others
+    if getattr(cfg.task, "eval_bleu", False) and "eval_chrf" not in cfg.task:  # our task's search waits for others
         raise UserError(
             "`--eval-bleu` must be off with experts in several processes, each of which would write sentences of other "
             "lengths and wait for the others; `mtmoe evaluate` scores the checkpoints."
