@@ -39,6 +39,10 @@ class RunObserver(Protocol):
         """The model got this number of experts in each layer after this number of updates."""
         ...
 
+    def ended(self) -> None:
+        """The training is over; not where a signal ends it."""
+        ...
+
     def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
         """What the expert layers sent to other processes, and how long they took for it.
 

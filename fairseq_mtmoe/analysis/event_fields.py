@@ -125,6 +125,11 @@ FIELDS: dict[str, dict[str, Rule]] = {
             "names with rows of whole numbers from 0 each", _is_dictionary_of(_is_list_of(_is_list_of(is_count)))
         ),
     },
+    "gates": {
+        "update": _UPDATE,
+        "subset": _NAME,
+        "layers": Rule(f"names with named figures, {_FIGURE}, each", _is_dictionary_of(_is_dictionary_of(_is_figure))),
+    },
     "expert_comm": {
         "update": _UPDATE,
         "updates": Rule(_COUNT, is_count),

@@ -1,9 +1,11 @@
-"""How alike the gates of tasks are, from a model's weights alone."""
+"""What gates have learned: how alike those of tasks are, and which have hardly moved from their start."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,3 +47,69 @@ def mean_similarity(similarities: Mapping[str, Matrix]) -> Matrix:
     """The mean over the layers, (T, T)."""
     mean: Matrix = np.mean(list(similarities.values()), axis=0)
     return mean
+
+
+@dataclass(frozen=True)
+class GateSeries:
+    """How far gates are from their start, validation by validation.
+
+    Attributes:
+        updates: of the validations.
+        figures: by `blend`, `moved` and `changed`, as far as the log has them, and by layer: a value for each update;
+            NaN where it is not known.
+    """
+
+    updates: list[int] = field(default_factory=list)
+    figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+
+def gate_series(events: Sequence[Mapping[str, Any]]) -> GateSeries:
+    """Of a run log's events `gates`."""
+    layers = dict.fromkeys(layer for event in events for layer in event.get("layers", {}))
+    found: dict[str, dict[str, list[float]]] = {}
+    for name in FIGURES:
+        rows = {layer: [_figure(event, layer, name) for event in events] for layer in layers}
+        known = {layer: row for layer, row in rows.items() if not all(map(math.isnan, row))}
+        found |= {name: known} if known else {}
+    return GateSeries([int(event["update"]) for event in events], found)
+
+
+def _figure(event: Mapping[str, Any], layer: str, name: str) -> float:
+    value = event.get("layers", {}).get(layer, {}).get(name)
+    return math.nan if value is None else float(value)
+
+
+FIGURES = {
+    "blend": "blend",
+    "moved": "distance of the weights from their start, in lengths of the start",
+    "changed": "share of tokens with another expert than at the start",
+}
+"""What validations log of each layer's gate, in words."""
+LAST = 3
+"""Validations that must agree: what one of them says may be chance."""
+LEAST_MOVED = 0.1
+"""In lengths of the first weights."""
+LEAST_BLEND = 0.01
+"""What `blend` multiplies is near 1 at most for a decided gate of a few experts: this is about 1% of an output."""
+
+
+def unmoved(validations: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, str]:
+    """By layer, why its gate has hardly learned; without those that have.
+
+    A gate's gradients are proportional to `blend`: while that is near 0, the gate moves by chance.
+
+    Args:
+        validations: the last ones, which must agree; of each layer `blend` and `moved`, as the run log's event `gates`
+            has them.
+    """
+    found = {}
+    for layer in validations[-1] if validations else ():
+        moved, blend = (
+            max((math.inf if (value := one.get(layer, {}).get(name)) is None else abs(value)) for one in validations)
+            for name in ("moved", "blend")
+        )
+        if moved < LEAST_MOVED:
+            found[layer] = f"its weights moved by less than {LEAST_MOVED:g} of their first length"
+        elif blend < LEAST_BLEND:
+            found[layer] = f"its blend is between -{LEAST_BLEND:g} and {LEAST_BLEND:g}"
+    return found

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.analysis import run_log
+from fairseq_mtmoe.analysis.gates import GateSeries, gate_series
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
 from fairseq_mtmoe.analysis.sources import SourceWeights, source_weights
 from fairseq_mtmoe.analysis.task_scores import SMALL
@@ -115,6 +116,7 @@ class Run:
     metrics: MetricSeries = field(default_factory=MetricSeries)
     selection: SelectionSeries = field(default_factory=SelectionSeries)
     sources: SourceWeights = field(default_factory=SourceWeights)
+    gates: GateSeries = field(default_factory=GateSeries)
 
     @property
     def unit(self) -> str:
@@ -140,6 +142,7 @@ def read_run(path: str | Path, name: str | None = None) -> Run:
         metrics=metric_series(events),
         selection=selection_series(events),
         sources=source_weights(_of_first_subset(events, "sources")),
+        gates=gate_series(_of_first_subset(events, "gates")),
     )
 
 

@@ -26,6 +26,8 @@ CONDITIONS = {
 }
 MIXTURE = ".mixture."  # what stands beside the feed-forward layer of a block with adapters
 SIDE_CHAIN = ".side_chain."  # the bottlenecks of an encoder in the large form
+# In a checkpoint's `extra_state`:
+GATE_RATE = "gate_rate"  # at which rate the gates learn
 
 # name within a block of the dense model -> name within the experts, and the shared one, of the same block of the sparse
 DENSE_TO_EXPERTS = {

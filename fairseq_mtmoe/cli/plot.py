@@ -60,7 +60,8 @@ def command(
     sampling), experts (which share of a language's or a task's tokens goes to which expert, early and late), perplexity
     (of translation on the validation set, per tier), metrics (of a benchmark's tasks and averages on the validation
     set), selection (of --sampling-method uncertainty: each task's share of what was trained on, and its uncertainty),
-    sources (of a run that borrows: the weight of each source, layer by layer); of RUN's best checkpoint, or else its
+    sources (of a run that borrows: the weight of each source, layer by layer), gate_movement (how far gates are from
+    their start, layer by layer); of RUN's best checkpoint, or else its
     last one, gates (if each task has one: how alike these are, layer by layer) and embeddings (a map of the task
     embeddings).
     """
@@ -187,6 +188,9 @@ def _pictures(
     gates = {name: found for name, state in states.items() if (found := task_gates(state))}
     if gates:
         pictures["gates"] = lambda: plots.gates_figure(gates)
+    moving = [run for run in runs if run.gates.figures]
+    if moving:
+        pictures["gate_movement"] = lambda: plots.movement_figure(moving)
     tables = {name: table for name, state in states.items() if (table := task_embeddings(state))}
     if tables:
         pictures["embeddings"] = lambda: plots.embeddings_figure(tables)

@@ -131,6 +131,12 @@ class Gate(nn.Module, ABC):
         # Not by `dataclasses.replace`, which torch.compile of 2.6 does not take.
         return Routing(expert_T, routing.gate_T, routing.neutral, routing.balance_loss, routing.most)
 
+    def scores(
+        self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None
+    ) -> Tensor:
+        """Each token's score of each expert, (T, N), float32, for a value of the gate's weight."""
+        return F.linear(hidden_TH, weight.float())
+
     @abstractmethod
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
@@ -167,7 +173,7 @@ class BaseGate(Gate):
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
         """As `routing` says; `task_B` is not looked at."""
-        scores_TN = F.linear(hidden_TH, self.weight.float())
+        scores_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
         fixed_TN = scores_TN.detach()
         way = self.routing.training if self.training else self.routing.evaluation
         most = None
@@ -216,36 +222,41 @@ class TaskGate(Gate):
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
         """The most probable expert of each token's task; raises UserError without task ids or with unknown ones."""
+        gate_T, expert_T = self.scores(self.weight, hidden_TH, task_B, padding_T).softmax(1).max(1)
+        return Routing(expert_T, gate_T, neutral=1 / self.num_experts)
+
+    def scores(
+        self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None
+    ) -> Tensor:
+        """By the gate of each token's task."""
         if task_B is None:
             must_be("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
         task_B = self._checked(task_B, padding_T)
         copied = len(task_B) * self.num_experts * self.hidden_size
         by_sentence = not form_for(hidden_TH).has_values_at_hand and copied <= MOST_COPIED
-        logits = (
-            self._logits_by_sentence(hidden_TH, task_B) if by_sentence else self._logits(hidden_TH, task_B, padding_T)
-        )
-        gate_T, expert_T = logits.softmax(1).max(1)
-        return Routing(expert_T, gate_T, neutral=1 / self.num_experts)
+        if by_sentence:
+            return self._by_sentence(weight.float(), hidden_TH, task_B)
+        return self._by_token(weight.float(), hidden_TH, task_B, padding_T)
 
-    def _logits(self, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
+    def _by_token(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
         """Those of all tasks, of which each token takes its own, or, if they are many, those of its own alone.
 
         Then the gates are a bank of linear maps: tokens are dispatched to their task's, absent tasks cost nothing.
         """
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= MOST_AT_ONCE:
-            logits_TKN = F.linear(hidden_TH, self.weight.float().flatten(0, 1)).view(-1, *self.weight.shape[:2])
+            logits_TKN = F.linear(hidden_TH, weight.flatten(0, 1)).view(-1, *weight.shape[:2])
             own_T1N = task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1).expand(-1, 1, self.num_experts)
             return logits_TKN.gather(1, own_T1N).squeeze(1)
         task_T = task_T if padding_T is None else task_T.masked_fill(padding_T, self.num_tasks)
         rows_TH, plan = dispatch(hidden_TH, task_T, self.num_tasks)
-        return combine(grouped_linear(rows_TH, plan.ends_N, self.weight.float()), plan)
+        return combine(grouped_linear(rows_TH, plan.ends_N, weight), plan)
 
-    def _logits_by_sentence(self, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
+    def _by_sentence(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
         """The same for a GPU, whose host would have to ask how many tokens each task has: a copy for each sentence."""
         # An embedding's gradient, unlike an index's, has an order of its sum that is always the same.
-        weight_BX = F.embedding(task_B.clamp(0, self.num_tasks - 1), self.weight.float().flatten(1))
-        weight_BNH = weight_BX.view(len(task_B), *self.weight.shape[1:])
+        weight_BX = F.embedding(task_B.clamp(0, self.num_tasks - 1), weight.flatten(1))
+        weight_BNH = weight_BX.view(len(task_B), *weight.shape[1:])
         hidden_BLH = hidden_TH.view(-1 if len(task_B) else 0, *weight_BNH.shape[::2]).transpose(0, 1)
         return torch.bmm(hidden_BLH, weight_BNH.mT).transpose(0, 1).reshape(-1, self.num_experts)
 
@@ -282,7 +293,7 @@ class SwitchGate(Gate):
         The balance loss is `N · Σ_e f_e · P_e`, with `f_e` the share of tokens that went to expert e and `P_e` the mean
         probability that the gate gave to it (Switch Transformer, eq. 4-6); 0 without tokens.
         """
-        share_TN = F.linear(hidden_TH, self.weight.float()).softmax(1)
+        share_TN = self.scores(self.weight, hidden_TH, task_B, padding_T).softmax(1)
         gate_T, expert_T = share_TN.max(1)
         real_T = torch.ones_like(gate_T) if padding_T is None else (~padding_T).float()
         num_tokens = real_T.sum().clamp(min=1)

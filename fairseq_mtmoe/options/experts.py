@@ -32,8 +32,12 @@ class ExpertOptions(TaskOptions):
         default=0,
         metadata={"help": "train dense for so many updates, then make each expert a copy of its block's feed-forward"},
     )
-    gate_lr_factor: float = field(
-        default=1.0, metadata={"help": "learning rate of the gates' weights, as a multiple of --lr; 0 keeps them"}
+    gate_lr_factor: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "learning rate of the gates' weights and of the share that 'preserving' learns, as a multiple of "
+            "--lr; 0 keeps them (default: 30 in mt_tag and mt_switch, 1 in other models)"
+        },
     )
     expert_dropout: Optional[float] = field(
         default=None,

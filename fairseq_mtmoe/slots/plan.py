@@ -36,7 +36,7 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
     if not isinstance(memory, (int, float)) or not 0 <= memory < 1:
         must_be("--price-memory", "from 0 to below 1", memory)
     factor = value_of(cfg, ExpertOptions, "gate_lr_factor")
-    if not isinstance(factor, (int, float)) or not 0 <= factor < math.inf:
+    if factor is not None and (not isinstance(factor, (int, float)) or not 0 <= factor < math.inf):
         must_be("--gate-lr-factor", "at least 0, and finite", factor)
     for name in ("expert_reinit_ratio", "expert_dropout"):
         share = value_of(cfg, ExpertOptions, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -19,10 +19,12 @@ class SparseModel(nn.Module):
     Attributes:
         task_names: the names behind the task ids that it was built with; none if it was built without ids.
         dense_updates: how many updates it is trained dense before it becomes sparse.
+        gate_lr_factor: learning rate of the gates, as a multiple of all else's, where no option says.
     """
 
     task_names: list[str]
     dense_updates: int
+    gate_lr_factor: ClassVar[float] = 1.0
 
     def remember_options(self, cfg: Any) -> None:
         """To be called when the model is built; `cfg` has `ExpertOptions`."""

@@ -15,7 +15,7 @@ from torch import nn
 
 from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.checkpoints.described import configuration, model_options, stand_in_task
-from fairseq_mtmoe.checkpoints.key_maps import MOE
+from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE, MOE
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.optim.saved_state import NamedState, has_shape, saved_state
@@ -62,6 +62,7 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
     cfg.dense_updates = 0
     sparse["cfg"] = {**checkpoint["cfg"], "model": {**dataclasses.asdict(cfg), "_name": model_name}}
     sparse["model"] = model.state_dict()
+    sparse["extra_state"] = {**(checkpoint.get("extra_state") or {}), GATE_RATE: {}}
     if state is None:
         sparse.pop("last_optimizer_state", None)
     else:

@@ -1,14 +1,16 @@
 """Gates that learn faster or slower than all else: `--gate-lr-factor`.
 
-fairseq knows one learning rate, and in half precision one vector of all parameters. So an update is made as ever, and
-the way that the gates' weights went is then stretched: for Adam, SGD and whatever else goes in proportion to its
-learning rate that is a rate of their own, weight decay included. No paper's: it is here to find out what holds experts
-back.
+fairseq has one learning rate, and in half precision one vector of all parameters. So the optimizer makes its update,
+and the change of the gates is then stretched: for Adam, SGD and other optimizers whose change is proportional to the
+learning rate this is a rate of their own, weight decay included.
+
+With `--expert-combine preserving` a gate's gradient is proportional to `blend`, which begins at 0. A gate whose `blend`
+does not leave 0 does not learn, so `blend` has the gates' rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,22 +21,24 @@ from fairseq_mtmoe.moe import MoELayer
 
 
 class GateRate:
-    """Stretches each update of the gates' weights.
+    """Stretches each update of the gates' weights and of `blend`.
 
     Args:
-        factor: from 0, at which they stay as they are; 1 is the rate of all else.
+        asked: the factor that the user asked for, from 0, at which they stay as they are; 1 is the rate of all else;
+            None where nobody asked.
+        usual: the factor of a new run where nobody asked.
         layers: gives the expert layers, which a model that starts dense does not have yet.
     """
 
-    def __init__(self, factor: float, layers: Callable[[], list[MoELayer]]) -> None:
-        self._factor = factor
+    def __init__(self, asked: float | None, usual: float, layers: Callable[[], list[MoELayer]]) -> None:
+        self._asked = asked
+        self._factor = usual if asked is None else asked
+        self._with_blend = True
         self._layers = layers
         self._before: list[Tensor] = []
 
     def follow(self, optimizer: Any) -> None:
-        """Do so whenever this optimizer of fairseq's makes an update."""
-        if self._factor == 1:
-            return
+        """Stretch each update that this optimizer of fairseq's makes."""
         if isinstance(optimizer, FairseqBMUF):
             optimizer = optimizer._optimizer
 
@@ -49,17 +53,39 @@ class GateRate:
         optimizer.optimizer.register_step_pre_hook(remember)
         optimizer.optimizer.register_step_post_hook(stretch)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"factor": self._factor}
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Go on as the run that a checkpoint is of.
+
+        Args:
+            state: None in checkpoints of before 0.1.12, when `blend` had the rate of all else, and gates had it unless
+                the user asked; empty where the gates are new.
+        """
+        self._with_blend = state is not None
+        if self._asked is None:
+            self._factor = 1.0 if state is None else float(state.get("factor", self._factor))
+
     def _values(self, optimizer: Any) -> Iterator[Tensor]:
-        """What the optimizer changes of the gates: their weights, or copies in float32 of those in half precision."""
-        weights = [layer.gate.weight for layer in self._layers()]
+        """What the optimizer changes of the gates: the parameters, or float32 copies of those in half precision."""
+        if self._factor == 1:
+            return
+        chosen = [parameter for layer in self._layers() for parameter in self._parameters(layer)]
         masters = getattr(optimizer, "fp32_params", None)
         if masters is None:
-            yield from (weight.detach() for weight in weights)
+            yield from (parameter.detach() for parameter in chosen)
             return
         if isinstance(masters, dict):
             (vector,) = masters.values()
             masters = vector.detach().split([parameter.numel() for parameter in optimizer.fp16_params])
-        gates = {id(weight) for weight in weights}
+        gates = {id(parameter) for parameter in chosen}
         for parameter, master in zip(optimizer.fp16_params, masters, strict=True):
             if id(parameter) in gates:
                 yield master.detach()
+
+    def _parameters(self, layer: MoELayer) -> list[Tensor]:
+        """A layer's parameters with the gates' rate; no others have it."""
+        has_blend = self._with_blend and layer.blend is not None
+        return [layer.gate.weight, layer.blend] if has_blend else [layer.gate.weight]

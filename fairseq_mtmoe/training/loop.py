@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import signal
 import sys
 from collections import deque
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 from fairseq import checkpoint_utils
 from torch import distributed as dist
 
-from fairseq_mtmoe.protocols import StopsAfterUpdates
+from fairseq_mtmoe.protocols import RunObserver, StopsAfterUpdates
 from fairseq_mtmoe.training import rank_failures, signals
 
 Result = tuple[list[float | None], bool]  # the validation losses, and whether the run is to end
@@ -68,6 +69,9 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
         except signals.Stopped:
             owed = {"epoch": epoch_itr.epoch, "end_of_epoch": end_of_epoch}
             stop = trainer.stopped_by
+        if result[1] or (end_of_epoch and epoch_itr.next_epoch_idx > (cfg.optimization.max_epoch or math.inf)):
+            if isinstance(task, RunObserver):
+                task.ended()
         if stop is None or result[1]:
             return result
         _save_and_end(cfg.checkpoint, trainer, epoch_itr, owed, stop)

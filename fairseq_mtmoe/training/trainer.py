@@ -15,9 +15,11 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from torch import Tensor
 
+from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import CountsUpdates, RunObserver, SamplesByUpdates
 from fairseq_mtmoe.slots import expert_slots
+from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.training import rank_failures, screen, signals, told_figures
 from fairseq_mtmoe.training.changed_options import changed_options
@@ -50,6 +52,7 @@ class SparseTrainer(ResumableTrainer):
     def __init__(self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None) -> None:
         self._wrapped_dense = False
         self._idle = False
+        self._gate_rate = self._rate_of_gates(cfg, model)
         self._price_updates = PriceUpdates(lambda: self._layers)
         self._trained_on, self._validated_on = PastEpochs(), PastEpochs()
         self._dummies: list[bool] = []  # of the batches of the step under way
@@ -106,8 +109,33 @@ class SparseTrainer(ResumableTrainer):
     def _build_optimizer(self) -> None:
         """As fairseq's; gates may learn at a rate of their own."""
         super()._build_optimizer()
-        factor = getattr(self.cfg.model, "gate_lr_factor", 1.0)
-        GateRate(factor, lambda: self._layers).follow(self._optimizer)
+        self._gate_rate.follow(self._optimizer)
+
+    def _rate_of_gates(self, cfg: Any, model: Any) -> GateRate:
+        # Fully sharded, gates are parts of a nameless vector.
+        is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"
+        usual = 1.0 if is_sharded else getattr(unwrapped(model), "gate_lr_factor", 1.0)
+        return GateRate(getattr(cfg.model, "gate_lr_factor", None), usual, lambda: self._layers)
+
+    def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
+        """As fairseq's.
+
+        Raises:
+            UserError: another process is lost.
+        """
+        rate = {GATE_RATE: self._gate_rate.state_dict()} if self._slots else {}
+        return super().save_checkpoint(filename, {**extra_state, **rate})
+
+    def load_checkpoint(self, filename: str, reset_optimizer: bool = False, *others: Any, **more: Any) -> Any:
+        """As fairseq's; gates go on at the rate that they had.
+
+        Raises:
+            UserError: another process is lost, or the checkpoint is of another model, criterion or optimizer.
+        """
+        extra_state = super().load_checkpoint(filename, reset_optimizer, *others, **more)
+        if extra_state is not None and not reset_optimizer:
+            self._gate_rate.load_state_dict(extra_state.get(GATE_RATE))
+        return extra_state
 
     def _sparsify_when_due(self) -> None:
         if not self._awaits_experts:

@@ -53,7 +53,7 @@ def refuse_full_sharding(cfg: Any) -> None:
         _refuse_back_end(distributed, f"with `--freeze-layers {frozen}`")
     if hasattr(cfg.model, "pemt_stage"):
         _refuse_back_end(distributed, "with `--pemt-stage`, which leaves most parameters as they are")
-    if getattr(cfg.model, "gate_lr_factor", 1.0) != 1:
+    if getattr(cfg.model, "gate_lr_factor", None) not in (None, 1):
         _refuse_back_end(distributed, "with `--gate-lr-factor`, which must find the gates among the parameters")
     if not torch.cuda.is_available():
         _refuse_back_end(distributed, "on a machine without CUDA")

@@ -1,4 +1,4 @@
-"""Who uses which expert in validation, at some moments, and how evenly over all of them."""
+"""Who uses which expert in validation, at some moments, how evenly over all of them, and how far gates moved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.analysis.expert_use import entropies
-from fairseq_mtmoe.analysis.run_facts.fields import Entropy, Experts
+from fairseq_mtmoe.analysis.gates import gate_series
+from fairseq_mtmoe.analysis.run_facts.fields import Entropy, Experts, Gates
 from fairseq_mtmoe.analysis.run_facts.reading import number, of_first_subset
 from fairseq_mtmoe.analysis.run_facts.training import evenly
 from fairseq_mtmoe.analysis.run_log import Event
@@ -115,6 +116,20 @@ def entropy_of(found: ExpertCounts) -> Entropy:
         "tasks": list(found.tasks),
         "values": [[[value(layer, task, place) for place in places] for task in found.tasks] for layer in found.layers],
     }
+
+
+def gates_of(events: Iterable[Event]) -> Gates | None:
+    """Of the first validation subset that the log speaks of; None where nothing was logged."""
+    chosen = of_first_subset(events, "gates")
+    chosen = [chosen[place] for place in evenly(len(chosen), MOST_ENTROPIES)]
+    series = gate_series(chosen)
+    if not series.figures:
+        return None
+    figures = {
+        name: {layer: [number(value, 4) for value in values] for layer, values in rows.items()}
+        for name, rows in series.figures.items()
+    }
+    return {"updates": series.updates, "figures": figures}
 
 
 def _shares(row: NDArray[np.float64] | None) -> list[float]:

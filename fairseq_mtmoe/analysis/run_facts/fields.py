@@ -150,6 +150,13 @@ class Entropy(TypedDict):
     values: list[list[list[Number]]]  # [layer][task][update]
 
 
+class Gates(TypedDict):
+    """How far gates are from their start."""
+
+    updates: list[int]
+    figures: dict[str, dict[str, list[Number]]]  # by "blend", "moved" or "changed", and by layer
+
+
 class Exchange(TypedDict):
     """What expert layers sent to other processes: the first process's, in the mean of one update."""
 
@@ -231,6 +238,7 @@ class RunFacts(TypedDict):
     sources: Sources | None
     experts: Experts
     entropy: Entropy
+    gates: Gates | None
     exchange: Exchange | None
     sparsified: list[Sparsified]
     scores: Scores | None

@@ -11,7 +11,7 @@ from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.evaluated import Evaluation, read_evaluations
 from fairseq_mtmoe.analysis.provenance import provenance
 from fairseq_mtmoe.analysis.run_facts.curves import best_of, curves_of
-from fairseq_mtmoe.analysis.run_facts.experts import MOST_SHARES, entropy_of, expert_counts, experts_of
+from fairseq_mtmoe.analysis.run_facts.experts import MOST_SHARES, entropy_of, expert_counts, experts_of, gates_of
 from fairseq_mtmoe.analysis.run_facts.fields import Comparison, Facts, RunFacts, Sample, Scores
 from fairseq_mtmoe.analysis.run_facts.samples import data_of, samples_of
 from fairseq_mtmoe.analysis.run_facts.scores import comparisons_of, errors_of, read_score_file, scores_of
@@ -156,6 +156,7 @@ def run_facts(events: list[Event], name: str, path: str, scores: ScoresOfRun, mo
         "sources": sources_of(events),
         "experts": experts,
         "entropy": entropy_of(counts),
+        "gates": gates_of(events),
         "exchange": exchange_of(events),
         "sparsified": sparsified_of(events),
         "scores": scores.scores,

@@ -9,13 +9,12 @@ from statistics import fmean, median
 import numpy as np
 
 from fairseq_mtmoe.analysis.expert_use import LEAST_SHARE, used_experts
+from fairseq_mtmoe.analysis.gates import LAST, unmoved
 from fairseq_mtmoe.analysis.run_facts.experts import ExpertCounts
 from fairseq_mtmoe.analysis.run_facts.fields import CurveRow, Curves, Train, Warning_
 from fairseq_mtmoe.analysis.run_facts.reading import of_first_subset, of_kind
 from fairseq_mtmoe.analysis.run_log import Event
 
-LAST = 3
-"""Validations that must agree: what one of them says may be chance."""
 LEAST_TOKENS = 20
 """Tokens for each expert on average: with fewer, that one got none may be chance."""
 MANY_DEAD = 0.25
@@ -35,6 +34,7 @@ def warnings_of(events: Sequence[Event], curves: Curves, train: Train, counts: E
         *not_finite(events),
         *dead_experts(counts),
         *collapsed_routing(counts),
+        *unmoved_gates(events),
         *worse_languages(curves),
         *past_best(curves),
         *skipped_updates(events),
@@ -104,6 +104,23 @@ def collapsed_routing(counts: ExpertCounts) -> list[Warning_]:
         severity = "high" if last < LEAST_EFFECTIVE else "mid"
         found.append(_warning("collapsed_routing", severity, text, layer=layer, update=update))
     return found
+
+
+def unmoved_gates(events: Iterable[Event]) -> list[Warning_]:
+    """Layers whose gates are where they began, or whose `blend` is near 0, in all of the last validations."""
+    chosen = of_first_subset(events, "gates")
+    found = unmoved([event.get("layers", {}) for event in chosen[-LAST:]])
+    return [
+        _warning(
+            "unmoved_gate",
+            "mid",
+            f"The gate of {layer} has hardly learned: {reason} in {_validations(chosen)}. Its routing is about what it "
+            "began with; raise `--gate-lr-factor`.",
+            layer=layer,
+            update=int(chosen[-1]["update"]),
+        )
+        for layer, reason in found.items()
+    ]
 
 
 def _effective(rows_TN: np.ndarray) -> float | None:

@@ -47,6 +47,7 @@ class MTDenseModel(EncoderModel):
 class MTTaGModel(SparseModel, EncoderModel):
     """An encoder whose blocks hold experts: copies of its own feed-forward layers, at once or after dense updates."""
 
+    gate_lr_factor = 30.0  # at the rate of fine-tuning, gates stay near their random start
     reuse_gate: str | None = None
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Mapping
@@ -10,10 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from fairseq_mtmoe.analysis.gates import unmoved
 from fairseq_mtmoe.protocols import MixesSources
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.slots.model_size import model_size
 from fairseq_mtmoe.tasks._multitask.expert_figures import expert_figures
+from fairseq_mtmoe.tasks._multitask.gate_movement import GateMovement
 from fairseq_mtmoe.tasks._multitask.groups import Group, group_values
 from fairseq_mtmoe.tasks._multitask.machine import made_with
 from fairseq_mtmoe.tasks._multitask.run_log import (
@@ -27,11 +30,14 @@ from fairseq_mtmoe.tasks._multitask.run_log import (
 )
 from fairseq_mtmoe.tasks._multitask.training_record import TrainingRecord
 
+logger = logging.getLogger(__name__)
+
 
 class KeepsRunLog(ABC):
     """A `RunObserver` (see `protocols`), whose tasks have names.
 
     Attributes:
+        movement: how far the gates are from their start.
         record: what training was told to fairseq's progress bars, and how many tokens there were.
         stopwatch: of training alone.
     """
@@ -48,6 +54,7 @@ class KeepsRunLog(ABC):
         self.run_log = TrainingRunLog(save_dir)
         self.stopwatch = Stopwatch()
         self.record = TrainingRecord()
+        self.movement = GateMovement()
         self._options: Mapping[str, Any] = {}
         self._device = torch.device("cpu")
         self._size: Mapping[str, int] = {}
@@ -91,6 +98,13 @@ class KeepsRunLog(ABC):
         """See `RunObserver`."""
         self.run_log.write("sparsified", update=update, num_experts=num_experts, **model_size(model))
 
+    def ended(self) -> None:
+        """See `RunObserver`."""
+        found = unmoved(list(self.movement.latest))
+        if found and is_first_process():
+            layers = ", ".join(f"{path} ({reason})" for path, reason in found.items())
+            logger.warning(f"gates have hardly learned: {layers}; raise --gate-lr-factor")
+
     def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
         """See `RunObserver`."""
         self.run_log.write("expert_comm", update=update, updates=updates, layers=layers)
@@ -122,9 +136,13 @@ class KeepsRunLog(ABC):
         if layers:
             self.run_log.write("experts", **place, task_names=self.task_names, layers=layers)
             stats.update(expert_figures(layers, self.task_names))
+        gates = self.movement.figures(model)
+        if gates:
+            self.run_log.write("gates", **place, since=self.movement.since, layers=gates)
         inner, weights = unwrapped(model), stop_noting(model)
         if weights and isinstance(inner, MixesSources):
             event, names = inner.gates_event
             self.run_log.write(event, **place, **names, layers=weights)
         start_counting(model)
         start_noting(model)
+        self.movement.watch(model)

@@ -234,8 +234,10 @@ class Multitask(KeepsRunLog, FairseqTask):
         if not self.stopwatch.is_running:
             stop_counting(model)
             stop_noting(model)
+            self.movement.rest()
             self.stopwatch.start()
         self._announce_parts(update_num)
+        self.movement.begin(model, update_num)
         sample = self._company(sample, model) if ignore_grad else sample
         chosen = None
         if CANDIDATES in sample:
@@ -306,13 +308,14 @@ class Multitask(KeepsRunLog, FairseqTask):
         selection = self._saved_selection if self._selection is None else self._selection.state()
         chosen = {} if selection is None else {"selection": selection}
         spent = {"training_seconds": self.stopwatch.seconds, "training_tokens": self.record.tokens}
-        return {type(self).__name__: {**spent, **chosen}}
+        return {type(self).__name__: {**spent, **chosen, "gates": self.movement.state()}}
 
     def set_checkpoint_dict(self, state: dict[str, Any]) -> None:
         """Called by fairseq when it resumes."""
         self.stopwatch.seconds = state["training_seconds"]
         self.record.tokens = state.get("training_tokens")  # one of before 0.1.10 has none
         self._selection, self._saved_selection = None, state.get("selection")
+        self.movement.restore(state.get("gates"))
 
     # ---- validation ----
 
@@ -323,6 +326,7 @@ class Multitask(KeepsRunLog, FairseqTask):
         self.stopwatch.stop()
         start_counting(model)
         start_noting(model)
+        self.movement.watch(model)
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """As fairseq's, with the sums of the batch's task in the logging output."""

@@ -36,6 +36,9 @@ class Task:
     def sparsified(self, update, num_experts):
         raise AssertionError
 
+    def ended(self):
+        raise AssertionError
+
     def expert_comm(self, **fields):
         self.events.append(fields)
 

@@ -3,9 +3,15 @@
 import pytest
 import torch
 
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.models.mt_tag import MTTaGModel
 from fairseq_mtmoe.optim.optimizer_state import MASTER, read_state, trained_parameters
+from fairseq_mtmoe.slots import expert_layers
+from fairseq_mtmoe.training.gate_rate import GateRate
+from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.trainers import groups_of, trainer_here
+from tests.helpers.training import run_here
 
 OPTIONS = (
     "--max-tokens",
@@ -16,8 +22,6 @@ OPTIONS = (
     "base,task",
     "--expert-interval",
     1,
-    "--expert-combine",
-    "paper",
 )
 FORMS = {
     "float32": {},
@@ -35,6 +39,8 @@ def corpus(tmp_path_factory):
 def way_of_an_update(corpus, folder, factor, *options, updates=1, **changes):
     """How each parameter changes in the last of some updates, and the trainer."""
     trainer = trainer_here(corpus, folder, *OPTIONS, "--gate-lr-factor", factor, *options, **changes)
+    for layer in expert_layers(trainer.get_model()).values():
+        layer.blend.data.fill_(0.5)  # at its initial 0 gates have no gradients
     for samples in groups_of(trainer, updates):
         trainer.optimizer.set_lr(0.01)
         before = values(trainer)
@@ -55,8 +61,8 @@ def test_gates_go_so_many_times_as_far_and_all_else_as_ever(changes, corpus, tmp
     plain, _ = way_of_an_update(corpus, tmp_path, 1, **changes)
     factor = 3
     stretched, trainer = way_of_an_update(corpus, tmp_path, factor, **changes)
-    gates = [name for name in plain if name.endswith("gate.weight")]
-    assert len(gates) == 4 and all(plain[name].any() for name in gates)
+    gates = [name for name in plain if name.endswith(("gate.weight", "blend"))]
+    assert len(gates) == 8 and all(plain[name].any() for name in gates)
     rounding = 0.01 if "common__memory_efficient_bf16" in changes else 1e-6
     for name, way in plain.items():
         torch.testing.assert_close(stretched[name], (factor if name in gates else 1) * way, rtol=0, atol=rounding)
@@ -68,5 +74,47 @@ def test_gates_go_so_many_times_as_far_and_all_else_as_ever(changes, corpus, tmp
 def test_at_0_gates_stay_while_all_else_learns_also_after_dense_updates(corpus, tmp_path):
     way, trainer = way_of_an_update(corpus, tmp_path, 0, "--dense-updates", 1, updates=3)
     assert not trainer.get_model().is_dense
-    assert {name.endswith("gate.weight") for name, change in way.items() if not change.any()} == {True}
+    still = {name.rpartition(".moe.")[2] for name, change in way.items() if not change.any()}
+    assert still == {"gate.weight", "blend"}
     assert any(change.any() for name, change in way.items() if ".moe.experts." in name)
+
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("benchmark")
+    make_benchmark(folder, {"train": 32, "dev": 8})
+    make_encoder(folder / "encoder.pt")
+    return folder
+
+
+def mt_tag(benchmark, folder, updates, *options):
+    """The parameters of a run of MT-TaG, which goes on from what is in its folder."""
+    model = ("--glue-tasks", "cola,stsb", "--init-encoder", benchmark / "encoder.pt", "--lr-scheduler", "fixed")
+    found = run_here(task_arguments(benchmark, folder, *model, "--max-update", updates, *options))
+    return found["parameters"]
+
+
+def different(one, other):
+    return {name.rpartition(".moe.")[2] for name, value in one.items() if (value != other[name]).any()}
+
+
+def test_gates_of_mt_tag_have_a_rate_of_their_own_and_go_on_with_it(benchmark, tmp_path):
+    asked = mt_tag(benchmark, tmp_path / "asked", 4, "--gate-lr-factor", MTTaGModel.gate_lr_factor)
+    mt_tag(benchmark, tmp_path / "run", 2)
+    assert not different(mt_tag(benchmark, tmp_path / "run", 4), asked)
+    assert {"gate.weight", "blend"} <= different(mt_tag(benchmark, tmp_path / "one", 4, "--gate-lr-factor", 1), asked)
+
+
+@pytest.mark.parametrize("asked", [(), ("--gate-lr-factor", 10)], ids=["as it was", "asked for"])
+def test_a_run_of_before_goes_on_at_the_rate_that_it_had(asked, benchmark, tmp_path, monkeypatch):
+    with monkeypatch.context() as before:
+        # Then there were no rate of the system and none of `blend`.
+        before.setattr(MTTaGModel, "gate_lr_factor", 1.0)
+        before.setattr(GateRate, "_parameters", lambda self, layer: [layer.gate.weight])
+        whole = mt_tag(benchmark, tmp_path / "whole", 4, *asked)
+        mt_tag(benchmark, tmp_path / "run", 2, *asked)
+    path = str(tmp_path / "run" / "checkpoint_last.pt")
+    state = file_io.load(path)
+    del state["extra_state"]["gate_rate"], state["extra_state"]["GlueTask"]["gates"]
+    file_io.save(state, path)
+    assert not different(mt_tag(benchmark, tmp_path / "run", 4, *asked), whole)

@@ -25,6 +25,9 @@ class Task:
     def sparsified(self, update: int, num_experts: int) -> None:
         raise AssertionError
 
+    def ended(self) -> None:
+        raise AssertionError
+
     def expert_comm(self, update: int, updates: int, layers: Any) -> None:
         raise AssertionError
 

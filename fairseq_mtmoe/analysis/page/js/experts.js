@@ -263,6 +263,40 @@ const entropyView = map => {
   };
 };
 
+// How far gates are from their start, a line for each layer; of the first run that is shown and has some.
+const GATE_FIGURES = {
+  blend: {title: 'blend'},
+  moved: {title: 'distance from the start, in lengths of the start'},
+  changed: {title: 'tokens with another expert than at the start', format: percent},
+};
+
+const gates = () => {
+  const withSome = facts.runs.filter(run => run.gates);
+  if (!withSome.length) return;
+  const view = () => {
+    const {run} = visibleRuns().find(one => one.run.gates) ?? {run: withSome[0]};
+    const {updates, figures} = run.gates;
+    const linesOf = rows =>
+      Object.entries(rows).map(([name, values], at, all) => ({
+        name,
+        end: name,
+        color: lineColor(at, all.length),
+        points: values.map((value, moment) => [updates[moment], value]),
+      }));
+    return {
+      x: 'update',
+      panels: Object.entries(figures).map(([name, rows]) => ({...GATE_FIGURES[name], lines: linesOf(rows)})),
+    };
+  };
+  const chart = lineChart({id: 'gates-chart', label: 'Gates', view, table: () => linesTable('Gates', view)});
+  section(
+    'gates',
+    'Gates',
+    el('p', {class: 'soft'}, 'How far the gates of each layer are from their start, in validation.'),
+    chart.figure,
+  );
+};
+
 // What a run borrows from which source, by layer.
 const sources = () => {
   facts.runs.forEach((run, number) => {

@@ -101,7 +101,7 @@ const parts = () =>
 showTheme();
 state.hidden = state.hidden.filter(number => number < facts.runs.length);
 if (!hasMoments(['curves', 'train'], state.x)) state.x = 'update';
-[curves, training, sampling, selection, experts, sources, speed, scores, texts].forEach(part => part());
+[curves, training, sampling, selection, experts, gates, sources, speed, scores, texts].forEach(part => part());
 markRuns();
 sparks();
 legend();
