@@ -93,8 +93,8 @@ LEAST_BLEND = 0.01
 """What `blend` multiplies is near 1 at most for a decided gate of a few experts: this is about 1% of an output."""
 
 
-def unmoved(validations: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, str]:
-    """By layer, why its gate has hardly learned; without those that have.
+def unmoved(validations: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, list[str]]:
+    """The layers whose gates have hardly learned, by what says so.
 
     A gate's gradients are proportional to `blend`: while that is near 0, the gate moves by chance.
 
@@ -102,14 +102,15 @@ def unmoved(validations: Sequence[Mapping[str, Mapping[str, float | None]]]) -> 
         validations: the last ones, which must agree; of each layer `blend` and `moved`, as the run log's event `gates`
             has them.
     """
-    found = {}
+    found: dict[str, list[str]] = {}
     for layer in validations[-1] if validations else ():
-        moved, blend = (
-            max((math.inf if (value := one.get(layer, {}).get(name)) is None else abs(value)) for one in validations)
-            for name in ("moved", "blend")
-        )
-        if moved < LEAST_MOVED:
-            found[layer] = f"its weights moved by less than {LEAST_MOVED:g} of their first length"
-        elif blend < LEAST_BLEND:
-            found[layer] = f"its blend is between -{LEAST_BLEND:g} and {LEAST_BLEND:g}"
+        if _most(validations, layer, "moved") < LEAST_MOVED:
+            found.setdefault(f"weights moved by less than {LEAST_MOVED:g} of their first length", []).append(layer)
+        elif _most(validations, layer, "blend") < LEAST_BLEND:
+            found.setdefault(f"`blend` is between -{LEAST_BLEND:g} and {LEAST_BLEND:g}", []).append(layer)
     return found
+
+
+def _most(validations: Sequence[Mapping[str, Mapping[str, float | None]]], layer: str, name: str) -> float:
+    values = [one.get(layer, {}).get(name) for one in validations]
+    return max(math.inf if value is None else abs(value) for value in values)

@@ -131,9 +131,7 @@ class Gate(nn.Module, ABC):
         # Not by `dataclasses.replace`, which torch.compile of 2.6 does not take.
         return Routing(expert_T, routing.gate_T, routing.neutral, routing.balance_loss, routing.most)
 
-    def scores(
-        self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None
-    ) -> Tensor:
+    def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
         """Each token's score of each expert, (T, N), float32, for a value of the gate's weight."""
         return F.linear(hidden_TH, weight.float())
 
@@ -225,9 +223,7 @@ class TaskGate(Gate):
         gate_T, expert_T = self.scores(self.weight, hidden_TH, task_B, padding_T).softmax(1).max(1)
         return Routing(expert_T, gate_T, neutral=1 / self.num_experts)
 
-    def scores(
-        self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None
-    ) -> Tensor:
+    def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
         """By the gate of each token's task."""
         if task_B is None:
             must_be("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)

@@ -69,10 +69,10 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
         except signals.Stopped:
             owed = {"epoch": epoch_itr.epoch, "end_of_epoch": end_of_epoch}
             stop = trainer.stopped_by
-        if result[1] or (end_of_epoch and epoch_itr.next_epoch_idx > (cfg.optimization.max_epoch or math.inf)):
-            if isinstance(task, RunObserver):
-                task.ended()
         if stop is None or result[1]:
+            is_last = end_of_epoch and epoch_itr.next_epoch_idx > (cfg.optimization.max_epoch or math.inf)
+            if (result[1] or is_last) and isinstance(task, RunObserver):
+                task.ended()
             return result
         _save_and_end(cfg.checkpoint, trainer, epoch_itr, owed, stop)
 

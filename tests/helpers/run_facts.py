@@ -71,6 +71,7 @@ def _run(name: str, pairs: list[str], updates: int, samples: int) -> fields.RunF
         "sources": None,
         "experts": experts,
         "entropy": entropy,
+        "gates": {"updates": [10, 20], "figures": {"blend": {"encoder.layers.1": [0.0, -0.1]}}},
         "exchange": None,
         "sparsified": [{"update": updates // 5, "num_experts": EXPERTS}],
         "scores": scores,

@@ -1,7 +1,7 @@
 """The pictures of a run, and the only place that draws: sampling over epochs, expert distribution per language over
 training (figures 1, 3, 4 of "Tricks for Training Sparse Translation Models"), validation perplexity (figure 2); a
-benchmark's metrics, how alike its tasks' gates are and how far they moved; of CA-MTL how alike tasks look to a model (figure 6), what
-uncertainty sampling trains on (figures 5 and 8), a map of the task embeddings; of PEMT what is
+benchmark's metrics, how alike its tasks' gates are, how far gates moved; of CA-MTL how alike tasks look to a model
+(figure 6), what uncertainty sampling trains on (figures 5 and 8), a map of the task embeddings; of PEMT what is
 borrowed from which source (figure 4). Of evaluations, how far they are above the first.
 
 Colours are Okabe and Ito's, or viridis where there are many lines: both can be told apart with any colour vision, and

@@ -107,20 +107,17 @@ def collapsed_routing(counts: ExpertCounts) -> list[Warning_]:
 
 
 def unmoved_gates(events: Iterable[Event]) -> list[Warning_]:
-    """Layers whose gates are where they began, or whose `blend` is near 0, in all of the last validations."""
+    """Gates that are where they began, or whose `blend` is near 0, in all of the last validations."""
     chosen = of_first_subset(events, "gates")
-    found = unmoved([event.get("layers", {}) for event in chosen[-LAST:]])
-    return [
-        _warning(
-            "unmoved_gate",
-            "mid",
-            f"The gate of {layer} has hardly learned: {reason} in {_validations(chosen)}. Its routing is about what it "
-            "began with; raise `--gate-lr-factor`.",
-            layer=layer,
-            update=int(chosen[-1]["update"]),
+    found: list[Warning_] = []
+    for reason, layers in unmoved([event.get("layers", {}) for event in chosen[-LAST:]]).items():
+        text = (
+            f"Gates of {len(layers)} of {len(chosen[-1]['layers'])} layers have hardly learned: {reason} in "
+            f"{_validations(chosen)} ({_listed(layers, 4)}). Their routing is about what it began with; raise "
+            "`--gate-lr-factor`."
         )
-        for layer, reason in found.items()
-    ]
+        found.append(_warning("unmoved_gate", "mid", text, layer=layers[0], update=int(chosen[-1]["update"])))
+    return found
 
 
 def _effective(rows_TN: np.ndarray) -> float | None:

@@ -102,8 +102,8 @@ class KeepsRunLog(ABC):
         """See `RunObserver`."""
         found = unmoved(list(self.movement.latest))
         if found and is_first_process():
-            layers = ", ".join(f"{path} ({reason})" for path, reason in found.items())
-            logger.warning(f"gates have hardly learned: {layers}; raise --gate-lr-factor")
+            reasons = "; ".join(f"{reason} in {', '.join(layers)}" for reason, layers in found.items())
+            logger.warning(f"gates have hardly learned: {reasons} (--gate-lr-factor)")
 
     def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
         """See `RunObserver`."""

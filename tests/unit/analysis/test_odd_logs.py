@@ -22,6 +22,8 @@ EVENTS = [
     {"event": "experts", "epoch": 1, "update": 10, "subset": "valid", "task_names": ["de", "lv"],
      "layers": {"enc.1": [[3, 1], [1, 3]]}},
     {"event": "sparsified", "update": 10, "num_experts": 2},
+    {"event": "gates", "update": 10, "subset": "valid", "since": 0,
+     "layers": {"enc.1": {"blend": -0.1, "moved": 2.0, "changed": None}}},
     {"event": "sources", "update": 10, "subset": "valid", "target": "lv", "sources": ["de", "lt"],
      "layers": {"enc.1": [0.25, 0.75]}},
     {"event": "sampling", "epoch": 2, "temperature": 1.5, "probabilities": {"en-de": 0.6, "en-lv": 0.4}},
@@ -37,7 +39,7 @@ FIELDS = [
     ("sampling", "probabilities"), ("valid", "update"), ("valid", "minutes"), ("valid", "subset"), ("valid", "tiers"),
     ("valid", "all"), ("valid", "tasks"), ("valid", "groups"), ("experts", "update"), ("experts", "task_names"),
     ("experts", "layers"), ("sparsified", "update"), ("sources", "update"), ("sources", "sources"),
-    ("sources", "layers"),
+    ("sources", "layers"), ("gates", "update"), ("gates", "layers"),
 ]  # fmt: skip
 WRONG = [
     "x", "\ud800", True, -1, 0.5, 10**400, [], [1], [[1]], {}, {"en-de": "x"}, {"en-de": -1}, {"en-de": 10**400},
@@ -59,6 +61,7 @@ def draw(run):
     figures += [plots.perplexity_figure([run])] if run.perplexity.groups else []
     figures += [plots.metrics_figure([run])] if run.metrics.sets else []
     figures += [plots.sources_figure([run])] if run.sources.layers else []
+    figures += [plots.movement_figure([run])] if run.gates.figures else []
     for figure in figures:
         figure.canvas.draw()
 
@@ -81,7 +84,7 @@ def test_the_sentence_says_where_and_what(tmp_path):
     with pytest.raises(UserError) as error:
         read(tmp_path)
     assert str(error.value) == (
-        f"Line 10 of the run log `{tmp_path / FILE_NAME}` must have a whole number from 0 as `update`, but has 'many'; "
+        f"Line 11 of the run log `{tmp_path / FILE_NAME}` must have a whole number from 0 as `update`, but has 'many'; "
         "remove the line to read the others."
     )
     del wrong["update"]

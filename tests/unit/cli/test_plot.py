@@ -8,6 +8,7 @@ import torch
 from click.testing import CliRunner
 
 import fairseq_mtmoe.analysis
+from fairseq_mtmoe.analysis.plots import movement_figure
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
 from fairseq_mtmoe.cli.plot import checkpoints_of, command, read_runs, task_embeddings, task_gates
 from fairseq_mtmoe.errors import UserError
@@ -185,6 +186,21 @@ def test_what_is_borrowed_has_a_picture(tmp_path):
     log.write("sources", update=30, subset="valid", sources=["mnli"], layers={"encoder.layers.0": [0.5, 0.5]})
     with pytest.raises(UserError, match="a weight for each of the 1 sources"):
         plot(run)
+
+
+def test_how_far_gates_moved_has_a_picture_with_a_line_for_each_layer(tmp_path):
+    run = write_benchmark(tmp_path / "run", checkpoint=False)
+    log = RunLog(run / FILE_NAME)
+    for update in (10, 20):
+        figures = {"blend": 0.01 * update, "moved": None, "changed": 0.5}
+        log.write("gates", update=update, subset="valid", since=0, layers={"a": figures, "b": {"changed": 0.1}})
+    series = read_runs([run])[0].gates
+    assert series.updates == [10, 20]
+    assert series.figures == {"blend": {"a": [0.1, 0.2]}, "changed": {"a": [0.5, 0.5], "b": [0.1, 0.1]}}
+    assert f"gate_movement: {run}/plots/gate_movement.png" in plot(run).output.splitlines()
+    blend, changed = movement_figure(read_runs([run, run], ["one", "two"])).axes[:2]
+    assert [line.get_gid() for line in blend.lines] == ["a"] and list(blend.lines[0].get_ydata()) == [0.1, 0.2]
+    assert [line.get_gid() for line in changed.lines] == ["a", "b"]
 
 
 def test_without_a_checkpoint_there_are_no_gates(tmp_path):

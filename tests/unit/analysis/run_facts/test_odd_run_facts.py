@@ -17,6 +17,7 @@ EVENTS = [
     *events_of_a_run(pairs=2, updates=40, validations=2, train_events=2),
     {"event": "expert_comm", "update": 20, "updates": 20, "layers": {"a": {"seconds": 1.0, "bytes": 5e6}}},
     {"event": "sparsified", "update": 10, "num_experts": 4},
+    {"event": "gates", "update": 20, "subset": "valid", "layers": {"a": {"blend": -0.1, "moved": 0.0}}},
     {"event": "sources", "update": 20, "subset": "valid", "target": "x", "sources": ["y"], "layers": {"a": [1.0]}},
     {"event": "selection", "update": 20, "updates": 20, "trained": {"x": 5}, "relative_entropy": {"x": 0.5},
      "share_of_data": 0.1},

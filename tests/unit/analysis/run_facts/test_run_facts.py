@@ -188,6 +188,15 @@ def test_experts_are_shares_of_a_tasks_tokens_and_entropy_says_how_even_they_are
     ]
 
 
+def test_gates_have_a_value_for_each_validation_and_layer(tmp_path):
+    told = [
+        {"event": "gates", "update": update, "subset": "valid", "layers": {"a": {"blend": update / 3, "moved": None}}}
+        for update in (10, 20)
+    ]
+    run = facts_of(write_run(tmp_path / "run", [*events_of_a_run(), *told]))["runs"][0]
+    assert run["gates"] == {"updates": [10, 20], "figures": {"blend": {"a": [3.333, 6.667]}}}
+
+
 def test_large_heat_maps_have_fewer_moments_and_say_so(tmp_path):
     small = run_of(tmp_path, validations=40)
     assert len(small["experts"]["updates"]) == 30 and small["experts"]["updates"][-1] == 1000

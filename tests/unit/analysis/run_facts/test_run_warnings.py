@@ -172,3 +172,33 @@ def test_a_loss_that_is_no_number_comes_first():
     assert [one["kind"] for one in found] == ["loss_not_finite", "loss_not_finite", "padding"]
     assert found[0]["text"].startswith("The loss of training was not finite at update 950 and 1 times more")
     assert found[1]["where"] == {"update": 700}
+
+
+def moved(*validations: dict[str, dict[str, float | None]]) -> list[dict[str, Any]]:
+    """Events of a run with these figures of its layers' gates, validation by validation."""
+    updates = range(100, 100 * len(validations) + 1, 100)
+    told = [
+        {"event": "gates", "update": update, "subset": "valid", "layers": layers}
+        for update, layers in zip(updates, validations, strict=True)
+    ]
+    return [*events_of_a_run(), *told]
+
+
+def test_gates_that_hardly_moved_are_named_by_what_says_so():
+    near = {"blend": -0.009, "moved": 1.3, "changed": 0.7}
+    still: dict[str, float | None] = {"moved": 0.09, "changed": 0.0}
+    far = {"blend": -0.2, "moved": 40.0, "changed": 0.7}
+    layers = {"a": near, "b": {**still, "blend": 0.2}, "c": still, "d": far, "e": {"blend": 0.2}}
+    first, second = warnings(moved({"a": far, "b": far}, *[layers] * 3))
+    assert (first["kind"], first["severity"], first["where"]) == ("unmoved_gate", "mid", {"layer": "a", "update": 400})
+    assert first["text"].startswith(
+        "Gates of 1 of 5 layers have hardly learned: `blend` is between -0.01 and 0.01 in the last 3 validations (a)."
+    )
+    assert "Gates of 2 of 5 layers" in second["text"] and "0.1 of their first length" in second["text"]
+    assert "validations (b, c)." in second["text"]
+
+
+@pytest.mark.parametrize("learned", [{"blend": 0.02, "moved": 1.3}, {"moved": 1.3}])
+def test_gates_that_learned_in_one_of_the_last_validations_are_not_named(learned):
+    still = {"blend": 0.0, "moved": 0.0}
+    assert kinds(moved({"a": still}, {"a": learned}, {"a": still})) == []
