@@ -87,5 +87,6 @@ class GateRate:
 
     def _parameters(self, layer: MoELayer) -> list[Tensor]:
         """A layer's parameters with the gates' rate; no others have it."""
-        has_blend = self._with_blend and layer.blend is not None
-        return [layer.gate.weight, layer.blend] if has_blend else [layer.gate.weight]
+        if self._with_blend and layer.blend is not None:
+            return [layer.gate.weight, layer.blend]
+        return [layer.gate.weight]
