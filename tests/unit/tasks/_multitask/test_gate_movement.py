@@ -34,7 +34,7 @@ def test_tokens_change_their_expert_by_the_gate_alone():
     layers = expert_layers(model)
     start = {path: layer.gate.weight.clone() for path, layer in layers.items()}
     for layer in layers.values():
-        layer.gate.weight += torch.randn_like(layer.gate.weight)
+        layer.gate.weight += 0.2 * torch.randn_like(layer.gate.weight)
         layer.blend.fill_(0.3)
     movement.begin(model, 5)  # it has begun
     movement.watch(model)
