@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.options import every_option
+from fairseq_mtmoe.checkpoints.reader import readable
 from fairseq_mtmoe.errors import UserError
 
 TRUST = "MTMOE_TRUST"  # the environment variable with names that a user adds
@@ -179,7 +180,7 @@ def check_size(path: str | Path, model: Mapping[str, Tensor], options: Any, buil
             f"`{path}` must hold the weights of the model that it describes, but that one has {layers} layers with "
             f"{experts} experts, and the file {len(model)} weights of at most {rows} rows."
         )
-    with torch.device("meta"), torch.random.fork_rng(devices=()):
+    with readable(str(path)), torch.device("meta"), torch.random.fork_rng(devices=()):
         twin = build()
     held = sum(value.numel() for value in model.values())
     needed = sum(value.numel() for module in twin.modules() for value in _own_tensors(module))

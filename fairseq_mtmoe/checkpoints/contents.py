@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import torch
 
+from fairseq_mtmoe.checkpoints import schema
 from fairseq_mtmoe.checkpoints.options import check_options
 from fairseq_mtmoe.errors import UserError
 
@@ -40,11 +41,6 @@ _GLOBALS = re.compile(
     r"|torch \w+Storage|torch\.storage (Untyped|Typed)Storage|torch (u?int\d+|b?float\w+|bool|complex\d+)"
 )
 _SCALARS = (bool, int, float, type(None), torch.dtype, torch.device)
-_MOST_EPOCHS, _MOST_UPDATES = 10**6, 10**15
-_KINDS = {  # of what fairseq's checkpoints have under these names, unless it is None
-    "model": dict, "args": Namespace, "cfg": dict, "extra_state": dict, "optimizer_history": list, "task_state": dict,
-    "last_optimizer_state": dict, "criterion": dict,
-}  # fmt: skip
 
 
 def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, Any]:
@@ -75,8 +71,8 @@ def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, An
     if not isinstance(state, dict):
         _refuse(path, "a checkpoint's dictionary", f"a {type(state).__name__}")
     _Weight(path, _GROWTH * size + _SMALL).check(state)
-    _check_kinds(path, state)
     check_options(path, state)
+    schema.check(path, state)
     return state
 
 
@@ -239,30 +235,3 @@ class _Weight:
             yield vars(value)
         elif not isinstance(value, self._own):
             _refuse(self._path, "tensors, plain containers and `argparse.Namespace` alone", f"a {type(value).__name__}")
-
-
-def _check_kinds(path: str | Path, state: dict[str, Any]) -> None:
-    """Refuse a state whose parts are not of the kinds that fairseq's are, or whose progress is impossible."""
-    for name, kind in _KINDS.items():
-        if not isinstance(state.get(name), kind | None):
-            _refuse(path, f"a {kind.__name__} as `{name}`", f"a {type(state[name]).__name__}")
-    extra = state.get("extra_state") or {}
-    place = extra.get("train_iterator") or {}
-    history = state.get("optimizer_history") or [{}]
-    if not (isinstance(place, dict) and all(isinstance(entry, dict) for entry in history)):
-        _refuse(path, "dictionaries as `train_iterator` and in `optimizer_history`", "something else")
-    for name, values, most in (
-        ("epoch", place, _MOST_EPOCHS), ("iterations_in_epoch", place, _MOST_UPDATES),
-        ("batches_in_epoch", place, _MOST_UPDATES), ("num_updates", history[-1], _MOST_UPDATES),
-    ):  # fmt: skip
-        value = values.get(name, 0)
-        if type(value) is not int or not 0 <= value <= most:
-            _refuse(path, f"a number from 0 to {most} as `{name}`", repr(value)[:40])
-    for name in ("model", "ema", "ema_fp32_params"):
-        tensors = (state if name == "model" else extra).get(name) or {}
-        if not isinstance(tensors, dict) or not all(map(_is_named_tensor, tensors.items())):
-            _refuse(path, f"tensors by name as `{name}`", "something else")
-
-
-def _is_named_tensor(entry: tuple[Any, Any]) -> bool:
-    return isinstance(entry[0], str) and isinstance(entry[1], torch.Tensor)

@@ -20,7 +20,6 @@ _EVALUATED = ("xformers_att_config", "adaptive_softmax_cutoff", "left_pad_source
 # `mtmoe upcycle` of 0.1.0 wrote the defaults of options that follow others as they are declared.
 _FOLLOWING = re.compile(r"\$\{model\.(encoder|decoder)[._](ffn_)?embed_dim\}")
 _MOST = 50_000  # OmegaConf needs a second and 70 MB for them; fairseq has about 400
-_METER = re.compile(r"\w*Meter")
 _LONGEST = 10_000  # characters of a literal: Python takes 500 bytes for each
 # fairseq looks for a file of the name that one of these has.
 _REGISTRIES = ("scoring", "tokenizer", "bpe", "optimizer", "lr_scheduler", "criterion", "simul_type")
@@ -46,9 +45,6 @@ def check_options(path: str | Path, state: dict[str, Any]) -> None:
             _refuse(path, name, f"be a plain value, but is {value[:80]!r}")
         if name.endswith(_EVALUATED) and not _is_literal(value):
             _refuse(path, name, f"be a literal, and no long one, but is {value[:80]!r}, which fairseq would execute")
-    for name in _meters((state.get("extra_state") or {}).get("metrics")):
-        if not (isinstance(name, str) and _METER.fullmatch(name)):  # fairseq calls what has that name
-            _refuse(path, "metrics", f"name a kind of meter, but name {str(name)[:80]!r}")
 
 
 def every_option(options: Any, name: str = "") -> Iterator[Option]:
@@ -78,9 +74,3 @@ def _is_literal(text: str) -> bool:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return False
     return True
-
-
-def _meters(metrics: Any) -> Iterator[Any]:
-    for entries in metrics.values() if isinstance(metrics, dict) else ():
-        for entry in entries if isinstance(entries, list) else ():
-            yield entry[2] if isinstance(entry, list | tuple) and len(entry) == 4 else None

@@ -86,7 +86,7 @@ def test_another_number_of_experts_is_refused(checkpoint, parts, tmp_path):
 
 
 def test_a_dense_checkpoint_is_taken_as_it_is(tmp_path):
-    state = {"model": {"encoder.fc1.weight": torch.ones(2)}, "last_optimizer_state": {"state": {}}}
+    state = {"model": {"encoder.fc1.weight": torch.ones(2)}, "last_optimizer_state": {"state": {}, "param_groups": []}}
     torch.save(state, tmp_path / "dense.pt")
     assert_same(load_local(tmp_path / "dense.pt", ExpertPlacement(4, 0, 2), [], True), state)
     assert_same(whole(tmp_path / "dense.pt", state), state)

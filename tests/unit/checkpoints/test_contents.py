@@ -1,5 +1,6 @@
 """What loading refuses: files that execute, or that become much more than they are. None hangs, none needs memory."""
 
+import math
 import os
 import random
 import resource
@@ -81,23 +82,45 @@ def test_what_a_pickle_may_not_ask_for(tmp_path, pickled, words):
         refused(path, words, load)
 
 
+def with_moments(**entry):
+    group = {"lr": 0.1, "betas": (0.9, 0.98), "eps": 1e-8, "params": [0]}
+    return checkpoint(last_optimizer_state={"state": {0: entry}, "param_groups": [group]})
+
+
+def with_group(**options):
+    return checkpoint(last_optimizer_state={"state": {}, "param_groups": [{"params": [0]} | options]})
+
+
 @pytest.mark.parametrize("old", [False, True], ids=["archive", "before archives"])
 @pytest.mark.parametrize(
     ("state", "words"),
     [
         (checkpoint(cfg={"model": nested(40)}), "what becomes many times that"),
         (checkpoint(extra_state={"x": nested(40)}), "what becomes many times that"),
-        (checkpoint(model=[]), "a dict as `model`, but holds a list"),
-        (checkpoint(model={"w": 3}), "tensors by name as `model`"),
+        (checkpoint(model=[]), "a dictionary or null as `model`, but holds []"),
+        (checkpoint(model={"w": 3}), "a tensor as `model.w`, but holds 3"),
         (checkpoint(model={"w": torch.zeros(2, device="meta")}), "holds"),
         (checkpoint(model={"w": torch.eye(3).to_sparse()}), "other Python objects"),
-        (checkpoint(args="yes"), "a Namespace as `args`"),
-        (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), "`epoch`, but holds 1000000000000"),
-        (checkpoint(extra_state={"train_iterator": {"epoch": 1, "iterations_in_epoch": -1}}), "`iterations_in_epoch`"),
-        (checkpoint(extra_state={"train_iterator": 3}), "dictionaries as `train_iterator`"),
-        (checkpoint(optimizer_history=[{"num_updates": -5}]), "`num_updates`, but holds -5"),
-        (checkpoint(optimizer_history=[{"num_updates": 2.5}]), "`num_updates`, but holds 2.5"),
+        (checkpoint(args="yes"), "a namespace or null as `args`, but holds 'yes'"),
+        (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), ".epoch`, but holds 1000000000000"),
+        (checkpoint(extra_state={"train_iterator": {"epoch": 1, "iterations_in_epoch": -1}}), "as `extra_state.train_iterator.iterations_in_epoch`"),
+        (checkpoint(extra_state={"train_iterator": 3}), "a dictionary or null as `extra_state.train_iterator`"),
+        (checkpoint(optimizer_history=[{"num_updates": -5}]), "as `optimizer_history.0.num_updates`, but holds -5"),
+        (checkpoint(optimizer_history=[{"num_updates": 2.5}]), ".num_updates`, but holds 2.5"),
         (checkpoint(extra_state={"c": Counter("aab")}), "`collections.Counter`"),
+        (with_moments(step="7"), "0.step`, but holds '7'"),
+        (with_moments(exp_avg=None), "a tensor as `last_optimizer_state.state.0.exp_avg`, but holds null"),
+        (with_group(betas=(0.9, 1)), "a number from 0 to below 1 as `last_optimizer_state.param_groups.0.betas.1`"),
+        (with_group(eps=math.inf), "a finite number from 0 or 2 values as `last_optimizer_state.param_groups.0.eps`"),
+        (with_group(params=3), "a list as `last_optimizer_state.param_groups.0.params`, but holds 3"),
+        (checkpoint(task_state={"langs": "en,de"}), "a list of languages as `task_state.langs`, but holds 'en,de'"),
+        (checkpoint(task_state={"langtoks": {"main": ("tgt", torch.ones(2))}}), "a tensor of the shape (2,); it"),
+        (checkpoint(task_state={"lang_pairs": ["en-de", ()]}), "a pair of languages as `task_state.lang_pairs.1`, bu"),
+        (checkpoint(task_state={"task_ids": []}), "one of target, source, pair as `task_state.task_ids`, but"),
+        (checkpoint(extra_state={"nonfinite": {"total": None}}), "`extra_state.nonfinite.total`, but holds null"),
+        (checkpoint(extra_state={"metrics": {"train": [(1, "loss", "AverageMeter", {})]}}), "with its values as `ex"),
+        (checkpoint(extra_state={"GlueTask": {}}), "as `extra_state.GlueTask.training_seconds`, but holds none"),
+        (checkpoint(optimizer_history=[]), "a list of what was trained with as `optimizer_history`, but holds []"),
         ({"model": {f"w{i}": torch.zeros(300_000)[None].expand(10**6, -1) for i in range(3)}}, "many times that"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -169,8 +192,8 @@ def test_what_checkpoints_hold_is_loaded(tmp_path):
     weights._metadata = OrderedDict({"": {"version": 1}})
     state = checkpoint(
         args=Namespace(arch="transformer", betas=(0.9, 0.98), pairs=["a-b"], languages={"a", "b"}),
-        model=weights, criterion=OrderedDict(), extra_state={"metrics": {"train": [(10, "loss", "AverageMeter", {})]}},
-        last_optimizer_state={"state": {0: {"step": 3, "exp_avg": torch.nn.Parameter(torch.zeros(3))}}},
+        model=weights, criterion=OrderedDict(), extra_state={"metrics": {"train": [(10, "loss", "AverageMeter", {"val": None, "sum": 0, "count": 0})]}},
+        last_optimizer_state=with_moments(step=3, exp_avg=torch.nn.Parameter(torch.zeros(3)))["last_optimizer_state"],
         dtype=torch.float16, size=torch.Size([2]),
     )  # fmt: skip
     for old in (False, True):

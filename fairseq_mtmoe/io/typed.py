@@ -1,0 +1,153 @@
+"""Whether what a file holds is what an annotation says: the types of `typing`, `TypedDict`s and dataclasses.
+
+A reader describes its file once, in annotations, and `fault` finds the first value that is none of them. A whole
+number is also a number, a list also a tuple of its length, and what a `TypedDict` does not name may be anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+_MOST_SHOWN, _LARGEST_SHOWN = 80, 10**40
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a dictionary",
+          list: "a list", type(None): "null"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be besides its type, in words and as a test: metadata of `Annotated`."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The value at `place` must be `rule`, but is `found`."""
+
+    place: str
+    rule: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"must have {self.rule} as `{self.place}`, but has {self.found}"
+
+
+def between(least: float, most: float) -> Rule:
+    """The rule of a number within bounds."""
+    return Rule(f"a number from {least:,} to {most:,}", lambda value: least <= value <= most)
+
+
+def fault(value: Any, kind: Any, place: str = "") -> Fault | None:
+    """The first value that is not what an annotation says, or None where all are.
+
+    Args:
+        value: of a file.
+        kind: the annotation.
+        place: the value's name.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return None
+    if origin in (Union, types.UnionType):
+        faults = [fault(value, one, place) for one in arguments]
+        inner = [one for one in faults if one is not None and one.place != place]
+        return None if None in faults else inner[0] if len(inner) == 1 else Fault(place, words(kind), shown(value))
+    if origin is typing.Annotated:
+        if (found := fault(value, arguments[0], place)) is None and all(r.holds(value) for r in arguments[1:]):
+            return None
+        return found if found is not None and found.place != place else Fault(place, words(kind), shown(value))
+    if not _is_of(value, kind, origin, arguments):
+        return Fault(place, words(kind), shown(value))
+    if _is_record(kind) and (missing := _required(kind) - value.keys()):
+        return Fault(f"{place}.{min(missing)}".lstrip("."), words(_fields(kind)[min(missing)]), "none")
+    parts = (fault(one, inner, f"{place}.{name}".lstrip(".")) for name, one, inner in _parts(value, kind, arguments))
+    return next((found for found in parts if found is not None), None)
+
+
+def _is_of(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether a value is of a type, whatever lies in it."""
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple | list) and (arguments[-1] is ... or len(value) == len(arguments))
+    if kind in (int, float):
+        is_number = isinstance(value, int) or (kind is float and isinstance(value, float))
+        return is_number and not isinstance(value, bool)
+    return isinstance(value, dict if _is_record(kind) else type(None) if kind is None else origin or kind)
+
+
+def _parts(value: Any, kind: Any, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, Any, Any]]:
+    """What lies in a value, with its name and what it must be."""
+    if _is_record(kind):
+        yield from ((name, value[name], inner) for name, inner in _fields(kind).items() if name in value)
+    elif isinstance(value, dict) and arguments:
+        yield from (("its keys", key, arguments[0]) for key in value)
+        yield from ((key, one, arguments[1]) for key, one in value.items())
+    elif isinstance(value, list | tuple | set) and arguments:
+        is_any_long = typing.get_origin(kind) is not tuple or arguments[-1] is ...
+        inner = [arguments[0]] * len(value) if is_any_long else arguments
+        yield from ((place, one, one_kind) for place, (one, one_kind) in enumerate(zip(value, inner, strict=True)))
+
+
+def _is_record(kind: Any) -> bool:
+    return typing.is_typeddict(kind) or (isinstance(kind, type) and dataclasses.is_dataclass(kind))
+
+
+@functools.cache
+def _fields(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+@functools.cache
+def _required(kind: Any) -> frozenset[str]:
+    if typing.is_typeddict(kind):
+        return frozenset(kind.__required_keys__)
+    missing = dataclasses.MISSING
+    fields = (one for one in dataclasses.fields(kind) if one.default is missing and one.default_factory is missing)
+    return frozenset(one.name for one in fields)
+
+
+def words(kind: Any) -> str:
+    """What an annotation asks for, for a sentence."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return str(arguments[-1].words)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}" if len(arguments) > 1 else repr(arguments[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(map(words, arguments)))
+    if origin is tuple and arguments[-1] is not ...:
+        return f"{len(arguments)} values"
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return f"one of {', '.join(str(one.value) for one in kind)}"
+    named = "a dictionary" if _is_record(kind) else _WORDS.get(origin or kind)
+    return named or f"a {(origin or kind).__name__.lower()}"
+
+
+def shown(value: Any) -> str:
+    """A value for a sentence: a short one itself, of others what they are."""
+    if isinstance(value, int) and abs(value) >= _LARGEST_SHOWN:
+        return "a number of more than 40 digits"
+    if isinstance(value, str | int | float):
+        text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+        return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    if hasattr(value, "shape"):
+        return f"a tensor of the shape {tuple(value.shape)}"
+    return words(type(value)) if value or not isinstance(value, dict | list) else f"{value!r}"
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a number is finite, and a float can be as large."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
