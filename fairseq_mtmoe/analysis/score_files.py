@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from fairseq_mtmoe.io.files import write_text
+from fairseq_mtmoe.io.typed import Text, between
 
 JSON_FILE, MARKDOWN_FILE, LATEX_FILE = "scores.json", "scores.md", "scores.tex"
+Count = Annotated[int, between(0, 10**12)]
+SETTINGS = {"checkpoint": Text, "subset": Text, "seed": int | None, "updates": int | None}
+"""What readers of scores show of their settings."""
 
 
 def remove_scores(folder: Path) -> None:

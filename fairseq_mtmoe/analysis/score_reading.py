@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import math
 import shlex
 from collections.abc import Iterable, Sequence
@@ -82,7 +81,7 @@ def read_scores(path: Path) -> RunScores:
     content = read_json(file, "scores")
     try:
         if isinstance(content, dict) and "pairs" in content:
-            return _of_pairs(path, file.parent, *pair_scores.from_json(json.dumps(content)))
+            return _of_pairs(path, file.parent, *pair_scores.from_content(content))
         return _of_tasks(file.parent, *task_scores.from_content(content))
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(

@@ -11,15 +11,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any, Required
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from fairseq_mtmoe.analysis.pieces import PieceBleu
+from fairseq_mtmoe.analysis.score_files import SETTINGS, Count
 from fairseq_mtmoe.analysis.tables import Table
 from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.io.typed import Name, Text, between, fault
 
 TIERS = FROM_LOW
 ALL = "all"
@@ -33,6 +35,10 @@ _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
 _THREE_LETTERS = {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"}
 
 
+Figure = Annotated[float, between(-1000, 1000)]
+_CONTENT = {"settings": Required[SETTINGS], "pairs": Required[dict[Name, dict[str, Any]]]}
+
+
 @dataclass(frozen=True)
 class PairScore:
     """What one language pair reached on one test set; scores from 0 to 100.
@@ -41,23 +47,23 @@ class PairScore:
         metrics: by name, those that are not sacreBLEU's, as these count themselves (COMET from 0 to 1).
     """
 
-    pair: str
-    tier: str  # one of TIERS, or "" if nobody knows
-    sentences: int
-    bleu: float
-    chrf: float  # chrF++, that is with words up to bigrams
-    bleu_signature: str
-    chrf_signature: str
-    references: str = ""  # the file that they are from
-    more_references: int = 0  # further ones of every sentence, or of some
-    altered_references: int = 0  # those that lost words which the dictionary does not have
-    untranslated: int = 0  # sentences that are longer than the model can take
-    left_out: int = 0  # sentences of which fairseq-generate wrote nothing, for whatever reason
-    hypotheses_sha256: str = ""  # of the file with what was scored
-    spbleu: float | None = None  # BLEU over the pieces of a SentencePiece model
-    spbleu_signature: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    metric_signatures: Mapping[str, str] = field(default_factory=dict)
+    pair: Name
+    tier: Text  # one of TIERS, or "" if nobody knows
+    sentences: Count
+    bleu: Figure
+    chrf: Figure  # chrF++, that is with words up to bigrams
+    bleu_signature: Text
+    chrf_signature: Text
+    references: Text = ""  # the file that they are from
+    more_references: Count = 0  # further ones of every sentence, or of some
+    altered_references: Count = 0  # those that lost words which the dictionary does not have
+    untranslated: Count = 0  # sentences that are longer than the model can take
+    left_out: Count = 0  # sentences of which fairseq-generate wrote nothing, for whatever reason
+    hypotheses_sha256: Text = ""  # of the file with what was scored
+    spbleu: Figure | None = None  # BLEU over the pieces of a SentencePiece model
+    spbleu_signature: Text = ""
+    metrics: Mapping[Text, Figure] = field(default_factory=dict)
+    metric_signatures: Mapping[Text, Text] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -200,13 +206,21 @@ def to_json(scores: Sequence[PairScore], settings: Mapping[str, object]) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def from_json(text: str) -> tuple[dict[str, object], list[PairScore]]:
-    """The settings and scores that `to_json` wrote. Raises `ValueError` on what it did not write."""
-    try:
-        content = json.loads(text)
-        return dict(content["settings"]), [PairScore(pair, **fields) for pair, fields in content["pairs"].items()]
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no scores of mtmoe evaluate: {error}") from error
+def from_content(content: Any) -> tuple[dict[str, Any], list[PairScore]]:
+    """The settings and scores in the value of a file that `to_json` wrote. Raises `ValueError` on any other."""
+    found = fault(content, _CONTENT)
+    if found is not None:
+        raise ValueError(f"no scores of mtmoe evaluate: it {found}")
+    return content["settings"], [score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()]
+
+
+def score_of(fields: dict[str, Any]) -> PairScore:
+    """The score with these fields. Raises `ValueError` where they are none of a score."""
+    found = fault(fields, PairScore)
+    more = fields.keys() - PairScore.__dataclass_fields__.keys()
+    if found is not None or more:
+        raise ValueError(f"no score of a pair: it {found or f'has more, {min(more)}'}")
+    return PairScore(**fields)
 
 
 def score_table(scores: Sequence[PairScore]) -> Table:

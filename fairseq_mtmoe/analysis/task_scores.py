@@ -12,10 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any, Required
 
 from fairseq_mtmoe.analysis.published import PublishedRow
+from fairseq_mtmoe.analysis.score_files import SETTINGS, Count
 from fairseq_mtmoe.analysis.tables import Table, with_error
+from fairseq_mtmoe.io.typed import Name, Rule, Text, between, fault
 
 SMALL, ALL = "small", "all"
 TITLES = {SMALL: "Small", ALL: "All"}
@@ -30,6 +32,28 @@ MAJORITY_NOTE = (
     "frequent one."
 )
 CA_MTL_NOTE = "(CA-MTL): every set counts once, by its F1 where it has one."
+
+
+_Percent = Annotated[float, between(-100.001, 100.001)]  # it was rounded
+_Set = {
+    "examples": Required[Count], "score": Required[_Percent], "standard_error": Required[_Percent | None],
+    "data_sha256": Required[Text], "also": dict[Text, tuple[_Percent, _Percent | None]],
+    "majority": dict[Text, _Percent], "constant": Text,
+}  # fmt: skip
+
+
+def _have_same_metrics(sets: dict[str, Any]) -> bool:
+    return len({tuple(one.get("also", ())) for one in sets.values()}) == 1
+
+
+_Task = {
+    "title": Required[Text], "metric": Required[Text], "small": Required[bool], "group": Text,
+    "sets": Required[Annotated[dict[Name, _Set], Rule("sets of data with the same metrics", _have_same_metrics)]],
+}  # fmt: skip
+_CONTENT = {
+    "settings": Required[SETTINGS],
+    "tasks": Required[Annotated[dict[Name, _Task], Rule("one task or more", lambda tasks: len(tasks) > 0)]],
+}
 
 
 @dataclass(frozen=True)
@@ -199,44 +223,31 @@ def _without_nan(value: Any) -> Any:
 
 def from_content(content: Any) -> tuple[dict[str, Any], list[TaskScore]]:
     """The settings and scores in the value of a file that `to_json` wrote. Raises `ValueError` on any other."""
-    try:
-        scores = [_task_score(task, fields) for task, fields in content["tasks"].items()]
-        if not scores:
-            raise ValueError("there is no task")
-        return dict(content["settings"]), scores
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"no scores of a benchmark: {error}") from error
+    found = fault(content, _CONTENT)
+    if found is not None:
+        raise ValueError(f"no scores of a benchmark: it {found}")
+    return content["settings"], [_task_score(task, fields) for task, fields in content["tasks"].items()]
 
 
-def _task_score(task: str, fields: Any) -> TaskScore:
+def _task_score(task: str, fields: dict[str, Any]) -> TaskScore:
     sets = tuple(
         SetScore(
             name,
-            int(one["examples"]),
-            _number(one["score"]),
+            one["examples"],
+            one["score"],
             _error(one["standard_error"]),
             one["data_sha256"],
-            {metric: (_number(figure), _error(error)) for metric, (figure, error) in one.get("also", {}).items()},
-            {str(metric): _number(figure) for metric, figure in one.get("majority", {}).items()},
-            str(one.get("constant", "")),
+            {metric: (figure, _error(error)) for metric, (figure, error) in one.get("also", {}).items()},
+            dict(one.get("majority", {})),
+            one.get("constant", ""),
         )
         for name, one in fields["sets"].items()
     )
-    if not sets:
-        raise ValueError(f"{task} has no set")
-    return TaskScore(
-        task, str(fields["title"]), str(fields["metric"]), bool(fields["small"]), sets, str(fields.get("group", ""))
-    )
+    return TaskScore(task, fields["title"], fields["metric"], fields["small"], sets, fields.get("group", ""))
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 100.001:  # it was rounded
-        raise ValueError(f"a score is {value!r}")
-    return float(value)
-
-
-def _error(value: Any) -> float:
-    return math.nan if value is None else _number(value)
+def _error(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def score_table(scores: Sequence[TaskScore], published: PublishedRow | None = None) -> Table:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from torch import Tensor
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.typed import Fault, Rule, between, fault, is_finite, shown, words
+from fairseq_mtmoe.io.typed import Fault, Name, Rule, Text, between, fault, is_finite, shown, words
 
 Count = Annotated[int, between(0, 10**15)]
 Epoch = Annotated[int, between(0, 10**6)]
@@ -25,8 +25,6 @@ Scalar = Annotated[Tensor, Rule("a number", lambda value: value.numel() == 1 and
 Number = float | Scalar
 Amount = Annotated[Number, Rule("a finite number from 0", lambda value: value >= 0 and is_finite(value))]
 Share = Annotated[float, Rule("a number from 0 to below 1", lambda value: 0 <= value < 1)]
-Text = Annotated[str, Rule("text", lambda value: not any("\ud800" <= letter <= "\udfff" for letter in value))]
-Name = Annotated[Text, Rule("a name", lambda value: value != "")]
 Pair = Annotated[Name, Rule("a pair of languages", lambda value: value.count("-") == 1)]
 Bytes = Annotated[Tensor, Rule("a row of bytes", lambda value: value.dim() == 1 and str(value.dtype) == "torch.uint8")]
 Tensors = dict[str, Tensor]

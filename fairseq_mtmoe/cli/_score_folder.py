@@ -10,18 +10,22 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
 from fairseq_mtmoe.analysis import score_files
 from fairseq_mtmoe.analysis import scores as scoring
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, MARKDOWN_FILE
 from fairseq_mtmoe.analysis.scores import PairScore
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import check_writable, read_bytes, read_text, write_text
+from fairseq_mtmoe.io.files import check_writable, read_bytes, read_json, write_text
 from fairseq_mtmoe.io.journal import Journal, entries
+from fairseq_mtmoe.io.typed import Name, Rule, Text
 
 JOURNAL = "unfinished.jsonl"
 
 _PLACES = ("checkpoint", "data")  # settings that say where something is; what is there has a digest
+_Number = Annotated[Text, Rule("a sentence's number", lambda value: value.isdecimal() and len(value) < 12)]
+_NOTE = {"settings": dict[Text, Any], "batch": dict[Name, dict[_Number, Text]], "score": PairScore}
 _DIGESTS = {"checkpoint_sha256": "another checkpoint", "data_sha256": "other data"}
 
 
@@ -141,22 +145,21 @@ class ScoreFolder:
             for path in self.folder.glob(f"{pair}.{pattern}"):
                 path.unlink()
 
-    def _take_up(self, entry: Mapping[str, object]) -> None:
+    def _take_up(self, entry: Mapping[str, Any]) -> None:
         batch, score = entry.get("batch"), entry.get("score")
-        if isinstance(batch, dict):
-            for pair, texts in batch.items():
-                self.known.setdefault(pair, {}).update({int(number): text for number, text in texts.items()})
-        if isinstance(score, dict):
-            self.scored[str(score["pair"])] = PairScore(**score)
+        for pair, texts in (batch or {}).items():
+            self.known.setdefault(pair, {}).update({int(number): text for number, text in texts.items()})
+        if score is not None:
+            self.scored[score["pair"]] = PairScore(**score)
 
-    def _left(self) -> tuple[dict[str, object], list[dict[str, object]]] | None:
+    def _left(self) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
         """The settings and notes of an evaluation that was interrupted."""
-        first, *others = entries(self.folder / JOURNAL) or [None]
-        return (first["settings"], others) if isinstance(first, dict) and "settings" in first else None
+        first, *others = entries(self.folder / JOURNAL, _NOTE) or [{}]
+        return (first["settings"], others) if "settings" in first else None
 
     def _read(self, path: Path) -> tuple[dict[str, object], list[PairScore]]:
         try:
-            return scoring.from_json(read_text(path, "scores of mtmoe evaluate"))
+            return scoring.from_content(read_json(path, "scores of mtmoe evaluate"))
         except ValueError:
             return {}, []
 

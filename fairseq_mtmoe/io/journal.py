@@ -15,15 +15,25 @@ from typing import Any
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes
+from fairseq_mtmoe.io.typed import fault
 
 
-def entries(path: Path) -> list[Any]:
+def entries(path: Path, kind: Any = Any) -> list[Any]:
     """What the whole lines of a journal hold, up to the first one that is none; nothing without a file.
 
+    Args:
+        path: the file.
+        kind: an annotation of what each line holds, see `typed.py`.
+
     Raises:
-        UserError: it is no file, or cannot be read.
+        UserError: it is no file, or cannot be read, or a line holds something else.
     """
-    return [value for value, _ in _whole_lines(read_bytes(path, "a journal"))] if os.path.lexists(path) else []
+    values = [value for value, _ in _whole_lines(read_bytes(path, "a journal"))] if os.path.lexists(path) else []
+    for number, value in enumerate(values, start=1):
+        found = fault(value, kind)
+        if found is not None:
+            raise UserError(f"Line {number} of the journal `{path}` {found}; remove the file to begin anew.")
+    return values
 
 
 class Journal:

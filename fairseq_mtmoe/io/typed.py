@@ -1,7 +1,8 @@
 """Whether what a file holds is what an annotation says: the types of `typing`, `TypedDict`s and dataclasses.
 
 A reader describes its file once, in annotations, and `fault` finds the first value that is none of them. A whole
-number is also a number, a list also a tuple of its length, and what a `TypedDict` does not name may be anything.
+number is also a number, a list also a tuple of its length, and what a `TypedDict` does not name may be anything. A
+dictionary of annotations is a `TypedDict` without a name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Union
+from typing import Annotated, Any, Literal, Required, Union
 
 _MOST_SHOWN, _LARGEST_SHOWN = 80, 10**40
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a dictionary",
@@ -41,6 +42,15 @@ class Fault:
         return f"must have {self.rule} as `{self.place}`, but has {self.found}"
 
 
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+# Text without halves of characters, which JSON can spell and nobody can write.
+Text = Annotated[str, Rule("text", _is_text)]
+Name = Annotated[Text, Rule("a name", lambda value: value != "")]
+
+
 def between(least: float, most: float) -> Rule:
     """The rule of a number within bounds."""
     return Rule(f"a number from {least:,} to {most:,}", lambda value: least <= value <= most)
@@ -57,15 +67,17 @@ def fault(value: Any, kind: Any, place: str = "") -> Fault | None:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return None
+    if origin is Required:
+        return fault(value, arguments[0], place)
     if origin in (Union, types.UnionType):
         faults = [fault(value, one, place) for one in arguments]
         inner = [one for one in faults if one is not None and one.place != place]
         return None if None in faults else inner[0] if len(inner) == 1 else Fault(place, words(kind), shown(value))
-    if origin is typing.Annotated:
+    if origin is Annotated:
         if (found := fault(value, arguments[0], place)) is None and all(r.holds(value) for r in arguments[1:]):
             return None
         return found if found is not None and found.place != place else Fault(place, words(kind), shown(value))
-    if not _is_of(value, kind, origin, arguments):
+    if not _is_of(value, dict if isinstance(kind, dict) else kind, origin, arguments):
         return Fault(place, words(kind), shown(value))
     if _is_record(kind) and (missing := _required(kind) - value.keys()):
         return Fault(f"{place}.{min(missing)}".lstrip("."), words(_fields(kind)[min(missing)]), "none")
@@ -99,16 +111,21 @@ def _parts(value: Any, kind: Any, arguments: tuple[Any, ...]) -> Iterator[tuple[
 
 
 def _is_record(kind: Any) -> bool:
-    return typing.is_typeddict(kind) or (isinstance(kind, type) and dataclasses.is_dataclass(kind))
+    return isinstance(kind, dict) or typing.is_typeddict(kind) or (isinstance(kind, type) and dataclasses.is_dataclass(kind))
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    return kind if isinstance(kind, dict) else _hints(kind)
 
 
 @functools.cache
-def _fields(kind: Any) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind, include_extras=True)
 
 
-@functools.cache
 def _required(kind: Any) -> frozenset[str]:
+    if isinstance(kind, dict):
+        return frozenset(name for name, inner in kind.items() if typing.get_origin(inner) is Required)
     if typing.is_typeddict(kind):
         return frozenset(kind.__required_keys__)
     missing = dataclasses.MISSING
@@ -119,7 +136,9 @@ def _required(kind: Any) -> frozenset[str]:
 def words(kind: Any) -> str:
     """What an annotation asks for, for a sentence."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Annotated:
+    if origin is Required:
+        return words(arguments[0])
+    if origin is Annotated:
         return str(arguments[-1].words)
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}" if len(arguments) > 1 else repr(arguments[0])

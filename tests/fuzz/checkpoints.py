@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import random
 import shutil
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
-
-import click
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.cli.main import commands
+from tests.fuzz.commands import fairseq, mtmoe
 from tests.fuzz.harness import Reader
 from tests.fuzz.odd_values import ODD, TENSORS, replace_one
 from tests.golden.old_runs import OLD, RUNS
@@ -93,49 +88,31 @@ def read(folder: Path, draw: random.Random) -> object:
     data = base / "data" if name in GOLDEN else base / "nlu"
     task = "translation_heated" if name in GOLDEN else OTHERS[name][0]
     ways = {
-        "train": lambda: _fairseq("train", *_trained(base, name, folder / "run", (9 if name in GOLDEN else UPDATES + 1),
+        "train": lambda: fairseq("train", *_trained(base, name, folder / "run", (9 if name in GOLDEN else UPDATES + 1),
                                   "--save-interval-updates", 0, "--disable-validation", "--restore-file", path)),
-        "begin": lambda: _fairseq("train", *_trained(base, name, folder / "run", 1, "--disable-validation",
+        "begin": lambda: fairseq("train", *_trained(base, name, folder / "run", 1, "--disable-validation",
                                   "--finetune-from-model", path)),
-        "validate": lambda: _fairseq("validate", data, *PLUGIN, "--task", task, "--path", path, "--cpu",
+        "validate": lambda: fairseq("validate", data, *PLUGIN, "--task", task, "--path", path, "--cpu",
                                      "--batch-size", 16, "--no-progress-bar", "--num-workers", 0),
-        "average": lambda: _mtmoe("average", "--inputs", path, "--output", out),
-        "evaluate": lambda: _mtmoe("evaluate", data, "--path", path, "--cpu"),
+        "average": lambda: mtmoe("average", "--inputs", path, "--output", out),
+        "evaluate": lambda: mtmoe("evaluate", data, "--path", path, "--cpu"),
     }  # fmt: skip
     if name in GOLDEN:
-        ways["generate"] = lambda: _fairseq(
+        ways["generate"] = lambda: fairseq(
             "generate", data, *PLUGIN, "--task", task, "-s", "en", "-t", "aa", "--path", path, "--cpu", "--beam", 2,
             "--max-len-b", 5,
         )  # fmt: skip
-        ways["reshard"] = lambda: _mtmoe("reshard", path, out, "--single-file")
-        ways["add-task"] = lambda: _mtmoe("add-task", path, out, "--task", "dd")
-        ways["calibrate"] = lambda: _mtmoe("calibrate", path, out, data, "--updates", 1, "--cpu")
+        ways["reshard"] = lambda: mtmoe("reshard", path, out, "--single-file")
+        ways["add-task"] = lambda: mtmoe("add-task", path, out, "--task", "dd")
+        ways["calibrate"] = lambda: mtmoe("calibrate", path, out, data, "--updates", 1, "--cpu")
         if name == "dense":
-            ways["upcycle"] = lambda: _mtmoe("upcycle", path, out, "--num-experts", 2)
+            ways["upcycle"] = lambda: mtmoe("upcycle", path, out, "--num-experts", 2)
     else:
-        ways["predict"] = lambda: _mtmoe("predict", data, "--path", path, "--subset", "valid", "--cpu")
+        ways["predict"] = lambda: mtmoe("predict", data, "--path", path, "--subset", "valid", "--cpu")
     way = draw.choice(list(ways))
     (folder / "way.txt").write_text(way)
     return ways[way]()
 
 
-def _fairseq(command: str, *arguments: object) -> None:
-    sys.argv = [f"fairseq-{command}", *map(str, arguments)]
-    importlib.import_module(f"fairseq_cli.{command}").cli_main()
-
-
-def _mtmoe(*arguments: object) -> None:
-    try:
-        commands.main(list(map(str, arguments)), standalone_mode=False)
-    except (click.ClickException, click.Abort):
-        return
-
-
 def readers() -> list[Reader]:
-    import tests.helpers.forked  # noqa: F401  (so that tries need not import all of it)
-
-    for command in ("generate", "train", "validate"):
-        importlib.import_module(f"fairseq_cli.{command}")
-    for command in commands.list_commands(click.Context(commands)):
-        commands.get_command(click.Context(commands), command)
     return [Reader("checkpoint", make, read, seconds=60)]

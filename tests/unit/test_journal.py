@@ -59,6 +59,16 @@ def test_one_writes_at_a_time(tmp_path):
     assert not path.exists()
 
 
+def test_a_line_of_another_kind_is_a_sentence(tmp_path):
+    write(tmp_path / "journal", [{"a": {"x": 1}}, {"a": {"x": "1"}}])
+    with pytest.raises(UserError) as error:
+        entries(tmp_path / "journal", {"a": dict[str, int]})
+    assert str(error.value) == (
+        f"Line 2 of the journal `{tmp_path / 'journal'}` must have a whole number as `a.x`, but has '1'; remove the "
+        "file to begin anew."
+    )
+
+
 def test_what_cannot_be_written_is_said_in_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="journal` cannot be written: "):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -53,7 +52,7 @@ def scores_of(file: Path, content: Mapping[str, Any], errors: Errors) -> Scores:
     """
     try:
         if "pairs" in content:
-            return _of_pairs(*pair_scores.from_json(json.dumps(content)), errors)
+            return _of_pairs(*pair_scores.from_content(content), errors)
         return _of_tasks(*task_scores.from_content(content))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(f"`{file}` must hold scores, but cannot be read as such: {error}.") from error

@@ -106,21 +106,27 @@ def test_json_holds_every_number():
         "chrf_signature": "nw:2", "references": "", "altered_references": 0, "untranslated": 0,
     }  # fmt: skip
     assert content["averages"]["all"] == {"pairs": 2, "bleu": 20.125, "chrf": 35.0}
-    assert scores.from_json(json.dumps(content)) == ({"beam": 5}, scores.in_order(results))
+    assert scores.from_content(content) == ({"beam": 5}, scores.in_order(results))
 
 
-NO_SCORES = ("", "[]", "{}", '{"settings": {}, "pairs": []}', '{"settings": {}, "pairs": {"a": {"x": 1}}}')
+OLD = {"tier": "low", "sentences": 10, "bleu": 30.25, "chrf": 50.0, "bleu_signature": "a", "chrf_signature": "b"}
+NO_SCORES = (
+    "3", "[]", "{}", '{"settings": {}, "pairs": []}', '{"settings": {}, "pairs": {"a": {"x": 1}}}',
+    *(json.dumps({"settings": {}, "pairs": {"en-de": OLD | {name: wrong}}}) for name, wrong in (
+        ("tier", []), ("sentences", "x"), ("bleu", "1"), ("chrf", 10**400), ("spbleu", True), ("metrics", {"COMET": ""}),
+        ("bleu_signature", "\ud800"),
+    )),
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("text", NO_SCORES, ids=range(5))
+@pytest.mark.parametrize("text", NO_SCORES, ids=range(len(NO_SCORES)))
 def test_what_holds_no_scores_is_a_value_error(text):
     with pytest.raises(ValueError):
-        scores.from_json(text)
+        scores.from_content(json.loads(text))
 
 
 def test_scores_of_0_1_0_are_read():
-    old = {"tier": "low", "sentences": 10, "bleu": 30.25, "chrf": 50.0, "bleu_signature": "a", "chrf_signature": "b"}
-    _, results = scores.from_json(json.dumps({"settings": {}, "pairs": {"en-de": old}}))
+    _, results = scores.from_content({"settings": {}, "pairs": {"en-de": OLD}})
     assert results == [PairScore("en-de", "low", 10, 30.25, 50.0, "a", "b")]
 
 
