@@ -16,7 +16,7 @@ RUNS ?= runs
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install wheelhouse demo demo-distributed demo-glue test check test-kill lint coverage bench bench-check gpu-check clean
+.PHONY: help install wheelhouse demo demo-distributed demo-glue test check test-kill test-fuzz lint coverage bench bench-check gpu-check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,9 @@ check: lint  ## style, types and the quick tests, for while you change something
 
 test-kill: $(INSTALLED)  ## kill small runs at 40 moments and resume them: a table in benchmarks/results/kills.md
 	PYTHONPATH=benchmarks OMP_NUM_THREADS=1 $(BIN)/python -m tests.kill.report --write
+
+test-fuzz: $(INSTALLED)  ## new odd files for each reader: FUZZ_MINUTES=10 in all, from FUZZ_SEED= (any)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
 
 coverage: $(INSTALLED)  ## the tests again, with the branches that they reach
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered

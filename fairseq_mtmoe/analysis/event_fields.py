@@ -37,7 +37,9 @@ Count = Annotated[float, Rule("a whole number from 0", is_count)]
 Amount = Annotated[float | None, Rule(_AMOUNT, lambda value: value is None or 0 <= value <= LARGEST_AMOUNT)]
 Figure = Annotated[
     float | None,
-    Rule(_AMOUNT.replace("0 to", f"{-LARGEST_AMOUNT:g} to"), lambda value: value is None or abs(value) <= LARGEST_AMOUNT),
+    Rule(
+        _AMOUNT.replace("0 to", f"{-LARGEST_AMOUNT:g} to"), lambda value: value is None or abs(value) <= LARGEST_AMOUNT
+    ),
 ]
 Plain = Annotated[Any, Rule("a plain value", is_plain)]
 Figures = dict[Text, Figure]

@@ -111,7 +111,11 @@ def _parts(value: Any, kind: Any, arguments: tuple[Any, ...]) -> Iterator[tuple[
 
 
 def _is_record(kind: Any) -> bool:
-    return isinstance(kind, dict) or typing.is_typeddict(kind) or (isinstance(kind, type) and dataclasses.is_dataclass(kind))
+    return (
+        isinstance(kind, dict)
+        or typing.is_typeddict(kind)
+        or (isinstance(kind, type) and dataclasses.is_dataclass(kind))
+    )
 
 
 def _fields(kind: Any) -> dict[str, Any]:

@@ -1,14 +1,16 @@
-"""Long-running fuzzing of whatever reads files: `make test-fuzz`."""
+"""New files for whatever reads files, in long runs: `make test-fuzz`."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
-_GROUPS = ("checkpoints", "logs")
+from tests.fuzz.harness import Reader
+
+GROUPS = ("checkpoints", "logs", "corpora", "models")
 
 
-def all_readers() -> list[Any]:
-    """Those of each file here, with what their commands import."""
+def readers_of(group: str) -> list[Reader]:
+    """Those of a file here; what their commands import is imported."""
     importlib.import_module("tests.fuzz.commands").import_all()
-    return [reader for group in _GROUPS for reader in importlib.import_module(f"tests.fuzz.{group}").readers()]
+    readers: list[Reader] = importlib.import_module(f"tests.fuzz.{group}").readers()
+    return readers

@@ -120,7 +120,10 @@ def as_namespace(**values):
         (in_model(base_layers=10**7), "layers with"),
         (in_model(encoder_embed_dim=10**6, encoder_ffn_embed_dim=10**6), "but that one has"),
         (in_model(max_source_positions=10**9), "but that one has"),
-        (lambda state: state.update(extra_state={"metrics": {"train": [(1, "loss", "exit", {})]}}), "hold one of AverageMeter, SumMeter"),
+        (
+            lambda state: state.update(extra_state={"metrics": {"train": [(1, "loss", "exit", {})]}}),
+            "hold one of AverageMeter, SumMeter",
+        ),
     ],
 )
 def test_what_a_file_may_not_choose(stock, monkeypatch, change, words):

@@ -103,7 +103,10 @@ def with_group(**options):
         (checkpoint(model={"w": torch.eye(3).to_sparse()}), "other Python objects"),
         (checkpoint(args="yes"), "a namespace or null as `args`, but holds 'yes'"),
         (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), ".epoch`, but holds 1000000000000"),
-        (checkpoint(extra_state={"train_iterator": {"epoch": 1, "iterations_in_epoch": -1}}), "as `extra_state.train_iterator.iterations_in_epoch`"),
+        (
+            checkpoint(extra_state={"train_iterator": {"epoch": 1, "iterations_in_epoch": -1}}),
+            "as `extra_state.train_iterator.iterations_in_epoch`",
+        ),
         (checkpoint(extra_state={"train_iterator": 3}), "a dictionary or null as `extra_state.train_iterator`"),
         (checkpoint(optimizer_history=[{"num_updates": -5}]), "as `optimizer_history.0.num_updates`, but holds -5"),
         (checkpoint(optimizer_history=[{"num_updates": 2.5}]), ".num_updates`, but holds 2.5"),

@@ -1,0 +1,134 @@
+"""Corpora in every packing, models of languages and recipes, damaged."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import random
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as arrow
+import pyarrow.compute as compute
+import yaml
+from backports import zstd
+from pyarrow import parquet
+
+from fairseq_mtmoe.data.corpora.cleaning import identification
+from fairseq_mtmoe.data.corpora.recipes import loading
+from tests.fuzz.harness import Reader
+from tests.fuzz.odd_values import ODD, damage, replace_one
+from tests.helpers.fasttext_files import write_model
+from tests.helpers.reading import corpus, found_in
+
+_ROWS = [{"en": f"house {number}", "de": f"Haus {number % 7}"} for number in range(40)]
+_LINES = "".join(f"{row['en']}\t{row['de']}\n" for row in _ROWS).encode()
+
+
+def _table(draw: random.Random) -> arrow.Table:
+    if draw.random() < 0.4:
+        return arrow.Table.from_pylist([{"translation": row} for row in _ROWS])
+    sides = {lang: arrow.array([row[lang] for row in _ROWS]) for lang in ("en", "de")}
+    encode = draw.choice((compute.dictionary_encode, compute.run_end_encode, lambda one: one.cast("large_string")))
+    return arrow.table({"en": sides["en"], "de": encode(sides["de"])})
+
+
+def _arrow(draw: random.Random) -> bytes:
+    table, file = _table(draw), io.BytesIO()
+    make = draw.choice((arrow.ipc.new_stream, arrow.ipc.new_file))
+    with make(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=draw.choice((7, 100)))
+    return file.getvalue()
+
+
+def _parquet(draw: random.Random) -> bytes:
+    file = io.BytesIO()
+    table = arrow.Table.from_pylist(_ROWS)
+    parquet.write_table(table, file, compression=draw.choice(("snappy", "gzip", "zstd", "none")), row_group_size=9)
+    return file.getvalue()
+
+
+def _tar(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name in ("data/b.tsv", "data/a.tsv"):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+def _zip(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data/a.tsv", content)
+    return file.getvalue()
+
+
+_PACKED: tuple[Callable[[bytes], bytes], ...] = (gzip.compress, bz2.compress, lzma.compress, zstd.compress, _tar, _zip)
+_FORMS = {"a.arrow": _arrow, "a.parquet": _parquet, "a.tsv": lambda draw: _LINES,
+          "a.jsonl": lambda draw: "\n".join(map(json.dumps, _ROWS)).encode()}  # fmt: skip
+
+
+def _make_file(name: str) -> Callable[[random.Random, Path], None]:
+    return lambda draw, folder: _write(folder / name, damage(draw, _FORMS[name](draw)))
+
+
+def _make_archive(draw: random.Random, folder: Path) -> None:
+    content = draw.choice(_PACKED)(_LINES)
+    content = draw.choice((gzip.compress, zstd.compress))(content) if draw.random() < 0.3 else content
+    _write(folder / "a.tsv", damage(draw, content))
+
+
+def _read_archive(folder: Path, draw: random.Random) -> object:
+    member = draw.choice(("", "!data/a.tsv", "!*.tsv", "!data/[ab]*", "!" + "a*" * 30 + "b", "!../a"))
+    return found_in(corpus(f"{folder}/a.tsv{member}"))
+
+
+def _make_fasttext(draw: random.Random, folder: Path) -> None:
+    words = {"en": ["house", "tree"], "de": ["Haus", "Baum"]}
+    content = bytearray(write_model(folder / "model.bin", words).read_bytes())
+    for _ in range(draw.choice((1, 1, 2))):  # of the sizes at its start, mostly
+        place = draw.randrange(min(len(content), draw.choice((96, 400))) - 8)
+        content[place : place + 4] = draw.choice((b"\xff" * 4, b"\0" * 4, b"\0\0\0\x10", draw.randbytes(4)))
+    _write(folder / "model.bin", bytes(content) if draw.random() < 0.7 else damage(draw, bytes(content)))
+
+
+def _read_fasttext(folder: Path, draw: random.Random) -> object:
+    identification.check_model(str(folder / "model.bin"))
+    return identification.others(["house", "Haus", ""], "en", str(folder / "model.bin"), 0.5)
+
+
+def _make_recipe(draw: random.Random, folder: Path) -> None:
+    name, others = draw.choice(("wmt15", "catalogs", "folder")), tuple(one for one in ODD if not isinstance(one, tuple))
+    content = Path(loading.__file__).with_name(f"{name}.yaml").read_bytes()
+    if draw.random() < 0.7:
+        values = yaml.load(content, yaml.CSafeLoader)
+        replace_one(draw, values, others[:6] + others[13:])
+        content = yaml.dump(values, Dumper=yaml.CSafeDumper, allow_unicode=True).encode("utf-8", "surrogatepass")
+    _write(folder / "recipe.yaml", content if draw.random() < 0.6 else damage(draw, content))
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def readers() -> list[Reader]:
+    """Of corpora."""
+    files = [
+        Reader(
+            name.partition(".")[2], _make_file(name), lambda folder, draw, name=name: found_in(corpus(folder / name))
+        )
+        for name in _FORMS
+    ]
+    return [
+        *files,
+        Reader("archive", _make_archive, _read_archive),
+        Reader("fasttext", _make_fasttext, _read_fasttext),
+        Reader("recipe", _make_recipe, lambda folder, draw: loading.load_recipe(folder / "recipe.yaml")),
+    ]

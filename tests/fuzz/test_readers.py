@@ -1,0 +1,45 @@
+"""A few tries of each reader; `make test-fuzz` makes more."""
+
+import random
+
+import pytest
+
+from tests.fuzz import GROUPS, readers_of
+from tests.fuzz.harness import Reader, attempt, tries
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_new_files_are_a_value_or_a_sentence(group, tmp_path):
+    for reader in readers_of(group):
+        found = [found for found in tries(reader, 0, tmp_path, number=3) if found is not None]
+        assert not found, "\n".join(map(str, found))
+
+
+def hang(folder, draw):
+    while True:
+        pass
+
+
+def grow(folder, draw):
+    return bytearray(1 << 36)
+
+
+ENDINGS = {
+    "more than 1 seconds": hang,
+    "MemoryError": grow,
+    "signal 6": lambda folder, draw: __import__("os").abort(),
+    "ZeroDivisionError": lambda folder, draw: 1 / 0,
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_ends_otherwise_is_found_and_its_files_are_kept(ending, tmp_path):
+    def make(draw: random.Random, folder):
+        (folder / "file").write_text(str(draw.random()))
+
+    reader = Reader("x", make, ENDINGS[ending], seconds=1)
+    found = attempt(reader, "3-4", tmp_path)
+    assert found is not None and found.what.startswith(ending) and found.seed == "3-4"
+    first = (found.folder / "file").read_text()
+    assert attempt(reader, "3-4", tmp_path) is not None and (found.folder / "file").read_text() == first
+    assert attempt(Reader("x", make, lambda folder, draw: None), "3-4", tmp_path) is None
