@@ -29,7 +29,7 @@ def is_plain(value: Any) -> bool:
     """Whether it is a value of an option: none, a truth, a number, text, or a list of such."""
     if isinstance(value, list):
         return all(is_plain(one) and not isinstance(one, list) for one in value)
-    return value is None or isinstance(value, bool) or fault(value, Text | float) is None and value == value
+    return value is None or isinstance(value, bool) or (fault(value, Text | float) is None and value == value)
 
 
 _AMOUNT = f"null or a number from 0 to {LARGEST_AMOUNT:g}"
@@ -46,7 +46,7 @@ Figures = dict[Text, Figure]
 _SIZE = {"parameters": Count, "multiplications": Count}
 
 
-Perplexity = Annotated[Figures, Rule(f"`ppl`, {_AMOUNT},", lambda value: fault(value.get("ppl", -1), Amount) is None)]
+Perplexity = Annotated[Figures, Rule(f"`ppl`, {_AMOUNT},", lambda value: fault(value.get("ppl"), Amount) is None)]
 
 FIELDS: dict[str, dict[str, Any]] = {
     "run": {

@@ -35,7 +35,7 @@ CA_MTL_NOTE = "(CA-MTL): every set counts once, by its F1 where it has one."
 
 
 _Percent = Annotated[float, between(-100.001, 100.001)]  # it was rounded
-_Set = {
+_SET: Any = {
     "examples": Required[Count], "score": Required[_Percent], "standard_error": Required[_Percent | None],
     "data_sha256": Required[Text], "also": dict[Text, tuple[_Percent, _Percent | None]],
     "majority": dict[Text, _Percent], "constant": Text,
@@ -46,13 +46,13 @@ def _have_same_metrics(sets: dict[str, Any]) -> bool:
     return len({tuple(one.get("also", ())) for one in sets.values()}) == 1
 
 
-_Task = {
+_TASK: Any = {
     "title": Required[Text], "metric": Required[Text], "small": Required[bool], "group": Text,
-    "sets": Required[Annotated[dict[Name, _Set], Rule("sets of data with the same metrics", _have_same_metrics)]],
+    "sets": Required[Annotated[dict[Name, _SET], Rule("sets of data with the same metrics", _have_same_metrics)]],
 }  # fmt: skip
-_CONTENT = {
+_CONTENT: Any = {
     "settings": Required[SETTINGS],
-    "tasks": Required[Annotated[dict[Name, _Task], Rule("one task or more", lambda tasks: len(tasks) > 0)]],
+    "tasks": Required[Annotated[dict[Name, _TASK], Rule("one task or more", lambda tasks: len(tasks) > 0)]],
 }
 
 

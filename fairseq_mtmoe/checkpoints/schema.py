@@ -25,10 +25,11 @@ Scalar = Annotated[Tensor, Rule("a number", lambda value: value.numel() == 1 and
 Number = float | Scalar
 Amount = Annotated[Number, Rule("a finite number from 0", lambda value: value >= 0 and is_finite(value))]
 Share = Annotated[float, Rule("a number from 0 to below 1", lambda value: 0 <= value < 1)]
-Pair = Annotated[Name, Rule("a pair of languages", lambda value: value.count("-") == 1)]
+Pair = Annotated[Name, Rule("a pair of languages", lambda value: "-" in value)]
 Bytes = Annotated[Tensor, Rule("a row of bytes", lambda value: value.dim() == 1 and str(value.dtype) == "torch.uint8")]
 Tensors = dict[str, Tensor]
 
+_SECTIONS = ("model", "task", "criterion", "common", "dataset", "optimization")
 _SCALARS = (bool, int, float, str)
 _PLAIN = (*_SCALARS, list, tuple, dict)
 _METERS = {"AverageMeter": {"sum", "count"}, "SumMeter": {"sum"}, "TimeMeter": {"init", "n"},
@@ -37,12 +38,17 @@ _METERS = {"AverageMeter": {"sum", "count"}, "SumMeter": {"sum"}, "TimeMeter": {
 
 def _is_meter(entry: Any) -> bool:
     _, _, kind, values = entry
-    needed = {name for name, value in values.items() if value is not None}
-    return kind not in _METERS or (_METERS[kind] <= needed and type(values.get("round")) in (int, type(None)))
+    numbers = {name for name in _METERS.get(kind, ()) if fault(values.get(name), Number) is None}
+    return kind not in _METERS or (numbers == _METERS[kind] and type(values.get("round")) in (int, type(None)))
 
 
 Meter = Annotated[
-    tuple[int, Text, Literal[*_METERS, "ConcatTensorMeter"], dict[str, Number | None]],
+    tuple[
+        int,
+        Text,
+        Literal["AverageMeter", "SumMeter", "TimeMeter", "StopwatchMeter", "ConcatTensorMeter"],
+        dict[str, Any],
+    ],
     Rule("a meter of fairseq's with its values", _is_meter),
 ]
 
@@ -64,12 +70,20 @@ class Position(_Placed, total=False):
     sampling: dict[str, Any] | None  # of which `data/sampling/saved_plans.py` is the reader
 
 
+class Schedule(TypedDict, total=False):
+    """What a schedule of fairseq's goes on from."""
+
+    lr: Number
+    best: Number | None
+    last_epoch: int
+
+
 class History(TypedDict, total=False):
     """What was trained with, and how far."""
 
     criterion_name: Text
     optimizer_name: Text
-    lr_scheduler_state: dict[str, Number | None] | None
+    lr_scheduler_state: Schedule | None
     num_updates: Count
 
 
@@ -158,21 +172,21 @@ class Group(_Parameters, total=False):
 class Optimizer(TypedDict):
     """An optimizer's state."""
 
-    state: dict[int, Entry]
+    state: dict[Any, Entry]
     param_groups: list[Group]
 
 
 class TaskState(TypedDict, total=False):
     """What tasks of ours take over from training."""
 
-    langs: Annotated[list[Name], Rule("a list of languages", lambda value: len(set(value)) == len(value) > 0)]
+    langs: Annotated[list[Name], Rule("a list of languages", lambda value: len(value) > 0)]
     langtoks: dict[Name, tuple[Text | None, Text | None]] | None
     langtoks_specs: list[Name]
     lang_tok_style: Literal["multilingual", "mbart"]
     lang_tok_replacing_bos_eos: bool
     enable_lang_ids: bool
     task_ids: Literal["target", "source", "pair"]
-    lang_pairs: Annotated[list[Pair], Rule("a list of pairs", lambda value: len(value) > 0)]
+    lang_pairs: list[Pair]
     tokenizer: Name
     sentencepiece: Bytes
 
@@ -184,7 +198,7 @@ class Checkpoint(TypedDict, total=False):
     cfg: dict[str, Any] | None
     model: Tensors | None
     criterion: dict[str, Any] | None
-    optimizer_history: Annotated[list[History], Rule("a list of what was trained with", lambda value: len(value) > 0)]
+    optimizer_history: Annotated[list[History], Rule("a list that is not empty", lambda value: len(value) > 0)] | None
     task_state: TaskState | None
     extra_state: Extra | None
     last_optimizer_state: Optimizer | None
@@ -209,17 +223,20 @@ def check(path: str | Path, state: dict[str, Any]) -> None:
 
 
 def _faults_of_options(state: dict[str, Any]) -> Iterator[Fault]:
-    """Of options that are not of the type that fairseq's dataclass says. Where nobody has loaded fairseq, nobody
-    makes anything of them."""
+    """Of options that are made into something, and are not of the type that fairseq's dataclass says.
+
+    Where nobody has loaded fairseq, nobody makes anything of them.
+    """
     if "fairseq.models" not in sys.modules:
         return
-    flat, sections = state.get("args"), state.get("cfg") or {}
-    for section, options in sections.items():
+    sections, flat = state.get("cfg") or {}, state.get("args")
+    for section in _SECTIONS:
+        options = sections.get(section)
         if isinstance(options, Namespace | dict):
             yield from _faults(f"cfg.{section}", options, _dataclass(section, _entries(options).get("_name")))
-    for section in () if flat is None else ("model", "task", "criterion", "optimizer", "lr_scheduler"):
-        name = vars(flat).get("arch" if section == "model" else section)
-        yield from _faults("args", flat, _dataclass(section, name))
+    if flat is not None:
+        for section, key in (("model", "arch"), ("criterion", "criterion")):
+            yield from _faults("args", flat, _dataclass(section, vars(flat).get(key, "")))
 
 
 def _entries(options: Namespace | dict[str, Any]) -> dict[str, Any]:
@@ -233,14 +250,13 @@ def _dataclass(section: str, name: Any) -> Any:
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
-    if not isinstance(name, str):
-        kinds = {field.name: field.type for field in dataclasses.fields(FairseqConfig)}
-        return kinds.get(section) if dataclasses.is_dataclass(kinds.get(section)) else None
     if section == "model":
-        return MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(name, name))
+        return MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(str(name), str(name)))
     if section == "task":
-        return TASK_DATACLASS_REGISTRY.get(name)
-    return REGISTRIES[section]["dataclass_registry"].get(name) if section in REGISTRIES else None
+        return TASK_DATACLASS_REGISTRY.get(str(name))
+    if section in REGISTRIES:
+        return REGISTRIES[section]["dataclass_registry"].get(str(name))
+    return FairseqConfig.__dataclass_fields__[section].type
 
 
 def _faults(place: str, options: Namespace | dict[str, Any], kind: Any) -> Iterator[Fault]:
@@ -251,15 +267,18 @@ def _faults(place: str, options: Namespace | dict[str, Any], kind: Any) -> Itera
         return
     entries, taken = _entries(options), OmegaConf.structured(kind)
     for field in dataclasses.fields(kind):
-        value = entries.get(field.name)
-        if value is None or field.name == "_name" or (isinstance(value, str) and "${" in value):
+        value, name = entries.get(field.name), f"{place}.{field.name}"
+        if value is None or field.name == "_name" or field.type is Any or (isinstance(value, str) and "${" in value):
+            continue
+        if isinstance(value, dict) and dataclasses.is_dataclass(field.type):
+            yield from _faults(name, value, field.type)
             continue
         try:
             assert isinstance(value, _PLAIN)
             taken[field.name] = value
             found = taken[field.name]
         except Exception:  # OmegaConf's, and Python's where a number has no end
-            yield Fault(f"{place}.{field.name}", words(field.type), shown(value))
+            yield Fault(name, words(field.type), shown(value))
             continue
         if type(found) is not type(value) and isinstance(found, _SCALARS) and isinstance(value, _SCALARS):
             entries[field.name] = found

@@ -94,7 +94,7 @@ def _is_of(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...]) -> bo
     if kind in (int, float):
         is_number = isinstance(value, int) or (kind is float and isinstance(value, float))
         return is_number and not isinstance(value, bool)
-    return isinstance(value, dict if _is_record(kind) else type(None) if kind is None else origin or kind)
+    return isinstance(value, dict if _is_record(kind) else origin or kind)
 
 
 def _parts(value: Any, kind: Any, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, Any, Any]]:
@@ -153,7 +153,7 @@ def words(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return f"one of {', '.join(str(one.value) for one in kind)}"
     named = "a dictionary" if _is_record(kind) else _WORDS.get(origin or kind)
-    return named or f"a {(origin or kind).__name__.lower()}"
+    return named or f"a {getattr(origin or kind, '__name__', str(kind)).lower()}"
 
 
 def shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from tests.fuzz import GROUPS, readers_of
-from tests.fuzz.harness import tries
+from tests.fuzz.harness import Finding, tries
 
 
 def main() -> int:
@@ -22,12 +22,17 @@ def main() -> int:
     readers = [one for group in GROUPS for one in readers_of(group) if one.name in (sys.argv[1:] or [one.name])]
     findings = 0
     for reader in readers:
-        number = before = findings
-        for number, found in enumerate(tries(reader, seed, kept, seconds=60 * minutes / len(readers)), start=1):
-            findings += found is not None
-            print(f"  {found}\n" * (found is not None), end="", flush=True)
-        print(f"{reader.name}, FUZZ_SEED={seed}: {number} tries, {findings - before} findings", flush=True)
+        print(f"{reader.name}: FUZZ_SEED={seed}", flush=True)
+        all_tries = [*map(_told, tries(reader, seed, kept, seconds=60 * minutes / len(readers)))]
+        print(f"  {len(all_tries)} tries, {sum(all_tries)} findings", flush=True)
+        findings += sum(all_tries)
     return int(findings > 0)
+
+
+def _told(found: Finding | None) -> bool:
+    """Print what a try found; whether it did."""
+    print(f"  {found}\n" * (found is not None), end="", flush=True)
+    return found is not None
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import random
@@ -33,6 +34,7 @@ _PARTS = ("cfg", "cfg", "task_state", "extra_state", "optimizer_history", "last_
 def place() -> Path:
     """The folder of the checkpoints that tries begin with, made once, in a process of its own."""
     folder = Path(tempfile.mkdtemp(prefix="fuzzed-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # tries end without it
     child = os.fork()
     if not child:
         try:
@@ -115,4 +117,4 @@ def read(folder: Path, draw: random.Random) -> object:
 
 
 def readers() -> list[Reader]:
-    return [Reader("checkpoint", make, read, seconds=60)]
+    return [Reader("checkpoint", make, read, seconds=60, begin=place)]

@@ -6,6 +6,7 @@ seed, the files and the traceback are kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -22,6 +23,7 @@ from pathlib import Path
 from fairseq_mtmoe.errors import find_user_error
 
 MEMORY = 3 << 30  # bytes more than the process has when the try begins
+_WALL = 6  # seconds for each of the processor: other processes may use it, too
 _LONGEST = 1500  # characters of a sentence
 _OUTPUT, _FINDING = "output.txt", "finding.txt"
 
@@ -34,13 +36,15 @@ class Reader:
         name: of both.
         make: writes new files into an empty folder.
         read: is given that folder.
-        seconds: which a try may take.
+        seconds: of the processor, which a try may take.
+        begin: makes, once, what all tries need.
     """
 
     name: str
     make: Callable[[random.Random, Path], None]
     read: Callable[[Path, random.Random], object]
     seconds: int = 30
+    begin: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ def tries(reader: Reader, seed: int, kept: Path, number: int = 10**9, seconds: f
 
 def attempt(reader: Reader, seed: str, kept: Path) -> Finding | None:
     """One try. A finding's files are moved below `kept`."""
+    reader.begin()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         folder = Path(place, "try")
         folder.mkdir()
@@ -95,6 +100,8 @@ def _try(reader: Reader, draw: random.Random, folder: Path) -> None:
         limit = pages * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        spent = int(time.process_time()) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (spent + reader.seconds, spent + reader.seconds + 1))
         try:
             reader.read(folder, draw)
         except BaseException as error:
@@ -127,27 +134,27 @@ def _described(error: BaseException) -> str:
 
 def _ending(child: int, seconds: int) -> str | None:
     """How a child ended other than by its own end; None where it did."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _WALL * seconds
     pause = 0.001
     while True:
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
             code = os.waitstatus_to_exitcode(status)
             _end_group(child)
+            if code == -signal.SIGXCPU:
+                return f"more than {seconds} seconds"
             return None if not code else f"signal {-code}" if code < 0 else f"no try was made (exit code {code})"
         if time.monotonic() > deadline:
             _end_group(child)
             os.waitpid(child, 0)
-            return f"more than {seconds} seconds"
+            return f"more than {_WALL * seconds} seconds, most of them waiting"
         time.sleep(pause)
         pause = min(0.05, 2 * pause)
 
 
 def _end_group(child: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _noted(folder: Path) -> str | None:

@@ -73,7 +73,7 @@ def _make_folder(draw: random.Random, folder: Path) -> None:
     torch.save(tensors, weights)
     files |= {"pytorch_model.bin": weights.getvalue(), "config.json": json.dumps(values).encode()}
     if draw.random() < 0.2:
-        index = {"weight_map": {name: "pytorch_model.bin" for name in list(tensors)[:3]}}
+        index = {"weight_map": dict.fromkeys(list(tensors)[:3], "pytorch_model.bin")}
         replace_one(draw, index, _PLAIN)
         files["pytorch_model.bin.index.json"] = json.dumps(index).encode()
     name = draw.choice(list(files))

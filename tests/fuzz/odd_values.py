@@ -33,7 +33,7 @@ def replace_one(draw: random.Random, value: Any, others: tuple[Any, ...] = ODD) 
         value = inner
     if isinstance(inner, tuple) and draw.random() < 0.5:
         changed = list(inner)
-        entries[key] = inner and tuple(changed[:-1] + [draw.choice(others)])
+        entries[key] = inner and (*changed[:-1], draw.choice(others))
     elif draw.random() < 0.06:
         del entries[key]
         return f"{path} removed"
@@ -65,5 +65,7 @@ def damage(draw: random.Random, content: bytes) -> bytes:
     return content
 
 
-_BYTES = (b"\0" * 8, b"\xff" * 4, b"\xff" * 8, b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\r", b"\n", b"-1", b"NaN", b"1e999",
-          b"9" * 5000, b"null", b'"x"', b"[]", b"[" * 2000, b"&a [*a]", b"*", b"\xed\xa0\x80", b"\t", b": ")  # fmt: skip
+_BYTES = (
+    b"\0" * 8, b"\xff" * 4, b"\xff" * 8, b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\r", b"\n", b"-1", b"NaN", b"1e999",
+    b"9" * 5000, b"null", b'"x"', b"[]", b"[" * 2000, b"&a [*a]", b"*", b"\xed\xa0\x80", b"\t", b": ",
+)  # fmt: skip

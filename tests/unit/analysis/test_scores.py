@@ -113,8 +113,8 @@ OLD = {"tier": "low", "sentences": 10, "bleu": 30.25, "chrf": 50.0, "bleu_signat
 NO_SCORES = (
     "3", "[]", "{}", '{"settings": {}, "pairs": []}', '{"settings": {}, "pairs": {"a": {"x": 1}}}',
     *(json.dumps({"settings": {}, "pairs": {"en-de": OLD | {name: wrong}}}) for name, wrong in (
-        ("tier", []), ("sentences", "x"), ("bleu", "1"), ("chrf", 10**400), ("spbleu", True), ("metrics", {"COMET": ""}),
-        ("bleu_signature", "\ud800"),
+        ("tier", []), ("sentences", "x"), ("bleu", "1"), ("chrf", 10**400), ("spbleu", True),
+        ("metrics", {"COMET": ""}), ("bleu_signature", "\ud800"),
     )),
 )  # fmt: skip
 

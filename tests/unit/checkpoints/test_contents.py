@@ -123,7 +123,7 @@ def with_group(**options):
         (checkpoint(extra_state={"nonfinite": {"total": None}}), "`extra_state.nonfinite.total`, but holds null"),
         (checkpoint(extra_state={"metrics": {"train": [(1, "loss", "AverageMeter", {})]}}), "with its values as `ex"),
         (checkpoint(extra_state={"GlueTask": {}}), "as `extra_state.GlueTask.training_seconds`, but holds none"),
-        (checkpoint(optimizer_history=[]), "a list of what was trained with as `optimizer_history`, but holds []"),
+        (checkpoint(optimizer_history=[]), "a list that is not empty or null as `optimizer_history`, but holds []"),
         ({"model": {f"w{i}": torch.zeros(300_000)[None].expand(10**6, -1) for i in range(3)}}, "many times that"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -195,7 +195,8 @@ def test_what_checkpoints_hold_is_loaded(tmp_path):
     weights._metadata = OrderedDict({"": {"version": 1}})
     state = checkpoint(
         args=Namespace(arch="transformer", betas=(0.9, 0.98), pairs=["a-b"], languages={"a", "b"}),
-        model=weights, criterion=OrderedDict(), extra_state={"metrics": {"train": [(10, "loss", "AverageMeter", {"val": None, "sum": 0, "count": 0})]}},
+        model=weights, criterion=OrderedDict(),
+        extra_state={"metrics": {"train": [(10, "loss", "AverageMeter", {"val": None, "sum": 0, "count": 0})]}},
         last_optimizer_state=with_moments(step=3, exp_avg=torch.nn.Parameter(torch.zeros(3)))["last_optimizer_state"],
         dtype=torch.float16, size=torch.Size([2]),
     )  # fmt: skip
