@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from fairseq_mtmoe import register
 from fairseq_mtmoe.cli.main import commands
 
 
@@ -28,6 +29,7 @@ def import_all() -> None:
     """Import what the commands import, so that a try need not."""
     import tests.helpers.forked  # noqa: F401
 
+    register()
     for command in ("generate", "train", "validate"):
         importlib.import_module(f"fairseq_cli.{command}")
     for command in commands.list_commands(click.Context(commands)):

@@ -23,7 +23,7 @@ from pathlib import Path
 from fairseq_mtmoe.errors import find_user_error
 
 MEMORY = 3 << 30  # bytes more than the process has when the try begins
-_WALL = 6  # seconds for each of the processor: other processes may use it, too
+_WALL = 20  # seconds for each of the processor: other processes may use it, too
 _LONGEST = 1500  # characters of a sentence
 _OUTPUT, _FINDING = "output.txt", "finding.txt"
 
