@@ -129,7 +129,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _required(kind: Any) -> frozenset[str]:
     if isinstance(kind, dict):
-        return frozenset(name for name, inner in kind.items() if typing.get_origin(inner) == Required)
+        return frozenset(name for name, inner in kind.items() if typing.get_origin(inner) is Required)  # type: ignore[comparison-overlap]
     if typing.is_typeddict(kind):
         return frozenset(kind.__required_keys__)
     missing = dataclasses.MISSING
