@@ -12,13 +12,19 @@ import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Required
 
 from fairseq_mtmoe.checkpoints.states import VERSION, State
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.typed import Name, Text, fault
 
 ShardEntry = dict[str, Any]  # {"name": "0-3.pt", "first": 0, "count": 4, "sha256": "…"}
 
+_ENTRY: Any = {"name": Required[Text], "first": Required[int], "count": Required[int], "sha256": Required[Name]}
+_EXPERTS: Any = {
+    "id": Required[str], "num_experts": Required[int], "keys": Required[list[Text]], "files": Required[list[_ENTRY]],
+    "optimizer_names": Required[dict[int, Text]], "flat_optimizer": bool,
+}  # fmt: skip
 _FOLDER_SUFFIX = ".experts"
 _ID = re.compile(r"[0-9a-f]{16}")
 _SHARD = re.compile(r"\d+-\d+\.pt")
@@ -99,22 +105,13 @@ def check_shard_list(path: str | Path, shared_part: State) -> None:
 
 
 def _is_well_formed(experts: Any) -> bool:
-    try:
-        files, keys, names = experts["files"], experts["keys"], experts["optimizer_names"]
-        ends = [0, *(entry["first"] + entry["count"] for entry in files)]
-        return (
-            isinstance(keys, list)
-            and isinstance(names, dict)
-            and is_id(experts["id"])
-            and [entry["first"] for entry in files] == ends[:-1]
-            and ends[-1] == experts["num_experts"]
-            and all(_is_entry(entry) for entry in files)
-        )
-    except (KeyError, TypeError, AttributeError):
+    if fault(experts, _EXPERTS) is not None:
         return False
-
-
-def _is_entry(entry: ShardEntry) -> bool:
-    first, count = entry["first"], entry["count"]
-    is_range = type(first) is int and type(count) is int and count > 0
-    return is_range and entry["name"] == shard_name(first, count) and bool(entry["sha256"])
+    files = experts["files"]
+    ends = [0, *(entry["first"] + entry["count"] for entry in files)]
+    return (
+        is_id(experts["id"])
+        and [entry["first"] for entry in files] == ends[:-1]
+        and ends[-1] == experts["num_experts"]
+        and all(entry["count"] > 0 and entry["name"] == shard_name(entry["first"], entry["count"]) for entry in files)
+    )
