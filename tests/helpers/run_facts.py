@@ -154,7 +154,7 @@ def _scores(random: Random, pairs: list[str], tiers: dict[str, str]) -> fields.S
         values: dict[str, float | None] = {"BLEU": random.uniform(5, 40), "chrF++": random.uniform(20, 60)}
         errors: dict[str, float | None] = {"BLEU": random.uniform(0.3, 1), "chrF++": None}
         return {"key": key, "label": label, "group": group, "tier": tier, "examples": examples, "values": values,
-                "errors": errors}  # fmt: skip
+                "errors": errors, "majority": None}  # fmt: skip
 
     known = [tier for tier in TIERS if tier in tiers.values()]
     return {

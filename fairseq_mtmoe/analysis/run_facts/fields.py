@@ -5,7 +5,7 @@ Lists that belong to a list of moments are as long as it.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, TypedDict
 
 Number = float | None
 Group = Literal["all", "tier", "pair", "task", "group"]
@@ -183,7 +183,7 @@ class ScoreRow(TypedDict):
     examples: int | None  # sentences of a pair, pairs of a mean
     values: dict[str, Number]  # by metric
     errors: dict[str, Number]  # by metric, half of the 95% confidence interval
-    majority: NotRequired[Number]  # of a benchmark's task: the best score of one label for every example
+    majority: Number  # of a benchmark's task: the best score of one label for every example
 
 
 class Scores(TypedDict):

@@ -126,7 +126,7 @@ def _row(
     halves = {metric: number(known.get(metric), 4) for metric in values}
     return {
         "key": key, "label": label, "group": group, "tier": tier, "examples": examples, "values": values,
-        "errors": halves,
+        "errors": halves, "majority": None,
     }  # fmt: skip
 
 
