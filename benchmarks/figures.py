@@ -228,7 +228,7 @@ def borrowing() -> Iterator[tuple[str, str]]:
 
 
 def sparse_tables() -> dict[str, Table]:
-    """Sparse models beside dense ones, and one change at a time to BASE, of the studies that there are, by their names."""
+    """Sparse models beside dense ones, and one change at a time to BASE, of the studies that there are."""
     made = {
         SPARSE_PAYS: beside_dense,
         SPARSE_SCALING: beside_dense,

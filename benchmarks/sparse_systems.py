@@ -1,4 +1,4 @@
-"""What `compare_sparse.py` trains: dense and sparse models, one change at a time, and a paper's systems; one change from row to row.
+"""What `compare_sparse.py` trains: dense and sparse models and a paper's systems, one change from row to row.
 
 Models are bound by their feed-forward layers: an inner size that is half of the width, and experts in every block. All
 rows have the same data and updates, and all but stock fairseq's the same loss and optimizer; all but one have the same
