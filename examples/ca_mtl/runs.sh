@@ -11,6 +11,7 @@ EPOCHS=${EPOCHS:-5}       # of a single task
 LR=${LR:-2e-5}
 TASKS=${TASKS:-cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte}
 ARCH=${ARCH:-ca_mtl_base}
+TABLE= # the rows of `../glue/paper.yaml` are MT-TaG's
 source "$(dirname "$0")/../glue/stages.sh"
 PARTS=attention,bottleneck,alignment,norm # all of CA-MTL's
 PLAIN=(--arch "$ARCH" --conditional none --freeze-layers 0)

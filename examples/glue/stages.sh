@@ -13,7 +13,7 @@ RUNS=${RUNS:-runs/glue}/$(basename "$ENCODER" .pt)
 SEEDS=${SEEDS:-1 2 3}
 UPDATES=${UPDATES:-30000} # of stage 1; stage 2 has no more
 EPOCHS=${EPOCHS:-10}      # of stage 2
-TABLE=$(dirname "${BASH_SOURCE[0]}")/paper.yaml
+TABLE=${TABLE-$(dirname "${BASH_SOURCE[0]}")/paper.yaml} # further rows of tasks; empty: none
 TASKS=${TASKS:-rte,mrpc,stsb,cola,sst2,qnli,qqp,mnli}
 # How many training examples a task has: for the length of stage 2.
 declare -A EXAMPLES=(
@@ -35,8 +35,8 @@ known() {
 
 # train FOLDER ARCH TASKS BATCH UPDATES [options]
 train() {
-    fairseq-train "$GLUE_DIR" --user-dir fairseq_mtmoe --save-dir "$1" --task glue --task-table "$TABLE" --arch "$2" \
-        --glue-tasks "$3" \
+    fairseq-train "$GLUE_DIR" --user-dir fairseq_mtmoe --save-dir "$1" --task glue --arch "$2" --glue-tasks "$3" \
+        ${TABLE:+--task-table "$TABLE"} \
         --criterion multitask --batch-size "$4" --optimizer fused_adam --adam-betas '(0.9,0.999)' --clip-norm 1 \
         --lr "${LR:-5e-5}" --lr-scheduler polynomial_decay --max-update "$5" --total-num-update "$5" \
         --warmup-updates "$(($5 / 10))" --best-checkpoint-metric all --maximize-best-checkpoint-metric \

@@ -146,7 +146,8 @@ def _signed(first: System, found: Difference) -> list[str]:
 
 def _paper_cells(run: RunScores, row: PublishedRow) -> list[str]:
     wanted = [[task] for task in run.titles] + [list(tasks) for tasks in run.groups.values()]
-    counted = [(task, metric) for task, figures in run.counted.items() for metric, _ in figures]
+    own = {task: run.compared.get(task, {}).get("metric") for task in run.counted}
+    counted = [(task, metric, metric == own[task]) for task, figures in run.counted.items() for metric, _ in figures]
     by_set = [row.mean_of_figures(counted)] if ALL + CA_MTL in run.averages else []
     return [*(row.mean_of(tasks) for tasks in wanted), *by_set]
 

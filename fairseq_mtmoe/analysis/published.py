@@ -60,9 +60,16 @@ class PublishedRow:
         known = [self.figures[task] for task in tasks if task in self.figures]
         return f"{fmean(known):.1f}" if known and len(known) == len(tasks) else ""
 
-    def mean_of_figures(self, figures: Sequence[tuple[str, str]]) -> str:
-        """Return the cell of the mean over tasks by the metrics beside them; empty if the paper has not all of them."""
-        known = [self.further.get(metric, {}).get(task, self.figures.get(task)) for task, metric in figures]
+    def mean_of_figures(self, figures: Sequence[tuple[str, str, bool]]) -> str:
+        """Return the cell of the mean over tasks by the metrics beside them; empty if the paper has not all of them.
+
+        Args:
+            figures: task, metric, and whether the task's own figures are by this metric.
+        """
+        known = [
+            self.further.get(metric, {}).get(task, self.figures.get(task) if is_own else None)
+            for task, metric, is_own in figures
+        ]
         found = [figure for figure in known if figure is not None]
         return f"{fmean(found):.1f}" if found and len(found) == len(known) else ""
 

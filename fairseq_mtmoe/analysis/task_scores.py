@@ -269,7 +269,11 @@ def score_table(scores: Sequence[TaskScore], published: PublishedRow | None = No
         )
         rows.append(row(score.title, score.metric, f"{score.examples:,}", number, score.majority(score.metric), paper))
         for name, figure in score.also.items():
-            paper = published.mean_of_figures([(score.task, name)]) if published and name in published.further else ""
+            paper = (
+                published.mean_of_figures([(score.task, name, False)])
+                if published and name in published.further
+                else ""
+            )
             rows.append(row("", name, "", with_error(*figure), score.majority(name), paper))
         for one in score.sets if len(score.sets) > 1 else ():
             number = with_error(one.score, one.standard_error)
@@ -302,7 +306,7 @@ def _published_average(row: PublishedRow, name: str, scores: Sequence[TaskScore]
         printed = "" if name + CA_MTL in averages(scores) else row.average(name, of_groups)
         return row.mean_of(of_groups[name]) or printed
     members = [score for score in scores if score.task in of_groups[group]]
-    counted = [(score.task, metric) for score in members for metric, _, _ in score.as_in_ca_mtl]
+    counted = [(score.task, metric, metric == score.metric) for score in members for metric, _, _ in score.as_in_ca_mtl]
     return row.mean_of_figures(counted) or row.average(group, of_groups)
 
 

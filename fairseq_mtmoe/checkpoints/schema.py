@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 from torch import Tensor
 
@@ -37,8 +37,8 @@ _METERS = {"AverageMeter": {"sum", "count"}, "SumMeter": {"sum"}, "TimeMeter": {
 
 
 def _is_meter(entry: Any) -> bool:
-    _, _, kind, values = entry
-    numbers = {name for name in _METERS.get(kind, ()) if fault(values.get(name), Number) is None}
+    _, _, kind, values = entry  # a sum may be of many numbers, such as what BLEU counts
+    numbers = {name for name in _METERS.get(kind, ()) if fault(values.get(name), Number | Tensor) is None}
     return kind not in _METERS or (numbers == _METERS[kind] and type(values.get("round")) in (int, type(None)))
 
 
@@ -112,6 +112,7 @@ class Trained(_Trained, total=False):
 
     training_tokens: Count | None
     selection: Selection | None
+    gates: Gates | None
 
 
 class Owed(TypedDict):
@@ -128,6 +129,20 @@ class Nonfinite(TypedDict, total=False):
     in_a_row: Count
 
 
+class Rate(TypedDict, total=False):
+    """The rate at which gates learn."""
+
+    factor: Amount
+    with_blend: bool
+
+
+class Gates(TypedDict):
+    """The gates' first weights, and the update before which they were kept."""
+
+    since: Count | None
+    start: Tensors
+
+
 class Extra(TypedDict, total=False):
     """What is saved beside a model."""
 
@@ -142,6 +157,7 @@ class Extra(TypedDict, total=False):
     ema_fp32_params: Tensors | None
     nonfinite: Nonfinite
     owed_validation: Owed | None
+    gate_rate: Rate | None
     TranslationHeatedTask: Trained
     GlueTask: Trained
     TextToTextTask: Trained
@@ -215,11 +231,21 @@ def check(path: str | Path, state: dict[str, Any]) -> None:
     Raises:
         UserError: that value, what it must be, and what it is.
     """
-    found = fault(state, Checkpoint) or next(_faults_of_options(state), None)
+    found = fault(state, _form_of(state)) or next(_faults_of_options(state), None)
     if found is not None:
         raise UserError(
             f"`{path}` must hold {found.rule} as `{found.place}`, but holds {found.found}; it was not loaded."
         )
+
+
+def _form_of(state: Mapping[str, Any]) -> Any:
+    """What a checkpoint must be: with `--optimizer composite` it has the state of each of several optimizers."""
+    optimizer = state.get("last_optimizer_state")
+    parts = optimizer.values() if isinstance(optimizer, dict) else ()
+    if any(isinstance(one, dict) and "param_groups" in one for one in parts):
+        hints = get_type_hints(Checkpoint, include_extras=True)
+        return {**hints, "last_optimizer_state": dict[Name, Optimizer | Number]}
+    return Checkpoint
 
 
 def _faults_of_options(state: dict[str, Any]) -> Iterator[Fault]:

@@ -55,16 +55,16 @@ class GateRate:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"factor": self._factor}
+        return {"factor": self._factor, "with_blend": self._with_blend}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Go on as the run that a checkpoint is of.
 
         Args:
-            state: None in checkpoints of before 0.1.12, when `blend` had the rate of all else, and gates had it unless
-                the user asked; empty where the gates are new.
+            state: None in checkpoints of before 0.1.12, whose runs go on as they began: `blend` has the rate of all
+                else, and so have gates unless the user asks. Empty where the gates are new.
         """
-        self._with_blend = state is not None
+        self._with_blend = state is not None and bool(state.get("with_blend", True))
         if self._asked is None:
             self._factor = 1.0 if state is None else float(state.get("factor", self._factor))
 

@@ -27,6 +27,7 @@ from fairseq_mtmoe.models.pemt.config import SOURCE
 
 KIND = "pemt-source"
 PROMPT = "prompt"  # the key of its tensor
+MOST_ADDED = 16  # languages or tasks, with which a base may have grown since 0.1.11
 NAME = re.compile(r"[A-Za-z0-9_-]+")  # of a task, and its file's
 
 
@@ -142,13 +143,14 @@ def file_of(folder: str | Path, task: str) -> Path:
 def earlier_fingerprints(parameters: Sequence[tuple[str, Tensor]], left_out: Mapping[str, int]) -> Iterator[str]:
     """Yield the digests that 0.1.11 and before gave a backbone, which covered the rows of languages and tasks.
 
-    The backbone as it is comes first, then the backbone before its last language or task was added, its last two, …
+    The backbone as it is comes first, then the backbone before its last language or task was added, its last two, …,
+    at most `MOST_ADDED`, since each is a digest of all weights.
 
     Args:
         parameters, left_out: see `fingerprint`; rows of all languages and tasks.
     """
     tasks = {name for name in left_out if name.endswith(TASK_EMBEDDINGS)}
-    for added in range(max(left_out.values(), default=0)):
+    for added in range(min(MOST_ADDED, max(left_out.values(), default=0))):
         yield fingerprint(parameters, {name: min(added, count) for name, count in left_out.items()})
         if tasks and added:  # a language pair has no symbol
             yield fingerprint(parameters, {name: min(added, left_out[name]) for name in tasks})

@@ -60,7 +60,7 @@ def expect_same_backbone(option: str, path: str, before: Mapping[str, Any], now:
     old, new = before.get(name), now.get(name)
     if not (isinstance(old, str) and isinstance(new, str) and os.path.isfile(old) and os.path.isfile(new)):
         return
-    if filecmp.cmp(old, new, shallow=False):
+    if os.path.samefile(old, new) or filecmp.cmp(old, new, shallow=False):
         return
     raise UserError(
         f"`{option}` must be `{old}`, as when the run of `{path}` began, or be left out, but is `{new}`, another "

@@ -26,11 +26,13 @@ class GateMovement:
     Attributes:
         since: the update before which the first weights were kept; None before they are.
         latest: the figures of the last validations, by layer.
+        enabled: whether tokens are compared now; translations of a validation are not.
     """
 
     def __init__(self) -> None:
         self.since: int | None = None
         self.latest: deque[dict[str, dict[str, float]]] = deque(maxlen=LAST)
+        self.enabled = True
         self._start: dict[str, Tensor] = {}
         self._counts: dict[str, Tensor] = {}  # of each layer the tokens with another expert, and all
         self._hooks: list[RemovableHandle] = []
@@ -65,6 +67,8 @@ class GateMovement:
 
     @torch.no_grad()
     def _compare(self, path: str, gate: Gate, inputs: tuple[Any, ...], routing: Routing) -> None:
+        if not self.enabled:
+            return
         hidden_TH, task_B, padding_T, *_ = inputs
         with torch.autocast(hidden_TH.device.type, enabled=False):
             weights = (self._start[path], gate.weight)

@@ -125,9 +125,9 @@ def stop_noting(model: nn.Module) -> dict[str, list[float]]:
 
 
 @contextmanager
-def uncounted(model: nn.Module) -> Iterator[None]:
-    """Inside, nothing is counted or noted of what goes through a model."""
-    records: list[Any] = [*(layer.load for layer in expert_layers(model).values()), *_mixtures(model).values()]
+def uncounted(model: nn.Module, *more: Any) -> Iterator[None]:
+    """Inside, nothing is counted or noted of what goes through a model, nor by further records that are `enabled`."""
+    records: list[Any] = [*(layer.load for layer in expert_layers(model).values()), *_mixtures(model).values(), *more]
     were_enabled = [record.enabled for record in records]
     try:
         for record in records:

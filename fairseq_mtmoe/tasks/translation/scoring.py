@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -56,11 +57,16 @@ class ValidationScores:
         self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]
         self._settings = _dictionary("--eval-bleu-args", args.eval_bleu_args)
         for name, value in self._settings.items():
-            if name not in SEARCH or not isinstance(value, int | float):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if name not in SEARCH or not is_number:
                 must_be("--eval-bleu-args", f"a dictionary of numbers named among {', '.join(SEARCH)}", {name: value})
+            if name == "beam" and (value < 1 or value != int(value)):
+                must_be("--eval-bleu-args: beam", "a whole number of at least 1", value)
         detok_args = _dictionary("--eval-bleu-detok-args", args.eval_bleu_detok_args)
         self._detokenizer = encoders.build_tokenizer(Namespace(tokenizer=args.eval_bleu_detok, **detok_args))
-        self._search: tuple[nn.Module, BeamSearch] | None = None  # of the model that was validated last
+        # Of the model that was validated last, and whether its experts are in several processes: a dense model may
+        # become sparse between two validations.
+        self._search: tuple[nn.Module, bool, BeamSearch] | None = None
         self._spell: Speller | None = None
         self._references: dict[tuple[str, str], References] = {}
 
@@ -136,7 +142,7 @@ class ValidationScores:
             begins["bos_token"] = token
         elif token is not None:
             begins["prefix_tokens"] = inputs.new_full((len(inputs), 1), token)
-        with uncounted(model):
+        with uncounted(model, self._task.movement):
             outputs = search.generate([model], dict(sample), **begins)
         texts = [self._speller(output[0]["tokens"], UNKNOWN) for output in outputs]
         return texts if self._detokenizer is None else [self._detokenizer.decode(text) for text in texts]
@@ -147,11 +153,11 @@ class ValidationScores:
         return int(self._task.data_manager.get_decoder_langtok(pair.partition("-")[2], spec)) if spec else None
 
     def _search_with(self, model: nn.Module) -> BeamSearch:
-        if self._search is None or self._search[0] is not model:
+        exchanges = any(layer.experts.placement.is_sharded for layer in expert_layers(model).values())
+        if self._search is None or self._search[0] is not model or self._search[1] != exchanges:
             generator = FairseqTask.build_generator(self._task, [model], Namespace(**self._settings))
-            exchanges = any(layer.experts.placement.is_sharded for layer in expert_layers(model).values())
-            self._search = model, BeamSearch(generator, _any_goes_on if exchanges else None)
-        return self._search[1]
+            self._search = model, exchanges, BeamSearch(generator, _any_goes_on if exchanges else None)
+        return self._search[2]
 
     @property
     def _speller(self) -> Speller:

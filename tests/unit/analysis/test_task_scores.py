@@ -169,10 +169,15 @@ def test_figures_of_ca_mtl_have_its_averages(row):
     every = PRINTED_WITH_F1[row.system, row.encoder]
     f1 = row.further["f1"]
     assert (sum(row.figures.values()) + row.figures["mnli"] + sum(f1.values())) / 9 == pytest.approx(every, abs=0.051)
-    with_f1 = [(task, "f1") for task in f1] + [("mnli", "accuracy")] * 2
-    others = [(task, "") for task in row.figures if task != "mnli"]
+    with_f1 = [(task, "f1", False) for task in f1] + [("mnli", "accuracy", True)] * 2
+    others = [(task, "", True) for task in row.figures if task != "mnli"]
     assert float(row.mean_of_figures([*with_f1, *others])) == pytest.approx(every, abs=0.051)
-    assert row.mean_of_figures([("mrpc", "accuracy")]) == ""
+    assert row.mean_of_figures([("mrpc", "accuracy", True)]) == ""
+
+
+def test_accuracy_of_a_paper_does_not_stand_for_f1():
+    row = OF_MT_TAG[0]
+    assert "mrpc" in row.figures and row.mean_of_figures([("mrpc", "f1", False), ("rte", "accuracy", True)]) == ""
 
 
 BASE = {"encoder": {"layers": 12, "width": 768}, "model": "ca_mtl_base"}

@@ -116,6 +116,15 @@ def with_group(**options):
         (with_group(betas=(0.9, 1)), "a number from 0 to below 1 as `last_optimizer_state.param_groups.0.betas.1`"),
         (with_group(eps=math.inf), "a finite number from 0 or 2 values as `last_optimizer_state.param_groups.0.eps`"),
         (with_group(params=3), "a list as `last_optimizer_state.param_groups.0.params`, but holds 3"),
+        (
+            checkpoint(last_optimizer_state={"a": {"state": {}, "param_groups": 3}}),
+            "`last_optimizer_state.a.param_groups`, but holds 3",
+        ),
+        (checkpoint(extra_state={"gate_rate": 3}), "a dictionary or null as `extra_state.gate_rate`, but holds 3"),
+        (
+            checkpoint(extra_state={"GlueTask": {"training_seconds": 1.0, "gates": {"since": None}}}),
+            "`extra_state.GlueTask.gates.start`, but holds none",
+        ),
         (checkpoint(task_state={"langs": "en,de"}), "a list of languages as `task_state.langs`, but holds 'en,de'"),
         (checkpoint(task_state={"langtoks": {"main": ("tgt", torch.ones(2))}}), "a tensor of the shape (2,); it"),
         (checkpoint(task_state={"lang_pairs": ["en-de", ()]}), "a pair of languages as `task_state.lang_pairs.1`, bu"),
@@ -206,6 +215,13 @@ def test_what_checkpoints_hold_is_loaded(tmp_path):
         assert list(loaded) == list(state) and loaded["args"] == state["args"]
         assert all(torch.equal(loaded["model"][key], value) for key, value in weights.items())
         assert loaded["model"]._metadata == weights._metadata
+
+
+def test_the_states_of_several_optimizers_are_loaded(tmp_path):
+    one = {"state": {}, "param_groups": [{"params": [0]}]}
+    state = checkpoint(last_optimizer_state={"first": one, "second": one, "loss_scale": 128.0})
+    torch.save(state, tmp_path / "a.pt")
+    assert list(file_io.load(str(tmp_path / "a.pt"))["last_optimizer_state"]) == ["first", "second", "loss_scale"]
 
 
 KINDS = ("folder", "pipe", "device", "dangling link", "looping link", "link to itself through a folder")

@@ -9,6 +9,7 @@ from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.tasks._multitask.gate_movement import GateMovement
+from fairseq_mtmoe.tasks._multitask.run_log import uncounted
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.models import batch, moe_model, perturb
 from tests.helpers.training import train_here
@@ -45,6 +46,11 @@ def test_tokens_change_their_expert_by_the_gate_alone():
     ]
     for _ in range(2):
         model(**batch())
+    with uncounted(model, movement):  # such as the search of a validation's BLEU
+        counts = {path: count.clone() for path, count in movement._counts.items()}
+        model(**batch())
+    assert all(torch.equal(count, movement._counts[path]) for path, count in counts.items())
+    seen = {path: of[:2] for path, of in seen.items()}
     figures = movement.figures(model)
     for hook in hooks:
         hook.remove()

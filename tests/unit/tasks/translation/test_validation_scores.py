@@ -67,6 +67,17 @@ def test_two_processes_that_share_the_experts_find_what_one_finds(data, run, tmp
     assert len(alone) and first.tolist() == second.tolist() == pytest.approx(alone.tolist(), abs=0.006)
 
 
+def become_sparse(rank, data, folder):
+    options = (*SCORED, "--dense-updates", 2, "--max-update", 4, "--validate-interval-updates", 1, "--no-save")
+    return train_here(data, folder, *options)["validations"]
+
+
+def test_a_search_of_the_dense_phase_does_not_serve_experts_in_several_processes(data, tmp_path):
+    """Their processes search until the last of them has ended; by themselves they would wait for ever."""
+    first, second = run_processes(become_sparse, 2, str(data), str(tmp_path))
+    assert len(first) >= 4 and first == second
+
+
 def test_scores_change_nothing_of_the_training_and_of_the_experts_counts(data, tmp_path):
     plain = train_here(data, tmp_path / "plain", "--max-update", 4)
     scored = train_here(data, tmp_path / "scored", "--eval-bleu", "--max-update", 4)
@@ -77,7 +88,7 @@ def test_scores_change_nothing_of_the_training_and_of_the_experts_counts(data, t
     assert layers[0] == layers[1] != []
 
 
-@pytest.mark.parametrize("given", ["{", "[]", '{"beam": "4"}', '{"sampling": 1}'])
+@pytest.mark.parametrize("given", ["{", "[]", '{"beam": "4"}', '{"sampling": 1}', '{"beam": 1.5}', '{"beam": true}'])
 def test_a_search_that_is_none_is_refused(given, data):
-    with pytest.raises(UserError, match="`--eval-bleu-args` must be a dictionary"):
+    with pytest.raises(UserError, match=r"`--eval-bleu-args(: beam)?` must be a"):
         digit_task(data, eval_bleu=True, eval_bleu_args=given)
