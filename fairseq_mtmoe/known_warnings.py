@@ -7,6 +7,7 @@ first.
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 
@@ -27,7 +28,9 @@ IN_SPAWNED = "ignore::FutureWarning:fairscale.experimental.nn.offload"
 
 
 def filter_known() -> None:
-    """Leave the known warnings out from now on. Safe to call any number of times."""
+    """Leave the known warnings out from now on, and what hydra says for its own debugging. Safe to call repeatedly."""
+    if logging.getLogger("hydra").level == logging.NOTSET:
+        logging.getLogger("hydra").setLevel(logging.INFO)
     for category, text, module in KNOWN:
         rule = ("ignore", re.compile(text, re.IGNORECASE), category, re.compile(module), 0)
         if rule not in warnings.filters:

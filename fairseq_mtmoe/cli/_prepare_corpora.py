@@ -13,7 +13,7 @@ import click
 
 from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
 from fairseq_mtmoe.cli._tables import show_table
-from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE, SIZE_RULE
+from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE, LEAST_COVERAGE, SIZE_RULE
 from fairseq_mtmoe.errors import UserError, must_be
 
 vocabulary_option = click.option(
@@ -45,8 +45,9 @@ allow_unequal_option = click.option(
 )
 @click.option(
     "--character-coverage",
-    type=click.FloatRange(0.9, 1),
-    help="Share of the characters, by frequency, that the vocabulary has, with `--recipe folder`.  [default: 0.9995]",
+    type=float,
+    help=f"Share of the characters, by frequency, that the vocabulary has, from {LEAST_COVERAGE} to 1, with `--recipe"
+    " folder`.  [default: 0.9995]",
 )
 @click.option(
     "--held-out",
@@ -144,6 +145,8 @@ def corpora_command(
 def _with_settings(recipe: Any, size: int | None, coverage: float | None, held_out: int | None) -> Any:
     """The recipe with what the command line says in the place of defaults."""
     coverage = recipe.vocabulary.character_coverage if coverage is None else coverage
+    if not LEAST_COVERAGE <= coverage <= 1:
+        must_be("--character-coverage", f"from {LEAST_COVERAGE} to 1", coverage)
     vocabulary = replace(recipe.vocabulary, size=size or recipe.vocabulary.size, character_coverage=coverage)
     drawn = recipe.held_out if held_out is None else replace(recipe.held_out, valid=held_out, test=held_out)
     return replace(recipe, vocabulary=vocabulary, held_out=drawn)

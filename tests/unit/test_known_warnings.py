@@ -1,5 +1,6 @@
 """Known warnings of others are left out by name; all else, and what a user asks for, is shown."""
 
+import logging
 import subprocess
 import warnings
 
@@ -55,3 +56,8 @@ def test_our_commands_show_none(tmp_path):
     command = [BIN / "mtmoe", "upcycle", dense, tmp_path / "sparse.pt", "--num-experts", "2"]
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=REPOSITORY)
     assert "2 experts per layer" in result.stdout and "Warning" not in result.stderr
+
+
+def test_hydra_says_nothing_for_its_own_debugging():
+    filter_known()
+    assert not logging.getLogger("hydra.core.utils").isEnabledFor(logging.DEBUG)

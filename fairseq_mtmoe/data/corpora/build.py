@@ -22,7 +22,7 @@ from fairseq_mtmoe.data.corpora.engine.selecting import Selection
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.recipes import Corpus, Filters, HeldOut, Recipe, Shards, Spelling, Vocabulary
-from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE, OPTIONS
+from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE, LEAST_COVERAGE, OPTIONS
 from fairseq_mtmoe.data.corpora.vocabulary.given import GivenVocabulary
 from fairseq_mtmoe.errors import UserError, must_be
 
@@ -40,8 +40,8 @@ class BuildOptions:
     def __post_init__(self) -> None:
         if not 8 <= self.vocab_size <= LARGEST_SIZE:
             must_be("--vocab-size", f"from 8 to {LARGEST_SIZE:,}", self.vocab_size)
-        if not 0.9 <= self.character_coverage <= 1:
-            must_be("--character-coverage", "from 0.9 to 1", self.character_coverage)
+        if not LEAST_COVERAGE <= self.character_coverage <= 1:
+            must_be("--character-coverage", f"from {LEAST_COVERAGE} to 1", self.character_coverage)
         if not self.temperature > 0:
             must_be("--temperature", "over 0", self.temperature)
         if self.shards < 1:

@@ -25,6 +25,7 @@ MAX_LINES = 400_000
 THREADS = 8
 """Of training: as many on every machine, as sums depend on it, and the model says how many there were."""
 
+LEAST_COVERAGE = 0.98  # that SentencePiece takes
 OPTIONS = ("--vocab-size", "--character-coverage")
 """What a user of the command line calls size and character coverage."""
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from fairseq_mtmoe.data.corpora.recipes.codes import CODE, Spelling, mbart_code, plain_code
 from fairseq_mtmoe.data.corpora.recipes.parts import ARCHIVE, OPEN, SOURCE, TARGET, Corpus
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
-from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE
+from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE, LEAST_COVERAGE
 from fairseq_mtmoe.data.translation.tiers import TIERS
 from fairseq_mtmoe.errors import UserError, must_be
 
@@ -195,7 +195,7 @@ def _check_vocabulary(recipe: Recipe) -> None:
         must_be(f"{where}: size", f"from 1 to {LARGEST_SIZE:,}", vocabulary.size)
     if not 0 < vocabulary.temperature < math.inf:
         must_be(f"{where}: temperature", "above 0", vocabulary.temperature)
-    if not 0 < vocabulary.character_coverage <= 1:
-        must_be(f"{where}: character_coverage", "above 0 and at most 1", vocabulary.character_coverage)
+    if not LEAST_COVERAGE <= vocabulary.character_coverage <= 1:
+        must_be(f"{where}: character_coverage", f"from {LEAST_COVERAGE} to 1", vocabulary.character_coverage)
     if vocabulary.dictionary is not None and vocabulary.model is None:
         must_be(f"{where}: dictionary", "absent without a `model` that it belongs to", vocabulary.dictionary)

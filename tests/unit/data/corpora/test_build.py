@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 from collections import Counter
 
@@ -256,7 +257,15 @@ def test_sources_seen_in_training_of_any_pair_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "field, value", [("vocab_size", 7), ("temperature", 0.0), ("character_coverage", 1.1), ("shards", 0)]
+    "field, value",
+    [
+        ("vocab_size", 7),
+        ("temperature", 0.0),
+        ("character_coverage", 1.1),
+        ("shards", 0),
+        ("character_coverage", 0.95),
+        ("character_coverage", math.nan),
+    ],
 )
 def test_bad_options(field, value):
     with pytest.raises(UserError, match=f"`--{field.replace('_', '-')}` must be .*, but is {value} instead"):
