@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import T5Model, shifted
 from fairseq_mtmoe.models.pemt.about import About, AboutSource
-from fairseq_mtmoe.models.pemt.borrowing import adapter_plan
+from fairseq_mtmoe.models.pemt.borrowing import Beginnings, adapter_plan
 from fairseq_mtmoe.models.pemt.config import BOTTLENECK, LORA, SOURCE, TARGET, PemtOptions
 from fairseq_mtmoe.models.pemt.model import PemtT5Model
 from fairseq_mtmoe.slots import adapter_blocks, merge_adapters
@@ -124,7 +124,7 @@ def pemt(size: Size, symbols: Dictionary, stage: str, kind: str = LORA, sources:
     plan = adapter_plan(cfg, about, size.config.d_model)
     blocks = max(size.config.num_layers, size.config.num_decoder_layers)
     model = PemtT5Model(size.config, symbols, dict.fromkeys(range(blocks), plan))
-    model.begin(cfg, about, {})
+    model.begin(cfg, Beginnings(about, {}))
     return model
 
 

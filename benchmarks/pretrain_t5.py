@@ -215,7 +215,7 @@ class Training:
             if content["settings"] != dataclasses.asdict(settings):
                 must_be("RUN", f"a run with these settings, or a new folder; {folder} has others", content["settings"])
             found.model.load_state_dict(content["model"])
-            found.optimizer.load_state_dict(content["optimizer"])
+            found.optimizer.load_state_dict(content["last_optimizer_state"])
             found.curve = content["curve"]
         return found
 
@@ -253,7 +253,7 @@ class Training:
 
     def save(self) -> None:
         """Write what a stopped run goes on with."""
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = {"model": self.model.state_dict(), "last_optimizer_state": self.optimizer.state_dict()}
         content = {"settings": dataclasses.asdict(self.settings), **state, "curve": self.curve}
         file_io.save(content, str(self.folder / CHECKPOINT))
 

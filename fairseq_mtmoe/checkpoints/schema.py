@@ -180,7 +180,7 @@ class Group(_Parameters, total=False):
 
     lr: Number | None
     betas: tuple[Share, Share]
-    eps: Amount | tuple[Amount, Amount]
+    eps: Amount | tuple[Amount | None, Amount | None]  # of Adafactor two, of which torch's chooses one itself
     weight_decay: Number
     amsgrad: bool
 

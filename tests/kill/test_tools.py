@@ -17,7 +17,10 @@ def checkpoint():
     place = {"epoch": 2, "iterations_in_epoch": 3, "batches_in_epoch": 6, "shuffle": True}
     return {
         "model": {"weight": torch.arange(4.0)},
-        "last_optimizer_state": {"state": {0: {"exp_avg": torch.ones(2), "step": 5}}, "param_groups": [{"lr": 0.5}]},
+        "last_optimizer_state": {
+            "state": {0: {"exp_avg": torch.ones(2), "step": 5}},
+            "param_groups": [{"params": [0], "lr": 0.5}],
+        },
         "extra_state": {"train_iterator": place, "val_loss": 1.5, "best": 1.25, "wall": 7.0},
         "optimizer_history": [{"num_updates": 5, "optimizer_name": "FairseqAdam"}],
     }

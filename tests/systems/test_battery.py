@@ -14,7 +14,7 @@ systems = pytest.mark.parametrize("system", all_systems(), ids=lambda system: sy
 def test_it_learns(system):
     model = system.build(1)
     first = system.loss(model, system.batch()).item()
-    train(model, system.loss, system.batch(), 60)
+    train(model, system.loss, system.batch(), 80)
     assert system.loss(model.eval(), system.batch()).item() < first / 3
 
 

@@ -122,7 +122,10 @@ def test_a_run_log_that_is_named_itself_is_shown_and_never_overwritten(run, tmp_
     ("event", "sentence"),
     [
         ('{"event": "started", "update": 3}', "holds no events"),
-        ('{"event": "valid", "update": 3, "pairs": {"en-de": {"bleu": "abc"}}}', r"must have names with `ppl`"),
+        (
+            '{"event": "valid", "update": 3, "pairs": {"en-de": {"bleu": "abc"}}}',
+            "as `pairs.en-de.bleu`, but has 'abc'",
+        ),
     ],
 )
 def test_a_log_of_something_else_is_one_sentence(tmp_path, event, sentence):

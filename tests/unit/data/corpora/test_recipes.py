@@ -343,7 +343,7 @@ MISTAKES = [
     ("vocabulary.size", 0, "vocabulary: size` must be from 1 to 1,000,000"),
     ("vocabulary.size", 10**9, "vocabulary: size` must be from 1 to 1,000,000, but is 1000000000 instead"),
     ("vocabulary.temperature", 0, "vocabulary: temperature` must be above 0"),
-    ("vocabulary.character_coverage", 2, "vocabulary: character_coverage` must be above 0 and at most 1"),
+    ("vocabulary.character_coverage", 2, "vocabulary: character_coverage` must be from 0.98 to 1"),
     ("vocabulary.dictionary", "dict.txt", "vocabulary: dictionary` must be absent without a `model`"),
     ("shards.pairs", 0, "shards: pairs` must be at least 1"),
     ("shards.most", 0, "shards: most` must be at least 1"),

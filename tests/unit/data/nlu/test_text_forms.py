@@ -202,7 +202,7 @@ LABELS = "labels: [yes_, no_]"
         ("classification", "{reads: 'a {a}', writes: [y, y]}", LABELS, "writes` must be as many different texts"),
         ("classification", "{reads: 'a {a}', referent: b}", "labels: [x, y, z]", "referent` must be of a task"),
         ("regression", "{reads: 'a {a}', step: 0}", "bounds: [0, 1]", "step` must be above 0, but is 0.0"),
-        ("regression", "{writes: [b]}", "bounds: [0, 1]", "missing mandatory value"),
+        ("regression", "{writes: [b]}", "bounds: [0, 1]", "must have `reads`, but has not"),
         ("word_labels", "{reads: 'a {a}'}", "labels: [O, B-x]", "text_form` must be absent where words have labels"),
     ],
 )  # fmt: skip

@@ -92,7 +92,8 @@ def merge(folder, model, options, *arguments):
     """The merged checkpoint, and what the command says."""
     state = {
         "cfg": {"model": options, "task": None}, "model": model.state_dict(),
-        "last_optimizer_state": {"state": {}}, "extra_state": {"ema": model.state_dict(), "epoch": 3},
+        "last_optimizer_state": {"state": {}, "param_groups": []},
+        "extra_state": {"ema": model.state_dict(), "epoch": 3},
     }  # fmt: skip
     torch.save(state, folder / "checkpoint_best.pt")
     paths = (folder / "checkpoint_best.pt", folder / "merged.pt")

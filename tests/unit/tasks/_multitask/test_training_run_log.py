@@ -33,12 +33,13 @@ def test_a_run_is_described_once(tmp_path):
     log = TrainingRunLog(str(tmp_path))
     log.begin(seed=1)
     log.begin(seed=1)
-    log.sampling(1, 70, None, {"en-de": 1.0}, False)
+    log.sampling(1, 0, 70, None, {"en-de": 1.0}, False)
     events = read(tmp_path)
     assert [event["event"] for event in events] == ["run", "sampling"]
     sampling = {
         "event": "sampling",
         "epoch": 1,
+        "part": 0,
         "updates_before": 70,
         "temperature": None,
         "probabilities": {"en-de": 1.0},

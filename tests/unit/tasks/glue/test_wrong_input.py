@@ -62,7 +62,7 @@ CASES = {
     "the gate of all, other tasks": (begin("SWITCH", "--glue-tasks", "wic"), "`--expert-gates` must be switch to load"),
     "other experts": (begin("TAG", "--num-experts", 8), "`--num-experts` must be 4 as in the checkpoint's"),
     "another combine": (begin("TAG", "--glue-tasks", "wic", "--expert-combine", "paper"), "`--expert-combine` must b"),
-    "moments of other tasks": ((("--restore-file", "TAG", "--glue-tasks", "wic"), None), "and `--finetune-from-model"),
+    "moments of other tasks": ((("--restore-file", "TAG", "--glue-tasks", "wic"), None), "`--glue-tasks` must be cola"),
     "no such split": (new("--valid-subset", "dev"), "`cola` must have a split `dev` in the table of tasks, but has t"),
     "a best that is none": (new("--best-checkpoint-metric", "cola"), "`--best-checkpoint-metric` must be one of loss"),
     "too long": (new("--max-positions", 1000), "`--max-positions` must be at most 24, as in the encoder, but is 1000"),

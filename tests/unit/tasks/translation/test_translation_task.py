@@ -275,7 +275,8 @@ def test_a_validation_is_written_to_the_run_log(digits, tmp_path):
     model = moe(task)
     task.stopwatch.seconds = 120.0
     meters = validate(task, model)
-    valid, experts = read(tmp_path)
+    valid, experts, gates = read(tmp_path)
+    assert gates["event"] == "gates" and set(gates["layers"]) == set(expert_layers(model))
     assert {key: valid[key] for key in ("epoch", "update", "subset", "minutes")} == {
         "epoch": 3, "update": 50, "subset": "valid", "minutes": 2.0,
     }  # fmt: skip
