@@ -105,6 +105,7 @@ def begun(monkeypatch, gpus=0, tpu=False, bf16=False, **options):
     call_main(cfg, lambda cfg, **kwargs: calls.append(("alone", None, kwargs)), more=1)
     ((name, place, given),) = calls
     assert (given.pop("parent", None) is None) == (name != "spawned")  # a process that is started says what ends it
+    assert given.pop("register", starting.register) is starting.register  # and loads the plugin
     return (name, place, given), cfg.distributed_training
 
 

@@ -168,12 +168,12 @@ def test_a_scale_that_cannot_fall_further_ends_the_run(corpus, tmp_path):
 def test_any_task_is_told_of_sparsification_and_its_average_becomes_sparse_too(corpus, tmp_path):
     trainer = trainer_here(corpus, tmp_path, *SMALL, "--dense-updates", 2, "--store-ema", "--ema-decay", 0.5)
     told = []
-    trainer.task.sparsified = lambda *place: told.append(place)
+    trainer.task.sparsified = lambda update, num_experts, model: told.append((update, num_experts, model))
     groups = groups_of(trainer, 4)
     take(trainer, groups[:2])
     assert not told and trainer.get_model().is_dense and trainer.ema.get_model().is_dense
     take(trainer, groups[2:])
-    assert told == [(2, 2)] and not trainer.get_model().is_dense
+    assert told == [(2, 2, trainer.get_model())] and not trainer.get_model().is_dense
     experts = [
         {key for key in m.state_dict() if ".moe." in key} for m in (trainer.get_model(), trainer.ema.get_model())
     ]
