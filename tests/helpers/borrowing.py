@@ -46,14 +46,15 @@ def translator(**options: Any) -> nn.Module:
     return dense
 
 
-def write_sources(folder: Path, adapter: str = "lora", prompt: bool = True, **options: Any) -> list[Path]:
+def write_sources(
+    folder: Path, adapter: str = "lora", prompt: bool = True, seed: int = 1, **options: Any
+) -> list[Path]:
     """The files of sources whose adapters and prompts are at random."""
-    for seed, (name, tokens) in enumerate(SOURCES.items()):
-        model = pemt_model(
-            task=describing_task(name, tokens), pemt_stage="source", adapter=adapter, no_prompt=not prompt, **options
-        )
+    for index, (name, tokens) in enumerate(SOURCES.items()):
+        task = describing_task(name, tokens)
+        model = pemt_model(seed, task, pemt_stage="source", adapter=adapter, no_prompt=not prompt, **options)
         model.load_state_dict(translator(**options).state_dict())
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(len(SOURCES) * (seed - 1) + index)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.requires_grad:
@@ -63,14 +64,14 @@ def write_sources(folder: Path, adapter: str = "lora", prompt: bool = True, **op
 
 
 @functools.cache
-def _sources(adapter: str, no_prompt: bool) -> str:
+def _sources(adapter: str, no_prompt: bool, seed: int) -> str:
     folder = Path(tempfile.mkdtemp(dir=_FOLDER.name))
-    return ",".join(map(str, write_sources(folder, adapter, not no_prompt)))
+    return ",".join(map(str, write_sources(folder, adapter, not no_prompt, seed)))
 
 
 def begun_target(seed: int = 1, **options: Any) -> PemtTranslationModel:
-    """A new model of stage 2 on `SOURCES`."""
-    files = _sources(options.get("adapter", "lora"), options.get("no_prompt", False))
+    """A new model of stage 2 on `SOURCES`, which the seed draws, too: how fast it learns depends on them most."""
+    files = _sources(options.get("adapter", "lora"), options.get("no_prompt", False), seed)
     model = pemt_model(seed, pemt_sources=files, **options)
     model.load_state_dict(translator().state_dict())
     return model

@@ -1,5 +1,7 @@
 """The shared battery: what every system must pass. A system joins by a module in `rows/`; nothing here knows one."""
 
+import statistics
+
 import pytest
 import torch
 
@@ -12,10 +14,14 @@ systems = pytest.mark.parametrize("system", all_systems(), ids=lambda system: sy
 
 @systems
 def test_it_learns(system):
-    model = system.build(1)
-    first = system.loss(model, system.batch()).item()
-    train(model, system.loss, system.batch(), 80)
-    assert system.loss(model.eval(), system.batch()).item() < first / 3
+    """Two draws of three may not be the unlucky ones."""
+    shares = []
+    for seed in (1, 2, 3):
+        model = system.build(seed)
+        first = system.loss(model, system.batch()).item()
+        train(model, system.loss, system.batch(), 60)
+        shares.append(system.loss(model.eval(), system.batch()).item() / first)
+    assert statistics.median(shares) < 1 / 3
 
 
 @systems
