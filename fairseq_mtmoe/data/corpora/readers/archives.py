@@ -149,7 +149,7 @@ def matching(names: Sequence[str], pattern: str, path: Path) -> str:
 
 
 def is_like(name: str, pattern: str) -> bool:
-    """Whether a member is meant by a name in which `*` stands for any characters."""
+    """Whether a member is meant by a name in which `*` stands for any characters; a leading `./` means nothing."""
     first, *others = pattern.removeprefix("./").split("*")
     name = name.removeprefix("./")
     if not others:

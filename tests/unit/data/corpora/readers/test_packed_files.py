@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 from backports import zstd
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.corpora.readers import archives, streams
@@ -224,10 +224,15 @@ def test_a_tar_member_that_claims_more_than_there_is(tmp_path):
     assert found_in(corpus(tmp_path / "a.tar!z", tmp_path / "b"))[1][0].reason == "truncated"
 
 
-@given(st.text("ab/.\n", max_size=12), st.text("ab/*", max_size=8))
+@given(st.text("ab/.\n", max_size=12), st.text("ab/.*", max_size=8))
+@example("./", "")
+@example("./a/b", "a*")
+@example("a", "./*")
+@example("././a", "./a")
 def test_what_a_pattern_means(name, pattern):
-    form = re.escape(pattern).replace(r"\*", ".*")
-    assert archives.is_like(name, pattern) == (re.fullmatch(form, name, re.DOTALL) is not None)
+    """A leading `./` of either means nothing: `tar` writes it before names where it packs a folder."""
+    form = re.escape(pattern.removeprefix("./")).replace(r"\*", ".*")
+    assert archives.is_like(name, pattern) == (re.fullmatch(form, name.removeprefix("./"), re.DOTALL) is not None)
 
 
 def test_no_pattern_takes_long_and_no_name_is_shown_whole(tmp_path):
