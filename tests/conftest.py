@@ -7,10 +7,14 @@ import signal
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import hypothesis
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# The same examples in every run: a change is judged by what it changes. New ones: `--hypothesis-profile default`.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.load_profile("same")
 
 
 def pytest_addoption(parser):
