@@ -1,0 +1,265 @@
+"""Registered studies: which runs there are to be, the runs themselves, and their figures in one table.
+
+    python benchmarks/study.py show captions
+    python benchmarks/study.py run captions DATA --runs RUNS             # all that is missing, one run after the other
+    python benchmarks/study.py record captions --runs RUNS               # finished runs into results/results.csv
+
+A run is one `fairseq-train` on one core, the mean of its last checkpoints, and its scores on the test sets. What was
+interrupted goes on where it was. A study does not run if its file is not committed, or has changed since its first run.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import study_plan
+from study_plan import STUDIES, Study
+
+from fairseq_mtmoe import __version__
+from fairseq_mtmoe.analysis.series import read_run
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import read_json, write_text
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "results.csv"
+FINISHED, AVERAGED, ENTRY = "finished.json", "averaged.pt", "entry.json"
+COLUMNS = (
+    "study", "row", "seed", "task", "tier", "metric", "update", "value", "n", "commit", "version", "processor", "date",
+)  # fmt: skip
+PERPLEXITY = "valid perplexity"
+
+
+@click.group(context_settings={"show_default": True})
+def main() -> None:
+    """Registered studies of benchmarks/studies."""
+
+
+@main.command()
+@click.argument("name")
+@click.option("--runs", type=click.Path(path_type=Path), help="Folder of the runs, to mark those that are finished.")
+def show(name: str, runs: Path | None) -> None:
+    """Show the rows of the study NAME, and their options."""
+    study = study_plan.load(STUDIES / f"{name}.yaml")
+    click.echo(f"{study.question}\n")
+    for row, what in study.rows.items():
+        done = [seed for seed in (*study.seeds, *study.more_seeds) if runs and _is_finished(runs, name, row, seed)]
+        click.echo(f"{row}: {what.title}{f' (seeds {done} are finished)' if runs else ''}\n  {what.options}")
+
+
+@main.command()
+@click.argument("name")
+@click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--runs", type=click.Path(path_type=Path), required=True, help="Folder of the runs.")
+@click.option("--rows", metavar="ROW,…", help="Which; by default all.")
+@click.option("--seeds", metavar="N,…", help="Which; by default the study's first ones.")
+@click.option("--amend", metavar="REASON", default="", help="Why the study has changed since its first run.")
+def run(name: str, data: Path, runs: Path, rows: str | None, seeds: str | None, amend: str) -> None:
+    """Run what is missing of the study NAME on the data directory DATA: first its learning rates, then seed by seed."""
+    path = STUDIES / f"{name}.yaml"
+    study = study_plan.load(path)
+    _check_committed(path)
+    study_plan.register(path, amend)
+    chosen = rows.split(",") if rows else list(study.rows)
+    if unknown := [row for row in chosen if row not in study.rows]:
+        raise UserError(f"`--rows` must be some of {', '.join(study.rows)}, but is {unknown[0]} instead.")
+    data, folder = data.resolve(), (runs / name).resolve()
+    for row in study.rates.rows:
+        for rate in study.rates.values:
+            rated = [*study.options_of(row), "--lr", rate]
+            _train(rated, study.rates.updates, data, folder / f"rate_{rate}-{row}", study.rates.seed)
+            _finish(folder / f"rate_{rate}-{row}", rated)
+    for seed in map(int, seeds.split(",")) if seeds else study.seeds:
+        for row in chosen:
+            _run_one(study, row, data, folder, seed)
+
+
+def _run_one(study: Study, row: str, data: Path, folder: Path, seed: int) -> None:
+    """Train, average, score; and of the row that decides about entry, its perplexity beside trigrams'."""
+    run, what = folder / f"{row}-{seed}", study.rows[row]
+    options = study.options_of(row)
+    if what.rate:
+        options += ["--lr", best_rate(study, folder, what.rate)]
+    if what.branch:
+        found = sorted((folder / f"{what.branch}-{seed}").glob(f"checkpoint_*_{what.updates}.pt"))
+        if not found:
+            raise UserError(
+                f"`{what.branch}` must have a checkpoint of update {what.updates} with seed {seed} before `{row}` "
+                "begins, but has none: run it first, and keep that one (--keep-interval-updates-pattern)."
+            )
+        options += ["--restore-file", str(found[0])]
+    if (run / FINISHED).exists():
+        return
+    _train(options, study.updates, data, run, seed)
+    average = ["mtmoe", "average", "--inputs", run, "--num-update-checkpoints", study.averaged]
+    _execute([*average, "--output", run / AVERAGED, "--overwrite"], run / "average.log")
+    score = ["mtmoe", "evaluate", data, "--path", run / AVERAGED, "--out", run / "scores", "--cpu"]
+    _execute([*score, *shlex.split(study.score)], run / "score.log")
+    if row == study.entry.row:
+        script = ROOT / "benchmarks" / "source_free.py"
+        _execute([sys.executable, script, data, "--path", run / AVERAGED, "--out", run / ENTRY], run / "entry.log")
+    _finish(run, options)
+
+
+def best_rate(study: Study, folder: Path, row: str) -> str:
+    """The learning rate with which the row's perplexity of all pairs was lowest after the sweep's last update."""
+    return min(study.rates.values, key=lambda rate: _last_perplexity(folder / f"rate_{rate}-{row}"))
+
+
+def _last_perplexity(run: Path) -> float:
+    value = read_run(run).perplexity.groups["all"][-1]
+    return math.inf if math.isnan(value) else value
+
+
+def _train(options: list[str], updates: int, data: Path, run: Path, seed: int) -> None:
+    if (run / FINISHED).exists() or (run / AVERAGED).exists():
+        return
+    run.mkdir(parents=True, exist_ok=True)
+    _say(f"{run.name}: {updates} updates")
+    command = ["fairseq-train", data, "--user-dir", ROOT / "fairseq_mtmoe", "--cpu", "--save-dir", run]
+    if (run / "checkpoint_last.pt").exists() and "--restore-file" in options:  # it has begun: on with its own
+        at = options.index("--restore-file")
+        options = options[:at] + options[at + 2 :]
+    _execute([*command, "--seed", seed, "--max-update", updates, *options], run / "train.out")
+
+
+def _execute(command: list[object], log: Path) -> None:
+    """Run a command on one thread, its output after what is in `log`.
+
+    Raises:
+        UserError: it failed; the sentence names the log and has its last line.
+    """
+    words = list(map(str, command))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}  # this checkout's plugin
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    with open(log, "ab") as file:
+        status = subprocess.run(words, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT).returncode
+    if status:
+        last = (log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing"])[-1]
+        raise UserError(f"`{words[0]}` must end well, but ended with status {status}: see {log}. It said last: {last}")
+
+
+def _finish(run: Path, options: list[str]) -> None:
+    """Say that a run is finished, with what its figures depend on."""
+    if (run / FINISHED).exists():
+        return
+    facts = {
+        "commit": _git("rev-parse", "--short", "HEAD"), "version": __version__, "processor": _processor(),
+        "date": datetime.now(UTC).date().isoformat(), "options": options,
+    }  # fmt: skip
+    write_text(run / FINISHED, json.dumps(facts, indent=1) + "\n")
+    _say(f"{run.name}: finished")
+
+
+def _check_committed(path: Path) -> None:
+    """Raises UserError: the study or the code is not what the last commit has."""
+    if _git("status", "--porcelain", "--", str(path), "fairseq_mtmoe") or not _git("ls-files", "--", str(path)):
+        raise UserError(
+            f"`{path.name}` and `fairseq_mtmoe/` must be committed before a study runs, but have changed since the "
+            "last commit."
+        )
+
+
+@main.command()
+@click.argument("name")
+@click.option("--runs", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the runs.")
+@click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="The table.")
+def record(name: str, runs: Path, results: Path) -> None:
+    """Put the figures of all finished runs of the study NAME into the table; those that it has stay as they are."""
+    known = read_results(results)
+    runs_known = {(line["study"], line["row"], line["seed"]) for line in known}
+    new = []
+    for finished in sorted((runs / name).glob(f"*/{FINISHED}")):
+        lines = figures_of(name, finished.parent)
+        new += [line for line in lines if (line["study"], line["row"], line["seed"]) not in runs_known]
+    write_results(results, [*known, *new])
+    _say(f"{results}: {len(new)} figures more")
+
+
+def figures_of(study: str, run: Path) -> list[dict[str, str]]:
+    """The lines of a finished run: perplexity at every validation, scores of each pair and group, entry's figures."""
+    facts = read_json(run / FINISHED)
+    row, _, seed = run.name.rpartition("-")
+    if row.startswith("rate_"):
+        row, seed = f"{seed}, rate {row.removeprefix('rate_')}", "0"
+    rows: list[dict[str, Any]] = []
+    series = read_run(run).perplexity
+    for tier, values in series.groups.items():
+        for update, value in zip(series.updates, values, strict=True):
+            rows.append({"tier": tier, "metric": PERPLEXITY, "update": update, "value": f"{value:.4f}"})
+    last = series.updates[-1]
+    if (run / "scores" / "scores.json").exists():
+        rows += _scores(read_json(run / "scores" / "scores.json"), last)
+    if (run / ENTRY).exists():
+        for what, of_pairs in read_json(run / ENTRY).items():
+            for pair, value in of_pairs.items():
+                place = {"tier": "all"} if pair == "all" else {"task": pair}
+                rows.append({**place, "metric": f"perplexity, {what}", "update": last, "value": f"{value:.4f}"})
+    same = {"study": study, "row": row, "seed": seed, **{key: facts[key] for key in COLUMNS[-4:]}}
+    return [{column: str({**same, **line}.get(column, "")) for column in COLUMNS} for line in rows]
+
+
+def _scores(scores: dict[str, Any], update: int) -> list[dict[str, Any]]:
+    rows = []
+    for metric in ("bleu", "chrf"):
+        for pair, one in scores["pairs"].items():
+            rows.append({"task": pair, "tier": one["tier"], "n": one["sentences"], "value": one[metric]})
+        for tier, one in scores["averages"].items():
+            rows.append({"tier": tier, "n": one["pairs"], "value": one[metric]})
+        for row in rows:
+            row.setdefault("metric", metric)
+    return [{**row, "update": update, "value": f"{row['value']:.4f}"} for row in rows]
+
+
+def read_results(path: Path) -> list[dict[str, str]]:
+    """The table's lines, none if there is none."""
+    if not path.exists():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_results(path: Path, lines: list[dict[str, str]]) -> None:
+    """The table anew, whole or not at all."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table.writeheader()
+    table.writerows(lines)
+    write_text(path, text.getvalue())
+
+
+def _is_finished(runs: Path, study: str, row: str, seed: int) -> bool:
+    return (runs / study / f"{row}-{seed}" / FINISHED).exists()
+
+
+def _git(*words: str) -> str:
+    found = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _say(text: str) -> None:
+    click.echo(f"{time.strftime('%H:%M:%S')} {text}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -1,0 +1,179 @@
+"""A study as it is registered: `studies/NAME.yaml`, read and checked, and the record that it has not changed since.
+
+The file is committed before the study's first run. `studies/registered.csv` has a line for each form that it had when
+runs began: the first, and those that an amendment with its reason made.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from fairseq_mtmoe.errors import UserError, first_line
+
+STUDIES = Path(__file__).resolve().parent / "studies"
+REGISTERED = STUDIES / "registered.csv"
+_COLUMNS = ("study", "sha256", "date", "reason")
+
+
+@dataclass
+class Row:
+    """One system of a study, which differs from its control in one thing.
+
+    Attributes:
+        title: for tables.
+        options: of `fairseq-train`, after the study's own, which they replace.
+        like: another row, whose options come before these.
+        rate: whose sweep of learning rates gives this row's: a row that the study's `rates` name.
+        branch: the row from whose checkpoint of the same seed this one goes on; empty for one from scratch.
+        updates: after which that checkpoint was saved.
+    """
+
+    title: str = MISSING
+    options: str = ""
+    like: str = ""
+    rate: str = ""
+    branch: str = ""
+    updates: int = 0
+
+
+@dataclass
+class Contrast:
+    """A difference that a study is about: a row less its control, in the mean over a group's pairs."""
+
+    row: str = MISSING
+    control: str = MISSING
+    group: str = "all"
+    primary: bool = False
+
+
+@dataclass
+class Rates:
+    """The sweep of learning rates before the study: every value with each row, by validation perplexity."""
+
+    values: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    updates: int = 0
+    seed: int = 0
+
+
+@dataclass
+class Entry:
+    """What a row must reach before the study says anything about translation.
+
+    Attributes:
+        row: the dense one.
+        bleu: the least mean over all pairs.
+        shuffled: how many times as high perplexity must be where sentences get each other's sources.
+        source_free: the largest share of the source-free trigram model's perplexity.
+    """
+
+    row: str = "dense"
+    bleu: float = 15.0
+    shuffled: float = 2.0
+    source_free: float = 0.5
+
+
+@dataclass
+class Study:
+    """All of `studies/NAME.yaml`; what it says in words is `question`, `text`, `rule` and `kill`."""
+
+    question: str = MISSING
+    text: str = MISSING
+    rule: str = MISSING
+    kill: str = MISSING
+    metric: str = "bleu"
+    prepare: str = MISSING
+    updates: int = MISSING
+    averaged: int = 5
+    options: str = MISSING
+    score: str = ""
+    seeds: list[int] = field(default_factory=list)
+    more_seeds: list[int] = field(default_factory=list)
+    entry: Entry = field(default_factory=Entry)
+    rates: Rates = field(default_factory=Rates)
+    rows: dict[str, Row] = field(default_factory=dict)
+    contrasts: list[Contrast] = field(default_factory=list)
+
+    def options_of(self, name: str) -> list[str]:
+        """A row's options of `fairseq-train`, the study's first; of an option given twice the last one counts."""
+        row = self.rows[name]
+        before = self.options_of(row.like) if row.like else shlex.split(self.options)
+        return [*before, *shlex.split(row.options)]
+
+
+def load(path: Path) -> Study:
+    """Read a study.
+
+    Raises:
+        UserError: there is no such file, or it names a field or a row that there is not.
+    """
+    if not path.exists():
+        known = ", ".join(sorted(one.stem for one in path.parent.glob("*.yaml")))
+        raise UserError(f"`study` must be one of {known or 'none yet'}, but is {path.stem} instead.")
+    try:
+        study: Study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), OmegaConf.load(path)))
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise UserError(f"`{path.name}` must be a study, but is wrong: {first_line(error)}.") from error
+    named = [(f"rows.{name}.{what}", value) for name, row in study.rows.items()
+             for what, value in (("like", row.like), ("branch", row.branch)) if value]  # fmt: skip
+    named += [(f"contrasts.{at}", name) for at, one in enumerate(study.contrasts) for name in (one.row, one.control)]
+    named += [("rates.rows", name) for name in study.rates.rows] + [("entry.row", study.entry.row)]
+    for where, name in named:
+        if name not in study.rows:
+            raise UserError(f"`{path.name}: {where}` must be one of its rows, but is {name} instead.")
+    for name, row in study.rows.items():
+        if row.rate and row.rate not in study.rates.rows:
+            raise UserError(f"`{path.name}: rows.{name}.rate` must be one of `rates.rows`, but is {row.rate} instead.")
+    return study
+
+
+def digest(path: Path) -> str:
+    """A study's SHA-256: of what the file says, whatever its comments and spaces."""
+    content = OmegaConf.to_container(OmegaConf.load(path))
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def register(path: Path, amend: str = "", record: Path = REGISTERED) -> None:
+    """See that a study is what it was at its first run, which this is if there was none.
+
+    Args:
+        path: the study.
+        amend: the reason for which it has changed, to record; empty if it has not.
+        record: the table of all studies' forms.
+
+    Raises:
+        UserError: it has changed and there is no reason.
+    """
+    known = [line for line in _lines(record) if line["study"] == path.stem]
+    now = digest(path)
+    if known and known[-1]["sha256"] == now:
+        return
+    if known and not amend:
+        raise UserError(
+            f"`{path.name}` must be as it was when its runs began on {known[0]['date']}, but has changed since: "
+            "take the change back, or give the reason for it as `--amend REASON`."
+        )
+    is_new = not record.exists()
+    with open(record, "a", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+        if is_new:
+            table.writeheader()
+        date = datetime.now(UTC).date().isoformat()
+        table.writerow({"study": path.stem, "sha256": now, "date": date, "reason": amend or "first run"})
+
+
+def _lines(record: Path) -> list[dict[str, str]]:
+    if not record.exists():
+        return []
+    with open(record, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,94 @@
+"""What a step of each of a study's shapes costs beside its dense row's: one process, the same batches, in turns.
+
+    python benchmarks/study_steps.py captions DATA --inner 384,416,448,480
+
+Rows that differ in no option of the model are one shape. `--inner` adds dense shapes of other inner sizes, to choose
+the one that costs as much as experts do before the study is registered.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import study_plan
+import torch
+from fairseq import optim, options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from study_plan import STUDIES, Study
+from timing import Ratio, interleaved
+
+from fairseq_mtmoe import register
+
+BATCHES, TURNS = 3, 15
+_NO_SHAPE = ("--heating-coefficient", "--heating-updates", "--sampling-temperature", "--dense-updates", "--lr")
+
+
+class Training:
+    """A model with its optimizer, and the batches that it trains on."""
+
+    def __init__(self, arguments: list[str], data: Path, batches: list[dict[str, Any]] | None) -> None:
+        parsed = options.parse_args_and_arch(options.get_training_parser(), input_args=[str(data), *arguments])
+        cfg = convert_namespace_to_omegaconf(parsed)
+        torch.manual_seed(1)
+        self.task = tasks.setup_task(cfg.task)
+        self.model, self.criterion = self.task.build_model(cfg.model), self.task.build_criterion(cfg.criterion)
+        self.optimizer = optim.build_optimizer(cfg.optimizer, list(self.model.parameters()))
+        self.optimizer.set_lr(1e-4)
+        self.batches = batches or self._load(cfg)
+        self.model.train()
+
+    def _load(self, cfg: Any) -> list[dict[str, Any]]:
+        self.task.load_dataset("train", epoch=1)
+        iterator = self.task.get_batch_iterator(
+            self.task.dataset("train"), max_tokens=cfg.dataset.max_tokens, seed=1, epoch=1
+        ).next_epoch_itr(shuffle=True)
+        return [next(iterator) for _ in range(BATCHES)]
+
+    def step(self) -> None:
+        """One update for each batch."""
+        for batch in self.batches:
+            self.optimizer.zero_grad()
+            _, size, _ = self.task.train_step(batch, self.model, self.criterion, self.optimizer, update_num=1)
+            self.optimizer.multiply_grads(1 / size)
+            self.optimizer.step()
+
+
+def shapes(study: Study, inner: list[str]) -> dict[str, list[str]]:
+    """Options of every shape by the first row that has it."""
+    found: dict[str, list[str]] = {}
+    for row in study.rows:
+        given = study.options_of(row)
+        for name in _NO_SHAPE:
+            while name in given:
+                at = given.index(name)
+                given = given[:at] + given[at + 2 :]
+        if given not in found.values():
+            found[row] = given
+    for size in inner:
+        found[f"dense, {size}"] = [*found["dense"], "--encoder-ffn-embed-dim", size, "--decoder-ffn-embed-dim", size]
+    return found
+
+
+@click.command()
+@click.argument("name")
+@click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--inner", default="", metavar="N,…", help="Inner sizes of further dense shapes.")
+def main(name: str, data: Path, inner: str) -> None:
+    """Time a step of every shape of the study NAME on batches of the data directory DATA."""
+    register()
+    torch.set_num_threads(1)
+    study = study_plan.load(STUDIES / f"{name}.yaml")
+    trained: dict[str, Training] = {}
+    for shape, given in shapes(study, inner.split(",") if inner else []).items():
+        first = next(iter(trained.values()), None)
+        trained[shape] = Training(given, data, first.batches if first else None)
+    seconds = interleaved({shape: one.step for shape, one in trained.items()}, TURNS)
+    for shape, times in seconds.items():
+        count = sum(parameter.numel() for parameter in trained[shape].model.parameters())
+        click.echo(f"{shape}: {Ratio.of(times, seconds['dense'])} of dense; {count / 1e6:.2f} million parameters")
+
+
+if __name__ == "__main__":
+    main()
