@@ -1,0 +1,33 @@
+"""The text of the study `languages`: no test line is nearly a training line."""
+
+
+def test_a_line_that_shares_four_fifths_of_its_grams_with_one_training_line_is_a_near_copy():
+    import languages_text
+
+    train = ["I have never been to Paris.", "Where is the station?"]
+    lines = [
+        "I have  never been to paris.",  # the same but for spaces and case
+        "I have never been to Perth.",  # 18 of 23 5-grams
+        "I have never been to Paris!",  # 22 of 23
+        "I have never been. Where is the station?",  # its 5-grams lie in two lines
+        "Yes.",
+    ]
+    assert languages_text.near_copies(lines, train) == [True, False, True, False, False]
+
+
+def test_a_near_copy_of_either_side_goes():
+    import languages_text
+
+    train = [("Where is the station?", "Wo ist der Bahnhof?")]
+    pairs = [("Where's the railway station?", "Wo ist der Bahnhof?"), ("Where is he?", "Wo ist er nur?")]
+    assert languages_text.without_near_copies(pairs, train) == pairs[1:]
+
+
+def test_only_lines_from_tatoeba_are_read(tmp_path):
+    import languages_text
+
+    (tmp_path / "meta").mkdir()
+    texts = {"test.en-de.en": "a\nb\n", "test.en-de.de": "c\nd\n", "meta/test.en-de.origin": "ntrex\ntatoeba\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert languages_text.read_pairs(tmp_path, "test", "de") == [("b", "d")]
