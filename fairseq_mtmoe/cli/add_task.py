@@ -128,6 +128,8 @@ def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], n
         if not (re.fullmatch("[^-]+-[^-]+", name) and set(name.split("-")) <= set(langs)):
             must_be("--task", f"a pair such as {tasks[0]} of the checkpoint's languages {', '.join(langs)}", name)
         return _Change(tasks, _with_name(options, name), task_state={"lang_pairs": [*settings["lang_pairs"], name]})
+    if "+" in (settings.get("task_ids") or ""):
+        must_be("the checkpoint's `--task-ids`", "target, source or pair to add one", settings["task_ids"])
     if not re.fullmatch(r"[^-,\s]+", name):
         must_be("--task", f"a language such as {tasks[0]}", name)
     has_tokens = settings.get("lang_tok_style") == "multilingual" and len(settings["langtoks_specs"]) == 1

@@ -5,7 +5,7 @@ from fairseq_mtmoe.moe.assignment import Assignment, balanced_assignment, priced
 from fairseq_mtmoe.moe.assignment.running_prices import RunningPrices, forget_prices, remember_prices, running_prices
 from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, combine, dispatch
 from fairseq_mtmoe.moe.experts import ExpertBank
-from fairseq_mtmoe.moe.gates import BaseGate, BaseRouting, Gate, Routing, SwitchGate, TaskGate, build_gate
+from fairseq_mtmoe.moe.gates import BaseGate, BaseRouting, FixedGate, Gate, Routing, SwitchGate, TaskGate, build_gate
 from fairseq_mtmoe.moe.layer import MoELayer
 from fairseq_mtmoe.moe.losses import balance_loss
 from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, TargetAdapter
@@ -24,6 +24,7 @@ __all__ = [
     "Dispatcher",
     "ExpertBank",
     "ExpertLoad",
+    "FixedGate",
     "Gate",
     "LocalDispatcher",
     "LoraBank",

@@ -1,9 +1,9 @@
-"""Which expert each token goes to, and how strongly: three gates, one result.
+"""Which expert each token goes to, and how strongly: four gates, one result.
 
 BASE layers' (Lewis et al. 2021: balanced in training, greedy in evaluation) as in "Tricks for Training Sparse
-Translation Models", but that evaluation goes by training's prices; the task-aware gate of MT-TaG (equations 3-6); and
-Switch's single softmax gate. All of them compute in float32 whatever the model's type, so that half precision does not
-decide by rounding (Switch Transformer, §2.4).
+Translation Models", but that evaluation goes by training's prices; the task-aware gate of MT-TaG (equations 3-6);
+Switch's single softmax gate; and a fixed one, which gives each task an expert of its own. Gates compute in float32
+whatever the model's type, so that half precision does not decide by rounding (Switch Transformer, §2.4).
 """
 
 from __future__ import annotations
@@ -87,12 +87,14 @@ class Gate(nn.Module, ABC):
         needs_tasks: it routes nothing without task ids.
         balances: its routings have a balance loss.
         routes_alone: what it says of a token does not depend on which others there are.
-        weight: the learned scores, where it has any.
+        is_learned: it has a weight, whose scores decide and scale; without one the layer has no `blend` either.
+        weight: the learned scores.
     """
 
     needs_tasks: ClassVar[bool] = False
     balances: ClassVar[bool] = False
     routes_alone: ClassVar[bool] = False
+    is_learned: ClassVar[bool] = True
     weight: nn.Parameter
 
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int = 0) -> None:
@@ -225,9 +227,7 @@ class TaskGate(Gate):
 
     def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
         """By the gate of each token's task."""
-        if task_B is None:
-            must_be("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
-        task_B = self._checked(task_B, padding_T)
+        task_B = checked_tasks(task_B, self.num_tasks, padding_T)
         copied = len(task_B) * self.num_experts * self.hidden_size
         by_sentence = not form_for(hidden_TH).has_values_at_hand and copied <= MOST_COPIED
         if by_sentence:
@@ -256,19 +256,46 @@ class TaskGate(Gate):
         hidden_BLH = hidden_TH.view(-1 if len(task_B) else 0, *weight_BNH.shape[::2]).transpose(0, 1)
         return torch.bmm(hidden_BLH, weight_BNH.mT).transpose(0, 1).reshape(-1, self.num_experts)
 
-    def _checked(self, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
-        """The task ids, K where there is nothing but padding."""
-        wrong_B = (task_B < 0) | (task_B >= self.num_tasks)
-        if padding_T is not None:
-            padding_B = padding_T.view(-1 if len(task_B) else 0, len(task_B)).all(0)
-            wrong_B = wrong_B & ~padding_B
-            task_B = task_B.masked_fill(padding_B, self.num_tasks)
-        rule = f"from 0 to {self.num_tasks - 1}, the tasks that the gate knows"
-        if torch.compiler.is_compiling() or not form_for(task_B).has_values_at_hand:  # neither can wait for the answer
-            torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
-        elif wrong_B.any():
-            must_be("task_ids", rule, int(task_B[wrong_B][0]))
-        return task_B
+
+def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | None) -> Tensor:
+    """Return the task ids, `num_tasks` where there is nothing but padding.
+
+    Raises:
+        UserError: there are none, or some are out of range. (On a GPU and when compiled: torch's assertion error.)
+    """
+    if task_B is None:
+        must_be("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
+    wrong_B = (task_B < 0) | (task_B >= num_tasks)
+    if padding_T is not None:
+        padding_B = padding_T.view(-1 if len(task_B) else 0, len(task_B)).all(0)
+        wrong_B = wrong_B & ~padding_B
+        task_B = task_B.masked_fill(padding_B, num_tasks)
+    rule = f"from 0 to {num_tasks - 1}, the tasks that the gate knows"
+    if torch.compiler.is_compiling() or not form_for(task_B).has_values_at_hand:  # neither can wait for the answer
+        torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
+    elif wrong_B.any():
+        must_be("task_ids", rule, int(task_B[wrong_B][0]))
+    return task_B
+
+
+class FixedGate(Gate):
+    """One feed-forward network per task: a token's expert is its task, and there is nothing to learn or to scale."""
+
+    needs_tasks = True
+    routes_alone = True
+    is_learned = False
+
+    def __init__(self, num_experts: int, hidden_size: int, num_tasks: int) -> None:
+        super().__init__(num_experts, hidden_size, num_tasks)
+        if not 1 <= num_tasks <= num_experts:
+            must_be("num_experts", f"at least {max(num_tasks, 1)}, the number of tasks, for fixed gates", num_experts)
+
+    def route(
+        self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
+    ) -> Routing:
+        """Each token's task; raises UserError without task ids or with unknown ones."""
+        task_B = checked_tasks(task_B, self.num_tasks, padding_T)
+        return Routing(tasks_of_tokens(task_B, len(hidden_TH)), hidden_TH.new_ones(len(hidden_TH)), neutral=1.0)
 
 
 class SwitchGate(Gate):
@@ -330,7 +357,7 @@ def base_gates(model: nn.Module) -> list[BaseGate]:
 
 
 # The kinds that every system has; one with a kind of its own adds it to these where it plans its experts.
-GATES: Mapping[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate}
+GATES: Mapping[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate, "fixed": FixedGate}
 
 
 def build_gate(kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, **settings: Any) -> Gate:

@@ -54,7 +54,7 @@ class MoELayer(nn.Module):
         assert gate.num_experts == experts.num_experts
         self.gate = gate
         self.experts = experts
-        self.blend = nn.Parameter(torch.zeros(())) if combine == "preserving" else None
+        self.blend = nn.Parameter(torch.zeros(())) if combine == "preserving" and gate.is_learned else None
         self.shared = shared
         self.last_balance_loss: Tensor | None = None
         self.load = ExpertLoad(gate.num_experts, gate.num_tasks)

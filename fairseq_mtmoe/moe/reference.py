@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.gates import BaseGate, TaskGate, assigned
+from fairseq_mtmoe.moe.gates import BaseGate, FixedGate, TaskGate, assigned
 from fairseq_mtmoe.moe.layer import MoELayer
 from fairseq_mtmoe.moe.shared_expert import SharedExpert
 
@@ -54,6 +54,8 @@ def shared_output(shared: SharedExpert, x_H: Tensor) -> Tensor:
 
 
 def _logits(layer: MoELayer, hidden_H: Tensor, task: int | None) -> Tensor:
+    if isinstance(layer.gate, FixedGate):
+        return F.one_hot(torch.tensor(task), layer.gate.num_experts).float()
     weight_NH = layer.gate.weight[task] if isinstance(layer.gate, TaskGate) else layer.gate.weight
     return torch.stack([(hidden_H.float() * row_H.float()).sum() for row_H in weight_NH])
 
@@ -73,6 +75,8 @@ def _choose(layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, paddi
 
 
 def _scale(layer: MoELayer, logits_N: Tensor, expert: int) -> Tensor:
+    if isinstance(layer.gate, FixedGate):
+        return torch.ones(())
     if isinstance(layer.gate, BaseGate):
         gate, neutral = torch.sigmoid(logits_N[expert]), 0.5
     else:

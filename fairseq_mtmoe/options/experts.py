@@ -16,7 +16,10 @@ class ExpertOptions(TaskOptions):
     )
     expert_gates: str = field(
         default="base",
-        metadata={"help": "gate of the expert layers: base, task or switch, or a repeating pattern such as base,task"},
+        metadata={
+            "help": "gate of the expert layers: base, task, switch or fixed (one expert for each task), or a repeating "
+            "pattern such as base,task"
+        },
     )
     expert_interval: int = field(
         default=2, metadata={"help": "every how many blocks, of encoder and decoder, one has experts"}

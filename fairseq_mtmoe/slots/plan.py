@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe import BaseRouting
-from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS, Gate
+from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS, FixedGate, Gate
 from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.options import value_of
 from fairseq_mtmoe.options.experts import ExpertOptions
@@ -50,6 +50,10 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
             f"`--expert-gates {cfg.expert_gates}` needs a task that gives each sentence a task id, such as "
             "`--task translation_heated`, but this one gives none."
         )
+    tasks = names_of_tasks(cfg)
+    if any(issubclass(kinds[gate], FixedGate) for gate in gates) and cfg.num_experts < len(tasks):
+        rule = f"at least {len(tasks)} with fixed gates, one for each of the tasks {', '.join(tasks)}"
+        must_be("--num-experts", rule, cfg.num_experts)
 
 
 def check_blocks(cfg: Any) -> None:

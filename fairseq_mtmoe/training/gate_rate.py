@@ -87,6 +87,8 @@ class GateRate:
 
     def _parameters(self, layer: MoELayer) -> list[Tensor]:
         """A layer's parameters with the gates' rate; no others have it."""
+        if not layer.gate.is_learned:
+            return []
         if self._with_blend and layer.blend is not None:
             return [layer.gate.weight, layer.blend]
         return [layer.gate.weight]

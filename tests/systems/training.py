@@ -32,7 +32,8 @@ def with_experts_of(dense: nn.Module, model: nn.Module) -> nn.Module:
     model.load_state_dict(dense.state_dict())
     model.sparsify()
     for layer in expert_layers(model).values():
-        nn.init.normal_(layer.gate.weight)  # what it says must not matter
+        if layer.gate.is_learned:
+            nn.init.normal_(layer.gate.weight)  # what it says must not matter
         if layer.blend is None:
             layer.gate.register_forward_hook(_with_gates_at_one)
     return model

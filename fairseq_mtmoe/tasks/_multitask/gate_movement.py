@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_mtmoe.analysis.gates import LAST
-from fairseq_mtmoe.moe.gates import Gate, Routing
+from fairseq_mtmoe.moe import Gate, MoELayer, Routing
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 
@@ -39,7 +39,7 @@ class GateMovement:
 
     def begin(self, model: nn.Module, update: int) -> None:
         """Keep the present weights as the first ones, unless those of these gates are known."""
-        weights = {path: layer.gate.weight for path, layer in expert_layers(unwrapped(model)).items()}
+        weights = {path: layer.gate.weight for path, layer in _learned(model).items()}
         if weights and any(self._first(path, weight) is None for path, weight in weights.items()):
             self.since = update
             self._start = {path: weight.detach().clone() for path, weight in weights.items()}
@@ -52,7 +52,7 @@ class GateMovement:
     def watch(self, model: nn.Module) -> None:
         """Compare the experts of tokens from now on, from zero."""
         self.rest()
-        for path, layer in expert_layers(unwrapped(model)).items():
+        for path, layer in _learned(model).items():
             start = self._first(path, layer.gate.weight)
             if start is not None:
                 self._start[path] = start
@@ -83,7 +83,7 @@ class GateMovement:
         share of tokens with another expert, over all processes since `watch`.
         """
         layers: dict[str, dict[str, float]] = {}
-        for path, layer in expert_layers(unwrapped(model)).items():
+        for path, layer in _learned(model).items():
             found = {} if layer.blend is None else {"blend": float(layer.blend.detach())}
             if path in self._counts:
                 if torch.distributed.is_initialized():
@@ -104,3 +104,7 @@ class GateMovement:
         """Go on from what a checkpoint kept; one of before 0.1.12 kept nothing."""
         kept = state or {"since": None, "start": {}}
         self.since, self._start = kept["since"], dict(kept["start"])
+
+
+def _learned(model: nn.Module) -> dict[str, MoELayer]:
+    return {path: layer for path, layer in expert_layers(unwrapped(model)).items() if layer.gate.is_learned}

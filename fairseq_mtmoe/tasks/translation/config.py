@@ -48,7 +48,11 @@ class TranslationHeatedConfig(FairseqDataclass):
     natural_from_epoch: Optional[int] = option(
         None, "the first epoch, or virtual epoch, that uniform-then-natural draws by size; those before are uniform"
     )
-    task_ids: str = option("target", "what a sentence's task is: its target language, its source language, or its pair")
+    task_ids: str = option(
+        "target",
+        "what a sentence's task is: its target language, its source language, its pair, or the group of its target "
+        "language, such as de+nl,es+it+pt (a language that is not named is a group of its own)",
+    )
 
     description: Optional[str] = option(
         None,

@@ -48,6 +48,7 @@ def arguments(cfg: Any) -> Namespace:
         args.heating_epochs = args.max_epoch or None
     args.lang_pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
     _complete_languages(args)
+    _check_task_ids(args)
     _check_pairs(args)
     _check_dictionaries(args)
     return args
@@ -67,6 +68,27 @@ def all_pairs(args: Namespace) -> list[str]:
     """The pairs to train of all kinds of data, each once."""
     extra = [pair for pairs in (args.extra_lang_pairs or {}).values() for pair in pairs.split(",")]
     return list(dict.fromkeys(args.lang_pairs + extra))
+
+
+def task_names(args: Namespace, langs: list[str]) -> list[str]:
+    """Return what `--task-ids` tells apart: languages, pairs, or groups of languages in the order of `langs`."""
+    if args.task_ids == "pair":
+        return all_pairs(args)
+    return list(dict.fromkeys(task_of_language(args.task_ids, lang) for lang in langs))
+
+
+def task_of_language(task_ids: str, lang: str) -> str:
+    """Return the group that holds a language where `--task-ids` names groups; else the language."""
+    return next((group for group in task_ids.split(",") if lang in group.split("+")), lang)
+
+
+def _check_task_ids(args: Namespace) -> None:
+    named = [lang for group in args.task_ids.split(",") for lang in group.split("+")]
+    if args.task_ids in TASK_IDS:
+        return
+    if "+" not in args.task_ids or len(set(named)) < len(named) or (args.langs and not set(named) <= set(args.langs)):
+        rule = f"one of {', '.join(TASK_IDS)}, or groups such as de+nl,es+it of the languages, each named once"
+        must_be("--task-ids", rule, args.task_ids)
 
 
 def _values(cfg: Any) -> dict[str, Any]:
@@ -90,7 +112,6 @@ def _contents(value: str) -> str:
 
 def _check_choices(args: Namespace) -> None:
     for name, choices in (
-        ("task_ids", TASK_IDS),
         ("lang_tok_style", tuple(style.value for style in LangTokStyle)),
         ("encoder_langtok", (None, *(token.value for token in EncoderLangtok))),
     ):

@@ -38,7 +38,14 @@ from fairseq_mtmoe.tasks._multitask.saved_settings import take_over, warn_of_cha
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks.translation.dictionaries import check_joined, check_language_tokens, is_word, relabel
-from fairseq_mtmoe.tasks.translation.options import all_pairs, arguments, found_languages
+from fairseq_mtmoe.tasks.translation.options import (
+    TASK_IDS,
+    all_pairs,
+    arguments,
+    found_languages,
+    task_names,
+    task_of_language,
+)
 from fairseq_mtmoe.tasks.translation.saved_settings import (
     SETTINGS,
     agreed_languages,
@@ -68,8 +75,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def __init__(self, args: Namespace, langs: list[str], dicts: dict[str, Any], training: bool) -> None:
         super().__init__(args, langs, dicts, training)
-        names = all_pairs(args) if args.task_ids == "pair" else langs
-        self.set_up_tasks(names, args.save_dir, args.train_subset, args.update_freq)
+        self.set_up_tasks(task_names(args, langs), args.save_dir, args.train_subset, args.update_freq)
         self.dictionary_sizes: dict[int, int] = {}
         self._model_langs: list[str] | None = None
         self._has_warned_of_unknown = False
@@ -160,8 +166,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             UserError: the model was not trained with this language (or pair).
         """
         source, target = pair.split("-")[0], pair.split("-")[-1]
-        name = {"source": source, "target": target, "pair": pair}[self.args.task_ids]
-        return self.id_of(name, f"the {self.args.task_ids} of {pair}")
+        kind = self.args.task_ids if self.args.task_ids in TASK_IDS else "target"
+        name = {"source": source, "target": task_of_language(self.args.task_ids, target), "pair": pair}[kind]
+        return self.id_of(name, f"the {kind} of {pair}")
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
         """The batch with the task and language ids among the models' inputs that these take."""

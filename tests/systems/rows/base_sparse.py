@@ -20,6 +20,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "base, the paper's combine": dict(expert_gates="base", expert_combine="paper"),
     "task": dict(expert_gates="task"),
     "switch": dict(expert_gates="switch"),
+    "fixed": dict(expert_gates="fixed"),
     "base,task": dict(expert_gates="base,task", encoder_layers=4, decoder_layers=4),
     "dense, then base": dict(expert_gates="base", dense_updates=20),
     "dense, then base beside a shared expert": dict(expert_gates="base", dense_updates=20, shared_expert_dim=8),
@@ -57,8 +58,9 @@ def dense_twin(options: dict[str, Any]) -> nn.Module:
 
 
 def of_dense(options: dict[str, Any], dense: nn.Module) -> nn.Module:
-    """One expert per layer, a copy of the feed-forward layer; with the paper's combine at gate value 1."""
-    return with_experts_of(dense, moe_model(**{**options, "num_experts": 1, "dense_updates": 1}))
+    """One expert per layer (fixed gates: per task), a copy of the feed-forward; the paper's combine at gate value 1."""
+    experts = len(TASKS) if options.get("expert_gates") == "fixed" else 1
+    return with_experts_of(dense, moe_model(**{**options, "num_experts": experts, "dense_updates": 1}))
 
 
 def with_conditions_of(dense: nn.Module) -> nn.Module:

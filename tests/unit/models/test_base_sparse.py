@@ -241,7 +241,7 @@ def test_what_differs_in_a_shared_expert_is_named(checkpoint, model, sentence, i
         (dict(expert_dropout=1.5), "`--expert-dropout` must be from 0 to 1, but is 1.5 instead."),
         (dict(base_evaluation="even"), "`--base-evaluation` must be one of prices, greedy, balanced"),
         (dict(shared_expert_dim=24), "`--shared-expert-dim` must be from 0 to 23"),
-        (dict(expert_gates="base,top2"), "`--expert-gates` must be one of base, task, switch"),
+        (dict(expert_gates="base,top2"), "`--expert-gates` must be one of base, task, switch, fixed"),
         (dict(expert_gates="task", task_names=None), "needs a task that gives each sentence a task id"),
         (dict(cross_self_attention=True), "`--cross-self-attention` must be off"),
     ],

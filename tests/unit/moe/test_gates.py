@@ -174,7 +174,7 @@ def test_wrong_task_ids_are_named(tasks, value, every_form):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("soft", 4, 8), "`gate` must be one of base, task, switch, but is 'soft' instead"),
+        (("soft", 4, 8), "`gate` must be one of base, task, switch, fixed, but is 'soft' instead"),
         (("base", 0, 8), "`num_experts` must be at least 1, but is 0 instead"),
         (("task", 4, 8), "`num_tasks` must be at least 1 for task gates, but is 0 instead"),
     ],

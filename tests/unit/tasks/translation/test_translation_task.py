@@ -79,7 +79,12 @@ def test_it_has_the_hooks_that_training_and_evaluation_ask_for(digits):
 
 @pytest.mark.parametrize(
     ("task_ids", "names"),
-    [("target", ["aa", "bb", "cc", "en"]), ("source", ["aa", "bb", "cc", "en"]), ("pair", list(PAIRS))],
+    [
+        ("target", ["aa", "bb", "cc", "en"]),
+        ("source", ["aa", "bb", "cc", "en"]),
+        ("pair", list(PAIRS)),
+        ("aa+cc", ["aa+cc", "bb", "en"]),
+    ],
 )
 def test_the_model_learns_the_names_of_the_tasks(task_ids, names, digits):
     task = digit_task(digits, task_ids=task_ids)
@@ -87,7 +92,7 @@ def test_the_model_learns_the_names_of_the_tasks(task_ids, names, digits):
     model = task.build_model(cfg)
     assert model.task_names == task.task_names == names
     assert cfg.task_names == ",".join(names)  # in the checkpoint
-    expected = {"target": [0, 1, 2], "source": [3, 3, 3], "pair": [0, 1, 2]}[task_ids]
+    expected = {"target": [0, 1, 2], "source": [3, 3, 3], "pair": [0, 1, 2], "aa+cc": [0, 1, 0]}[task_ids]
     assert [task.task_id(pair) for pair in PAIRS] == expected
 
 
@@ -341,7 +346,7 @@ def test_tiers_of_other_pairs_of_the_directory_are_not_unknown(digits, tmp_path,
 # ---- generation ----
 
 
-@pytest.mark.parametrize("task_ids", ["target", "source", "pair"])
+@pytest.mark.parametrize("task_ids", ["target", "source", "pair", "bb+cc"])
 def test_batches_of_interactive_use_get_their_task_ids(task_ids, digits):
     training = digit_task(digits, task_ids=task_ids)
     task = digit_task(digits, source_lang="en", target_lang="cc")
