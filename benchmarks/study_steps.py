@@ -22,7 +22,10 @@ from timing import Ratio, interleaved
 from fairseq_mtmoe import register
 
 BATCHES, TURNS = 3, 15
-_NO_SHAPE = ("--heating-coefficient", "--heating-updates", "--sampling-temperature", "--dense-updates", "--lr")
+# Options that change no model, or, like groups of task ids, only how many gates it has.
+_NO_SHAPE = (
+    "--heating-coefficient", "--heating-updates", "--sampling-temperature", "--dense-updates", "--lr", "--task-ids",
+)  # fmt: skip
 
 
 class Training:
