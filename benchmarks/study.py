@@ -5,7 +5,9 @@
     python benchmarks/study.py record captions --runs RUNS               # finished runs into results/results.csv
 
 A run is one `fairseq-train` on one core, the mean of its last checkpoints, and its scores on the test sets. What was
-interrupted goes on where it was. A study does not run if its file is not committed, or has changed since its first run.
+interrupted goes on where it was. A run that the table has is not run again, whichever machine it ran on; only what
+another row branches from is trained again, up to the branch. A study does not run if its file is not committed, or has
+changed since its first run.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from fairseq_mtmoe.io.files import read_json, write_text
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "results.csv"
 FINISHED, AVERAGED, ENTRY = "finished.json", "averaged.pt", "entry.json"
+RATED = "0"  # the seed that the table has for runs of the sweep of learning rates
 COLUMNS = (
     "study", "row", "seed", "task", "tier", "metric", "update", "value", "n", "commit", "version", "processor", "date",
 )  # fmt: skip
@@ -75,32 +78,27 @@ def run(name: str, data: Path, runs: Path, rows: str | None, seeds: str | None, 
     if unknown := [row for row in chosen if row not in study.rows]:
         raise UserError(f"`--rows` must be some of {', '.join(study.rows)}, but is {unknown[0]} instead.")
     data, folder = data.resolve(), (runs / name).resolve()
+    known = {(line["row"], line["seed"]): line for line in read_results(RESULTS) if line["study"] == name}
     for row in study.rates.rows:
         for rate in study.rates.values:
-            rated = [*study.options_of(row), "--lr", rate]
-            _train(rated, study.rates.updates, data, folder / f"rate_{rate}-{row}", study.rates.seed)
-            _finish(folder / f"rate_{rate}-{row}", rated)
+            if (rated_row(row, rate), RATED) not in known:
+                rated = [*study.options_of(row), "--lr", rate]
+                _train(rated, study.rates.updates, data, folder / f"rate_{rate}-{row}", study.rates.seed)
+                _finish(folder / f"rate_{rate}-{row}", rated)
     for seed in map(int, seeds.split(",")) if seeds else study.seeds:
         for row in chosen:
-            _run_one(study, row, data, folder, seed)
+            if (row, str(seed)) not in known:
+                _run_one(study, row, data, folder, seed)
 
 
 def _run_one(study: Study, row: str, data: Path, folder: Path, seed: int) -> None:
     """Train, average, score; and of the row that decides about entry, its perplexity beside trigrams'."""
     run, what = folder / f"{row}-{seed}", study.rows[row]
-    options = study.options_of(row)
-    if what.rate:
-        options += ["--lr", best_rate(study, folder, what.rate)]
-    if what.branch:
-        found = sorted((folder / f"{what.branch}-{seed}").glob(f"checkpoint_*_{what.updates}.pt"))
-        if not found:
-            raise UserError(
-                f"`{what.branch}` must have a checkpoint of update {what.updates} with seed {seed} before `{row}` "
-                "begins, but has none: run it first, and keep that one (--keep-interval-updates-pattern)."
-            )
-        options += ["--restore-file", str(found[0])]
     if (run / FINISHED).exists():
         return
+    options = options_with_rate(study, row, folder)
+    if what.branch:
+        options += ["--restore-file", str(_branch(study, row, data, folder, seed))]
     _train(options, study.updates, data, run, seed)
     average = ["mtmoe", "average", "--inputs", run, "--num-update-checkpoints", study.averaged]
     _execute([*average, "--output", run / AVERAGED, "--overwrite"], run / "average.log")
@@ -112,14 +110,44 @@ def _run_one(study: Study, row: str, data: Path, folder: Path, seed: int) -> Non
     _finish(run, options)
 
 
+def options_with_rate(study: Study, row: str, folder: Path) -> list[str]:
+    """The row's options, with the learning rate of its sweep."""
+    options, rate = study.options_of(row), study.rows[row].rate
+    return [*options, "--lr", best_rate(study, folder, rate)] if rate else options
+
+
+def _branch(study: Study, row: str, data: Path, folder: Path, seed: int) -> Path:
+    """The checkpoint from which a row goes on; its run is trained up to there where it is not at hand."""
+    what = study.rows[row]
+    origin, name = folder / f"{what.branch}-{seed}", f"checkpoint_*_{what.updates}.pt"
+    if not any(origin.glob(name)):
+        _train(options_with_rate(study, what.branch, folder), what.updates, data, origin, seed)
+    found = sorted(origin.glob(name))
+    if not found:
+        raise UserError(
+            f"`{what.branch}` must keep its checkpoint of update {what.updates}, from which `{row}` goes on, but has "
+            f"none in {origin}: give it `--save-interval-updates` and `--keep-interval-updates-pattern` that keep it."
+        )
+    return found[0]
+
+
 def best_rate(study: Study, folder: Path, row: str) -> str:
     """The learning rate with which the row's perplexity of all pairs was lowest after the sweep's last update."""
-    return min(study.rates.values, key=lambda rate: _last_perplexity(folder / f"rate_{rate}-{row}"))
+    known = {line["row"]: float(line["value"]) for line in read_results(RESULTS)
+             if line["study"] == folder.name and line["tier"] == "all" and line["metric"] == PERPLEXITY
+             and line["update"] == str(study.rates.updates)}  # fmt: skip
+
+    def after_sweep(rate: str) -> float:
+        name = rated_row(row, rate)
+        value = known[name] if name in known else read_run(folder / f"rate_{rate}-{row}").perplexity.groups["all"][-1]
+        return math.inf if math.isnan(value) else value
+
+    return min(study.rates.values, key=after_sweep)
 
 
-def _last_perplexity(run: Path) -> float:
-    value = read_run(run).perplexity.groups["all"][-1]
-    return math.inf if math.isnan(value) else value
+def rated_row(row: str, rate: str) -> str:
+    """The name in the table of a row's run with one of the learning rates of the sweep."""
+    return f"{row}, rate {rate}"
 
 
 def _train(options: list[str], updates: int, data: Path, run: Path, seed: int) -> None:
@@ -192,7 +220,7 @@ def figures_of(study: str, run: Path) -> list[dict[str, str]]:
     facts = read_json(run / FINISHED)
     row, _, seed = run.name.rpartition("-")
     if row.startswith("rate_"):
-        row, seed = f"{seed}, rate {row.removeprefix('rate_')}", "0"
+        row, seed = rated_row(seed, row.removeprefix("rate_")), RATED
     rows: list[dict[str, Any]] = []
     series = read_run(run).perplexity
     for tier, values in series.groups.items():

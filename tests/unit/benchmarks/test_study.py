@@ -101,3 +101,47 @@ def test_results_come_back_as_they_were_written(tmp_path):
     study.write_results(tmp_path / "results.csv", lines)
     assert study.read_results(tmp_path / "results.csv") == lines
     assert study.read_results(tmp_path / "none.csv") == []
+
+
+RATED = STUDY + """
+rates: {values: ["1e-3", "2e-3"], rows: [dense], updates: 5, seed: 9}
+"""
+
+
+def test_rates_and_runs_that_the_table_has_are_not_run_again(file, tmp_path, monkeypatch):
+    import study
+    import study_plan
+
+    file.write_text(RATED.replace("{title: dense}", "{title: dense, rate: dense}"))
+    lines = [
+        {"study": "one", "row": "dense, rate 1e-3", "seed": "0", "value": "9.5"},
+        {"study": "one", "row": "dense, rate 2e-3", "seed": "0", "value": "9.4"},
+        {"study": "other", "row": "dense, rate 1e-3", "seed": "0", "value": "1"},
+    ]
+    same = {"tier": "all", "metric": study.PERPLEXITY, "update": "5"}
+    earlier = {"study": "one", "row": "dense, rate 1e-3", "seed": "0", "value": "2", **same, "update": "4"}
+    study.write_results(tmp_path / "results.csv", [{**line, **same} for line in lines] + [earlier])
+    monkeypatch.setattr(study, "RESULTS", tmp_path / "results.csv")
+    one = study_plan.load(file)
+    assert study.best_rate(one, tmp_path / "one", "dense") == "2e-3"
+    assert study.options_with_rate(one, "dense", tmp_path / "one")[-2:] == ["--lr", "2e-3"]
+
+
+def test_a_row_goes_on_from_its_branch_which_is_trained_up_to_there_where_it_is_missing(file, tmp_path, monkeypatch):
+    import study
+    import study_plan
+
+    file.write_text(STUDY.replace("{title: BASE,", "{title: BASE, branch: dense, updates: 4,"))
+    calls = []
+
+    def train(options, updates, data, run, seed):
+        calls.append((run.name, updates, seed))
+        run.mkdir()
+        for update in (2, 4):
+            (run / f"checkpoint_1_{update}.pt").touch()
+
+    monkeypatch.setattr(study, "_train", train)
+    for _ in range(2):
+        found = study._branch(study_plan.load(file), "base", tmp_path, tmp_path, 3)
+        assert found == tmp_path / "dense-3" / "checkpoint_1_4.pt"
+    assert calls == [("dense-3", 4, 3)]
