@@ -17,7 +17,7 @@ from torch.utils._device import _device_constructors
 
 FACTORIES = _device_constructors()  # now: a pretended GPU replaces them
 OF_CPUS = dict.fromkeys(
-    ("test_assignment.py", "test_priced_assignment.py", "test_assignment_kernel.py", "test_kernel_builds.py",
+    ("test_priced_assignment.py", "test_assignment_kernel.py", "test_kernel_builds.py",
      "test_mkl_batch.py", "test_gradient_buffers.py", "test_form.py"),
     "it is about what there is for CPUs alone",
 )  # fmt: skip

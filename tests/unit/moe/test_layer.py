@@ -12,11 +12,16 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, SharedExpert, build_gate, gates, remember_prices
 from fairseq_mtmoe.moe.gates import EVALUATIONS
 from fairseq_mtmoe.moe.reference import slow_forward
+from tests.helpers.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("every_form")
 N, H, INNER, K = 4, 8, 16, 3
 KINDS = ["base", "task", "switch"]
 COMBINES = ["paper", "preserving"]
+FORMS = ["CPU", "GPU", "GPU_WITH_GROUPED_MM"]
+BOTH = [True, False]
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+every_kind = pairwise(kind=KINDS, combine=COMBINES, every_form=FORMS)
 
 
 def make_layer(kind, combine, experts=N, dtype=torch.float32, seed=0):
@@ -91,18 +96,13 @@ def assert_same_as_reference(layer, inputs, tolerance):
         assert not difference.numel() or difference.max().item() <= tolerance * scale, name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("combine", COMBINES)
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("padding", [True, False])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2), (torch.float16, 5e-3)])
-def test_output_and_gradients(kind, combine, training, padding, dtype, tolerance):
+@pairwise(kind=KINDS, training=BOTH, combine=COMBINES, padding=BOTH, dtype=TOLERANCES, every_form=FORMS)
+def test_output_and_gradients(kind, combine, training, padding, dtype):
     layer = make_layer(kind, combine, dtype=dtype).train(training)
-    assert_same_as_reference(layer, make_inputs((7, 3), dtype, padding), tolerance)
+    assert_same_as_reference(layer, make_inputs((7, 3), dtype, padding), TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("way", EVALUATIONS)
-@pytest.mark.parametrize("known", [True, False])
+@pairwise(way=EVALUATIONS, known=BOTH, every_form=FORMS)
 def test_output_and_gradients_of_each_way_to_evaluate(way, known):
     layer = make_layer("base", "preserving")
     layer.gate.routing = BaseRouting(evaluation=way)
@@ -112,14 +112,17 @@ def test_output_and_gradients_of_each_way_to_evaluate(way, known):
     assert_same_as_reference(layer.eval(), make_inputs((7, 3), padding=True), 1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("combine", COMBINES)
-@pytest.mark.parametrize("padding", [True, False])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
-def test_output_and_gradients_with_a_shared_expert(kind, combine, padding, dtype, tolerance):
+@pairwise(
+    kind=KINDS,
+    combine=COMBINES,
+    padding=BOTH,
+    dtype=[torch.float32, torch.bfloat16],
+    every_form=FORMS,
+)
+def test_output_and_gradients_with_a_shared_expert(kind, combine, padding, dtype):
     layer = with_shared_expert(make_layer(kind, combine, dtype=dtype))
     inputs = make_inputs((7, 3), dtype, padding)
-    assert_same_as_reference(layer, inputs, tolerance)
+    assert_same_as_reference(layer, inputs, TOLERANCES[dtype])
     output, shared, layer.shared = layer(*inputs), layer.shared(inputs[1]), None
     torch.testing.assert_close(output, layer(*inputs) + shared)
 
@@ -133,8 +136,7 @@ def test_dropout_of_a_shared_expert_is_for_training(training):
     assert torch.equal(dropped, layer(*inputs)) == training
 
 
-@pytest.mark.parametrize("padding", [True, False])
-@pytest.mark.parametrize("copied", [0, gates.MOST_COPIED])
+@pairwise(padding=BOTH, copied=[0, gates.MOST_COPIED], every_form=FORMS)
 def test_output_and_gradients_with_a_task_for_each_sentence(padding, copied, monkeypatch):
     monkeypatch.setattr(gates, "MOST_COPIED", copied)
     layer = make_layer("task", "preserving")
@@ -151,18 +153,20 @@ def test_output_and_gradients_with_a_task_for_each_sentence(padding, copied, mon
     assert layer.load.counts.sum(1).tolist() == [real[:, 1::2].sum(), 0, real[:, ::2].sum()]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("combine", COMBINES)
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("tokens", [0, 1, 3, 4, 8])
-@pytest.mark.parametrize("experts", [1, 4, 5])
+@pairwise(
+    tokens=[0, 1, 3, 4, 8],
+    experts=[1, 4, 5],
+    kind=KINDS,
+    combine=COMBINES,
+    training=BOTH,
+    every_form=FORMS,
+)
 def test_few_tokens_and_one_expert(kind, combine, training, tokens, experts):
     layer = make_layer(kind, combine, experts).train(training)
     assert_same_as_reference(layer, make_inputs((tokens,)), 1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("combine", COMBINES)
+@every_kind
 def test_all_tokens_to_one_expert(kind, combine):
     layer = make_layer(kind, combine).eval()
     hidden, branch_input, mask, task_ids = make_inputs((10,), padding=True)
@@ -184,8 +188,7 @@ def test_nothing_but_padding(kind):
     assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("combine", COMBINES)
+@every_kind
 def test_padding_takes_no_part(kind, combine):
     """The tokens get what they get without the padding, whatever it contains, and it gets 0."""
     layer = make_layer(kind, combine)
@@ -197,8 +200,7 @@ def test_padding_takes_no_part(kind, combine):
     assert not output[mask].any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("training", [True, False])
+@pairwise(kind=KINDS, training=BOTH, every_form=FORMS)
 def test_copies_of_a_dense_layer_preserve_its_function(kind, training):
     torch.manual_seed(0)
     fc1, fc2 = nn.Linear(H, INNER), nn.Linear(INNER, H)
@@ -261,8 +263,7 @@ class Recorder(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("training", [True, False])
+@pairwise(kind=KINDS, training=BOTH, every_form=FORMS)
 def test_work_is_done_for_all_tokens_at_once_without_copies_of_weights(kind, training):
     wide, experts = 128, 8
     torch.manual_seed(0)
