@@ -1,4 +1,4 @@
-"""`examples/ca_mtl`: scripts that the README names, with the right sizes, one of which runs through."""
+"""`examples/ca_mtl`: scripts with the right sizes, one of which runs through."""
 
 import json
 import re
@@ -12,12 +12,6 @@ from tests.helpers.commands import REPOSITORY
 from tests.helpers.scripts import run_script
 
 FOLDER = REPOSITORY / "examples" / "ca_mtl"
-SCRIPTS = sorted(path for path in FOLDER.glob("*.sh") if path.name != "runs.sh")
-
-
-def test_the_readme_names_every_script():
-    text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+\.sh)`", text, re.MULTILINE)) == {path.name for path in SCRIPTS}
 
 
 def test_the_sizes_of_new_tasks_are_those_of_the_table():

@@ -1,11 +1,10 @@
-"""Commands that READMEs, docs and example scripts show: each is there, with every option that it is given."""
+"""What READMEs, docs and example scripts name is there: commands, options, scripts, and what links lead to."""
 
 import argparse
 import re
 from functools import cache
 
 import click
-import pytest
 from fairseq import options
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
@@ -30,6 +29,7 @@ OF_FAIRSEQ = {
 }
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 SCRIPT = re.compile(r"(?<![\w/])(?:examples|tools|benchmarks)/[\w./]+\.(?:sh|py|yaml|json|sbatch)")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED, INLINE = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S), re.compile(r"`([^`]+)`")
 
 
@@ -91,10 +91,32 @@ def options_of_fairseq(kind):
     return known
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_every_option_is_one(text):
-    found = {" ".join(words): unknown for words in commands_of(text) if (unknown := unknown_in(words))}
-    assert found == {}
+def test_commands_options_scripts_and_links_exist():
+    wrong = {}
+    for text in TEXTS:
+        path, content = REPOSITORY / text, (REPOSITORY / text).read_text(encoding="utf-8")
+        found = [unknown for words in commands_of(text) for unknown in unknown_in(words)]
+        found += [name for name in SCRIPT.findall(content) if not (REPOSITORY / name).exists()]
+        if path.suffix == ".md":
+            found += [link for link in LINK.findall(FENCED.sub("", content)) if not leads_somewhere(link, path)]
+        wrong |= {text: found} if found else {}
+    assert wrong == {}
+
+
+def leads_somewhere(link, path):
+    """Whether a link within the repository has its file and its heading; others are not looked at."""
+    name, _, heading = link.partition("#")
+    target = path.parent / name if name else path
+    if re.match(r"\w+:", link):
+        return True
+    return target.exists() and (not heading or target.suffix != ".md" or heading in anchors(target))
+
+
+@cache
+def anchors(path):
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_texts_show_commands():
@@ -107,9 +129,6 @@ def test_what_is_none_is_found():
     assert unknown_to_mtmoe(["prepare", "corpora", "RAW", "DATA", "--recipe", "folder", "--clean"]) == ["--clean"]
     assert unknown_to_mtmoe(["prepares", "RAW"]) == ["prepares"]
     assert unknown_in(["fairseq-train", "DATA", "--num-experts", "4", "--num-expert", "4"]) == ["--num-expert"]
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_every_script_is_there(text):
-    named = SCRIPT.findall((REPOSITORY / text).read_text(encoding="utf-8"))
-    assert [name for name in named if not (REPOSITORY / name).exists()] == []
+    readme = REPOSITORY / "README.md"
+    assert leads_somewhere("docs/code_tour.md#the-house", readme) and leads_somewhere("https://github.com/x#y", readme)
+    assert not leads_somewhere("docs/code_tour.md#a-house", readme) and not leads_somewhere("docs/tour.md", readme)

@@ -15,14 +15,9 @@ FOLDER = REPOSITORY / "examples" / "glue"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.sh") if path.name != "stages.sh")
 
 
-@pytest.mark.parametrize("script", sorted(REPOSITORY.glob("examples/**/*.sh")), ids=lambda path: path.name)
-def test_bash_understands_it(script):
-    subprocess.run(["bash", "-n", script], check=True)
-
-
-def test_the_readme_names_every_script():
-    text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+\.sh)`", text, re.MULTILINE)) == {path.name for path in SCRIPTS}
+def test_bash_understands_every_example():
+    for script in REPOSITORY.glob("examples/**/*.sh"):
+        subprocess.run(["bash", "-n", script], check=True)
 
 
 def test_the_sizes_of_tasks_are_those_of_the_table():

@@ -1,4 +1,4 @@
-"""`examples/pemt`: scripts that the README names, with the right sizes, one of which runs through."""
+"""`examples/pemt`: scripts with the right sizes, one of which runs through."""
 
 import json
 import os
@@ -13,12 +13,6 @@ from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
 from tests.helpers.text_to_text import make_t5
 
 FOLDER = REPOSITORY / "examples" / "pemt"
-SCRIPTS = sorted(path for path in FOLDER.glob("*.sh") if path.name != "runs.sh")
-
-
-def test_the_readme_names_every_script():
-    text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+\.sh)`", text, re.MULTILINE)) == {path.name for path in SCRIPTS}
 
 
 def test_the_sizes_of_tasks_are_those_of_the_table():
