@@ -16,7 +16,7 @@ RUNS ?= runs
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install wheelhouse demo demo-distributed demo-glue test check test-kill test-fuzz lint coverage bench bench-check gpu-check clean
+.PHONY: help install wheelhouse demo demo-distributed demo-glue test test-all check test-kill test-fuzz lint coverage bench bench-check gpu-check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -69,11 +69,14 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/mypy
 
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
-test: lint  ## every test (about 17 minutes on 2 cores)
+test: lint  ## style, types and each behaviour once (under 12 minutes on 2 cores)
+	$(PYTEST) -m 'not rare'
+
+test-all: lint  ## the same, and what takes long and is seldom wrong alone: more seeds, sizes and kills
 	$(PYTEST)
 
 check: lint  ## style, types and the quick tests, for while you change something (under 2 minutes on 2 cores)
-	$(PYTEST) -m 'not slow' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
+	$(PYTEST) -m 'not slow and not rare' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
 
 test-kill: $(INSTALLED)  ## kill small runs at 40 moments and resume them: a table in benchmarks/results/kills.md
 	PYTHONPATH=benchmarks OMP_NUM_THREADS=1 $(BIN)/python -m tests.kill.report --write

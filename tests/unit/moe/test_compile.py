@@ -18,7 +18,8 @@ def run(function, layer, inputs, mask, ids):
 
 
 CASES = [(kind, training, "aot_eager", False) for kind in ("base", "task", "switch") for training in (True, False)]
-PRICED = [("base", True, "aot_eager", True), ("base", False, "aot_eager", True), ("base", True, "inductor", True)]
+INDUCTOR = pytest.param("base", True, "inductor", True, marks=pytest.mark.rare)  # a minute of a C++ compiler
+PRICED = [("base", True, "aot_eager", True), ("base", False, "aot_eager", True), INDUCTOR]
 
 
 @pytest.mark.parametrize("kind, training, backend, with_prices", [*CASES, *PRICED])
