@@ -10,26 +10,22 @@ from fairseq_mtmoe.moe.form import Form, form_everywhere
 from fairseq_mtmoe.moe.reference import slow_forward
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.models import batch, moe_model, perturb, stub_task
+from tests.helpers.pairwise import pairwise
 from tests.helpers.pretended_gpu import pretended_gpu
 
 GATES = ["base", "task", "switch", "base,task"]
-TYPES = [(torch.float32, 1e-5), (torch.float16, 5e-3), (torch.bfloat16, 3e-2)]
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 CAPABILITIES = {(8, 0): Form.GPU, (9, 0): Form.GPU_WITH_GROUPED_MM}
-types = pytest.mark.parametrize(("dtype", "tolerance"), TYPES)
-capabilities = pytest.mark.parametrize(("capability", "form"), CAPABILITIES.items())
 
 
 def moved(arguments):
     return [None if tensor is None else tensor.cuda() for tensor in arguments]
 
 
-@types
-@capabilities
-@pytest.mark.parametrize("kind", ["base", "task", "switch"])
-@pytest.mark.parametrize(("activation", "training"), [(F.relu, True), (F.gelu, True), (F.relu, False)])
-def test_a_layer_gives_the_outputs_and_gradients_of_the_reference(
-    kind, activation, training, capability, form, dtype, tolerance
-):
+@pairwise(
+    kind=GATES[:3], activation=[F.relu, F.gelu], training=[True, False], capability=CAPABILITIES, dtype=TOLERANCES
+)
+def test_a_layer_gives_the_outputs_and_gradients_of_the_reference(kind, activation, training, capability, dtype):
     torch.manual_seed(0)
     layer = MoELayer(build_gate(kind, 4, 8, 3), ExpertBank(4, 8, 16, activation=activation)).to(dtype).train(training)
     with torch.no_grad():
@@ -47,7 +43,7 @@ def test_a_layer_gives_the_outputs_and_gradients_of_the_reference(
         layer.zero_grad()
         return found
 
-    with form_everywhere(form):
+    with form_everywhere(CAPABILITIES[capability]):
         slow = gradients(lambda *args: slow_forward(layer, *args), hidden.clone(), branch.clone(), padding, tasks)
     with pretended_gpu(capability):
         layer.cuda()
@@ -59,7 +55,7 @@ def test_a_layer_gives_the_outputs_and_gradients_of_the_reference(
             continue
         # The gradient of a single number is a sum whose terms cancel: what is rounded has their size.
         scale = max(right.abs().max().item(), 1 if name == "blend" else 1e-3)
-        assert (fast[name].float() - right.float()).abs().max() <= tolerance * scale, name
+        assert (fast[name].float() - right.float()).abs().max() <= TOLERANCES[dtype] * scale, name
 
 
 def passed(model, net_input):
@@ -71,14 +67,12 @@ def passed(model, net_input):
 
 # What options do is no matter of types.
 OPTIONS = ({"idle": True}, {"checkpoint_activations": True})
-TYPES_OPTIONS = [*((dtype, {}) for dtype, _ in TYPES), *((torch.float32, options) for options in OPTIONS)]
+TYPES_OPTIONS = [*((dtype, {}) for dtype in TOLERANCES), *((torch.float32, options) for options in OPTIONS)]
 
 
-@pytest.mark.parametrize(("dtype", "options"), TYPES_OPTIONS, ids=str)
-@capabilities
-@pytest.mark.parametrize("gates", GATES)
-def test_a_model_trains_as_in_this_form_on_a_cpu(gates, capability, form, dtype, options):
-    options = dict(options)
+@pairwise(gates=GATES, types_options=TYPES_OPTIONS, capability=CAPABILITIES)
+def test_a_model_trains_as_in_this_form_on_a_cpu(gates, capability, types_options):
+    dtype, options = types_options[0], dict(types_options[1])
     idle = options.pop("idle", False)
     layers = dict(encoder_layers=4, decoder_layers=4) if "," in gates else {}
     models = [moe_model(expert_gates=gates, **layers, **options).to(dtype).train() for _ in range(2)]
@@ -86,7 +80,7 @@ def test_a_model_trains_as_in_this_form_on_a_cpu(gates, capability, form, dtype,
         perturb(model)
         for layer in expert_layers(model).values():
             layer.idle = idle
-    with form_everywhere(form):
+    with form_everywhere(CAPABILITIES[capability]):
         right = passed(models[0], batch())
     with pretended_gpu(capability):
         net_input = {name: tensor.cuda() for name, tensor in batch().items()}

@@ -1,6 +1,5 @@
 """Conditional attention where tokens are not where they stand in their sentences, and where they come one by one."""
 
-import pytest
 import torch
 
 from fairseq_mtmoe.conditioning import ConditionalAttentionBias, TaskEmbeddings, reference
@@ -36,8 +35,8 @@ def test_sentences_that_are_padded_on_the_left_have_the_bias_of_their_own_places
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("place", range(20))
-def test_a_row_is_that_of_all(place):
+def test_a_row_is_that_of_all():
     table, module = trained_bias()
-    tasks = table()
-    torch.testing.assert_close(module.row_of_tasks(tasks, place), module.of_tasks(tasks, 20)[:, place, : place + 1])
+    tasks, all_KLL = table(), module.of_tasks(table(), 20)
+    for place in range(20):
+        torch.testing.assert_close(module.row_of_tasks(tasks, place), all_KLL[:, place, : place + 1])

@@ -167,7 +167,7 @@ def slow_attention(layer, x_BLH, bias_LL, num_tokens):
 
 
 @pytest.mark.parametrize("in_place", ["every place", "real tokens"])
-@pytest.mark.parametrize("num_tokens", range(1, 12))
+@pytest.mark.parametrize("num_tokens", [1, 4, 5, 9, 11])  # a block's end, and both sides of the next one's beginning
 def test_padding_is_never_attended_to_whatever_the_bias_says(num_tokens, in_place):
     """With padding from each position on, against a sentence without padding, gradients included."""
     table, module = trained_table(), ConditionalAttentionBias(D, 9, 4)

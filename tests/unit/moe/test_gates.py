@@ -6,9 +6,11 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate, balanced_assignment, build_gate
+from tests.helpers.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("every_form")
 N, H, K = 4, 8, 3
+KINDS, FORMS = ["base", "task", "switch"], ["CPU", "GPU", "GPU_WITH_GROUPED_MM"]
 
 
 def hidden(tokens=20, seed=0):
@@ -136,8 +138,7 @@ def test_the_balance_loss_is_1_when_even_and_n_when_not():
     assert gate(torch.eye(N)[[2] * 5]).balance_loss.item() == pytest.approx(N)
 
 
-@pytest.mark.parametrize("kind", ["base", "task", "switch"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pairwise(kind=KINDS, dtype=[torch.bfloat16, torch.float16], every_form=FORMS)
 def test_half_precision_decides_in_float32(kind, dtype, device):
     torch.manual_seed(0)
     gate = build_gate(kind, N, H, K).to(dtype)
@@ -151,7 +152,7 @@ def test_half_precision_decides_in_float32(kind, dtype, device):
         assert torch.equal(gate(x.float(), tasks).gate_T, expected.gate_T)
 
 
-@pytest.mark.parametrize("kind", ["base", "task", "switch"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_tokens_still_give_gradients(kind):
     gate = build_gate(kind, N, H, K)
     routing = gate(hidden(0), torch.zeros(0, dtype=torch.long))

@@ -21,6 +21,7 @@ from fairseq_mtmoe.moe.grouped_matmul.ways import (
     sum_one_by_one,
     way_for,
 )
+from tests.helpers.pairwise import pairwise
 
 INPUTS, OUTPUTS = 8, 12
 GROUPS = {
@@ -68,9 +69,7 @@ def gradients(function, rows, ends, weight, bias):
     return [output.detach(), *(tensor.grad for tensor in inputs)]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("name", GROUPS)
+@pairwise(way=WAYS, name=GROUPS, bias=[True, False])
 def test_every_way_gives_the_plain_products_and_gradients(name, bias, way, monkeypatch):
     monkeypatch.setattr(grouped, "way_for", lambda *operands, **settings: WAYS[way])
     example64 = example(name, bias)
