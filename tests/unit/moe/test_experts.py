@@ -21,7 +21,7 @@ def dense(bank, expert, x):
     return inner @ bank.fc2_weight[expert].t() + bank.fc2_bias[expert]
 
 
-@pytest.mark.parametrize("expert", [[0, 1, 2, 2, 0], [2, 2, 0, 2, 2]])
+@pytest.mark.parametrize("expert", [[0, 1, 2, 2, 0], [2, 2, 0, 2, 2], [N, 0, 1, N, 0]])
 def test_each_expert_works_on_its_own_tokens(expert):
     torch.manual_seed(0)
     bank = ExpertBank(N, H, F, activation=torch.tanh)
@@ -29,7 +29,8 @@ def test_each_expert_works_on_its_own_tokens(expert):
     rows, plan = dispatch(x, torch.tensor(expert), N)
     output = combine(bank(rows, plan.ends_N), plan)
     for token, choice in enumerate(expert):
-        assert torch.allclose(output[token], dense(bank, choice, x[token]), atol=1e-6)
+        wanted = torch.zeros(H) if choice == N else dense(bank, choice, x[token])
+        assert torch.allclose(output[token], wanted, atol=1e-6)
 
 
 def start(kind, num_experts, placement=None, dtype=torch.float32):
@@ -73,11 +74,6 @@ def test_what_is_drawn_after_a_bank_is_the_same_where_it_copies_or_has_no_memory
     assert drawn[0] == drawn[1] == drawn[2]
 
 
-def test_the_seed_decides_how_experts_start():
-    torch.manual_seed(1)
-    assert not torch.equal(next(ExpertBank(5, H, F).parameters()), start(ExpertBank, 5)[0])
-
-
 def test_experts_start_independently_from_fairseqs_distribution():
     torch.manual_seed(0)
     bank = ExpertBank(4, 64, 256)
@@ -97,15 +93,6 @@ def test_idle_experts_are_not_touched_in_inference():
             parameter[1].fill_(torch.nan)
         rows, plan = dispatch(torch.randn(4, H), torch.tensor([0, 2, 2, 2]), N)
         assert bank(rows, plan.ends_N).isfinite().all()
-
-
-def test_tokens_of_no_expert_get_nothing():
-    torch.manual_seed(0)
-    bank = ExpertBank(N, H, F)
-    rows, plan = dispatch(torch.randn(4, H), torch.tensor([N, 0, 1, N]), N)
-    output = combine(bank(rows, plan.ends_N), plan)
-    assert not output[[0, 3]].any()
-    assert output[[1, 2]].all()
 
 
 @pytest.mark.parametrize("expert", [[0, 0, 0, 0], [0, 1, 2, 0]])

@@ -166,17 +166,6 @@ def test_few_tokens_and_one_expert(kind, combine, training, tokens, experts):
     assert_same_as_reference(layer, make_inputs((tokens,)), 1e-5)
 
 
-@every_kind
-def test_all_tokens_to_one_expert(kind, combine):
-    layer = make_layer(kind, combine).eval()
-    hidden, branch_input, mask, task_ids = make_inputs((10,), padding=True)
-    with torch.no_grad():
-        layer.gate.weight.zero_()[..., 2, :].fill_(0.1)
-    inputs = hidden.abs(), branch_input, mask, task_ids
-    assert layer.gate(inputs[0], task_ids).expert_T.tolist() == [2] * 10
-    assert_same_as_reference(layer, inputs, 1e-5)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_but_padding(kind):
     layer = make_layer(kind, "paper")
