@@ -11,7 +11,7 @@ SPARSIFICATION = Case("sparsification", (SPARSE,))
 OF_TASKS = Case("an epoch, of tasks", (replace(UPDATE, call=43),), data="benchmark")
 OF_A_SOURCE = Case("a save, of a source", (replace(LEAVE, call=1),), data="source")
 OF_A_TARGET = Case("an epoch, of a target", (replace(BACKWARD, call=27),), data="target")
-CASES = (SAVE, EPOCH, SPARSIFICATION, OF_TASKS, OF_A_SOURCE, OF_A_TARGET)
+RARE = [pytest.param(case, marks=pytest.mark.rare) for case in (EPOCH, OF_TASKS, OF_A_SOURCE, OF_A_TARGET)]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def references(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.phase)
+@pytest.mark.parametrize("case", [SAVE, SPARSIFICATION, *RARE], ids=lambda case: case.phase)
 def test_a_killed_run_resumes_to_the_same_parameters(case, references, tmp_path):
     data, reference = references(case)
     outcome = killed(data, tmp_path / "run", reference, case)
