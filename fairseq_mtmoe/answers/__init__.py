@@ -6,13 +6,9 @@ A kind says which head a task has and, of the head's numbers, the loss, the pred
 
 from collections.abc import Mapping
 
-from fairseq_mtmoe.answers.answer import Answer
-from fairseq_mtmoe.answers.choices import Classification, Ranking, WordPair
-from fairseq_mtmoe.answers.predicted import Predicted, flattened
-from fairseq_mtmoe.answers.regression import Regression
-from fairseq_mtmoe.answers.span import Span
-from fairseq_mtmoe.answers.uncertainty import Uncertainty
-from fairseq_mtmoe.answers.words import WordLabels
+from fairseq_mtmoe.answers.answer import Answer, Predicted, Uncertainty, flattened
+from fairseq_mtmoe.answers.choices import Classification, Ranking, Regression, WordPair
+from fairseq_mtmoe.answers.span import Span, WordLabels
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 
 __all__ = [

@@ -1,18 +1,112 @@
-"""The interface of a kind of answer."""
+"""The interface of a task type, its uncertainty (CA-MTL, equations 4 and 5), and the predictions of a set."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.special import entr, ndtr
 
-from fairseq_mtmoe.answers.predicted import Predicted, Values
-from fairseq_mtmoe.answers.uncertainty import Uncertainty
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
+
+DROPOUT_DRAWS = 2  # outputs under dropout that a spread is taken of: each costs a pass over a task's candidates
+
+
+class Uncertainty(NamedTuple):
+    """Of E examples.
+
+    Attributes:
+        entropy: H_i, (E,), float32, at least 0.
+        most: H', what it would be if the model were undecided, (E,): the most that it can be.
+    """
+
+    entropy: Tensor
+    most: Tensor
+
+
+def entropy_of(logits: Tensor) -> Uncertainty:
+    """Of the choices in the last dimension, in nats: (…, C) to (…); where a logit is -inf, there is no such choice."""
+    logits = logits.float()
+    entropy = entr(logits.softmax(-1)).sum(-1)
+    return Uncertainty(entropy, logits.isneginf().logical_not().sum(-1).log())
+
+
+def halves_of(draws: Tensor, labels: Tensor) -> Uncertainty:
+    """How undecided a model is in which half of E examples, by their numbers, each one is: (E, K) draws, (E,) labels.
+
+    An example's number is taken to be normally distributed around the mean of its draws m_i, with a variance of
+    s² + σ_i²: s² is the mean squared error of all E, σ_i² the variance of the example's draws. So it is above the mean
+    of all m_i with a probability of `Φ((m_i - m) / √(s² + σ_i²))`, and the entropy is that of a choice of two, which
+    classifications can be compared with, whatever the unit: a model that has learned nothing is undecided of all
+    examples, and one that has learned is of those in the middle and of those that dropout changes.
+    """
+    draws, labels = draws.double(), labels.double()  # of values that differ little
+    said_E = draws.mean(1)
+    noise_E = ((said_E - labels).square().mean() + draws.var(1)).sqrt().clamp(min=torch.finfo(draws.dtype).tiny)
+    above_E = ndtr((said_E - said_E.mean()) / noise_E)
+    entropy_E = (entr(above_E) + entr(1 - above_E)).float()
+    return Uncertainty(entropy_E, entropy_E.new_full((len(entropy_E),), math.log(2)))
+
+
+Values = NDArray[np.float64]
+
+
+def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
+    """The example that each predicted value of a batch is of, and these values, (V,) both.
+
+    Args:
+        examples: (E,).
+        predictions: (E,), or (E, …) filled up with NaN, which is left out.
+    """
+    if predictions.dim() == 1:
+        return examples, predictions
+    is_one = ~predictions.flatten().isnan()
+    return examples.repeat_interleave(predictions[:1].numel())[is_one], predictions.flatten()[is_one]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The predictions of E examples.
+
+    Attributes:
+        examples_E: their numbers in the set, in order.
+        values_V: the predicted values, one or more for each, one example's after another's.
+        starts_E: where each example's begin in them, and the last one's end, (E+1,).
+    """
+
+    examples_E: NDArray[np.int64]
+    values_V: Values
+    starts_E: NDArray[np.int64]
+
+    @classmethod
+    def gathered(cls, examples_V: NDArray[np.int64], values_V: Values) -> Self:
+        """From values in any order of examples, those of one in their own order.
+
+        Args:
+            examples_V: the number of the example that each value is of.
+            values_V: the values.
+        """
+        order_V = np.argsort(examples_V, kind="stable")
+        examples_E, firsts_E = np.unique(examples_V[order_V], return_index=True)
+        return cls(examples_E, values_V[order_V], np.append(firsts_E, len(values_V)))
+
+    def __len__(self) -> int:
+        return len(self.examples_E)
+
+    def __iter__(self) -> Iterator[tuple[int, Values]]:
+        """Each example's number, and its values."""
+        for example, start, end in zip(self.examples_E.tolist(), self.starts_E, self.starts_E[1:], strict=False):
+            yield example, self.values_V[start:end]
+
 
 Said = str | int | float
 

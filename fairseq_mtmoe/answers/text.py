@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.answers.answer import Said
+from fairseq_mtmoe.answers.answer import Predicted, Said, Values
 from fairseq_mtmoe.answers.choices import right_questions
-from fairseq_mtmoe.answers.predicted import Predicted, Values
 from fairseq_mtmoe.data.nlu import answer_texts
 from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow

@@ -16,10 +16,9 @@ import click
 from fairseq_mtmoe.analysis.pieces import PieceBleu
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli import _benchmark_scores
-from fairseq_mtmoe.cli._evaluating import Measures, show, translate_and_score, write_scored
+from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, show, translate_and_score, write_scored
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file, digest_of_data
-from fairseq_mtmoe.cli._tiers import NamedTiers
 from fairseq_mtmoe.cli.plot import names
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.io.files import read_bytes

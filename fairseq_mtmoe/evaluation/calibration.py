@@ -25,7 +25,7 @@ from fairseq_mtmoe.checkpoints import building
 from fairseq_mtmoe.checkpoints.assemble import load_mapped
 from fairseq_mtmoe.checkpoints.prices import prices_of, put_prices, without_prices
 from fairseq_mtmoe.checkpoints.states import State, count_experts
-from fairseq_mtmoe.data.translation.shards import with_shards
+from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.training_batches import Samples, TrainingBatches, option

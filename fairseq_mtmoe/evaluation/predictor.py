@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.answers import Predicted, flattened
 from fairseq_mtmoe.answers.answer import only_answer
-from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
+from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.data.nlu.reading import is_there
 from fairseq_mtmoe.data.nlu.submissions import submission_of, written
 from fairseq_mtmoe.data.nlu.table import Submission, TaskRow

@@ -17,8 +17,7 @@ from fairseq_mtmoe.data.mixtures.dataset import Collate
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, dataset_of
 from fairseq_mtmoe.data.nlu.table import TaskRow
-from fairseq_mtmoe.data.nlu.text_dataset import TextCollate, TextDataset
-from fairseq_mtmoe.data.nlu.text_split import label_texts, text_split
+from fairseq_mtmoe.data.nlu.text_split import TextCollate, TextDataset, label_texts, text_split
 
 
 class NotFiniteError(Exception):

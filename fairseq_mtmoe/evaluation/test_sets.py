@@ -10,7 +10,7 @@ from fairseq import utils
 
 from fairseq_mtmoe.data.translation.file_names import indexed_sides, side_name
 from fairseq_mtmoe.data.translation.pairs import sentences_of
-from fairseq_mtmoe.data.translation.shards import with_shards
+from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
 

@@ -21,7 +21,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from omegaconf import OmegaConf
 
-from fairseq_mtmoe.data.translation.shards import with_shards
+from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
 from fairseq_mtmoe.evaluation.stored import build_model, change, check_pair, read, setting, task_settings

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "data/sampling": {"errors"},
     "data/translation/file_names": set(),
     "data/translation/tiers": {"errors", "io"},
-    "data/translation/recorded_sizes": {"errors", "io"},
+    "data/translation/recorded_sizes": {"errors", "io", "data/translation/file_names"},
     "data/corpora": {
         *("io", "errors", "data/sampling"),
         *("data/translation/file_names", "data/translation/tiers", "data/translation/recorded_sizes"),
@@ -88,6 +88,7 @@ MAY_IMPORT = {
         "data/nlu",
         "data/translation",
         "data/translation/file_names",
+        "data/translation/recorded_sizes",
         "data/translation/tiers",
     },
     "tasks": {"criterions", "tasks/glue", "tasks/text_to_text", "tasks/translation"},
@@ -108,7 +109,8 @@ MAY_IMPORT = {
     },
     "tasks/translation": {
         *("protocols", "errors", "io", "slots", "criterions", "tasks/_multitask", "analysis", "evaluation"),
-        *("data", "data/mixtures", "data/translation", "data/translation/file_names", "data/translation/tiers"),
+        *("data", "data/mixtures", "data/translation"),
+        *("data/translation/file_names", "data/translation/recorded_sizes", "data/translation/tiers"),
     },
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.

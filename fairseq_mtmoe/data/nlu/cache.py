@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.nlu.examples import Example
-from fairseq_mtmoe.data.nlu.passages import Passages
 from fairseq_mtmoe.data.nlu.reading import read_split, source_files
-from fairseq_mtmoe.data.nlu.strings import Strings
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
+from fairseq_mtmoe.data.nlu.token_runs import Strings
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
-from fairseq_mtmoe.data.nlu.windows import tokenize_windows
+from fairseq_mtmoe.data.nlu.windows import Passages, tokenize_windows
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.io.files import replacing
 

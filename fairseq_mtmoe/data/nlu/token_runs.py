@@ -3,6 +3,7 @@
 BERT's tokenizer never looks across a space. So a text's tokens are those of its words, and most words of a benchmark's
 texts are the same few: each is tokenized once, which takes a tenth of the time. Whether a tokenizer is of this kind is
 read from its own description; others, such as RoBERTa's, are given whole texts. Tests compare the two.
+`Strings` keeps many texts in the same form.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,3 +141,35 @@ def splits_at_spaces(tokenizer: Tokenizer) -> bool:
     return kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"] and not any(
         token["normalized"] or " " in token["content"] for token in added
     )
+
+
+@dataclass(frozen=True)
+class Strings:
+    """N texts.
+
+    Attributes:
+        bytes_B: of all, in UTF-8, one after the other.
+        starts_N: where each begins in them, and the last one ends, (N+1,).
+    """
+
+    bytes_B: NDArray[np.uint8]
+    starts_N: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Self:
+        """From a list."""
+        # A file of JSON can name half of a character; whatever is written has a question mark there.
+        encoded = [text.encode("utf-8", errors="replace") for text in texts]
+        lengths_N = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends(lengths_N))
+
+    def __len__(self) -> int:
+        return len(self.starts_N) - 1
+
+    def __getitem__(self, number: int) -> str:
+        return self.bytes_B[self.starts_N[number] : self.starts_N[number + 1]].tobytes().decode("utf-8")
+
+    def chosen(self, numbers_P: NDArray[np.int64]) -> Self:
+        """Those of these numbers, in their order."""
+        lengths_P = np.diff(self.starts_N)[numbers_P]
+        return type(self)(self.bytes_B[places_of(self.starts_N[numbers_P], lengths_P)], ends(lengths_P))

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.nlu.examples import Example, Span
-from fairseq_mtmoe.data.nlu.strings import Strings
-from fairseq_mtmoe.data.nlu.token_runs import TokenRuns, encoder_for, ends
+from fairseq_mtmoe.data.nlu.token_runs import Strings, TokenRuns, encoder_for, ends
 from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, load_tokenizer
 from fairseq_mtmoe.errors import UserError, must_be
 
@@ -29,7 +28,7 @@ WHOLE_TEXT = (0, 1)  # [CLS], in the place of a word that is cut off
 
 
 class AnswerTexts(Protocol):
-    """The texts of a span task, as `passages.py` has them."""
+    """The texts of a span task, as `windows.Passages` has them."""
 
     @property
     def rights(self) -> list[tuple[str, ...]]:

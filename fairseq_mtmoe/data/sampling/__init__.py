@@ -1,9 +1,9 @@
 """Which examples an epoch consists of: pure functions of the data's sizes, the schedule, the seed and the epoch.
 
 Where these change in a run, also of what its checkpoint has saved. A share of the data is drawn before, once for all
-(`stratified`).
+(`stratified_share`).
 
-Candidates, of which the model chooses what it trains on, are drawn by `candidates`, and chosen by `uncertainty`.
+Candidates, of which the model chooses what it trains on, are drawn and chosen by `candidates`.
 Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation Models". Setting an
 epoch up costs time in proportion to the epoch, not to the data, and any epoch can be set up without the ones before it
 having been drawn: a resumed run continues with the same examples. Numpy only.
@@ -11,17 +11,14 @@ having been drawn: a resumed run continues with the same examples. Numpy only.
 
 from fairseq_mtmoe.data.sampling.apportion import apportion
 from fairseq_mtmoe.data.sampling.batches import batch_ends
-from fairseq_mtmoe.data.sampling.candidates import Ranks, ranked
-from fairseq_mtmoe.data.sampling.draw import Draw, Numbering
+from fairseq_mtmoe.data.sampling.candidates import Ranks, most_uncertain, ranked
+from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, stratified_share
 from fairseq_mtmoe.data.sampling.order import Order, Runs, order_by_length
 from fairseq_mtmoe.data.sampling.permutation import derive_key
 from fairseq_mtmoe.data.sampling.plan import Part, SamplingPlan
 from fairseq_mtmoe.data.sampling.rules import Rules
 from fairseq_mtmoe.data.sampling.saved_plans import changes, options_of, restored_plan, restored_plan_0_1_0, saved_plan
-from fairseq_mtmoe.data.sampling.schedule import METHODS, Schedule
-from fairseq_mtmoe.data.sampling.stratified import stratified_share
-from fairseq_mtmoe.data.sampling.temperature import heated_temperature, temperature_probabilities
-from fairseq_mtmoe.data.sampling.uncertainty import most_uncertain
+from fairseq_mtmoe.data.sampling.schedule import METHODS, Schedule, heated_temperature, temperature_probabilities
 
 __all__ = [
     "METHODS",

@@ -1,16 +1,18 @@
-"""How many training pairs each shard has, as `mtmoe prepare corpora` records it in `sizes.json` of every shard.
+"""The shards of a data directory, and the number of training pairs in each by the `sizes.json` of every shard.
 
-`{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000], "en-et": [2000]}}`: by pair the sizes of the
-shards that have it, in the order of `shards`, the names of their folders. So the sizes of the whole data are known
-without a look into its other shards, which may be many and far away.
+`mtmoe prepare corpora` writes it, such as `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`: by
+pair the sizes of the shards that have it, in the order of `shards`, the names of their folders. So the sizes of the
+whole data are known without a look into its other shards, which may be many and far away.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_mtmoe.data.translation.file_names import indexed_sides
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
 
@@ -81,3 +83,30 @@ def _is_sizes(value: object, shards: int) -> bool:
     return (
         isinstance(value, list) and 0 < len(value) <= shards and all(type(size) is int and size > 0 for size in value)
     )
+
+
+FIRST = "shard0"
+
+
+def with_shards(data: str) -> str:
+    """fairseq's data argument, with the shards of a directory in the place of one that has nothing else.
+
+    Those that the first one's `sizes.json` names, so that a missing one is missed; without it all that are there.
+
+    Args:
+        data: a directory, or several joined by colons.
+
+    Raises:
+        UserError: `sizes.json` is not of its form.
+    """
+    if "://" in data:  # as fairseq: another store's, which nobody looks into
+        return data
+    return os.pathsep.join(itertools.chain.from_iterable(map(_shards, data.split(os.pathsep))))
+
+
+def _shards(folder: str) -> list[str]:
+    first = os.path.join(folder, FIRST)
+    if not os.path.isdir(first) or indexed_sides(folder):
+        return [folder]
+    there = itertools.takewhile(os.path.isdir, (os.path.join(folder, f"shard{number}") for number in itertools.count()))
+    return [os.path.join(folder, name) for name in recorded_shards(first)] or list(there)

@@ -22,8 +22,7 @@ from torch import Tensor
 from fairseq_mtmoe.analysis.task_scores import named_groups
 from fairseq_mtmoe.answers import Predicted, flattened
 from fairseq_mtmoe.answers.answer import Scored, only_answer
-from fairseq_mtmoe.data.mixtures.dataset import Collate
-from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
+from fairseq_mtmoe.data.mixtures.dataset import Collate, EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.table import TaskRow, load_tables
@@ -31,8 +30,8 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.tasks._benchmark.config import BenchmarkConfig
 from fairseq_mtmoe.tasks._benchmark.metrics import check_installed, check_metric, score
 from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport, majority_scores
-from fairseq_mtmoe.tasks._multitask.beginnings import expect_same_backbone, refuse_other_tasks
 from fairseq_mtmoe.tasks._multitask.groups import Group
+from fairseq_mtmoe.tasks._multitask.initial_checkpoint import expect_same_backbone, refuse_other_tasks
 from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask

@@ -1,15 +1,18 @@
-"""How the training data is drawn: from options to the plan, and what is said of it when an epoch begins."""
+"""How the training data is drawn: the plan that options ask for, what is logged of it, and its batches."""
 
 from __future__ import annotations
 
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
+import torch
+from fairseq import utils
 from fairseq.logging import metrics
+from torch import nn
 
-from fairseq_mtmoe.data.mixtures.training import TaskLoader, TrainingMixture
+from fairseq_mtmoe.data.mixtures.training import PADDING, TaskLoader, TrainingMixture
 from fairseq_mtmoe.data.sampling import Part, SamplingPlan, Schedule, options_of
 from fairseq_mtmoe.data.sampling.schedule import UNCERTAINTY
 from fairseq_mtmoe.errors import UserError, must_be
@@ -136,3 +139,32 @@ def _warn_of_a_single_epoch(dataset: TrainingMixture, epoch: int, options: Mappi
             f"to epoch, and the run ends within its first one, of {dataset.updates_of_epoch} updates; "
             "--heating-updates lets it rise within an epoch, and --virtual-epoch-size makes epochs shorter"
         )
+
+
+def refuse_all(shortest: int, max_tokens: int | None, max_positions: Any) -> NoReturn:
+    """Say which limit leaves no training example, of which the shortest has so many tokens."""
+    if max_tokens is not None and shortest > max_tokens:
+        must_be("--max-tokens", f"at least {shortest}, the length of the shortest training example", max_tokens)
+    raise UserError(
+        f"Training examples must have at most {max_positions} tokens, as model and task allow, but the shortest of "
+        f"the epoch has {shortest}."
+    )
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model computes."""
+    return next(model.parameters()).device
+
+
+def moved(sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """A batch of the host's, where the model is."""
+    device = device_of(model)
+    found: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)
+    return found
+
+
+def log_padding(sample: Mapping[str, Any]) -> None:
+    """Log the share of this process's batch that is padding, which the data loader counted."""
+    if sample and PADDING in sample:
+        padded, positions = sample[PADDING]
+        metrics.log_scalar("padding", padded / positions, positions, priority=185, round=4)

@@ -4,17 +4,24 @@ CA-MTL, §2.2 and algorithm 1. The candidates pass through the model as in evalu
 expert layers route as then, count nothing and remember no prices. Where dropout is what tells the uncertainty, it has
 random numbers of its own, which follow from the candidates and the update: the step's dropout is the same whatever they
 are, and so are they in a resumed run and in any number of processes.
+
+`SelectionRecord` notes what was chosen, over all processes together: sums travel in the logging outputs, which fairseq
+adds up; which examples were trained on the processes exchange when they are written or saved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from fairseq.logging import metrics
 from torch import Tensor, nn
+from torch import distributed as dist
 
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, DROPOUT_PASS, PASSES, PLACE, Candidates
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
@@ -81,3 +88,118 @@ def _dropout(model: nn.Module, seed: int) -> Iterator[None]:
         for layer in expert_layers(model).values():
             layer.gate.eval()
         yield
+
+
+REPORT_EVERY = 50  # updates, and at every validation and save
+DRAWN, TRAINED, ENTROPY = SUMS = ("candidates", "trained", "relative_entropy")  # by task, in a logging output
+
+
+class SelectionRecord:
+    """The record of a run.
+
+    Args:
+        sizes: of the training data of each task, by the name that it is shown with.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.names = list(sizes)
+        self._seen = [np.zeros(size, dtype=bool) for size in sizes.values()]
+        self._chosen: list[tuple[int, int]] = []  # by this process for the step under way
+        self._untold: list[tuple[int, int]] = []  # of its steps that made an update, and the others do not know of
+        self._sums = np.zeros((len(SUMS), len(sizes)))
+        self._updates = 0  # that these are of
+
+    def begin_step(self) -> None:
+        """Forget what was chosen for a step that made no update, if it was the last one."""
+        self._chosen = []
+
+    def note(self, chosen: Chosen, counts: bool) -> dict[str, float]:
+        """Remember what this process chose for a step; returns what its logging output is to have of it.
+
+        Args:
+            chosen: by this process.
+            counts: whether it is trained on, and does not only keep other processes company.
+        """
+        if not counts:
+            return {_key(what, name): 0.0 for what in SUMS for name in self.names}
+        self._chosen += [(task, example[PLACE]) for task, example in chosen.items]
+        tasks_C, length = chosen.candidates.task_C, len(self.names)
+        trained = np.bincount([task for task, _ in chosen.items], minlength=length)
+        entropy = np.bincount(tasks_C, np.nan_to_num(chosen.relative_C), minlength=length)
+        sums = (np.bincount(tasks_C, minlength=length), trained, entropy)
+        return {
+            _key(what, name): float(value)
+            for what, values in zip(SUMS, sums, strict=True)
+            for name, value in zip(self.names, values, strict=True)
+        }
+
+    def is_of(self, logging_outputs: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether these are a training step's that chose."""
+        return any(_key(TRAINED, self.names[0]) in log for log in logging_outputs)
+
+    def add(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
+        """Add an update's, of all processes, and log which share of what was trained on each task has.
+
+        What this process chose for it counts from here on.
+        """
+        sums = np.array([[sum(log.get(_key(what, name), 0) for log in logging_outputs) for name in self.names]
+                         for what in SUMS])  # fmt: skip
+        self._sums += sums
+        self._updates += 1
+        self._untold += self._chosen
+        self._chosen = []
+        counts = dict(zip(self.names, sums[SUMS.index(TRAINED)].tolist(), strict=True))
+        total = sum(counts.values())
+        for name, count in counts.items():
+            metrics.log_scalar(f"{name}_share", count / max(total, 1), total, priority=902, round=3)
+
+    def take(self) -> dict[str, Any] | None:
+        """What was chosen since this was last called, for the run log; None if nothing was. All processes call it."""
+        if not self._updates:
+            return None
+        self.gather()
+        drawn, trained, entropy = (dict(zip(self.names, row.tolist(), strict=True)) for row in self._sums)
+        seen = [int(flags.sum()) for flags in self._seen]
+        share = sum(seen) / sum(map(len, self._seen))
+        metrics.log_scalar("share_of_data", share, weight=0, priority=901, round=4)
+        event = {
+            "updates": self._updates,
+            DRAWN: {name: int(count) for name, count in drawn.items()},
+            TRAINED: {name: int(count) for name, count in trained.items()},
+            ENTROPY: {name: total / drawn[name] if drawn[name] else None for name, total in entropy.items()},
+            "distinct": dict(zip(self.names, seen, strict=True)),
+            "share_of_data": share,
+        }
+        self._sums[:], self._updates = 0, 0
+        return event
+
+    def gather(self) -> None:
+        """Learn what the other processes chose; all of them call it together."""
+        told = [self._untold]
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            told = [[]] * dist.get_world_size()
+            dist.all_gather_object(told, self._untold)
+        for task, place in itertools.chain.from_iterable(told):
+            self._seen[task][place] = True
+        self._untold = []
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, after `gather`."""
+        seen = {
+            name: {"size": len(flags), "bits": torch.from_numpy(np.packbits(flags))}
+            for name, flags in zip(self.names, self._seen, strict=True)
+        }
+        return {"seen": seen, "names": self.names, "sums": self._sums.tolist(), "updates": self._updates}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what a checkpoint kept; a task whose data has changed begins anew."""
+        for name, flags in zip(self.names, self._seen, strict=True):
+            kept = state["seen"].get(name, {"size": -1})
+            if kept["size"] == len(flags):
+                flags[:] = np.unpackbits(kept["bits"].numpy(), count=len(flags)).astype(bool)
+        if state["names"] == self.names:
+            self._sums, self._updates = np.array(state["sums"]), state["updates"]
+
+
+def _key(what: str, name: str) -> str:
+    return f"{name}_{what}"

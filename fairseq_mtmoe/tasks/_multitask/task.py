@@ -27,14 +27,12 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.tasks._multitask import selection
-from fairseq_mtmoe.tasks._multitask.batches import device_of, log_padding, moved, refuse_all
-from fairseq_mtmoe.tasks._multitask.beginnings import checkpoint_of
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, log_groups, plain_numbers
-from fairseq_mtmoe.tasks._multitask.keeping import KeepsRunLog
+from fairseq_mtmoe.tasks._multitask.initial_checkpoint import checkpoint_of
 from fairseq_mtmoe.tasks._multitask.run_log import start_counting, start_noting, stop_counting, stop_noting
-from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part
-from fairseq_mtmoe.tasks._multitask.selection import Chosen
-from fairseq_mtmoe.tasks._multitask.selection_record import REPORT_EVERY, SelectionRecord
+from fairseq_mtmoe.tasks._multitask.run_log_mixin import KeepsRunLog
+from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part, device_of, log_padding, moved, refuse_all
+from fairseq_mtmoe.tasks._multitask.selection import REPORT_EVERY, Chosen, SelectionRecord
 
 
 class Multitask(KeepsRunLog, FairseqTask):

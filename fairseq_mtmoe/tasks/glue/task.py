@@ -15,7 +15,10 @@ from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from fairseq_mtmoe.answers import Answer, answer_of
+from fairseq_mtmoe.backbones.bert import encoder_file
+from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
+from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, dataset_of
@@ -23,15 +26,15 @@ from fairseq_mtmoe.data.nlu.few_shot import few_of, shares_of
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.reading import expect_files
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, chosen_rows
+from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._encoder import note_sizes
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.tasks._benchmark.config import GlueConfig
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
-from fairseq_mtmoe.tasks._multitask.beginnings import checkpoint_of
-from fairseq_mtmoe.tasks.glue.config import GlueConfig
-from fairseq_mtmoe.tasks.glue.encoder_source import SERIALIZED, TOKENIZER, encoder_source
+from fairseq_mtmoe.tasks._multitask.initial_checkpoint import check_named_checkpoints, checkpoint_of
 
 
 @register_task("glue", dataclass=GlueConfig)
@@ -190,3 +193,37 @@ def about_encoder(cfg: Mapping[str, Any]) -> dict[str, Any]:
         "encoder": {"layers": encoder["num_hidden_layers"], "width": encoder["hidden_size"]},
         "trained_tasks": list(json.loads(model["heads"])),
     }
+
+
+TOKENIZER = "tokenizer"  # its name in a checkpoint's state of the task
+SERIALIZED = "tokenizer.json"
+
+
+def encoder_source(args: Namespace) -> PretrainedEncoder:
+    """The encoder that a new model is built from; one from a checkpoint has sizes and no weights, which fairseq loads.
+
+    Raises:
+        UserError: there is none, or the file is damaged or another.
+    """
+    if args.init_encoder:
+        found = encoder_file.load(args.init_encoder)
+        return PretrainedEncoder(found.config, {SERIALIZED: serialized_tokenizer(found.tokenizer)}, found.state)
+    path = checkpoint_of(args)
+    if path is not None:
+        return _of_checkpoint(path)
+    check_named_checkpoints(args)
+    raise UserError(
+        "`--init-encoder` must name a file of `mtmoe import-hf`, or `--finetune-from-model` a checkpoint of "
+        "`--task glue`, but both are missing."
+    )
+
+
+def _of_checkpoint(path: str) -> PretrainedEncoder:
+    state: dict[str, Any] = file_io.load(path)
+    try:
+        config = EncoderConfig(**json.loads(state["cfg"]["model"]["encoder"]))
+        return PretrainedEncoder(config, {SERIALIZED: state["task_state"][TOKENIZER]}, {})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"`{path}` must be a checkpoint of `--task glue`, but has no encoder with a tokenizer."
+        ) from error

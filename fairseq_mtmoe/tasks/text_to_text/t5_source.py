@@ -1,4 +1,4 @@
-"""Where a run's T5 and its SentencePiece model come from: a pretrained one's file, or a checkpoint to go on from."""
+"""The T5 and SentencePiece model that a run begins with, from a pretrained file or a checkpoint, and its dictionary."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from argparse import Namespace
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_mtmoe.backbones.t5 import model_file
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks._multitask.beginnings import check_named_checkpoints, checkpoint_of
+from fairseq_mtmoe.data.nlu.pieces import END, PADDING, UNKNOWN, Pieces
+from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.tasks._multitask.initial_checkpoint import check_named_checkpoints, checkpoint_of
 
 PIECES = "sentencepiece"  # its name in a checkpoint's state of the task
 
@@ -56,3 +58,38 @@ def _of_checkpoint(path: str) -> PretrainedT5:
         raise UserError(
             f"`{path}` must be a checkpoint of `--task text_to_text`, but has no T5 with its pieces."
         ) from error
+
+
+SENTINELS = 100  # `<extra_id_99>` to `<extra_id_0>` follow T5's pieces, and then numbers that nothing has
+
+
+def begun_dictionary() -> Dictionary:
+    """That of the first three pieces; fairseq asks for a task's dictionary before it reads a checkpoint."""
+    return Dictionary(bos=PADDING, pad=PADDING, eos=END, unk=UNKNOWN)
+
+
+def fill_dictionary(dictionary: Dictionary, pieces: Pieces, vocab_size: int) -> None:
+    """Add the other pieces, sentinels, and what else has an embedding.
+
+    Args:
+        dictionary: begun, or filled before with the same.
+        pieces: of the T5.
+        vocab_size: of the T5.
+
+    Raises:
+        UserError: there are more pieces than embeddings, or two are the same.
+    """
+    if len(pieces) > vocab_size:
+        must_be(
+            "spiece.model", f"a model of at most as many pieces as the T5 has embeddings, {vocab_size}", len(pieces)
+        )
+    if len(dictionary) == vocab_size:
+        return
+    named = list(pieces)
+    for number in range(len(pieces), vocab_size):
+        sentinel = len(pieces) + SENTINELS - 1 - number
+        named.append(f"<extra_id_{sentinel}>" if sentinel >= 0 else f"<unused_{number}>")
+    for symbol in named[len(dictionary) :]:
+        dictionary.add_symbol(symbol)
+    if len(dictionary) != vocab_size:
+        raise UserError("`spiece.model` must have no piece twice, and none that is called as T5's sentinels are.")

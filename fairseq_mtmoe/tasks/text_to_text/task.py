@@ -26,18 +26,23 @@ from fairseq_mtmoe.data.nlu.few_shot import drawn_examples
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
-from fairseq_mtmoe.data.nlu.text_dataset import TextCollate, TextDataset
-from fairseq_mtmoe.data.nlu.text_split import TextSplit, TextTokenizer, text_split
+from fairseq_mtmoe.data.nlu.text_split import TextCollate, TextDataset, TextSplit, TextTokenizer, text_split
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._t5 import note_sizes
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.tasks._benchmark.config import TextToTextConfig
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
-from fairseq_mtmoe.tasks._multitask.beginnings import checkpoint_of
 from fairseq_mtmoe.tasks._multitask.groups import Group, log_groups
-from fairseq_mtmoe.tasks.text_to_text.config import TextToTextConfig
-from fairseq_mtmoe.tasks.text_to_text.t5_source import PIECES, as_tensor, of_tensor, t5_source
-from fairseq_mtmoe.tasks.text_to_text.vocabulary import begun_dictionary, fill_dictionary
+from fairseq_mtmoe.tasks._multitask.initial_checkpoint import checkpoint_of
+from fairseq_mtmoe.tasks.text_to_text.t5_source import (
+    PIECES,
+    as_tensor,
+    begun_dictionary,
+    fill_dictionary,
+    of_tensor,
+    t5_source,
+)
 
 OPTIONS = ("source_task", "target_task")
 # Of a mixture of one, in which there is nothing to sample.

@@ -15,7 +15,7 @@ from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTok
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
-from fairseq_mtmoe.data.translation.shards import with_shards
+from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
 

@@ -2,15 +2,16 @@
 
 A translation model is useless with other languages or language tokens than those that it was trained with, and the
 order of its languages is that of rows in its embedding. These settings travel in the checkpoint's task state; where a
-checkpoint has them, they take the place of the options of `fairseq-generate` and `fairseq-interactive`.
+checkpoint has them, they replace the options of `fairseq-generate` and `fairseq-interactive` (`take_over`).
 
 A language whose place in `langs` changes takes over the token and the gate of the one that was there.
 """
 
 from __future__ import annotations
 
+import logging
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError, must_be
@@ -58,3 +59,25 @@ def check_languages(args: Namespace) -> None:
         lang, known = getattr(args, name), args.langs
         if lang not in known:
             must_be(f"--{name.replace('_', '-')}", f"one of the model's languages {', '.join(known)}", lang)
+
+
+logger = logging.getLogger(__name__)
+
+
+def take_over(args: Namespace, state: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Put a checkpoint's settings of these names in the place of the options; True if that changed any."""
+    changed = _differing(args, state, names)
+    for name, value in changed.items():
+        logger.info(f"from the checkpoint: {name} = {value} instead of {getattr(args, name)}")
+        setattr(args, name, value)
+    return bool(changed)
+
+
+def warn_of_changes(args: Namespace, state: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Say which settings a run has changed since the checkpoint that it goes on from."""
+    for name, value in _differing(args, state, names).items():
+        logger.warning(f"{name} was {value} when the checkpoint was trained, and is {getattr(args, name)} from now on")
+
+
+def _differing(args: Namespace, state: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: state[name] for name in names if name in state and state[name] != getattr(args, name)}

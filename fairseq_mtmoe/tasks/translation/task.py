@@ -19,9 +19,9 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from fairseq.utils import split_paths
 from torch import Tensor, nn
 
-from fairseq_mtmoe.criterions.token_entropy import sentence_entropies
+from fairseq_mtmoe.criterions.moe_label_smoothed_cross_entropy import sentence_entropies
 from fairseq_mtmoe.data.fairseq_readers import PiecesOfLines
-from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
+from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.translation.collating import PairCollate
 from fairseq_mtmoe.data.translation.descriptions import description_of_pair, description_tokens
@@ -31,10 +31,9 @@ from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import takes, unwrapped
-from fairseq_mtmoe.tasks._multitask.beginnings import refuse_other_tasks
 from fairseq_mtmoe.tasks._multitask.groups import Group
+from fairseq_mtmoe.tasks._multitask.initial_checkpoint import refuse_other_tasks
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
-from fairseq_mtmoe.tasks._multitask.saved_settings import take_over, warn_of_changes
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks.translation.dictionaries import check_joined, check_language_tokens, is_word, relabel
@@ -52,6 +51,8 @@ from fairseq_mtmoe.tasks.translation.saved_settings import (
     check_languages,
     pairs_of,
     saved_settings,
+    take_over,
+    warn_of_changes,
 )
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.answers.predicted import Predicted
+from fairseq_mtmoe.answers.answer import Predicted
 from fairseq_mtmoe.answers.text import NONE, TextAnswer, names_the_same
 from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.pieces import Pieces
@@ -70,11 +70,6 @@ def test_no_label_is_the_wrong_one_for_f1():
     assert scores(ROWS["multirc"], examples, ["True", "a", "a", "False"], "f1") == [pytest.approx(100 * 2 / 4)]
 
 
-def test_questions_all_of_whose_answers_are_right():
-    examples = [Example(((),), label, key) for label, key in ((1, "0/0/0"), (0, "0/0/1"), (1, "0/1/0"), (1, "0/1/1"))]
-    assert scores(ROWS["multirc"], examples, ["True", "False", "True", "a"], "exact-match") == [50]
-
-
 def test_numbers_and_what_is_none():
     """What is no number is below all: it orders as such; numbers beyond the bounds are at them."""
     examples = labelled(0.0, 1.25, 2.5, 5.0)
@@ -84,12 +79,6 @@ def test_numbers_and_what_is_none():
     answer, split = TextAnswer(ROWS["stsb"], PIECES), split_of(examples)
     values = answer.columns("spearman", split, predicted_of(["9.6", "a", "2.2", "0.0"]))[1]
     assert values.tolist() == [5, -1, 2.2, 0]
-
-
-def test_which_of_two_choices():
-    assert scores(ROWS["copa"], labelled(0, 1, 1), ["False", "True", "a"], "accuracy", "no-label") == [
-        pytest.approx(200 / 3), pytest.approx(100 / 3),
-    ]  # fmt: skip
 
 
 def test_texts_are_compared_with_the_most_alike_right_one():
@@ -108,14 +97,12 @@ def test_an_entity_is_compared_by_its_name():
 @pytest.mark.parametrize(
     ("answer", "referent", "found"),
     [
-        ("Mark", "mark", 1),
         ("the councilmen", "The city councilmen", 1),
         ("the old city councilmen", "city councilmen", 1),
         ("the demonstrators", "The city councilmen", 0),
         ("Bob", "Bob's hat", 0),
         ("Bob's", "Bob's hat", 1),
         ("the", "The city", NONE),
-        ("", "Mark", NONE),
     ],
 )
 def test_nouns_that_name_the_same(answer, referent, found):

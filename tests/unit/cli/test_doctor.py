@@ -36,9 +36,12 @@ def test_torch_that_is_broken_and_fairseq_that_is_missing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("problem", "text"), [(KeyError("x\ny"), "KeyError: 'x\\ny'"), (SystemExit("sorry"), "SystemExit: sorry")]
+    ("problem", "text", "is_necessary", "state"),
+    [
+        (KeyError("x\ny"), "KeyError: 'x\\ny'", True, "missing"),
+        (SystemExit("sorry"), "SystemExit: sorry", False, "less"),
+    ],
 )
-@pytest.mark.parametrize(("is_necessary", "state"), [(True, "missing"), (False, "less")])
 def test_an_error_is_what_a_line_says(problem, text, is_necessary, state):
     def look():
         raise problem

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import logging
 import re
 import shutil
 import sys
@@ -17,8 +16,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis import scores
-from fairseq_mtmoe.cli._score_folder import JOURNAL, ScoreFolder
-from fairseq_mtmoe.cli.compare import command as compare
+from fairseq_mtmoe.cli._score_folder import ScoreFolder
 from fairseq_mtmoe.cli.evaluate import command
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import mixing, translator
@@ -87,26 +85,6 @@ def test_the_references_are_the_text_that_was_prepared(model, result):
         lines = untrained.sentences(untrained.TEST_SIZES[pair], seed)
         assert (folder / f"{pair}.ref").read_text().splitlines() == [untrained.as_text(line) for line in lines]
     assert (folder / "en-aa.hyp").read_text().endswith("\n\n")  # the sentence that is too long
-
-
-def test_the_table_shows_what_the_files_say(model, result):
-    assert result.exit_code == 0
-    content = json.loads((model / "scores" / "checkpoint-test" / "scores.json").read_text())
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.output.splitlines() if "│" in line]
-    for pair, found in content["pairs"].items():
-        assert [pair, found["tier"], str(found["sentences"]), f"{found['bleu']:.2f}", f"{found['chrf']:.2f}"] in rows
-    for name, mean in content["averages"].items():
-        count = "3 pairs" if name == "all" else "1 pair"
-        assert [name, count, "", f"{mean['bleu']:.2f}", f"{mean['chrf']:.2f}"] in rows
-    assert content["pairs"]["en-aa"]["bleu_signature"] in result.output
-    assert str(model / "scores" / "checkpoint-test" / "scores.md") in result.output
-
-
-def test_each_pair_is_reported_as_it_is_done(result):
-    lines = {line.split(":")[0]: line for line in result.stderr.splitlines() if line.startswith("en-")}
-    assert lines.keys() == set(PAIRS)
-    assert lines["en-aa"].endswith("14 sentences; 1 longer than the model's positions not translated")
-    assert lines["en-bb"].endswith("11 sentences")
 
 
 def test_as_fairseq_does_it(model, tmp_path):
@@ -178,17 +156,6 @@ def test_other_scores_are_replaced_when_asked_to(model, result, tmp_path, change
         assert "already" in evaluate(*arguments).stderr
 
 
-def test_texts_of_others_are_not_replaced_unless_asked_for(model, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "en-cc.ref").write_text("mine\n")
-    few = [*settings(model), "--lang-pairs", "en-cc", "--out", tmp_path / "out"]
-    with pytest.raises(UserError, match=r"holds en-cc\.ref without scores that say what it is; give another folder"):
-        evaluate(*few)
-    assert content(tmp_path / "out") == {"en-cc.ref": b"mine\n"}
-    evaluate(*few, "--overwrite")
-    assert len((tmp_path / "out" / "en-cc.ref").read_text().splitlines()) == 12
-
-
 def test_what_is_missing_of_the_scores_is_made_again(model, result, tmp_path):
     copy = shutil.copytree(model, tmp_path / "copy")
     before = content(copy / "scores" / "checkpoint-test")
@@ -239,19 +206,6 @@ def test_an_interrupted_evaluation_goes_on(model, tmp_path, monkeypatch, referen
     assert steps.count("killed") >= 2 and sum(step for step in steps if step != "killed") == 36
     assert sorted(scored) == sorted(PAIRS)  # each once
     assert content(tmp_path / "out") == content(tmp_path / "whole")
-
-
-def test_overwriting_begins_anew(model, tmp_path, monkeypatch):
-    arguments = [*settings(model), "--out", tmp_path / "out", "--batch-size", 20]
-    write = ScoreFolder.write_texts
-    monkeypatch.setattr(ScoreFolder, "write_texts", lambda *others: None)
-    monkeypatch.setattr(ScoreFolder, "write_scores", lambda *others: sys.exit())
-    evaluate(*arguments)
-    monkeypatch.undo()
-    assert write is ScoreFolder.write_texts and {path.name for path in (tmp_path / "out").iterdir()} == {JOURNAL}
-    evaluate(*arguments, "--beam", 1, "--overwrite")
-    assert json.loads((tmp_path / "out" / "scores.json").read_text())["settings"]["beam"] == 1
-    assert not (tmp_path / "out" / JOURNAL).exists()
 
 
 def test_several_checkpoints_in_one_call(model, tmp_path):
@@ -370,13 +324,6 @@ def test_what_metrics_lack_is_said_before_anything_is_translated(model, tmp_path
         assert not (tmp_path / "out").exists()
 
 
-def test_tiers_are_named(model, tmp_path):
-    (tmp_path / "tiers.json").write_text(json.dumps({"high": ["en-cc"], "low": ["aa"]}))
-    evaluate(*settings(model), "--out", tmp_path / "out", "--tiers", tmp_path / "tiers.json", "--beam", 1)
-    found = json.loads((tmp_path / "out" / "scores.json").read_text())["pairs"]
-    assert {pair: score["tier"] for pair, score in found.items()} == {"en-aa": "low", "en-bb": "mid", "en-cc": "high"}
-
-
 def test_output_of_fairseq_generate_is_scored(tmp_path):
     lines = ["T-0\tein Haus\nH-0\t-0.5\tein Haus\nD-0\t-0.5\tein Haus", "T-1\tzwei\nH-1\t-1\tdrei\nD-1\t-1\tdrei"]
     for shard, text in enumerate(lines):
@@ -397,17 +344,6 @@ def test_output_of_fairseq_generate_is_scored(tmp_path):
         evaluate(*arguments[:-2])
 
 
-def test_outputs_of_fairseq_generate_with_names_of_their_own_are_of_one_subset(tmp_path):
-    for name, hypothesis in {"A": "ein Haus am See", "B": "ein Haus an der See"}.items():
-        lines = ["T-0\tein Haus am See", f"H-0\t-0.5\t{hypothesis}", "T-2\tein Baum", "H-2\t-1\tein Baum"]
-        (tmp_path / f"{name}.txt").write_text("\n".join([*lines, "Generate test with beam=5: BLEU4 = 1"]) + "\n")
-        evaluate("--from-generate", f"en-de={tmp_path / name}.txt", "--out", tmp_path / name)
-    assert json.loads((tmp_path / "A" / "scores.json").read_text())["settings"]["subset"] == "test"
-    assert "- en-de: 1 left out by fairseq-generate" in (tmp_path / "A" / "scores.md").read_text()
-    shown = CliRunner().invoke(compare, [str(tmp_path / name) for name in "AB"], catch_exceptions=False)
-    assert "en-de" in shown.stdout
-
-
 def train_pieces(text, path):
     """A SentencePiece model of the words of a file."""
     sentencepiece.SentencePieceTrainer.train(
@@ -415,20 +351,10 @@ def train_pieces(text, path):
     )
 
 
-def test_pairs_subset_and_folder_can_be_chosen(model, tmp_path):
-    evaluate(model / "data", "--path", model / "checkpoint.pt", "--lang-pairs", "en-cc", "--subset", "train",
-             "--out", tmp_path / "out", "--max-len-b", 5, "--beam", 1)  # fmt: skip
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["en-cc.hyp", "en-cc.ref", "scores.json", "scores.md", "scores.tex"]
-    assert json.loads((tmp_path / "out" / "scores.json").read_text())["pairs"]["en-cc"]["sentences"] == 4
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["data", "--path", "nothing.pt"], r"nothing\.pt` must be a checkpoint file, but there is none"),
-        (["nothing", "--path", "checkpoint.pt"], "There is no data directory"),
-        (["data", "--path", "checkpoint.pt", "--subset", "dev"], "`--subset` must be one that"),
         (["data", "--path", "checkpoint.pt", "--lang-pairs", "en-zz"], "`--lang-pairs` must be pairs"),
         (["data"], "`the arguments` must be one DATA and at least one --path, but is 'data' instead"),
     ],
@@ -440,5 +366,12 @@ def test_bad_input_is_one_sentence_and_changes_nothing(model, arguments, sentenc
     assert not (tmp_path / "out").exists()
 
 
-def test_fairseq_speaks_again_after_the_command(result):
-    assert logging.getLogger("fairseq").level == logging.NOTSET
+def test_texts_of_others_are_not_replaced_unless_asked_for(model, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "en-cc.ref").write_text("mine\n")
+    few = [*settings(model), "--lang-pairs", "en-cc", "--out", tmp_path / "out"]
+    with pytest.raises(UserError, match=r"holds en-cc\.ref without scores that say what it is; give another folder"):
+        evaluate(*few)
+    assert content(tmp_path / "out") == {"en-cc.ref": b"mine\n"}
+    evaluate(*few, "--overwrite")
+    assert len((tmp_path / "out" / "en-cc.ref").read_text().splitlines()) == 12

@@ -79,9 +79,9 @@ def theirs(loaded, inputs):
 ONE_HEAD = {"labels": ("mnli", HeadSize(3)), "value": ("stsb", HeadSize(1)), "two": ("mine", HeadSize(2))}
 
 
-@pytest.mark.parametrize("config", [CONFIGS["bert"], CONFIGS["roberta"]], ids=["bert", "roberta"])
-@pytest.mark.parametrize(("task", "size"), ONE_HEAD.values(), ids=ONE_HEAD)
-def test_an_encoder_of_one_task_classifies(config, task, size, tmp_path):
+@pytest.mark.parametrize(("kind", "head"), [("bert", "labels"), ("bert", "value"), ("roberta", "two")])
+def test_an_encoder_of_one_task_classifies(kind, head, tmp_path):
+    config, (task, size) = CONFIGS[kind], ONE_HEAD[head]
     transformers = pytest.importorskip("transformers")
     model = trained(tmp_path / "checkpoint.pt", {task: size}, config)
     assert f", with the head of {task}\n" in export(tmp_path / "checkpoint.pt", tmp_path / "folder")

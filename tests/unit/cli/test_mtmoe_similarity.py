@@ -12,7 +12,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis.similarity import TaskInputs, similarity
 from fairseq_mtmoe.cli.similarity import command
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.first_inputs import covariance_sums, first_inputs
+from fairseq_mtmoe.evaluation.first_inputs import covariance_sums
 from fairseq_mtmoe.evaluation.predictor import Inference, Predictor
 from tests.helpers.benchmark import make_benchmark, make_encoder, save_untrained
 
@@ -59,17 +59,6 @@ def full_inputs(predictor, task):
     return torch.cat(rows).double().numpy()
 
 
-def test_a_premise_counts_once_for_every_candidate(runs):
-    """What the report says below its tables."""
-    predictor = predictor_of(runs, "together")
-    (examples,) = predictor.read(sets_of(predictor, "copa"))
-    premises = examples.seconds_S.reshape(-1, 2)  # with [CLS] and [SEP]: of both candidates alike
-    assert (premises[:, 0] == premises[:, 1]).all()
-    seconds = np.diff(examples.starts_S) - examples.seconds_S
-    sums = covariance_sums(predictor, sets_of(predictor, "copa"))
-    assert sums.tokens == 2 * premises[:, 0].sum() + seconds.sum()
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_the_sums_are_those_of_all_tokens_at_once(runs, task):
     predictor = predictor_of(runs, "together")
@@ -92,19 +81,6 @@ def test_inputs_are_aligned_where_the_model_aligns_them(runs):
     x_NH = aligned[0].double().numpy()
     assert np.abs(x_NH - embedded_NH).max() > 0.1
     np.testing.assert_allclose(sums.sums_HH, x_NH.T @ x_NH, rtol=1e-4, atol=1e-2)
-
-
-def test_a_pass_goes_no_further_than_the_first_block(runs):
-    predictor = predictor_of(runs, "together")
-    (one,) = sets_of(predictor, "cola")
-    batch = next(iter(predictor.batches(one, *predictor.read([one]))))
-    reached = []
-    predictor.model.encoder.layers[1].register_forward_pre_hook(lambda *arguments: reached.append(arguments))
-    with torch.no_grad():
-        found = first_inputs(predictor.model, batch["net_input"])
-        assert found.shape == (batch["ntokens"], 16) and not reached
-        predictor.model(**batch["net_input"])
-    assert reached, "the hook of the first block was left in place"
 
 
 def compare(*arguments):
@@ -163,24 +139,6 @@ def test_scores_make_figure_6(runs, tmp_path):
     assert (tmp_path / "together" / "similarity" / "gains.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_two_models_and_a_choice_of_tasks(runs, tmp_path):
-    shutil.copytree(runs / "together", tmp_path / "other")
-    result = compare(runs / "together", tmp_path / "other", "--tasks", "cola,copa", "--out", tmp_path / "out")
-    written = json.loads((tmp_path / "out" / "similarity.json").read_text())["models"]
-    assert written["together"]["tasks"] == written["other"]["tasks"] and set(written["other"]["tasks"]) == {
-        "cola",
-        "copa",
-    }
-    assert "Left out" not in result.output
-
-
-def test_tasks_without_a_model_of_their_own_are_left_out(runs, tmp_path):
-    result = compare(runs / "together", runs / "cola", runs / "copa", "--out", tmp_path / "out")
-    assert "Left out, since not every model has them: stsb." in result.output
-    written = json.loads((tmp_path / "out" / "similarity.json").read_text())
-    assert list(written["models"]["together"]["tasks"]) == ["cola", "copa"]
-
-
 @pytest.mark.parametrize(
     ("names", "options", "sentence"),
     [
@@ -189,8 +147,6 @@ def test_tasks_without_a_model_of_their_own_are_left_out(runs, tmp_path):
         (["together", "cola"], [], "Models must have two tasks or more in common, but have cola"),
         (["together"], ["--tasks", "cola,rte"], "`--tasks` must be some of those that every model has"),
         (["nowhere"], [], "must be a run's folder with checkpoint_best.pt or checkpoint_last.pt, or a checkpoint"),
-        (["encoder.pt"], [], "must be a checkpoint of a run of --task glue"),
-        (["together"], ["--subset", "test"], "must have the test data of a task of the model"),
     ],
 )
 def test_what_cannot_be_compared_is_said_in_a_sentence(runs, tmp_path, names, options, sentence):

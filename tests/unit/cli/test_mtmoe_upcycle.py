@@ -46,15 +46,6 @@ def test_what_is_read_is_never_overwritten(tmp_path):
     assert dense.read_bytes() == DENSE.read_bytes()
 
 
-def test_only_files_are_overwritten(tmp_path):
-    os.mkfifo(tmp_path / "pipe.pt")
-    os.symlink(tmp_path / "nowhere", tmp_path / "link.pt")
-    for name in (".", "pipe.pt", "link.pt"):
-        with pytest.raises(UserError, match="must be a file to overwrite, but"):
-            upcycle(DENSE, tmp_path / name, "--num-experts", 2, "--overwrite")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.pt", "pipe.pt"]
-
-
 def test_options_are_those_of_the_sparse_models_and_reach_the_one_that_is_made(tmp_path):
     shown = upcycle("--help")
     given = ("--expert-interval", 1, "--base-training", "prices", "--price-memory", 0.5)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fairseq_mtmoe.cli._tiers import NamedTiers
+from fairseq_mtmoe.cli._evaluating import NamedTiers
 from fairseq_mtmoe.errors import UserError
 
 RECIPE = """

@@ -85,13 +85,6 @@ def test_each_task_is_logged_over_all_batches():
     assert "absent_loss" not in logged
 
 
-@pytest.mark.parametrize(("task", "predicted"), [("three", [1, 2]), ("value", [2.0, 4.5])])
-def test_predictions_of_an_evaluation(task, predicted):
-    module = criterion().eval()
-    _, _, logged = module(Said({task: NUMBERS[task]}), sample({task: TARGET[task]}))
-    assert logged["predictions"].tolist() == predicted
-
-
 def test_uncertainties_are_told_with_the_numbers_of_their_examples():
     numbers = {**NUMBERS, "value": torch.tensor([[1.0], [5.0], [13.0], [13.0]])}
     rows = {"three": torch.tensor([[5], [0]]), "value": torch.arange(1, 5).view(4, 1)}

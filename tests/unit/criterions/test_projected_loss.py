@@ -5,7 +5,6 @@ import torch
 
 from fairseq_mtmoe.criterions import projected_loss as module
 from fairseq_mtmoe.criterions.projected_loss import projected_loss, reference_loss
-from fairseq_mtmoe.moe.form import Form, form_everywhere
 
 WORDS, WIDTH = 37, 8
 
@@ -33,7 +32,7 @@ def rows(request, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_ROWS", request.param)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("smoothing", [0.0, 0.7])
 @pytest.mark.usefixtures("rows")
 def test_values_and_gradients_are_the_definitions(smoothing):
     features, weight, target = inputs()
@@ -45,13 +44,6 @@ def test_values_and_gradients_are_the_definitions(smoothing):
     assert ours.correct is None
     counted = projected_loss(features, weight, target, smoothing, count_correct=True)
     assert counted.correct == theirs.correct and torch.equal(counted.loss, ours.loss)
-
-
-def test_correct_tokens_are_counted():
-    features, weight, _ = inputs(tokens=20)
-    target = (features @ weight.t()).argmax(1)
-    target[:3] = (target[:3] + 1) % WORDS
-    assert projected_loss(features, weight, target, 0.1, count_correct=True).correct == 17
 
 
 @pytest.mark.usefixtures("rows")
@@ -108,13 +100,6 @@ def test_a_product_that_is_wrong_is_not_used():
     assert not module.adds_in_float32(torch.bfloat16, torch.device("cpu"))  # there is none
 
 
-def test_blocks_are_larger_on_a_gpu():
-    features, weight = torch.empty(5000, 2), torch.empty(32000, 2)
-    with form_everywhere(Form.GPU):
-        assert module._Blocks(features, weight, 0.1).rows == 4194
-    assert module._Blocks(features, weight, 0.1).rows == 1048
-
-
 def test_extreme_logits_stay_finite():
     features, weight, target = inputs()
     huge = (features.detach() * 1e4).requires_grad_()
@@ -135,13 +120,6 @@ def test_only_what_is_trained_gets_a_gradient():
         assert (features, weight)[1 - trained].grad is None
     with torch.no_grad():
         assert not projected_loss(*inputs(), 0.1).loss.requires_grad
-
-
-def test_a_graph_that_is_kept_gives_the_gradients_again():
-    features, weight, target = inputs()
-    loss = projected_loss(features, weight, target, 0.1).loss
-    first = torch.autograd.grad(loss, (features, weight), retain_graph=True)
-    assert all(map(torch.equal, first, torch.autograd.grad(loss, (features, weight))))
 
 
 def test_no_tokens_no_loss():

@@ -10,7 +10,6 @@ from fairseq_mtmoe.data.nlu.answer_texts import best, exact_match, f1, normalize
     [
         ("The  Quick, brown\nfox!", "quick brown fox"),
         ("an a-team the theatre", "ateam theatre"),
-        ("US$3 per barrel.", "us3 per barrel"),
         ("“Ann”", "“ann”"),  # of ASCII's punctuation alone
         ("The", ""),
     ],
@@ -25,9 +24,7 @@ def test_what_is_compared(text, expected):
         ("the October 1973", "October, 1973", 1),
         ("October", "October 1973", 2 * 1 * 0.5 / 1.5),
         ("in in October", "in October", 2 * (2 / 3) * 1 / (2 / 3 + 1)),  # each word as often as it is there
-        ("May", "October", 0),
         ("the", "a", 0),  # nothing is left of either
-        ("", "October", 0),
     ],
 )
 def test_f1(answer, right, share):

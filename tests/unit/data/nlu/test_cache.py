@@ -101,12 +101,6 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(data, reads, caplog):
     assert len(reads) == 2
 
 
-def test_cut_texts_are_counted(data, write, caplog):
-    write("RTE/train.tsv", HEADER + "0\ta b c d e f\tg\tentailment\n1\td\te\tentailment\n")
-    load(data, length=8)
-    assert "rte, train: 1 texts (50.0%) were longer than 8 tokens and lost their ends" in caplog.text
-
-
 def test_a_stride_longer_than_a_window_is_refused(data):
     row = replace(ROWS["squad"], stride=17, splits={"train": [Source("SQuAD/train.json", Format.squad)]})
     (data / "SQuAD").mkdir()

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
+from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset, dataset_of
 from fairseq_mtmoe.data.nlu.examples import Example, Span
@@ -81,17 +81,6 @@ def test_sets_of_a_task_are_of_the_task():
     batch = mixture.collater([mixture[2]])
     assert batch["task"] == "one/further"
     assert as_lists(batch["target"]) == {"one": [1]}
-
-
-def test_padding_to_a_length():
-    mixture = EvaluationMixture(["one"], [dataset(SINGLES)], [0], TaskCollate(0, ["one"]))
-    assert mixture.collater([mixture[0]], {"source": 9})["net_input"]["src_tokens"].shape == (1, 9)
-
-
-def test_labels_that_are_not_there_are_nan():
-    unlabelled = dataset([Example((("a",),), None, "0")])
-    mixture = EvaluationMixture(["one"], [unlabelled], [0], TaskCollate(0, ["one"]))
-    assert mixture.collater([mixture[0]])["target"]["one"].isnan().all()
 
 
 def test_loading_a_benchmark(tmp_path, write):

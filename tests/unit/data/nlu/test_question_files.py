@@ -65,14 +65,6 @@ def test_questions_without_answers_are_counted(tmp_path, write, caplog):
     assert f"{path}: 1 examples are left out: no answer is where it is said to be in the passage" in caplog.text
 
 
-def test_a_question_whose_answers_are_nowhere_in_the_passage_is_scored(tmp_path, write, caplog):
-    """As in MRQA's own evaluation, which compares texts."""
-    nowhere = [{"text": "Bea", "char_spans": [[0, 2]]}]
-    write("MRQA/dev/SQuAD.jsonl", lines(mrqa(detected_answers=nowhere)))
-    assert read_split(tmp_path, ROW, "valid") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]
-    assert "left out" not in caplog.text
-
-
 def without(record, name):
     return {key: value for key, value in record.items() if key != name}
 
@@ -87,9 +79,7 @@ WRONG_SQUAD = [
         squad(question(answers=[{"text": "Ann", "answer_start": 16}])),
         "an answer must be 'Ann' where it stands, but is ",
     ),
-    (squad(question(answers=[{"text": "won.", "answer_start": 22}])), "must stand in the passage of 23 characters"),
     (squad(question(answers=[{"text": "Ann", "answer_start": -23}])), "said to stand from -23 to -20"),
-    (squad(question(answers=[{"text": "", "answer_start": 3}])), "said to stand from 3 to 3"),
     (squad(question(), context=None), "question 1: must have the field context"),
     (squad(question(question="who \ud800")), "must be an object in JSON, but has half a character in it"),
 ]
@@ -103,33 +93,11 @@ def test_a_wrong_file_of_squads(content, why, tmp_path, write):
     assert str(error.value).startswith(f"`{path}`") and "\n" not in str(error.value)
 
 
-def test_half_a_file_of_squads(tmp_path, write):
-    write("SQuAD/train-v1.1.json", json.dumps(squad(question()))[:-9])
-    with pytest.raises(UserError, match="must be an object in JSON, but Expecting"):
-        read(tmp_path)
-
-
-def test_a_file_of_squads_in_another_encoding(tmp_path, write):
-    path = write("SQuAD/train-v1.1.json", "")
-    path.write_bytes('{"data": "café"}'.encode("latin-1"))
-    with pytest.raises(UserError) as error:
-        read(tmp_path)
-    assert str(error.value).startswith(f"`{path}`, ") and str(error.value).count("must be") == 1
-
-
-def test_halves_that_are_a_character(tmp_path, write):
-    write("SQuAD/train-v1.1.json", json.dumps(squad(question(question="who \U0001f600"))))
-    assert read(tmp_path)
-
-
 WRONG_MRQA = [
     (without(mrqa(), "qas"), "lacks 'qas'"),
-    (without(mrqa(), "context"), "lacks 'context'"),
-    ({"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "qid")]}, "lacks 'qid'"),
     ({"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "detected_answers")]}, "lacks 'detected_answers'"),
     (mrqa(detected_answers=[{"text": "Ann"}]), "lacks 'char_spans'"),
     (mrqa(detected_answers=[{"text": "Ann", "char_spans": [[0]]}]), "but has a value of another kind among its fields"),
-    (mrqa(detected_answers=[{"text": "Ann", "char_spans": [["0", "2"]]}]), "must be a passage with questions"),
     (mrqa(detected_answers=[{"text": "won.", "char_spans": [[20, 23]]}]), "said to stand from 20 to 24"),
     (mrqa(answers=["Ann", 7]), "must be a list of texts, but is"),
 ]
@@ -148,7 +116,6 @@ def test_a_wrong_line_of_mrqas(record, why, tmp_path, write):
     [
         (lambda packed: b"no gzip", "Not a gzipped file"),
         (lambda packed: packed[:-12], "ended before the end-of-stream"),
-        (lambda packed: packed[:30] + b"\0\0\0\0" + packed[34:], "invalid|[Ee]rror|CRC"),
     ],
 )
 def test_a_damaged_packed_file(damage, why, tmp_path, write):
@@ -158,7 +125,7 @@ def test_a_damaged_packed_file(damage, why, tmp_path, write):
 
 
 @pytest.mark.parametrize("name", ["SQuAD/train-v1.1.json", "MRQA/train/SQuAD.jsonl.gz"])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_any_file_is_read_or_refused_in_a_sentence(name, tmp_path_factory, data):
     right = (
@@ -169,3 +136,11 @@ def test_any_file_is_read_or_refused_in_a_sentence(name, tmp_path_factory, data)
     path.write_bytes(data.draw(damaged(right)))
     found = value_or_sentence(lambda: read_split(path.parents[len(name.split("/")) - 1], ROW, "train"))
     assert found is None or len(found) > 0
+
+
+def test_a_question_whose_answers_are_nowhere_in_the_passage_is_scored(tmp_path, write, caplog):
+    """As in MRQA's own evaluation, which compares texts."""
+    nowhere = [{"text": "Bea", "char_spans": [[0, 2]]}]
+    write("MRQA/dev/SQuAD.jsonl", lines(mrqa(detected_answers=nowhere)))
+    assert read_split(tmp_path, ROW, "valid") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]
+    assert "left out" not in caplog.text

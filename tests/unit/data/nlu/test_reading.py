@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.examples import Example, Span
+from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.reading import expect_files, read_split, source_files
 from fairseq_mtmoe.data.nlu.table import Source, load_tables
 from fairseq_mtmoe.errors import UserError
@@ -17,23 +17,6 @@ def read(root, task, split="train", **options):
 
 def single(text, label, key):
     return Example(((text,),), label, key)
-
-
-def test_cola_has_no_header_but_its_test_data_has(tmp_path, write):
-    write("CoLA/train.tsv", 'gj04\t1\t\tWe "won".\ngj04\t0\t*\tThem left.\n')
-    write("CoLA/test.tsv", "index\tsentence\n0\tWho?\n")
-    assert read(tmp_path, "cola") == [single('We "won".', 1, "0"), single("Them left.", 0, "1")]
-    assert read(tmp_path, "cola", "test", labelled=False) == [single("Who?", None, "0")]
-
-
-def test_fields_are_found_by_name(tmp_path, write):
-    write("STS-B/train.tsv", "index\tscore\tsentence2\tsentence1\n7\t2.500\tB.\tA.\n")
-    assert read(tmp_path, "stsb") == [Example((("A.", "B."),), 2.5, "7")]
-
-
-def test_below_a_benchmarks_folder(tmp_path, write):
-    write("GLUE/RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\tnot_entailment\n")
-    assert read(tmp_path, "rte") == [Example((("A.", "B."),), 1, "0")]
 
 
 MRPC_HEADER = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
@@ -63,37 +46,6 @@ def test_labels_that_say_there_is_none(tmp_path, write, caplog):
     assert "2 examples are left out: the label says that there is none" in caplog.text
 
 
-def test_ragged_lines_of_qqp_are_counted(tmp_path, write, caplog):
-    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
-    write("QQP/train.tsv", header + "5\t1\t2\tA?\n6\t1\t2\tA?\tB?\t1\n")
-    assert read(tmp_path, "qqp") == [Example((("A?", "B?"),), 1, "6")]
-    assert "1 examples are left out: another number of fields" in caplog.text
-
-
-def test_booleans_of_json_are_labels(tmp_path, write):
-    record = {"question": "is it", "passage": "It is.", "idx": 3}
-    write("BoolQ/train.jsonl", "".join(json.dumps({**record, "label": label}) + "\n" for label in (True, False)))
-    assert [example.label for example in read(tmp_path, "boolq")] == [1, 0]
-    assert read(tmp_path, "boolq")[0].key == "3"
-
-
-def test_a_ranking_has_a_candidate_for_each_choice(tmp_path, write):
-    record = {"premise": "It rained.", "choice1": "X.", "choice2": "Y.", "question": "effect", "label": 1, "idx": 0}
-    write("COPA/train.jsonl", json.dumps(record))
-    question = "It rained. What happened as a result?"
-    assert read(tmp_path, "copa") == [Example(((question, "X."), (question, "Y.")), 1, "0", right=(1,))]
-
-
-def test_the_answers_of_multirc_are_examples(tmp_path, write):
-    answers = [{"text": "one", "idx": 0, "label": 0}, {"text": "two", "idx": 1, "label": 1}]
-    passage = {"text": "Some text.", "questions": [{"question": "How many?", "idx": 4, "answers": answers}]}
-    write("MultiRC/train.jsonl", json.dumps({"idx": 2, "passage": passage}))
-    assert read(tmp_path, "multirc") == [
-        Example((("Some text.", "How many? one"),), 0, "2/4/0"),
-        Example((("Some text.", "How many? two"),), 1, "2/4/1"),
-    ]
-
-
 LISTED = """
 mine:
   title: Mine
@@ -118,12 +70,9 @@ def test_a_users_ranking_lists_its_candidates(tmp_path, write):
     ("fields", "says"),
     [
         ({"right": [3]}, "must say which of 3 candidates, from 0, are right, but says [3]"),
-        ({"right": [-1]}, "are right, but says [-1]"),
         ({"right": []}, "are right, but says []"),
         ({"right": 1}, "must have in the field right a list of int, but has 1"),
-        ({"right": [True]}, "must have in the field right a list of int, but has [True]"),
         ({"right": None}, "must have a label in the field right"),
-        ({"options": "ABC"}, "must have in the field options a list of str, but has 'ABC'"),
         ({"options": []}, "must have candidates, and a name for each, but has 0 and 0"),
     ],
 )
@@ -133,6 +82,13 @@ def test_wrong_lists_of_candidates(tmp_path, write, fields, says):
     with pytest.raises(UserError) as error:
         read_split(tmp_path, row, "train")
     assert says in str(error.value) and f"`{path}`, line 1: " in str(error.value)
+
+
+def test_ragged_lines_of_qqp_are_counted(tmp_path, write, caplog):
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    write("QQP/train.tsv", header + "5\t1\t2\tA?\n6\t1\t2\tA?\tB?\t1\n")
+    assert read(tmp_path, "qqp") == [Example((("A?", "B?"),), 1, "6")]
+    assert "1 examples are left out: another number of fields" in caplog.text
 
 
 def test_both_forms_of_snli_are_the_same(tmp_path, write):
@@ -153,13 +109,6 @@ def test_both_forms_of_snli_are_the_same(tmp_path, write):
     records = [dict(zip(columns, line, strict=False)) for line in lines]
     write("snli_1.0/snli_1.0_dev.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     assert read(tmp_path, "snli", "valid") == found
-
-
-def test_words_of_wic(tmp_path, write):
-    record = {"sentence1": "My place.", "sentence2": "Place it.", "start1": 3, "end1": 8, "start2": 0, "end2": 5}
-    write("WiC/train.jsonl", json.dumps({**record, "label": False, "idx": 0}))
-    (example,) = read(tmp_path, "wic")
-    assert example == Example((("My place.", "Place it."),), 0, "0", (Span(0, 3, 8), Span(1, 0, 5)))
 
 
 @pytest.mark.parametrize(
@@ -196,20 +145,6 @@ def test_halves_that_are_drawn_share_no_example_and_lack_none(tmp_path, write):
     first, second = found
     assert sorted([*first, *second]) == list(range(21)) and first != list(range(10))
     assert first == sorted(first) and second == sorted(second)
-
-
-def test_files_of_each_label(tmp_path, write):
-    write("aclImdb/train/neg/0_1.txt", "Bad.\nVery bad.")
-    write("aclImdb/train/pos/1_9.txt", "Good.")
-    write("aclImdb/train/pos/0_9.txt", "Fine.")
-    assert read(tmp_path, "imdb") == [
-        single("Bad. Very bad.", 0, "0"), single("Fine.", 1, "1"), single("Good.", 1, "2"),
-    ]  # fmt: skip
-
-
-def test_quoted_fields(tmp_path, write):
-    write("yelp_review_polarity_csv/train.csv", '"1","He said ""no"", twice.\nAnd left."\n"2","Good, cheap."\n')
-    assert read(tmp_path, "yelp") == [single('He said "no", twice.\nAnd left.', 0, "0"), single("Good, cheap.", 1, "1")]
 
 
 def test_only_line_feeds_end_lines(tmp_path, write):
@@ -252,21 +187,20 @@ RTE = "index\tsentence1\tsentence2\tlabel\n"
 WRONG = [
     ("rte", "RTE/train.tsv", RTE + "0\tA\tB\n", "line 2: must have 4 fields, but has 3"),
     ("rte", "RTE/train.tsv", RTE + "0\tA\tB\tmaybe\n", "line 2: the label must be one of entailment, not_entailment"),
-    ("rte", "RTE/train.tsv", RTE.replace("sentence2", "other") + "0\tA\tB\tentailment\n", "the field sentence2"),
     ("rte", "RTE/train.tsv", RTE.encode() + b"0\tA\xff\tB\tentailment\n", "line 2: must be text in utf-8"),
-    ("rte", "RTE/train.tsv", "", "must have examples of RTE, but has none"),
+    ("cb", "CB/train.jsonl", '{"premise": "A"\n', "line 1: must be an object in JSON, but"),
+    ("cb", "CB/train.jsonl", '{"premise": "A", "hypothesis": "B", "label": "x"}', "line 1: the label must be one"),
+    ("yelp", "yelp_review_polarity_csv/train.csv", b'"1","\xff"\n', "line 1: must be text in utf-8, but"),
+    ("yelp", "yelp_review_polarity_csv/train.csv", '"1","A"\n"3","B"\n', "line 2: the label must be one of 1, 2"),
+    ("yelp", "yelp_review_polarity_csv/train.csv", '"1","A","B"\n', "line 1: must have 2 fields, but has 3"),
+    ("rte", "RTE/train.tsv", RTE.replace("sentence2", "other") + "0\tA\tB\tentailment\n", "the field sentence2"),
     ("rte", "RTE/train.tsv", RTE, "must have examples of RTE, but has none"),
     ("stsb", "STS-B/train.tsv", "index\tsentence1\tsentence2\tscore\n0\tA\tB\tnan\n", "a number from 0.0 to 5.0"),
     ("stsb", "STS-B/train.tsv", "index\tsentence1\tsentence2\tscore\n0\tA\tB\t5.1\n", "a number from 0.0 to 5.0"),
-    ("stsb", "STS-B/train.tsv", "index\tsentence1\tsentence2\tscore\n0\tA\tB\tmuch\n", "a number from 0.0 to 5.0"),
-    ("cb", "CB/train.jsonl", '{"premise": "A"\n', "line 1: must be an object in JSON, but"),
     ("cb", "CB/train.jsonl", "[1]\n", "line 1: must be an object in JSON, but is list"),
-    ("cb", "CB/train.jsonl", "[" * 100_000, "line 1: must be an object in JSON"),
-    ("multirc", "MultiRC/train.jsonl", '{"idx": 0, "passage": {"text": "A"}}', "must be a passage with questions"),
     ("multirc", "MultiRC/train.jsonl", '{"idx": 0, "passage": "A"}', "must be a passage with questions"),
     ("record", "ReCoRD/train.jsonl", record(entities=[{"start": 0}]), "with entities and queries, but lacks 'end'"),
     ("record", "ReCoRD/train.jsonl", record(answers=[{"text": "B"}]), "among the passage's entities, but has 'B'"),
-    ("record", "ReCoRD/train.jsonl", record(entities=[]), "among the passage's entities, but has 'A'"),
     ("record", "ReCoRD/train.jsonl", record(entities=[], answers=None), "must have candidates, and a name for each"),
     ("record", "ReCoRD/train.jsonl", record(answers=[]), "must have a label in the field right to be trained"),
     ("record", "ReCoRD/train.jsonl", '{"passage": "A"}', "line 1: must be a passage with entities and queries"),
@@ -274,7 +208,6 @@ WRONG = [
     ("wic", "WiC/train.jsonl", json.dumps({"sentence1": "A", "sentence2": "B", "start1": 0, "end1": 2, "start2": 0,
                                             "end2": 1, "label": True}), "line 1: must say where a word stands"),
     ("yelp", "yelp_review_polarity_csv/train.csv", '"1","open\n', "must be comma-separated values, but"),
-    ("yelp", "yelp_review_polarity_csv/train.csv", b'"1","\xff"\n', "line 1: must be text in utf-8, but"),
 ]  # fmt: skip
 
 

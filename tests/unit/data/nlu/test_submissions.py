@@ -27,11 +27,7 @@ def content(task, keys, predictions, split="test"):
 @pytest.mark.parametrize(
     ("task", "predictions", "labels"),
     [
-        ("cola", [1, 0], ["1", "0"]),
         ("mnli", [0, 2], ["contradiction", "neutral"]),
-        ("ax", [1, 2], ["entailment", "neutral"]),
-        ("qnli", [0, 1], ["entailment", "not_entailment"]),
-        ("rte", [1, 0], ["not_entailment", "entailment"]),
         ("sick", [0, 1], ["CONTRADICTION", "ENTAILMENT"]),  # of no benchmark
     ],
 )
@@ -46,32 +42,18 @@ def test_values_within_bounds():
     assert lines == ["index\tprediction", "0\t5.0", "1\t0.0", "2\t3.1", "3\t1.234567e-05"]
 
 
-def test_values_are_told_apart_as_the_models_are():
-    values = np.linspace(1, 1.0001, 1000, dtype=np.float32)
-    lines = content("stsb", map(str, range(1000)), values).splitlines()[1:]
-    assert np.array_equal(np.array([line.split("\t")[1] for line in lines]).astype(np.float32), values)
-
-
 @pytest.mark.parametrize(
     ("task", "predictions", "labels"),
     [
         ("boolq", [1, 0], ["true", "false"]),
-        ("cb", [0, 2], ["contradiction", "neutral"]),
         ("copa", [1, 0], [1, 0]),
         ("wic", [0, 1], ["false", "true"]),
         ("wsc", [1, 0], ["True", "False"]),
-        ("superglue_rte", [0, 1], ["entailment", "not_entailment"]),
-        ("axb", [0, 1], ["entailment", "not_entailment"]),
-        ("axg", [1, 0], ["not_entailment", "entailment"]),
     ],
 )
 def test_lines_of_objects(task, predictions, labels):
     lines = content(task, ["4", "0"], predictions).splitlines()
     assert [json.loads(line) for line in lines] == [{"idx": 4, "label": labels[0]}, {"idx": 0, "label": labels[1]}]
-
-
-def test_a_key_that_is_no_number_stays_what_it_is():
-    assert content("cb", ["a-1"], [1]) == '{"idx": "a-1", "label": "entailment"}\n'
 
 
 def test_the_answers_of_multirc_are_in_their_passages():
@@ -106,10 +88,8 @@ def test_answers_to_questions_are_one_object():
 @pytest.mark.parametrize(
     ("task", "split", "file"),
     [
-        ("mnli", "test", "MNLI-m.tsv"),
         ("mnli", "test/mismatched", "MNLI-mm.tsv"),
         ("mnli", "valid/mismatched", "MNLI-mm.tsv"),
-        ("wic", "valid", "WiC.jsonl"),
         ("rotten_tomatoes", "test", "rotten_tomatoes.tsv"),
         ("sick", "test/hard", "sick-hard.tsv"),
         ("newsqa", "valid", "newsqa.json"),

@@ -1,19 +1,25 @@
 """Tasks as texts: what T5 reads and writes of each row, how that becomes tokens, and which few are trained on."""
 
-import io
 import json
 
 import numpy as np
 import pytest
-import sentencepiece
 
-from fairseq_mtmoe.data.mixtures.evaluation import EvaluationMixture
+from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.data.nlu.few_shot import drawn_examples
 from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.data.nlu.reading import read_split
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
-from fairseq_mtmoe.data.nlu.text_dataset import TextCollate, TextDataset
-from fairseq_mtmoe.data.nlu.text_split import TextTokenizer, answer_texts_of, label_texts, stepped, taught, text_split
+from fairseq_mtmoe.data.nlu.text_split import (
+    TextCollate,
+    TextDataset,
+    TextTokenizer,
+    answer_texts_of,
+    label_texts,
+    stepped,
+    taught,
+    text_split,
+)
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.text_to_text import spiece
 
@@ -75,13 +81,12 @@ def test_the_papers_twenty_descriptions():
     assert 'with a simple "true" or "false" based on a given passage' in prompts["boolq"]
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_what_t5_reads_and_writes(name, tmp_path, write):
+def test_what_t5_reads_and_writes():
     """The row's own form of a record whose fields are A, B, … in this order."""
-    fields, reads, writes = FORMS[name]
-    record = dict(zip(fields.split("|"), "ABCDE", strict=False))
-    assert ROWS[name].text_form.reads.format(**record) == reads
-    assert label_texts(ROWS[name]) == writes
+    for name, (fields, reads, writes) in FORMS.items():
+        record = dict(zip(fields.split("|"), "ABCDE", strict=False))
+        assert ROWS[name].text_form.reads.format(**record) == reads, name
+        assert label_texts(ROWS[name]) == writes, name
 
 
 def jsonl(*records):
@@ -90,30 +95,6 @@ def jsonl(*records):
 
 def read(tmp_path, name, split="valid"):
     return read_split(tmp_path, ROWS[name], split, as_text=True)
-
-
-def test_a_file_of_columns_with_names_of_several_words(tmp_path, write):
-    write("MRPC/dev.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t3\t4\tIt is.\tSo is it.\n")
-    (example,) = read(tmp_path, "mrpc")
-    assert example.reads == "mrpc sentence1: It is. sentence2: So is it."
-    assert answer_texts_of(ROWS["mrpc"], example) == ["equivalent"]
-
-
-def test_copa_reads_the_question_as_the_file_has_it(tmp_path, write):
-    record = {"premise": "It rained.", "choice1": "Wet.", "choice2": "Dry.", "question": "effect", "idx": 0, "label": 0}
-    write("COPA/val.jsonl", jsonl(record))
-    (example,) = read(tmp_path, "copa")
-    assert example.reads == "copa choice1: Wet. choice2: Dry. premise: It rained. question: effect"
-    assert answer_texts_of(ROWS["copa"], example) == ["False"]
-
-
-def test_a_passage_of_multirc_has_no_markup(tmp_path, write):
-    answers = [{"text": "Ann", "idx": 0, "label": 1}]
-    passage = {"text": "<b>Sent 1: </b>Ann ran.<br>", "questions": [{"question": "Who?", "idx": 7, "answers": answers}]}
-    write("MultiRC/val.jsonl", jsonl({"idx": 3, "passage": passage}))
-    (example,) = read(tmp_path, "multirc")
-    assert example.reads == "multirc question: Who? answer: Ann paragraph: Sent 1: Ann ran. "
-    assert answer_texts_of(ROWS["multirc"], example) == ["True"]
 
 
 RECORD = {"idx": 3, "passage": {
@@ -134,12 +115,6 @@ def test_record_is_trained_once_for_each_right_entity(tmp_path, write):
     ]  # fmt: skip
 
 
-def test_highlights_of_record_are_sentences_of_its_passage(tmp_path, write):
-    text = "Ann met Bea.\n@highlight\nAnn ran\n@highlight\nBea sat"
-    write("ReCoRD/val.jsonl", jsonl({**RECORD, "passage": {**RECORD["passage"], "text": text}}))
-    assert all(one.reads.endswith("passage: Ann met Bea. Ann ran. Bea sat") for one in read(tmp_path, "record"))
-
-
 def wsc(noun, label):
     target = {"span1_index": 0 if noun == "Ann" else 2, "span1_text": noun, "span2_index": 4, "span2_text": "she"}
     return {"text": "Ann saw Bea and she waved.", "idx": 0, "label": label, "target": target}
@@ -153,21 +128,17 @@ def test_wsc_writes_the_noun_and_learns_from_right_ones_alone(tmp_path, write):
     assert taught(ROWS["wsc"], examples) == examples[:1]
 
 
-def test_questions_about_passages(tmp_path, write):
-    answers = [{"text": "Ann", "answer_start": 0}, {"text": "Ann ran", "answer_start": 0}]
-    question = {"id": "a", "question": "Who ran?", "answers": answers}
-    write("SQuAD/dev-v1.1.json", json.dumps({"data": [{"paragraphs": [{"context": "Ann ran.", "qas": [question]}]}]}))
-    (example,) = read(tmp_path, "squad")
-    assert example.reads == "question: Who ran? context: Ann ran."
-    assert answer_texts_of(ROWS["squad"], example) == ["Ann", "Ann ran"]
-
-
 @pytest.mark.parametrize(
     ("value", "step", "text"),
-    [(3.25, 0.2, "3.2"), (3.3, 0.2, "3.2"), (3.31, 0.2, "3.4"), (5, 0.2, "5.0"), (0.09, 0.2, "0.0"), (2.6, 0.5, "2.5"),
-     (0.3, 0.2, "0.4"), (0.7, 0.2, "0.8"), (1.9, 0.2, "2.0"), (4.3, 0.2, "4.4"), (2.6, 1, "3.0"),
-     (0.333, 0.25, "0.25")],
-)  # fmt: skip
+    [
+        (3.3, 0.2, "3.2"),
+        (0.09, 0.2, "0.0"),
+        (0.3, 0.2, "0.4"),
+        (0.7, 0.2, "0.8"),
+        (2.6, 1, "3.0"),
+        (0.333, 0.25, "0.25"),
+    ],
+)
 def test_numbers_in_steps(value, step, text):
     assert stepped(value, step) == text
 
@@ -198,11 +169,9 @@ LABELS = "labels: [yes_, no_]"
     ("kind", "form", "more", "says"),
     [
         ("classification", "{reads: nothing}", LABELS, "reads` must be a text with fields of the files in braces"),
-        ("classification", "{reads: 'a {a}', writes: [y]}", LABELS, "writes` must be as many different texts as"),
         ("classification", "{reads: 'a {a}', writes: [y, y]}", LABELS, "writes` must be as many different texts"),
         ("classification", "{reads: 'a {a}', referent: b}", "labels: [x, y, z]", "referent` must be of a task"),
         ("regression", "{reads: 'a {a}', step: 0}", "bounds: [0, 1]", "step` must be above 0, but is 0.0"),
-        ("regression", "{writes: [b]}", "bounds: [0, 1]", "must have `reads`, but has not"),
         ("word_labels", "{reads: 'a {a}'}", "labels: [O, B-x]", "text_form` must be absent where words have labels"),
     ],
 )  # fmt: skip
@@ -302,7 +271,7 @@ def test_batches_have_fairseqs_form_of_translation(tmp_path, write):
 # ---- few ----
 
 
-@pytest.mark.parametrize("count", [2, 4, 16, 32])
+@pytest.mark.parametrize("count", [2, 16])
 def test_few_examples_are_so_many_of_all_labels_and_a_part_of_more(count):
     labels_E = np.array([0.0, 1, 1, 1] * 25)
     few, more = (drawn_examples(labels_E, n, 3, False) for n in (count, count + 5))
@@ -311,15 +280,11 @@ def test_few_examples_are_so_many_of_all_labels_and_a_part_of_more(count):
     assert drawn_examples(labels_E, count, 4, False).tolist() != few.tolist()
 
 
-@pytest.mark.parametrize("count", [1, 4, 16])
+@pytest.mark.parametrize("count", [1, 4])
 def test_few_values_of_a_regression_are_low_and_high(count):
     labels_E = np.linspace(0, 5, 200)
     few = drawn_examples(labels_E, count, 1, True)
     assert len(few) == count and (count < 2 or np.ptp(labels_E[few]) > 2)
-
-
-def test_few_questions_about_passages_are_so_many():
-    assert len(drawn_examples(np.full(50, np.nan), 4, 1, False)) == 4
 
 
 def test_fewer_examples_than_labels_are_none():
@@ -359,15 +324,6 @@ def test_pieces_and_back():
 def test_what_is_no_model_of_pieces(model, says):
     with pytest.raises(UserError, match=says):
         Pieces(model)
-
-
-def test_pieces_under_other_numbers(tmp_path):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["a b c"] * 9), model_writer=model, vocab_size=9, minloglevel=3, hard_vocab_limit=False
-    )
-    with pytest.raises(UserError, match=r"must have <pad>, </s> and <unk> as its pieces 0, 1 and 2, .* as -1, 2, 0"):
-        Pieces(model.getvalue())
 
 
 def test_half_a_character_is_a_question_mark():

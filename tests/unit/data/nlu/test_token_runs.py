@@ -55,7 +55,7 @@ def assert_same(found, wanted):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"lowercase": False}, {"strip_accents": False}, {"handle_chinese_chars": False}, {"clean_text": False}],
+    [{}, {"lowercase": False, "strip_accents": False}, {"handle_chinese_chars": False, "clean_text": False}],
     ids=str,
 )
 def test_texts_have_the_tokens_of_their_words(options):

@@ -23,18 +23,9 @@ def test_berts_vocabulary_in_lower_case():
     assert tokens(BERT, "ab", "abc") == ([2, 5, 3, 5, 6, 3], [3])
 
 
-def test_berts_vocabulary_as_it_is_written():
-    assert tokens({**BERT, "tokenizer_config.json": '{"do_lower_case": false}'}, "Abc é")[0] == [2, 4, 6, 7, 3]
-
-
 def test_robertas_pieces_have_two_ends_between_texts_and_no_second_type():
     assert tokens(ROBERTA, "ab a") == ([0, 6, 8, 2], [4])
     assert tokens(ROBERTA, "ab", "b") == ([0, 6, 2, 2, 5, 2], [6])
-
-
-def test_tokenizer_json_comes_first():
-    whole = {"tokenizer.json": serialized_tokenizer(ROBERTA), **BERT}
-    assert tokens(whole, "ab")[0] == [0, 6, 2]
 
 
 @pytest.mark.parametrize(
@@ -87,3 +78,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UserError, match="`tokenizers` must be installed for language understanding"):
         serialized_tokenizer(BERT)
+
+
+def test_berts_vocabulary_as_it_is_written():
+    assert tokens({**BERT, "tokenizer_config.json": '{"do_lower_case": false}'}, "Abc é")[0] == [2, 4, 6, 7, 3]

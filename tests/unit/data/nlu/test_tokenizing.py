@@ -39,15 +39,6 @@ def test_one_text_and_two(serialized):
     assert len(split) == 2
 
 
-def test_a_ranking_has_several_sequences(serialized):
-    ranking = Example((("a", "b"), ("a", "c"), ("a", "d")), 2, "r")
-    split = TextTokenizer(serialized, 16).tokenize([single("e"), ranking, single("f")])
-    assert split.firsts_E.tolist() == [0, 1, 4, 5]
-    assert [words(split, place) for place in (1, 3, 4)] == [
-        "[CLS] a [SEP] b [SEP]", "[CLS] a [SEP] d [SEP]", "[CLS] f [SEP]",
-    ]  # fmt: skip
-
-
 def one_by_one(first, second, room):
     """BERT's rule: tokens go one at a time, from the end of the longer text."""
     while first + second > room:
@@ -59,30 +50,6 @@ def test_lengths_that_are_kept():
     cases = np.array(list(itertools.product(range(9), range(9), range(3, 12))))
     for case, kept in zip(cases.tolist(), kept_lengths(cases[:, :2], cases[:, 2]).tolist(), strict=True):
         assert kept == one_by_one(*case), case
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "length", "kept"),
-    [
-        ("abcdefgh", "ij", 8, "[CLS] a b c [SEP] i j [SEP]"),
-        ("ab", "cdefghij", 9, "[CLS] a b [SEP] c d e f [SEP]"),
-        ("abcde", "fghij", 8, "[CLS] a b c [SEP] f g [SEP]"),
-    ],
-)
-def test_long_texts_lose_their_ends(serialized, first, second, length, kept):
-    examples = [single(" ".join(first), " ".join(second)), single("a"), single("a b c d e f g h i")]
-    split = TextTokenizer(serialized, length).tokenize(examples)
-    assert words(split, 0) == kept
-    assert split.num_truncated == 2
-    assert len(words(split, 2).split()) == length and words(split, 2).endswith("[SEP]")
-    assert split.seconds_S.tolist() == [kept.split().index("[SEP]") + 1, 3, length]
-
-
-def test_words_are_found_as_tokens(serialized):
-    example = single("a bc", "d bc e", spans=(Span(0, 2, 4), Span(1, 2, 4)))
-    split = TextTokenizer(serialized, 16).tokenize([example])
-    assert words(split, 0) == "[CLS] a b ##c [SEP] d b ##c e [SEP]"
-    assert split.spans_EW.tolist() == [[[2, 4], [6, 8]]]
 
 
 def test_cut_off_words_are_the_whole_text(serialized, caplog):
@@ -146,10 +113,3 @@ def test_padding_is_the_tokenizers(serialized):
     assert TextTokenizer(roberta.to_str(), 16).padding == 0
     with pytest.raises(UserError, match=r"must have one of the tokens \[PAD\] or <pad>, but has none"):
         TextTokenizer(serialized.replace("[PAD]", "[FILL]"), 16)
-
-
-def test_the_fingerprint_is_the_tokenizers(serialized):
-    other = Tokenizer.from_str(serialized)
-    other.add_tokens(["zz"])
-    assert TextTokenizer(serialized, 16).fingerprint == TextTokenizer(serialized, 8).fingerprint
-    assert TextTokenizer(serialized, 16).fingerprint != TextTokenizer(other.to_str(), 16).fingerprint

@@ -23,12 +23,6 @@ def test_the_largest_offset_does_not_round_up_over_the_total():
     assert counts.tolist() == [2**52, 0]
 
 
-def test_a_share_of_zero_gets_nothing():
-    for offset in np.linspace(0, 0.999, 50):
-        counts = apportion(7, np.array([0.0, 0.5, 0.0, 0.5, 0.0]), offset)
-        assert counts[[0, 2, 4]].tolist() == [0, 0, 0]
-
-
 def test_over_all_offsets_the_mean_is_the_share():
     shares = np.array([0.61, 0.29, 0.07, 0.03])
     offsets = (np.arange(10_000) + 0.5) / 10_000

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.sampling import permutation
-from fairseq_mtmoe.data.sampling.permutation import derive_key, items_at, mix, places_of, uniform_number, word_type
+from fairseq_mtmoe.data.sampling.permutation import derive_key, items_at, places_of, word_type
 
 FROZEN_ORDER = [9, 1, 4, 6, 3, 8, 2, 0, 5, 7]
 FROZEN_WIDE_ORDER = [715604450642, 927354486883, 704962583421]
@@ -47,11 +47,6 @@ def test_long_stretches_are_computed_in_chunks_without_seams():
     np.testing.assert_array_equal(places[items], np.arange(600_000))
 
 
-def test_size_does_not_matter_for_the_cost():
-    items = items_at(10**12, 1000, 10**13, 1)
-    assert items.min() >= 0 and items.max() < 10**13 and len(set(items.tolist())) == 1000
-
-
 def first_items(count, size, keys):
     """`items_at(0, count, size, key)` for each key, (keys, count): a call for every one of thousands takes a minute."""
     orders = [permutation._Order(size, key) for key in keys]
@@ -67,7 +62,7 @@ def first_items(count, size, keys):
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 17, 33])
+@pytest.mark.parametrize("size", [2, 5, 33])
 def test_every_place_gets_every_item_equally_often(size):
     number = 5000
     orders = first_items(size, size, [derive_key(11, key) for key in range(number)])
@@ -87,34 +82,8 @@ def test_the_first_places_get_items_from_everywhere(size):
     assert abs(np.corrcoef(firsts.T)[0, 1]) < 0.08
 
 
-def test_neighbours_in_a_large_order_are_unrelated():
-    items = items_at(0, 100_000, 100_000, 5).astype(float)
-    assert abs(np.corrcoef(items[:-1], items[1:])[0, 1]) < 0.02
-    assert abs(np.corrcoef(items, np.arange(100_000))[0, 1]) < 0.02
-
-
-def test_keys_have_different_orders():
-    assert not np.array_equal(items_at(0, 100, 100, 1), items_at(0, 100, 100, 2))
-
-
 def test_the_order_is_frozen():
     """Other numbers would change the batches of runs that are resumed after an update of the package."""
     np.testing.assert_array_equal(items_at(0, 10, 10, 42), FROZEN_ORDER)
     np.testing.assert_array_equal(items_at(0, 3, 2**40, 42), FROZEN_WIDE_ORDER)
     np.testing.assert_equal(derive_key(1, 2, 3), FROZEN_KEY)
-
-
-def test_keys_depend_on_the_parts_and_their_order():
-    keys = {derive_key(), derive_key(0), derive_key(0, 0), derive_key(1, 2), derive_key(2, 1), derive_key(-1)}
-    assert len(keys) == 6 and all(0 <= key < 2**64 for key in keys)
-
-
-def test_uniform_numbers_fill_the_interval():
-    numbers = np.array([uniform_number(3, index) for index in range(4000)])
-    assert numbers.min() >= 0 and numbers.max() < 1
-    assert np.histogram(numbers, 10, (0, 1))[0] == pytest.approx(np.full(10, 400), abs=100)
-
-
-def test_the_hash_is_a_bijection_on_a_sample():
-    words = np.arange(10_000, dtype=np.uint64)
-    assert len(np.unique(mix(words))) == 10_000

@@ -44,11 +44,6 @@ def test_heating_by_update_looks_at_nothing_else():
     assert hot[2] > cool[2] and hot[0] < cool[0]
 
 
-def test_only_the_method_temperature_has_one():
-    assert Schedule("concat").temperature_at(1) is None
-    assert Schedule("temperature", weights=(1, 1, 1)).temperature_at(1) is None
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -58,7 +53,6 @@ def test_only_the_method_temperature_has_one():
         ),
         ({"method": "uncertainty", "weights": (1.0, 2.0)}, "`--sampling-weights` must not be given with"),
         ({"method": "uncertainty", "heating_coefficient": 1.0}, "`--heating-coefficient` must be 0 with"),
-        ({"method": "uncertainty", "natural_from_epoch": 3}, "need each other: give both or neither"),
         (
             {"method": "uniform-then-natural"},
             "`--natural-from-epoch`, the first epoch that is drawn by size, need each",
@@ -69,8 +63,6 @@ def test_only_the_method_temperature_has_one():
             "`--natural-from-epoch` must be at least 2, since the epochs before are uniform, but is 1",
         ),
         ({"temperature": 0.0}, "`--sampling-temperature` must be a finite number above 0, but is 0.0"),
-        ({"temperature": -1.0}, "`--sampling-temperature`"),
-        ({"temperature": math.inf}, "`--sampling-temperature`"),
         ({"temperature": math.nan}, "`--sampling-temperature`"),
         ({"heating_coefficient": -0.5}, "`--heating-coefficient` must be a finite number of at least 0, but is -0.5"),
         (
@@ -87,7 +79,6 @@ def test_only_the_method_temperature_has_one():
         ),
         ({"heating_coefficient": 1.0, "heating_epochs": 3}, "use `--sampling-method temperature`"),
         ({"weights": (1.0, -1.0)}, "`--sampling-weights`"),
-        ({"weights": (0.0, 0.0)}, "`--sampling-weights`"),
     ],
 )
 def test_an_option_out_of_its_range_is_one_sentence(options, sentence):

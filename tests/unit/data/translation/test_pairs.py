@@ -33,24 +33,11 @@ def shards(tmp_path):
     return ":".join(map(str, (first, second, third)))
 
 
-def test_pairs_and_sizes(digits):
-    found = loader(digits)
-    assert [pair.key for pair in found.pairs] == ["main:en-aa", "main:en-bb", "main:en-cc"]
-    assert found.shard_sizes == [[200], [50], [20]]
-    assert [len(dataset) for dataset in found.load()] == [200, 50, 20]
-
-
 def test_the_sizes_of_all_shards_are_known_before_one_is_loaded(shards):
     found = loader(shards)
     assert found.shard_sizes == [[100, 60, 80], [25, 20], [8]]
     assert [len(dataset) for dataset in found.load((1, 1, 0))] == [60, 20, 8]
     assert loader(shards, "valid").shard_sizes == [[60], [60], [60]]
-
-
-def test_a_shard_that_stays_is_not_loaded_again(shards):
-    found = loader(shards)
-    first, second = found.load((0, 0, 0)), found.load((1, 0, 0))
-    assert first[0] is not second[0] and first[1] is second[1] and first[2] is second[2]
 
 
 def test_data_of_the_reversed_pair_serves_too(digits):
@@ -76,19 +63,6 @@ def test_extra_data_is_for_training_only(digits, tmp_path):
     assert [pair.key for pair in loader(digits, **options).pairs][-1] == "mined:en-bb"
     assert loader(digits, **options).shard_sizes[-1] == [10]
     assert len(loader(digits, "valid", **options).pairs) == 3
-
-
-def test_reversed_directions_can_share_their_data(digits):
-    found = loader(digits, lang_pairs="en-aa,aa-en", enable_reservsed_directions_shared_datasets=True)
-    there, back = found.load()
-    assert there.src is back.tgt and there.tgt is back.src
-
-
-def test_text_files_are_counted_by_fairseq(tmp_path):
-    data = make_digit_corpus(tmp_path, train=5, targets="aa")
-    for lang in ("en", "aa"):
-        (data / f"raw.en-aa.{lang}").write_text("1 2 3\n4 5\n")
-    assert loader(data, "raw", lang_pairs="en-aa", dataset_impl="raw").shard_sizes == [[2]]
 
 
 def test_a_pair_without_data_is_refused(copy):

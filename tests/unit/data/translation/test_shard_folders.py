@@ -2,7 +2,7 @@
 
 import json
 
-from fairseq_mtmoe.data.translation.shards import with_shards
+from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 
 
 def make(folder, *names):

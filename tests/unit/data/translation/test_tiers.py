@@ -35,20 +35,11 @@ def test_names_of_no_language_of_the_data_are_said(tmp_path, caplog):
     assert len(caplog.messages) == 1
 
 
-def test_a_pair_without_training_data_has_only_a_named_tier(tmp_path):
-    (tmp_path / "tiers.json").write_text(json.dumps({"high": ["de"]}))
-    assert load_tiers(tmp_path, {"en-de": 0, "en-fr": 0}) == {"en-de": "high"}
-    assert load_tiers(tmp_path, {}) == {}
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("{", "must be a JSON file"),
-        ('["en-de"]', "must map high, mid and low to lists"),
         ('{"high": "en-de"}', "must map high, mid and low to lists"),
-        ('{"high": ["en-de", 3]}', "must map high, mid and low to lists"),
-        ('{"high": [["en-de"]]}', "must map high, mid and low to lists"),
         ('{"high": [null], "low": ["en-de"]}', "must map high, mid and low to lists"),
         ("[" * 100_000, "must be a JSON file, but cannot be read as one: it is nested too deeply"),
         ('{"tiny": []}', "must be one of high, mid, low, but is 'tiny' instead"),
@@ -71,7 +62,7 @@ def test_what_is_no_file_is_not_passed_over(tmp_path):
         load_tiers(tmp_path, SIZES)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=damaged(b'{"high": ["en-de"], "mid": ["ro"], "low": ["en-gu", "kk"]}', b'{"T1-high": ["de"]}'))
 def test_a_damaged_file_is_read_or_is_a_sentence(tmp_path, content):
     (tmp_path / "tiers.json").write_bytes(content)
@@ -79,3 +70,9 @@ def test_a_damaged_file_is_read_or_is_a_sentence(tmp_path, content):
     assert tiers is None or set(tiers.values()) <= set(TIERS)
     tiers = value_or_sentence(lambda: read_ranked_tiers(tmp_path / "tiers.json"))
     assert tiers is None or set(tiers) <= set(TIERS)
+
+
+def test_a_pair_without_training_data_has_only_a_named_tier(tmp_path):
+    (tmp_path / "tiers.json").write_text(json.dumps({"high": ["de"]}))
+    assert load_tiers(tmp_path, {"en-de": 0, "en-fr": 0}) == {"en-de": "high"}
+    assert load_tiers(tmp_path, {}) == {}

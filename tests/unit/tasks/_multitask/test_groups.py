@@ -44,14 +44,6 @@ def test_pairs_and_tiers_are_averages_over_tokens_in_base_2(meters):
     assert "en-cc_loss" not in meters
 
 
-def test_outputs_that_were_summed_over_processes_count_all_of_them(meters):
-    first, second = output("en-aa", 4.0, 4.0, 4), output("en-bb", 9.0, 9.0, 3)
-    log = {key: first[key] + second[key] for key in first}
-    log_groups([log], ALONE)
-    assert meters["en-aa_loss"].avg == pytest.approx(1 / math.log(2))
-    assert meters["en-bb_loss"].avg == pytest.approx(3 / math.log(2))
-
-
 def test_a_criterion_without_nll_loss_or_by_sentence(meters):
     log = {"loss": torch.tensor(6.0), "ntokens": 3, "sample_size": 3}
     add_task_sums(log, "en-aa", PAIRS)

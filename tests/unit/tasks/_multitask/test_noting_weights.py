@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.tasks._multitask.run_log import start_noting, stop_noting
-from tests.helpers.borrowing import pemt_model, target_model
+from tests.helpers.borrowing import target_model
 from tests.helpers.models import batch
 
 
@@ -27,9 +27,3 @@ def test_they_are_means_over_sentences_of_what_was_passed_since(tmp_path):
         assert abs(found[path][0] - 0.5) > 1e-3
     start_noting(model)
     assert all(torch.tensor(row).isnan().all() for row in stop_noting(model).values())
-
-
-def test_a_model_without_gates_has_none(tmp_path):
-    model = pemt_model(pemt_stage="source")
-    start_noting(model)
-    assert stop_noting(model) == {}

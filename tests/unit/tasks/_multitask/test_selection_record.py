@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
 from fairseq_mtmoe.data.mixtures.candidates import Candidates
-from fairseq_mtmoe.tasks._multitask.selection import Chosen
-from fairseq_mtmoe.tasks._multitask.selection_record import SelectionRecord
+from fairseq_mtmoe.tasks._multitask.selection import Chosen, SelectionRecord
 
 SIZES = {"mnli": 10, "rte": 3}
 
@@ -77,9 +75,3 @@ def test_a_task_whose_data_has_changed_begins_anew():
     now.restore(before.state())
     now.add([now.note(chosen((0, 1)), counts=True)])
     assert now.take()["distinct"] == {"cola": 1, "mnli": 1, "rte": 0}
-
-
-def test_logging_outputs_of_a_validation_are_none_of_its():
-    record = SelectionRecord(SIZES)
-    assert record.is_of([{}, record.note(chosen((0, 1)), counts=False)])
-    assert not record.is_of([{"loss": torch.tensor(1.0), "mnli_loss": 2.0}])

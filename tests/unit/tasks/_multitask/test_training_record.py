@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.tasks._multitask.training_record import LINES, TrainingRecord
+from fairseq_mtmoe.tasks._multitask.run_log_mixin import LINES, TrainingRecord
 
 
 def test_tokens_are_those_of_all_updates_and_unknown_after_an_old_checkpoint():
@@ -37,8 +37,3 @@ def test_long_runs_have_fewer_lines_with_means_of_what_they_leave_out():
         assert found["loss"] == pytest.approx((before + 1 + update) / 2) and found["skipped"] == update
         assert update - before <= max(1, update / LINES + 1)
         before = update
-
-
-def test_the_usual_interval_is_never_thinned():
-    record = TrainingRecord()
-    assert all(record.add(update, {"loss": 1.0}) for update in range(100, 50_001, 100))

@@ -56,13 +56,6 @@ def validated(data, tmp_path_factory):
     return reported[-1], [event for event in events if event["event"] == "valid"][-1], said
 
 
-def test_without_small_tasks_there_is_no_mean_of_them(data, tmp_path):
-    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mnli")
-    task = trainer_of(task_arguments(data, tmp_path, *options)).task
-    task.load_dataset("valid")
-    assert [group.name for group in task.groups()] == ["mnli_mean", "all"]
-
-
 def test_one_label_for_every_example_is_scored_and_said(data, tmp_path):
     """A report's figures of a model whose heads answer every example alike, against the labels in the files."""
     options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mnli,stsb,cola,copa", "--batch-size-valid", 4)

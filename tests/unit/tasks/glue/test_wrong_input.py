@@ -42,13 +42,11 @@ ENCODER_FILE = "`{}` must be a file of `mtmoe import-hf`, but is a checkpoint, w
 OTHER_CHECKPOINT = "`{}` must be a checkpoint of `--task glue`, but has no encoder with a tokenizer"
 CASES = {
     "a typo": (new("--glue-tasks", "cola,rtee"), "`--glue-tasks` must be among all, glue, .*, but is 'rtee' instead."),
-    "no files": (new("--glue-tasks", "cola,mnli,qqp"), "must have the valid data of MNLI, QQP, but MNLI/dev_ma"),
     "an empty file": (new("--glue-tasks", "rte"), "RTE/dev.tsv` must have examples of RTE, but has none."),
     "another size": (new("--arch", "mt_tag_minilm"), "`--encoder-layers` must be 2, as in the pretrained encoder, but "
                      "is 6 instead: `--arch mt_tag` takes the encoder's sizes, whatever they are."),
     "no encoder": (((), None), "`--init-encoder` must name a file of `mtmoe import-hf`, or `--finetune-from-model` a"),
     "an encoder that is none": ((("--init-encoder", "TRANSLATION"), None), ENCODER_FILE),
-    "a folder as encoder": ((("--init-encoder", "DATA"), None), "is a folder; `mtmoe import-hf .* OUT` writes"),
     "fairseq's criterion": (new("--criterion", "cross_entropy"), "`--criterion` must be multitask, or pemt for"),
     "an arch of translation": (new("--arch", "base_moe_tiny"), "`--arch` must be a model with a head for each task,"),
     "an unknown gate": (begin("TAG", "--glue-tasks", "wic", "--reuse-gate", "mnli"), "`--reuse-gate` must be among the"
@@ -57,29 +55,22 @@ CASES = {
     "a checkpoint of translation": (begin("TRANSLATION"), OTHER_CHECKPOINT),
     "a missing checkpoint": (begin("MISSING"), "must be a checkpoint to begin with (`--finetune-from-model`), but th"),
     "a dense checkpoint": (begin("DENSE"), "`--dense-updates` must be above 0 for a dense checkpoint to become sparse"),
-    "a sparse checkpoint": (begin("TAG", "--arch", "mt_dense"), "`--arch` must be one with experts, such as base_moe"),
     "the gate of all tasks": (begin("SWITCH"), "`--expert-gates` must be switch to load"),
-    "the gate of all, other tasks": (begin("SWITCH", "--glue-tasks", "wic"), "`--expert-gates` must be switch to load"),
     "other experts": (begin("TAG", "--num-experts", 8), "`--num-experts` must be 4 as in the checkpoint's"),
     "another combine": (begin("TAG", "--glue-tasks", "wic", "--expert-combine", "paper"), "`--expert-combine` must b"),
     "moments of other tasks": ((("--restore-file", "TAG", "--glue-tasks", "wic"), None), "`--glue-tasks` must be cola"),
     "no such split": (new("--valid-subset", "dev"), "`cola` must have a split `dev` in the table of tasks, but has t"),
     "a best that is none": (new("--best-checkpoint-metric", "cola"), "`--best-checkpoint-metric` must be one of loss"),
     "too long": (new("--max-positions", 1000), "`--max-positions` must be at most 24, as in the encoder, but is 1000"),
-    "too short": (new("--max-positions", 4), "`--max-positions` must be at least 8, room for some words"),
     "batches too small": (new("--max-tokens", 3), "`--max-tokens` must be at least 4, the length of the shortest trai"),
-    "batches too small, uncertain": (new("--max-tokens", 3, "--sampling-method", "uncertainty"), "`--max-tokens` "),
     "batches too small to validate": (new("--max-tokens-valid", 4), "`--max-tokens`, or in training `--max-tokens-va"),
     "heating, uncertain": (new("--sampling-method", "uncertainty", "--heating-epochs", 3), "`--heating-epochs` m"),
     "an unknown metric": (with_table(metric="acc"), "`the metric of mine` must be one of accuracy, matthews, spearma"),
-    "f1 of three": (with_table(metric="f1", labels="[a, b, c]"), "`the metric of mine` must be another than f1, whic"),
     "one metric twice": (with_table(metric="accuracy\n  also: [accuracy]"), "`the metrics of mine` must be different"),
     "the name of an average": (with_table("small"), "`the name of a task` must be none of loss, small, all, which"),
     "the group of averages": (with_table(metric="f1\n  group: all"), "`the group of mine` must be none of loss, sm"),
     "nothing to compare": (with_table(metric="text-f1\n  choices: [text, text]", kind="ranking"), "must be one of acc"),
-    "a name of torch's": (with_table("values"), "`the name of a task` must be one without dots, and none that torch'"),
     "no validation data": (with_table(splits="{train: [{file: Mine/train.tsv}]}"), "`mine` must have a split `valid`"),
-    "no training data": (with_table(splits="{valid: [{file: Mine/dev.tsv}]}"), "mine: head` must be the task whose"),
 }  # fmt: skip
 
 

@@ -8,9 +8,8 @@ import torch
 from fairseq.data.multilingual.multilingual_utils import augment_dictionary
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks._multitask.saved_settings import take_over
 from fairseq_mtmoe.tasks.translation.dictionaries import relabel
-from fairseq_mtmoe.tasks.translation.saved_settings import SETTINGS, saved_settings
+from fairseq_mtmoe.tasks.translation.saved_settings import SETTINGS, saved_settings, take_over
 from tests.helpers.digits import digit_dictionary, digit_task, make_digit_corpus
 
 
@@ -78,12 +77,6 @@ def test_the_models_of_an_ensemble_must_order_their_languages_alike(digits):
         generation.load_state_dict(digit_task(digits).state_dict())
     with pytest.raises(UserError, match="one has aa, bb, cc, en and another en, cc, bb, aa"):
         generation.load_state_dict(digit_task(digits, langs="en,cc,bb,aa").state_dict())
-
-
-def test_training_and_validation_keep_their_options(digits):
-    training = digit_task(digits)
-    training.load_state_dict(digit_task(digits, lang_pairs="en-cc").state_dict())
-    assert training.langs == ["aa", "bb", "cc", "en"]
 
 
 def test_a_run_that_goes_on_with_other_options_says_so_and_keeps_its_own(digits, caplog):

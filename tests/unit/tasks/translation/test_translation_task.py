@@ -1,7 +1,6 @@
 """The task's hooks, one by one, with tiny models: ids, metrics, run log, checkpoints, generation."""
 
 import logging
-import math
 import shutil
 from types import SimpleNamespace
 
@@ -14,16 +13,8 @@ from omegaconf import OmegaConf
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.protocols import (
-    BecomesSparse,
-    NamesTasks,
-    ResumesDraws,
-    RunObserver,
-    SamplesByUpdates,
-    TakesTaskIds,
-)
 from fairseq_mtmoe.slots import expert_layers
-from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, make_digit_corpus
+from tests.helpers.digits import PAIRS, digit_dictionary, digit_task
 from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig, perturb
 
 
@@ -66,14 +57,6 @@ class CapturingGenerator:
         return []
 
 
-def test_it_has_the_hooks_that_training_and_evaluation_ask_for(digits):
-    task = digit_task(digits)
-    assert all(isinstance(task, hook) for hook in (RunObserver, SamplesByUpdates, NamesTasks))
-    task.load_dataset("train")
-    assert isinstance(task.dataset("train"), ResumesDraws) and isinstance(moe(task), TakesTaskIds)
-    assert isinstance(moe(task, dense_updates=1), BecomesSparse)
-
-
 # ---- task ids ----
 
 
@@ -94,12 +77,6 @@ def test_the_model_learns_the_names_of_the_tasks(task_ids, names, digits):
     assert cfg.task_names == ",".join(names)  # in the checkpoint
     expected = {"target": [0, 1, 2], "source": [3, 3, 3], "pair": [0, 1, 2], "aa+cc": [0, 1, 0]}[task_ids]
     assert [task.task_id(pair) for pair in PAIRS] == expected
-
-
-def test_pairs_of_extra_data_are_tasks_too(digits):
-    extra = {"extra_data": str({"mined": str(digits)}), "extra_lang_pairs": "{'mined': 'en-cc,aa-bb'}"}
-    task = digit_task(digits, lang_pairs="en-aa,en-cc", langs="en,aa,bb,cc", task_ids="pair", **extra)
-    assert task.task_names == ["en-aa", "en-cc", "aa-bb"]
 
 
 def test_generation_uses_the_models_names(digits):
@@ -124,12 +101,6 @@ def test_the_models_of_an_ensemble_must_agree(digits):
         moe(task, from_checkpoint=True, task_names="bb,aa")
 
 
-def test_a_model_without_tasks_changes_nothing(digits):
-    task = digit_task(digits)
-    task.build_model(model_config("base_dense"), from_checkpoint=True)
-    assert task.task_names == ["aa", "bb", "cc", "en"]
-
-
 def test_only_models_that_take_ids_see_them(digits):
     task = digit_task(digits, enable_lang_ids=True)
     batch = batches(task)[0]
@@ -146,15 +117,6 @@ def test_only_models_that_take_ids_see_them(digits):
 
 
 # ---- training ----
-
-
-@pytest.mark.parametrize("kind", ["base_moe", "base_dense"])
-def test_a_training_step_gives_gradients(kind, digits):
-    task = digit_task(digits, sampling_method="temperature")
-    model = task.build_model(model_config(kind))
-    loss, sample_size, _ = task.train_step(batches(task, "train")[0], model, criterion(task), Optimizer(), 0)
-    assert math.isfinite(loss) and sample_size > 0
-    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_each_sentence_is_routed_by_its_own_gate(digits):
@@ -206,16 +168,6 @@ def test_an_epoch_of_candidates_says_so_and_no_shares(digits, tmp_path, caplog):
     assert "epoch 1: candidates of all tasks alike" in caplog.text and "probabilities" not in caplog.text
 
 
-def test_without_a_temperature_only_the_shares_are_logged(digits, tmp_path):
-    task = digit_task(digits, save_dir=str(tmp_path), extra_data=str({"mined": str(digits)}),
-                      extra_lang_pairs="{'mined': 'en-bb'}")  # fmt: skip
-    task.load_dataset("train")
-    with metrics.aggregate(new_root=True) as meters:
-        task.begin_epoch(1, None)
-    assert "sampling_temperature" not in meters and not read(tmp_path)[1]["of_candidates"]
-    assert list(read(tmp_path)[1]["probabilities"]) == [*PAIRS, "mined:en-bb"]
-
-
 def test_generation_options_cannot_train(digits):
     with pytest.raises(UserError, match="are for generation: train with `--lang-pairs`"):
         digit_task(digits, source_lang="en", target_lang="aa").begin_epoch(1, None)
@@ -235,14 +187,6 @@ def test_different_dictionaries_are_refused(digits, tmp_path):
     with pytest.raises(UserError, match=r"dict.cc.txt and dict.aa.txt must be the same dictionary, but differ"):
         digit_task(tmp_path / "data")
     assert digit_task(tmp_path / "data", target_dict=str(digits / "dict.en.txt")).target_dictionary
-
-
-def test_a_checkpoint_keeps_the_time(digits):
-    first, second = digit_task(digits), digit_task(digits)
-    first.stopwatch.seconds = 90.0
-    state = first.get_checkpoint_dict()
-    second.set_checkpoint_dict(state["TranslationHeatedTask"])
-    assert second.stopwatch.seconds == 90.0
 
 
 # ---- validation ----
@@ -311,42 +255,10 @@ def test_experts_are_counted_for_each_subset_and_not_in_training(digits, tmp_pat
     assert not any(layer.load.enabled for layer in layers) and task.stopwatch.is_running
 
 
-def test_a_dense_model_has_no_experts_to_log(digits, tmp_path):
-    task = digit_task(digits, save_dir=str(tmp_path))
-    validate(task, task.build_model(model_config("base_dense")))
-    assert [event["event"] for event in read(tmp_path)] == ["valid"]
-
-
-def test_training_batches_have_no_sums_of_pairs(digits):
-    task = digit_task(digits)
-    log = task.valid_step(batches(task, "train")[0], moe(task), criterion(task))[2]
-    assert not any("-" in key for key in log)
-    with metrics.aggregate(new_root=True) as meters:
-        task.reduce_metrics([log], criterion(task))
-    assert "loss" in meters and "en-aa_loss" not in meters
-
-
-def test_without_training_data_tiers_come_from_the_file_alone(tmp_path):
-    data = make_digit_corpus(tmp_path, train=10)
-    for path in data.glob("train.*"):
-        path.unlink()
-    assert digit_task(data).pair_tiers() == {}
-    (data / "tiers.json").write_text('{"mid": ["bb"]}')
-    assert digit_task(data).pair_tiers() == {"en-bb": "mid"}
-
-
-def test_tiers_of_other_pairs_of_the_directory_are_not_unknown(digits, tmp_path, caplog):
-    shutil.copytree(digits, tmp_path / "data")
-    (tmp_path / "data" / "tiers.json").write_text('{"mid": ["bb", "en-cc"], "low": ["dd"]}')
-    assert digit_task(tmp_path / "data", lang_pairs="en-bb").pair_tiers() == {"en-bb": "mid"}
-    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(said) == 1 and "tiers.json names dd, which are no language pairs or languages of the data" in said[0]
-
-
 # ---- generation ----
 
 
-@pytest.mark.parametrize("task_ids", ["target", "source", "pair", "bb+cc"])
+@pytest.mark.parametrize("task_ids", ["target", "pair", "bb+cc"])
 def test_batches_of_interactive_use_get_their_task_ids(task_ids, digits):
     training = digit_task(digits, task_ids=task_ids)
     task = digit_task(digits, source_lang="en", target_lang="cc")
@@ -388,15 +300,6 @@ def test_batches_of_generation_keep_theirs(digits):
         task.inference_step(generator, [model], batch)
         assert set(generator.sample["net_input"]["task_ids"].tolist()) == {0}
         assert set(generator.kwargs["prefix_tokens"][:, 0].tolist()) == {task.target_dictionary.index("__cc__")}
-
-
-def test_data_sets_of_interactive_use_are_not_kept(digits):
-    task = digit_task(digits, source_lang="en", target_lang="cc")
-    for _ in range(3):
-        dataset = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
-        (batch,) = task.get_batch_iterator(dataset, max_sentences=1).next_epoch_itr(shuffle=False)
-        assert batch["net_input"]["src_tokens"].tolist() == [[task.source_dictionary.index("__cc__"), 5, 6, 2]]
-    assert task.dataset_to_epoch_iter == {}
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -444,3 +347,9 @@ def test_who_keeps_others_company_passes_as_often_as_they_do(digits):
         company = task._company(old, torch.nn.Linear(1, 1))
         assert (CANDIDATES in company) == draws == (PASSES in company) and ("net_input" in company) != draws
         assert task._company(company, torch.nn.Linear(1, 1)) is company
+
+
+def test_pairs_of_extra_data_are_tasks_too(digits):
+    extra = {"extra_data": str({"mined": str(digits)}), "extra_lang_pairs": "{'mined': 'en-cc,aa-bb'}"}
+    task = digit_task(digits, lang_pairs="en-aa,en-cc", langs="en,aa,bb,cc", task_ids="pair", **extra)
+    assert task.task_names == ["en-aa", "en-cc", "aa-bb"]

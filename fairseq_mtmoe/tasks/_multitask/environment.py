@@ -1,4 +1,4 @@
-"""What a run runs with: versions, commit, command, hardware. No variables of the environment: they hold secrets."""
+"""The versions, commit, command and hardware of a run. Environment variables are left out: they hold secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairseq_mtmoe.analysis.provenance import provenance
 PACKAGES = {"fairseq": ("fairseq-fixed", "fairseq"), "torch": ("torch",), "numpy": ("numpy",)}
 
 
-def made_with(device: torch.device) -> dict[str, Any]:
+def collect(device: torch.device) -> dict[str, Any]:
     """`versions`, `commit`, `command`, `folder`, `hardware` and `started` of the process that calls it."""
     made = provenance()
     versions = {"fairseq_mtmoe": made["version"], "python": platform.python_version()}

@@ -1,11 +1,12 @@
-"""The side of a task that keeps the run log: what training tells it, and what a validation leaves in it."""
+"""The part of a task that writes the run log: figures from training, and the results of each validation."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -15,20 +16,67 @@ from fairseq_mtmoe.analysis.gates import unmoved
 from fairseq_mtmoe.protocols import MixesSources
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.slots.model_size import model_size
-from fairseq_mtmoe.tasks._multitask.expert_figures import expert_figures
+from fairseq_mtmoe.tasks._multitask import environment
 from fairseq_mtmoe.tasks._multitask.gate_movement import GateMovement
 from fairseq_mtmoe.tasks._multitask.groups import Group, group_values
-from fairseq_mtmoe.tasks._multitask.machine import made_with
 from fairseq_mtmoe.tasks._multitask.run_log import (
     Stopwatch,
     TrainingRunLog,
+    expert_figures,
     is_first_process,
     start_counting,
     start_noting,
     stop_counting,
     stop_noting,
 )
-from fairseq_mtmoe.tasks._multitask.training_record import TrainingRecord
+
+SAME_NAME = (
+    *("loss", "nll_loss", "lr", "gnorm", "wps", "ups", "wpb", "bsz", "clip"),
+    *("loss_scale", "gb_free", "padding", "expert_comm_ms"),
+)
+FIGURES = {**{name: name for name in SAME_NAME}, "nonfinite_updates": "skipped"}
+"""The figures of fairseq's that are kept, and their names in the run log."""
+
+TOTALS = ("skipped", "loss_scale", "gb_free")
+"""Of these the last value counts, of others the mean."""
+
+LINES = 1000
+"""A run's log has about so many lines of them for each e-fold of updates, however long the run is."""
+
+
+class TrainingRecord:
+    """Figures of training between two lines of the run log, and the tokens of the whole run.
+
+    Attributes:
+        tokens: of the targets, in all processes, that updates were made from; None where the run goes on from a
+            checkpoint that does not say.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: int | None = 0
+        self._written = 0
+        self._since: list[dict[str, float]] = []
+
+    def add_tokens(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
+        """Count those of an update, of which all processes know the same `logging_outputs`, plain numbers."""
+        if self.tokens is not None:
+            self.tokens += sum(int(log.get("ntokens", 0)) for log in logging_outputs)
+
+    def add(self, update: int, figures: Mapping[str, Any]) -> dict[str, float] | None:
+        """The figures to write after an update; None where they wait for later ones, with which their mean is taken."""
+        self._since.append({ours: float(figures[name]) for name, ours in FIGURES.items() if _is_number(figures, name)})
+        if update - self._written < update // LINES:
+            return None
+        self._written, since, self._since = update, self._since, []
+        known = dict.fromkeys(name for one in since for name in one)
+        values = {name: [one[name] for one in since if name in one] for name in known}
+        return {name: found[-1] if name in TOTALS else fmean(found) for name, found in values.items()}
+
+
+def _is_number(figures: Mapping[str, Any], name: str) -> bool:
+    value = figures.get(name)
+    return isinstance(value, int | float) or (torch.is_tensor(value) and value.numel() == 1)
+
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +122,7 @@ class KeepsRunLog(ABC):
 
     def described_run(self) -> dict[str, Any]:
         """What the event `run` says beside the sampling."""
-        made = made_with(self._device) if is_first_process() else {}
+        made = environment.collect(self._device) if is_first_process() else {}
         about = {**self.about_the_run(), "data": self.args.data, "options": dict(self._options)}
         return {**about, **self._size, **made}
 
