@@ -36,7 +36,7 @@ def test_a_new_task_of_unknown_size_is_refused_before_anything_is_trained(tmp_pa
     assert re.fullmatch(r"`NEW` must be some of .*scitail.*, but has anli: add its number to EXAMPLES.\n", done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_new_task_from_the_mixture_and_alone(tmp_path):
     """From nothing to the table: CA-MTL's mixture, a grown checkpoint, few of the new task's examples, scores."""
     make_benchmark(tmp_path, {"train": 300, "dev": 20})

@@ -97,106 +97,77 @@ def differing(command, configuration, groups):
     }
 
 
-# As `train` of examples/glue/stages.sh has them.
-STAGE = (
-    "DATA --user-dir fairseq_mtmoe --task glue --arch mt_tag --criterion multitask --optimizer fused_adam"
-    " --adam-betas (0.9,0.999) --clip-norm 1 --lr 5e-5 --lr-scheduler polynomial_decay --best-checkpoint-metric all"
-    " --maximize-best-checkpoint-metric --no-epoch-checkpoints"
+# As the scripts in examples/ have them: `train` of glue/stages.sh, `together` of ca_mtl/runs.sh and `adapt` of
+# new_tasks.sh, `learn` of pemt/runs.sh.
+TRAIN = (
+    "DATA --user-dir fairseq_mtmoe --optimizer fused_adam --adam-betas (0.9,0.999) --clip-norm 1"
+    " --lr-scheduler polynomial_decay --best-checkpoint-metric all --maximize-best-checkpoint-metric"
+    " --no-epoch-checkpoints"
 )
-STAGES = {
-    "mixture": (
-        "--init-encoder ENCODER --batch-size 128 --max-update 30000 --total-num-update 30000 --warmup-updates 3000"
-        " --save-dir runs/glue/mt_tag-lr5e-05-seed1",
+STAGE = f"{TRAIN} --task glue --criterion multitask"
+TEXT = f"{TRAIN} --criterion pemt --seed 42 --task text_to_text --init-model T5 --max-source-positions 256"
+CONDITIONAL = "--lr 2e-5 --batch-size 32 --arch ca_mtl_base --conditional attention,bottleneck,alignment,norm --seed 12"
+OF_TASKS = {
+    ("mt_tag", "mixture"): (
+        f"{STAGE} --lr 5e-5 --arch mt_tag --init-encoder ENCODER --batch-size 128 --max-update 30000"
+        " --total-num-update 30000 --warmup-updates 3000 --save-dir runs/glue/mt_tag-lr5e-05-seed1",
         ("task.init_encoder=ENCODER",),
     ),
-    "fine_tune": (
-        "--glue-tasks rte --finetune-from-model LAST --batch-size 32 --max-update 779 --total-num-update 779"
-        " --warmup-updates 78 --train-share 0.1 --reuse-gate mnli --save-dir runs/glue/rte-mt_tag-lr5e-05-seed1",
+    ("mt_tag", "fine_tune"): (
+        f"{STAGE} --lr 5e-5 --arch mt_tag --glue-tasks rte --finetune-from-model LAST --batch-size 32 --max-update 779"
+        " --total-num-update 779 --warmup-updates 78 --train-share 0.1 --reuse-gate mnli"
+        " --save-dir runs/glue/rte-mt_tag-lr5e-05-seed1",
         (
             *("task.glue_tasks=rte", "checkpoint.finetune_from_model=LAST", "task.train_share=0.1"),
             "+model.reuse_gate=mnli",
         ),
     ),
-}
-
-
-@pytest.mark.parametrize("name", STAGES)
-def test_a_stage_equals_the_command_line(name):
-    register()
-    arguments, overrides = STAGES[name]
-    command = from_command_line(f"{STAGE} {arguments}")
-    configuration = from_configuration(name, "task.data=DATA", *overrides, system="mt_tag")
-    assert differing(command, configuration, GROUPS) == {}
-    experts = ("num_experts", "expert_gates", "expert_interval", "reuse_gate", "dropout")
-    assert [command.model[key] for key in experts] == [configuration.model[key] for key in experts]
-
-
-# As `together` of examples/ca_mtl/runs.sh and `adapt` of new_tasks.sh have them.
-OF_CA_MTL = {
-    "glue": (
-        "--arch ca_mtl_base --init-encoder ENCODER --seed 12 --max-update 60000 --total-num-update 60000"
-        " --warmup-updates 6000 --virtual-epoch-size 192001 --conditional attention,bottleneck,alignment,norm"
-        " --sampling-method uncertainty --save-dir runs/ca_mtl/ca_mtl-uncertainty-seed12",
+    ("ca_mtl", "glue"): (
+        f"{STAGE} {CONDITIONAL} --init-encoder ENCODER --max-update 60000 --total-num-update 60000"
+        " --warmup-updates 6000 --virtual-epoch-size 192001 --sampling-method uncertainty"
+        " --save-dir runs/ca_mtl/ca_mtl-uncertainty-seed12",
         ("task.init_encoder=ENCODER",),
     ),
-    "new_task": (
-        "--arch ca_mtl_base --glue-tasks scitail --finetune-from-model GROWN --seed 12 --max-update 3686"
+    ("ca_mtl", "new_task"): (
+        f"{STAGE} {CONDITIONAL} --glue-tasks scitail --finetune-from-model GROWN --max-update 3686"
         " --total-num-update 3686 --warmup-updates 368 --train-share 0.1 --train-share-seed 12 --freeze-layers 0"
-        " --conditional attention,bottleneck,alignment,norm --save-dir runs/ca_mtl/scitail-share0.1-seed12",
+        " --save-dir runs/ca_mtl/scitail-share0.1-seed12",
         ("task.glue_tasks=scitail", "task.train_share=0.1", "checkpoint.finetune_from_model=GROWN"),
     ),
-}
-
-
-@pytest.mark.parametrize("name", OF_CA_MTL)
-def test_a_configuration_of_ca_mtl_equals_the_command_line(name):
-    register()
-    arguments, overrides = OF_CA_MTL[name]
-    command = from_command_line(f"{STAGE} --lr 2e-5 --batch-size 32 {arguments}")
-    configuration = from_configuration(name, "task.data=DATA", *overrides, system="ca_mtl")
-    assert differing(command, configuration, GROUPS) == {}
-    options = ("conditional", "conditional_form", "conditional_positions", "freeze_layers", "dropout")
-    assert [getattr(command.model, key) for key in options] == [configuration.model[key] for key in options]
-    assert command.common.seed == configuration.common.seed
-
-
-# As `learn` of examples/pemt/runs.sh has them.
-OF_PEMT = {
-    "source": (
-        "--task text_to_text --init-model T5 --max-source-positions 256"
-        " --arch pemt_t5 --source-task mnli --pemt-stage source --batch-size 128 --lr 5e-4 --max-update 15340"
+    ("pemt", "source"): (
+        f"{TEXT} --arch pemt_t5 --source-task mnli --pemt-stage source --batch-size 128 --lr 5e-4 --max-update 15340"
         " --total-num-update 15340 --warmup-updates 500 --save-dir runs/pemt/source-mnli-lora",
         ("task.source_task=mnli", "task.init_model=T5"),
     ),
-    "target": (
-        "--task text_to_text --init-model T5 --max-source-positions 256"
-        " --arch pemt_t5 --target-task rte --pemt-sources mnli.pt,qnli.pt --batch-size 64 --lr 6e-4 --max-update 779"
-        " --total-num-update 779 --save-dir runs/pemt/rte-seed42",
+    ("pemt", "target"): (
+        f"{TEXT} --arch pemt_t5 --target-task rte --pemt-sources mnli.pt,qnli.pt --batch-size 64 --lr 6e-4"
+        " --max-update 779 --total-num-update 779 --save-dir runs/pemt/rte-seed42",
         ("task.target_task=rte", "model.pemt_sources='mnli.pt,qnli.pt'", "task.init_model=T5"),
     ),
-    "encoder": (
-        "--task glue --init-encoder BERT --max-positions 128 --arch pemt_bert --glue-tasks rte"
-        " --pemt-sources mnli.pt,qnli.pt --batch-size 64 --lr 6e-4 --max-update 779 --total-num-update 779"
-        " --save-dir runs/pemt/bert-rte-seed42",
+    ("pemt", "encoder"): (
+        f"{TRAIN} --criterion pemt --seed 42 --task glue --init-encoder BERT --max-positions 128 --arch pemt_bert"
+        " --glue-tasks rte --pemt-sources mnli.pt,qnli.pt --batch-size 64 --lr 6e-4 --max-update 779"
+        " --total-num-update 779 --save-dir runs/pemt/bert-rte-seed42",
         ("task.glue_tasks=rte", "model.pemt_sources='mnli.pt,qnli.pt'", "task.init_encoder=BERT"),
     ),
 }
+MODEL_OPTIONS = {
+    "mt_tag": ("num_experts", "expert_gates", "expert_interval", "reuse_gate", "dropout"),
+    "ca_mtl": ("conditional", "conditional_form", "conditional_positions", "freeze_layers", "dropout"),
+    "pemt": ("pemt_stage", "pemt_sources", "adapter", "adapter_rank", "adapter_alpha", "prompt_init", "no_prompt"),
+}
 
 
-@pytest.mark.parametrize("name", OF_PEMT)
-def test_a_configuration_of_pemt_equals_the_command_line(name):
+@pytest.mark.parametrize(("system", "name"), OF_TASKS)
+def test_a_configuration_of_tasks_equals_the_command_line(system, name):
     register()
-    arguments, overrides = OF_PEMT[name]
-    command = from_command_line(
-        "DATA --user-dir fairseq_mtmoe --seed 42"
-        " --criterion pemt --optimizer fused_adam --adam-betas (0.9,0.999) --clip-norm 1"
-        " --lr-scheduler polynomial_decay --best-checkpoint-metric all --maximize-best-checkpoint-metric"
-        f" --no-epoch-checkpoints {arguments}"
-    )
-    configuration = from_configuration(name, "task.data=DATA", *overrides, system="pemt")
+    arguments, overrides = OF_TASKS[system, name]
+    command = from_command_line(arguments)
+    configuration = from_configuration(name, "task.data=DATA", *overrides, system=system)
     assert differing(command, configuration, GROUPS) == {}
-    options = ("pemt_stage", "pemt_sources", "adapter", "adapter_rank", "adapter_alpha", "prompt_init", "no_prompt")
-    assert [getattr(command.model, key) for key in options] == [configuration.model[key] for key in options]
+    keys = MODEL_OPTIONS[system]
+    assert [getattr(command.model, key) for key in keys] == [configuration.model[key] for key in keys]
+    assert command.common.seed == configuration.common.seed
 
 
 def test_24_tasks_differ_from_eight_in_what_the_paper_says():
@@ -289,9 +260,9 @@ def test_every_key_of_the_debug_configuration_is_commented():
 
 @pytest.mark.slow
 def test_debug_configuration_trains_as_the_command_line_does(digits, tmp_path):
-    """Forty updates through fairseq-hydra-train and through fairseq-train: the same parameters."""
+    """Twelve updates through fairseq-hydra-train and through fairseq-train: the same parameters."""
     settings = yaml.safe_load((REPOSITORY / "configs" / "debug" / "tiny.yaml").read_text())
-    short = {"max_update": 40, "dense_updates": 20}
+    short = {"max_update": 12, "dense_updates": 6}
     run(
         "fairseq-hydra-train", "--config-dir", REPOSITORY / "configs" / "debug", "--config-name", "tiny",
         f"task.data={digits}", "task.lang_pairs='en-aa,en-bb,en-cc'", f"checkpoint.save_dir={tmp_path / 'hydra'}",

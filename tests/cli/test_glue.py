@@ -103,7 +103,7 @@ def test_a_new_task_begins_with_a_related_ones_gate(benchmark_data, mixture, tmp
     assert torch.equal(new["encoder.layers.0.moe.experts.fc1_weight"], old["encoder.layers.0.moe.experts.fc1_weight"])
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_two_stages_learn_from_few_examples_what_single_task_cannot(benchmark_data, mixture, tmp_path):
     """Sixteen examples that begin with some of the letters; what the others say is known from the mixture."""
     table = make_related_task(benchmark_data, train=16, dev=60)

@@ -1,7 +1,6 @@
 """`examples/glue`: scripts that bash understands, with the right sizes, one of which runs through."""
 
 import json
-import os
 import re
 import subprocess
 
@@ -9,7 +8,8 @@ import pytest
 
 from fairseq_mtmoe.data.nlu.table import load_tables
 from tests.helpers.benchmark import make_benchmark, make_encoder
-from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
+from tests.helpers.commands import REPOSITORY
+from tests.helpers.scripts import run_script
 
 FOLDER = REPOSITORY / "examples" / "glue"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.sh") if path.name != "stages.sh")
@@ -35,24 +35,18 @@ def test_the_sizes_of_tasks_are_those_of_the_table():
     assert named == set(sizes) - {"sick"}
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_few_examples_of_a_new_task(tmp_path):
     """From nothing to the table: a mixture, its gate in a new task with a tenth of the examples, scores."""
     make_benchmark(tmp_path, {"train": 300, "dev": 20})
     make_encoder(tmp_path / "tiny.pt")
-    environment = {
-        **ENVIRONMENT, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY), "GLUE_DIR": str(tmp_path),
-        "ENCODER": str(tmp_path / "tiny.pt"), "RUNS": str(tmp_path / "runs"), "SEEDS": "1", "UPDATES": "2",
-        "TASKS": "cola,wic", "SYSTEMS": "mt_tag", "NEW": "rte=wic", "SHARES": "0.1",
-    }  # fmt: skip
-    done = subprocess.run(
-        ["bash", FOLDER / "few_shot.sh", "--cpu", "--max-positions", "24"], cwd=REPOSITORY, env=environment,
-        capture_output=True, text=True, timeout=300, check=False,
+    printed = run_script(
+        FOLDER / "few_shot.sh", "--cpu", "--max-positions", 24, GLUE_DIR=tmp_path, ENCODER=tmp_path / "tiny.pt",
+        RUNS=tmp_path / "runs", SEEDS=1, UPDATES=2, TASKS="cola,wic", SYSTEMS="mt_tag", NEW="rte=wic", SHARES=0.1,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     tuned = tmp_path / "runs" / "tiny" / "mt_tag_0.1-1" / "rte"
     begun = json.loads((tuned / "mtmoe.jsonl").read_text(encoding="utf-8").splitlines()[0])
     settings = json.loads((tuned / "scores.json").read_text(encoding="utf-8"))["settings"]
     assert begun["sizes"] == {"rte": 30}
     assert settings["finetune_from_model"].endswith("mt_tag-1/mixture/checkpoint_last.pt")
-    assert all(name in done.stdout for name in ("single_task_0.1", "mt_tag_0.1"))
+    assert all(name in printed for name in ("single_task_0.1", "mt_tag_0.1"))

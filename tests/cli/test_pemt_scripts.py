@@ -1,7 +1,6 @@
 """`examples/pemt`: scripts with the right sizes, one of which runs through."""
 
 import json
-import os
 import re
 import subprocess
 
@@ -9,7 +8,8 @@ import pytest
 
 from fairseq_mtmoe.data.nlu.table import load_tables
 from tests.helpers.benchmark import make_benchmark
-from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
+from tests.helpers.commands import REPOSITORY
+from tests.helpers.scripts import run_script
 from tests.helpers.text_to_text import make_t5
 
 FOLDER = REPOSITORY / "examples" / "pemt"
@@ -28,13 +28,8 @@ def test_the_sizes_of_tasks_are_those_of_the_table():
 
 def ended(script, **environment):
     """How a script ends that finds no command but bash's and the system's."""
-    return subprocess.run(
-        ["bash", FOLDER / script],
-        env={"PATH": "/usr/bin:/bin", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = {"PATH": "/usr/bin:/bin", **environment}
+    return subprocess.run(["bash", FOLDER / script], env=variables, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -79,31 +74,22 @@ def test_languages_have_the_codes_and_the_tokens_of_their_data(tmp_path):
     assert found[-1]["--pemt-sources"] == ",".join(files) and commands[-1] == ["mtmoe", "plot", f"{runs}/all"]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_few_examples_with_sources_and_without(tmp_path):
     """From nothing to the table: a source's file, LoRA and PEMT from four examples, scores; nothing is done twice."""
     make_benchmark(tmp_path, {"train": 300, "dev": 20})
     make_t5(tmp_path / "tiny.pt")
-    environment = {
-        **ENVIRONMENT, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY), "GLUE_DIR": str(tmp_path),
-        "T5": str(tmp_path / "tiny.pt"), "RUNS": str(tmp_path / "runs"), "SEEDS": "7", "SIZE": "", "SOURCES": "cola",
-        "TASKS": "rte", "SHOTS": "4",
+    options = ("--cpu", "--max-update", 2, "--adapter-rank", 4)
+    variables = {
+        "GLUE_DIR": tmp_path, "T5": tmp_path / "tiny.pt", "RUNS": tmp_path / "runs", "SEEDS": 7, "SIZE": "",
+        "SOURCES": "cola", "TASKS": "rte", "SHOTS": 4,
     }  # fmt: skip
-    options = ("--cpu", "--max-update", "2", "--adapter-rank", "4")
-
-    def run():
-        return subprocess.run(
-            ["bash", FOLDER / "few_shot.sh", *options], cwd=REPOSITORY, env=environment, capture_output=True, text=True,
-            timeout=900, check=False,
-        )  # fmt: skip
-
-    done = run()
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    printed = run_script(FOLDER / "few_shot.sh", *options, **variables)
     runs = tmp_path / "runs" / "tiny"
     assert [path.name for path in (runs / "sources-lora" / "cola").glob("*.pt")] == ["cola.pt"]
     log = (runs / "pemt_4-7" / "rte" / "mtmoe.jsonl").read_text(encoding="utf-8")
     begun, *events = [json.loads(line) for line in log.splitlines()]
     assert begun["sizes"] == {"rte": 4}
     assert {tuple(event["sources"]) for event in events if event["event"] == "sources"} == {("cola",)}
-    assert all(name in done.stdout for name in ("lora_4", "pemt_4"))
-    assert "==" not in run().stdout
+    assert all(name in printed for name in ("lora_4", "pemt_4"))
+    assert "==" not in run_script(FOLDER / "few_shot.sh", *options, **variables)

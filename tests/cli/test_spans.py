@@ -42,6 +42,7 @@ def test_they_are_learned_beside_another_task(figures):
     )
 
 
+@pytest.mark.rare
 def test_several_processes_score_alike(data, run_folder, figures, tmp_path):
     """Four, of which each has some windows of a question."""
     options = ("--distributed-world-size", 4, "--batch-size", 3, "--results-path", tmp_path / "scores")

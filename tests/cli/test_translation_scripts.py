@@ -74,7 +74,7 @@ def test_from_raw_text_to_a_table(tmp_path):
     assert "en-de" in printed and (runs / "wmt15" / "model" / "plots" / "sampling.png").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_language_is_added_to_the_demo_s_translator(tmp_path):
     """Nothing is copied by hand: pieces, their order and the weights are those of the model that learns a language."""
     small = (
