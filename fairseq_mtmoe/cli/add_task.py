@@ -102,9 +102,9 @@ def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | 
 
     import torch
 
-    from fairseq_mtmoe.answers import answer_of
     from fairseq_mtmoe.backbones.bert.heads import TaskHeads, heads_from_text, heads_to_text
     from fairseq_mtmoe.data.nlu.table import load_tables
+    from fairseq_mtmoe.task_types import task_type_of
 
     heads = heads_from_text(options["heads"])
     rows = load_tables([Path(path) for path in (task_table or "").split(",") if path])
@@ -112,7 +112,7 @@ def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | 
     if name not in trained:
         must_be("--task", f"a task with training data in the tables of tasks, {', '.join(trained)}", name)
     _expect_new(name, list(heads))
-    size = answer_of(rows[name]).head
+    size = task_type_of(rows[name]).head
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = TaskHeads(json.loads(options["encoder"])["hidden_size"], {name: size}).state_dict(prefix="heads.")

@@ -1,6 +1,6 @@
 """`--criterion multitask`: the loss of a batch of several tasks' examples.
 
-MT-TaG, §3.3; what a task's own loss is, its kind of answer says (`answers/`).
+MT-TaG, §3.3; what a task's own loss is, its type says (`task_types/`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_mtmoe.answers import Answer, Uncertainty
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.slots import SPARSITY
+from fairseq_mtmoe.task_types import TaskType, Uncertainty
 
 
 @runtime_checkable
-class HasAnswers(Protocol):
+class HasTaskTypes(Protocol):
     """A task of several tasks: what each of them, by its name, wants to know."""
 
-    answers: Mapping[str, Answer]
+    task_types: Mapping[str, TaskType]
 
 
 @register_criterion("multitask", dataclass=FairseqDataclass)
@@ -37,9 +37,9 @@ class MultitaskCriterion(FairseqCriterion):
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
-        if not isinstance(task, HasAnswers):
+        if not isinstance(task, HasTaskTypes):
             raise UserError("`--criterion multitask` is for `--task glue` and its like, but this is another task.")
-        self.answers = dict(task.answers)
+        self.task_types = dict(task.task_types)
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """The loss, the number of examples, and what is logged.
@@ -72,7 +72,7 @@ class MultitaskCriterion(FairseqCriterion):
             logged[f"{task}_sample_size"] = len(target[task]) if task in target else 0
         if not self.training:  # one task, whose metric is of all batches together
             (task,) = target
-            logged["predictions"] = self.answers[task].predictions(outputs[task])
+            logged["predictions"] = self.task_types[task].predictions(outputs[task])
         return loss, sample["nsentences"], logged
 
     def task_loss(self, task: str, numbers: Tensor, labels: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class MultitaskCriterion(FairseqCriterion):
             numbers: of its head, (E, …).
             labels: (E, …).
         """
-        return self.answers[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
+        return self.task_types[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
 
     def uncertainties(self, model: Any, sample: dict[str, Any], under_dropout: bool) -> tuple[Tensor, Uncertainty]:
         """How uncertain the model is of a batch's examples, and their `id`s, (E,).
@@ -97,13 +97,13 @@ class MultitaskCriterion(FairseqCriterion):
         none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)
         ids, found = [sample["id"][:0]], [Uncertainty(none, none)]
         for task, ids_E in _ids_by_task(sample).items():
-            numbers, labels, draws = outputs[task], sample["target"][task], self.answers[task].dropout_draws
+            numbers, labels, draws = outputs[task], sample["target"][task], self.task_types[task].dropout_draws
             if bool(draws) != under_dropout:
                 continue
             if under_dropout:
                 numbers, labels, ids_E = numbers.unflatten(0, (-1, draws)), labels[::draws], ids_E[::draws]
             ids.append(ids_E)
-            found.append(self.answers[task].uncertainty(numbers, labels))
+            found.append(self.task_types[task].uncertainty(numbers, labels))
         return torch.cat(ids), Uncertainty(*map(torch.cat, zip(*found, strict=True)))
 
     @staticmethod

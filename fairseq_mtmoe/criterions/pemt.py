@@ -15,7 +15,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_mtmoe.criterions.multitask import HasAnswers, MultitaskCriterion
+from fairseq_mtmoe.criterions.multitask import HasTaskTypes, MultitaskCriterion
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.slots import SPARSITY
 from fairseq_mtmoe.slots.model_inputs import unwrapped
@@ -53,7 +53,7 @@ class PemtCriterion(LabelSmoothedCrossEntropyCriterion):
         Raises:
             UserError: an option is out of its range, or has no meaning for such a task.
         """
-        if not isinstance(task, HasAnswers):
+        if not isinstance(task, HasTaskTypes):
             return super().build_criterion(cfg, task)
         for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
             if getattr(cfg, name):

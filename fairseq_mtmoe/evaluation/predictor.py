@@ -17,8 +17,6 @@ import torch
 from fairseq import tasks, utils
 from torch import Tensor
 
-from fairseq_mtmoe.answers import Predicted, flattened
-from fairseq_mtmoe.answers.answer import only_answer
 from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.data.nlu.reading import is_there
 from fairseq_mtmoe.data.nlu.submissions import submission_of, written
@@ -26,6 +24,8 @@ from fairseq_mtmoe.data.nlu.table import Submission, TaskRow
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.set_predictions import BY_TASK, NotFiniteError, SetPredictions
+from fairseq_mtmoe.task_types import Predictions, flattened
+from fairseq_mtmoe.task_types.task_type import only_answer
 
 logger = logging.getLogger(__name__)
 
@@ -204,12 +204,12 @@ class Predictor:
             parts.append(flattened(sample["id"], predictions))
             advance(len(sample["id"]))
         ids, values = (torch.cat(of_batches).cpu().numpy() for of_batches in zip(*parts, strict=True))
-        predicted = Predicted.gathered(ids, values.astype(np.float64))
+        gathered = Predictions.gathered(ids, values.astype(np.float64))
         labels = chosen.submission.labels or chosen.row.labels
-        said = self._sets.scored(chosen.row).said(examples, predicted, labels)
-        if only := only_answer(said):
+        texts = self._sets.scored(chosen.row).label_text(examples, gathered, labels)
+        if only := only_answer(texts):
             logger.warning(f"{chosen.key}: every prediction is {only!r:.80}")
-        return written(chosen.submission, examples.keys_E.tolist(), said)
+        return written(chosen.submission, examples.keys_E.tolist(), texts)
 
     def batches(self, chosen: PredictedSet, examples: Any) -> Iterator[dict[str, Any]]:
         """The batches of a set, as the model takes them."""

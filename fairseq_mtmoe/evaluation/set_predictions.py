@@ -10,14 +10,14 @@ from typing import Any
 from fairseq.data import FairseqDataset
 from torch import Tensor
 
-from fairseq_mtmoe.answers import answer_of
-from fairseq_mtmoe.answers.answer import Scored
-from fairseq_mtmoe.answers.text import TextAnswer
 from fairseq_mtmoe.data.mixtures.dataset import Collate
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, dataset_of
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.text_split import TextCollate, TextDataset, label_texts, text_split
+from fairseq_mtmoe.task_types import task_type_of
+from fairseq_mtmoe.task_types.task_type import Scored
+from fairseq_mtmoe.task_types.text import TextTaskType
 
 
 class NotFiniteError(Exception):
@@ -79,7 +79,7 @@ class ByHeads(SetPredictions):
 
     def shape_of(self, row: TaskRow) -> object:
         """The size of the head that a task would have."""
-        return answer_of(row).head
+        return task_type_of(row).head
 
     def read(self, root: Path, name: str, row: TaskRow, split: str) -> Any:
         """See `SetPredictions`."""
@@ -100,11 +100,11 @@ class ByHeads(SetPredictions):
         numbers = self.model(**sample["net_input"])[head]
         if not numbers.isfinite().all():
             raise NotFiniteError
-        return answer_of(row).predictions(numbers)
+        return task_type_of(row).predictions(numbers)
 
     def scored(self, row: TaskRow) -> Scored:
         """See `SetPredictions`."""
-        return answer_of(row)
+        return task_type_of(row)
 
 
 class ByWriting(SetPredictions):
@@ -141,7 +141,7 @@ class ByWriting(SetPredictions):
 
     def scored(self, row: TaskRow) -> Scored:
         """See `SetPredictions`."""
-        return TextAnswer(row, self.task.pieces)
+        return TextTaskType(row, self.task.pieces)
 
 
 BY_TASK: Mapping[str, Callable[[Any, Any], SetPredictions]] = {"glue": ByHeads, "text_to_text": ByWriting}

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.answers import Classification, Ranking, Regression, WordPair
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.models._encoder import note_sizes
+from fairseq_mtmoe.task_types import Classification, Ranking, Regression, WordPair
 
 register()
 

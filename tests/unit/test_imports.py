@@ -46,14 +46,14 @@ MAY_IMPORT = {
         *("errors", "io", "checkpoints", "slots"),
         *("backbones/blocks", "backbones/sizes", "backbones/hugging_face", "backbones/translation"),
     },
-    "answers": {"errors", "backbones/bert", "data/nlu"},
+    "task_types": {"errors", "backbones/bert", "data/nlu"},
     "sparsify": {"errors", "moe", "checkpoints", "slots", "optim"},
     "models": set(),
     "models/_encoder": {"protocols", "errors", "conditioning", "options", "backbones/bert", "backbones/blocks"},
     "models/_t5": {"errors", "backbones/t5"},
     "models/_transfer": {"errors", "moe", "conditioning"},
     "models/_translator": set(),
-    "criterions": {"errors", "moe", "slots", "answers"},
+    "criterions": {"errors", "moe", "slots", "task_types"},
     "optim": {"errors"},
     "training": {
         "protocols",
@@ -82,7 +82,7 @@ MAY_IMPORT = {
         "backbones/bert",
         "backbones/translation",
         "checkpoints",
-        "answers",
+        "task_types",
         "data",
         "data/mixtures",
         "data/nlu",
@@ -97,14 +97,14 @@ MAY_IMPORT = {
         *("data", "data/mixtures", "data/sampling"),
     },
     "tasks/_benchmark": {
-        *("errors", "io", "analysis", "checkpoints", "answers", "tasks/_multitask", "data/mixtures", "data/nlu"),
+        *("errors", "io", "analysis", "checkpoints", "task_types", "tasks/_multitask", "data/mixtures", "data/nlu"),
     },
     "tasks/glue": {
-        *("protocols", "errors", "slots", "checkpoints", "answers", "criterions"),
+        *("protocols", "errors", "slots", "checkpoints", "task_types", "criterions"),
         *("tasks/_benchmark", "tasks/_multitask", "backbones/bert", "models/_encoder", "data/nlu"),
     },
     "tasks/text_to_text": {
-        *("protocols", "errors", "slots", "checkpoints", "answers"),
+        *("protocols", "errors", "slots", "checkpoints", "task_types"),
         *("tasks/_benchmark", "tasks/_multitask", "backbones/t5", "models/_t5", "data/nlu"),
     },
     "tasks/translation": {

@@ -33,15 +33,15 @@ def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
     return {submission_of(name, row, split).file for name, row in rows.items() for split in row.splits}
 
 
-def written(submission: Submission, keys: Iterable[str], said: Iterable[str | int | float]) -> str:
+def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | int | float]) -> str:
     """The content of a file of predictions.
 
     Args:
         submission: how the file looks.
         keys: of the examples, in the order of their file.
-        said: of each the answer, as `answers.Answer.said` has it.
+        texts: of each the answer, as `TaskType.label_text` has it.
     """
-    return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, said, strict=True))))
+    return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True))))
 
 
 def _tsv(answers: Sequence[Answer]) -> Iterable[str]:
@@ -68,7 +68,7 @@ def _squad(answers: Sequence[Answer]) -> Iterable[str]:
 
 
 def _conll(answers: Sequence[Answer]) -> Iterable[str]:
-    return (line for _, said in answers for line in (str(said), ""))
+    return (line for _, text in answers for line in (str(text), ""))
 
 
 def _index(key: str) -> int | str:

@@ -95,7 +95,7 @@ class TextToTextConfig(BenchmarkConfig):
     token_cache: Optional[str] = option(None, "folder of tokenized data (default: mtmoe-cache in the data directory)")
     train_examples: Optional[int] = option(
         None,
-        "train on so many examples, each label with its share and at least one (default: all); validation stays whole",
+        "number of training examples, each label with its share, at least one (default: all); validation stays whole",
     )
     train_examples_seed: int = option(
         1, "names the draw of --train-examples, whatever --seed is; fewer examples are a part of more"

@@ -26,13 +26,13 @@ from fairseq_mtmoe.analysis.task_scores import (
     to_json,
     to_markdown,
 )
-from fairseq_mtmoe.answers import Classification, Predicted, Regression
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.checkpoints.reader import peek
 from fairseq_mtmoe.data.nlu.reading import source_files
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, read_json
+from fairseq_mtmoe.task_types import Classification, Predictions, Regression
 from fairseq_mtmoe.tasks._benchmark.metrics import Values, score, standard_error
 
 
@@ -42,7 +42,7 @@ class FoundSet:
 
     Attributes:
         examples: how many were predicted.
-        columns: of each of the set's metrics what it is made of; see `answers.Answer.columns`.
+        columns: of each of the set's metrics what it is made of; see `TaskType.columns`.
         majority: by metric, the score of one label for every example; see `SetScore`.
         constant: the only answer that was predicted; empty if there are several.
     """
@@ -53,28 +53,29 @@ class FoundSet:
     constant: str = ""
 
 
-def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, predicted: Predicted) -> dict[str, float]:
+def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, predictions: Predictions) -> dict[str, float]:
     """Return, by metric, the score of one label for every example, the best that there is.
 
     Args:
         metrics: of the task.
         row: of the task. Tasks without labels in common have no such score; a constant has no correlation.
         split: the set.
-        predicted: of it; its examples are scored.
+        predictions: of it; its examples are scored.
     """
     if row.kind is Kind.regression:
         return {name: 0.0 for name in metrics if name in Regression.metrics}
     if not row.labels or row.kind is Kind.word_labels:
         return {}
-    count = len(predicted)
+    count = len(predictions)
     constants = [
-        Predicted(predicted.examples_E, np.full(count, float(n)), np.arange(count + 1)) for n in range(len(row.labels))
+        Predictions(predictions.examples_E, np.full(count, float(n)), np.arange(count + 1))
+        for n in range(len(row.labels))
     ]
-    answer = Classification(len(row.labels))
+    task_type = Classification(len(row.labels))
     return {
-        name: max(score(name, *answer.columns(name, split, one)) for one in constants)
+        name: max(score(name, *task_type.columns(name, split, one)) for one in constants)
         for name in metrics
-        if name in answer.metrics
+        if name in task_type.metrics
     }
 
 

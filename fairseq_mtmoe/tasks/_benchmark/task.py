@@ -20,13 +20,13 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from fairseq_mtmoe.analysis.task_scores import named_groups
-from fairseq_mtmoe.answers import Predicted, flattened
-from fairseq_mtmoe.answers.answer import Scored, only_answer
 from fairseq_mtmoe.data.mixtures.dataset import Collate, EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.table import TaskRow, load_tables
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.task_types import Predictions, flattened
+from fairseq_mtmoe.task_types.task_type import Scored, only_answer
 from fairseq_mtmoe.tasks._benchmark.config import BenchmarkConfig
 from fairseq_mtmoe.tasks._benchmark.metrics import check_installed, check_metric, score
 from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport, majority_scores
@@ -252,20 +252,20 @@ class BenchmarkTask(Multitask):
     def _reported(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
         """What was found of a set, with what one label for every example would score."""
         task = key.partition("/")[0]
-        found, predicted = self._found(key, examples, predictions), _gathered_values(examples, predictions)
+        found, gathered = self._found(key, examples, predictions), _gathered_values(examples, predictions)
         split, row = self.evaluated[key], self.rows[task]
-        majority = majority_scores(self.metrics_of(key), row, split, predicted)
+        majority = majority_scores(self.metrics_of(key), row, split, gathered)
         return replace(
-            found, majority=majority, constant=only_answer(self.scored(task).said(split, predicted, row.labels))
+            found, majority=majority, constant=only_answer(self.scored(task).label_text(split, gathered, row.labels))
         )
 
     def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
         """What each metric of a set is made of."""
         if key in self._found_sets and self._found_sets[key][0] is predictions:  # asked for several figures
             return self._found_sets[key][1]
-        answer = self.scored(key.partition("/")[0])
-        predicted = _gathered_values(examples, predictions)
-        columns = {name: answer.columns(name, self.evaluated[key], predicted) for name in self.metrics_of(key)}
+        task_type = self.scored(key.partition("/")[0])
+        gathered = _gathered_values(examples, predictions)
+        columns = {name: task_type.columns(name, self.evaluated[key], gathered) for name in self.metrics_of(key)}
         found = FoundSet(len(columns[self.metrics_of(key)[0]][0]), columns)
         self._found_sets[key] = (predictions, found)
         return found
@@ -305,8 +305,8 @@ def _check_names(task: str, row: TaskRow) -> None:
         must_be(f"the metrics of {task}", "different ones", ", ".join(named))
 
 
-def _gathered_values(examples: Tensor, predictions: Tensor) -> Predicted:
-    return Predicted.gathered(examples.numpy(), predictions.double().numpy())
+def _gathered_values(examples: Tensor, predictions: Tensor) -> Predictions:
+    return Predictions.gathered(examples.numpy(), predictions.double().numpy())
 
 
 def _gathered(logging_outputs: Sequence[Mapping[str, Any]], key: str, name: str) -> Tensor:

@@ -81,7 +81,7 @@ def _is_number(figures: Mapping[str, Any], name: str) -> bool:
 logger = logging.getLogger(__name__)
 
 
-class KeepsRunLog(ABC):
+class RunLogMixin(ABC):
     """A `RunObserver` (see `protocols`), whose tasks have names.
 
     Attributes:

@@ -32,7 +32,7 @@ Measure = Callable[[Batch, nn.Module, bool], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Selection:
     """What a step trains on, and why.
 
     Attributes:
@@ -47,7 +47,7 @@ class Chosen:
 
 
 @torch.no_grad()
-def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Chosen:
+def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Selection:
     """The most uncertain candidates of a step.
 
     Args:
@@ -70,7 +70,7 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Ch
     entropy_C[number_E.astype(int)], most_C[number_E.astype(int)] = entropy_E, most_E
     numbers = most_uncertain(entropy_C, most_C, candidates.task_C, candidates.count)
     relative_C = np.divide(entropy_C, most_C, out=np.zeros_like(entropy_C), where=most_C != 0)
-    return Chosen(candidates.examples(numbers.tolist()), candidates, relative_C)
+    return Selection(candidates.examples(numbers.tolist()), candidates, relative_C)
 
 
 def _seed(candidates: Candidates, update: int) -> int:
@@ -113,12 +113,12 @@ class SelectionRecord:
         """Forget what was chosen for a step that made no update, if it was the last one."""
         self._chosen = []
 
-    def note(self, chosen: Chosen, counts: bool) -> dict[str, float]:
+    def note(self, chosen: Selection, counts: bool) -> dict[str, float]:
         """Remember what this process chose for a step; returns what its logging output is to have of it.
 
         Args:
             chosen: by this process.
-            counts: whether it is trained on, and does not only keep other processes company.
+            counts: whether it is trained on, and is no dummy batch.
         """
         if not counts:
             return {_key(what, name): 0.0 for what in SUMS for name in self.names}

@@ -30,12 +30,12 @@ from fairseq_mtmoe.tasks._multitask import selection
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, log_groups, plain_numbers
 from fairseq_mtmoe.tasks._multitask.initial_checkpoint import checkpoint_of
 from fairseq_mtmoe.tasks._multitask.run_log import start_counting, start_noting, stop_counting, stop_noting
-from fairseq_mtmoe.tasks._multitask.run_log_mixin import KeepsRunLog
+from fairseq_mtmoe.tasks._multitask.run_log_mixin import RunLogMixin
 from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part, device_of, log_padding, moved, refuse_all
-from fairseq_mtmoe.tasks._multitask.selection import REPORT_EVERY, Chosen, SelectionRecord
+from fairseq_mtmoe.tasks._multitask.selection import REPORT_EVERY, Selection, SelectionRecord
 
 
-class Multitask(KeepsRunLog, FairseqTask):
+class Multitask(RunLogMixin, FairseqTask):
     """To be named before fairseq's task among the bases of a class, which calls `set_up_tasks` and supplies
     `validated_tasks` and `groups`, `TrainingMixture`s and `EvaluationMixture`s, and what else it has to say of a run.
 
@@ -236,7 +236,7 @@ class Multitask(KeepsRunLog, FairseqTask):
             self.stopwatch.start()
         self._announce_parts(update_num)
         self.movement.begin(model, update_num)
-        sample = self._company(sample, model) if ignore_grad else sample
+        sample = self._dummy_batch(sample, model) if ignore_grad else sample
         chosen = None
         if CANDIDATES in sample:
             with torch.autocast(device_of(model).type, enabled=isinstance(optimizer, AMPOptimizer)):
@@ -253,15 +253,16 @@ class Multitask(KeepsRunLog, FairseqTask):
 
     # ---- uncertainty sampling ----
 
-    def _company(self, sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-        """A batch that only keeps other processes company: the sample itself, or, where that is from before the way of
-        sampling changed, one that passes through the model as often as theirs."""
+    def _dummy_batch(self, sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+        """Return a batch for a step whose gradients are ignored, with as many passes as other processes make.
+
+        It is the sample itself, unless that is from before the sampling method changed."""
         dataset: TrainingMixture | None = self.datasets.get(self._train_subset)
         if dataset is None or dataset.draws_candidates == (CANDIDATES in sample):
             return sample
         return moved(dataset.collater([dataset[0]]), model)
 
-    def choose(self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int) -> Chosen:
+    def choose(self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int) -> Selection:
         """The most uncertain of a step's candidates.
 
         Args:

@@ -14,7 +14,6 @@ from typing import Any
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from fairseq_mtmoe.answers import Answer, answer_of
 from fairseq_mtmoe.backbones.bert import encoder_file
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
@@ -32,6 +31,7 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._encoder import note_sizes
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.task_types import TaskType, task_type_of
 from fairseq_mtmoe.tasks._benchmark.config import GlueConfig
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
 from fairseq_mtmoe.tasks._multitask.initial_checkpoint import check_named_checkpoints, checkpoint_of
@@ -47,9 +47,9 @@ class GlueTask(BenchmarkTask):
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)
         rows = chosen_rows(self.table, args.glue_tasks.split(","))
-        self.answers: dict[str, Answer] = {name: answer_of(row) for name, row in rows.items()}
+        self.task_types: dict[str, TaskType] = {name: task_type_of(row) for name, row in rows.items()}
         self.shares = shares_of(args.train_share, self.table)
-        self.set_up_rows(rows, {name: answer.metrics for name, answer in self.answers.items()})
+        self.set_up_rows(rows, {name: task_type.metrics for name, task_type in self.task_types.items()})
         self.pretrained: PretrainedEncoder | None = None
         self.begins_with_checkpoint = False
 
@@ -89,7 +89,9 @@ class GlueTask(BenchmarkTask):
             self.begins_with_checkpoint = checkpoint_of(self.args) is not None
             self._check_lengths(self.pretrained.config.max_positions)
             self.state.merge_state_dict({TOKENIZER: self.pretrained.tokenizer[SERIALIZED]})
-            note_sizes(cfg, self.pretrained.config, {name: answer.head for name, answer in self.answers.items()})
+            note_sizes(
+                cfg, self.pretrained.config, {name: task_type.head for name, task_type in self.task_types.items()}
+            )
         model = super().build_model(cfg, from_checkpoint)
         self.pretrained = None
         return model
@@ -141,7 +143,7 @@ class GlueTask(BenchmarkTask):
         loader = BenchmarkLoader(self.rows, split, read, dataset_of)
         if split == self.args.train_subset:
             loader.keep(self._few_of)
-        draws = [self.answers[task].dropout_draws for task in loader.tasks]
+        draws = [self.task_types[task].dropout_draws for task in loader.tasks]
         self.mix(loader, TaskCollate(tokenizer.padding, loader.tasks), epoch, draws)
 
     def _few_of(self, name: str, split: TokenizedSplit) -> TokenizedSplit:
@@ -152,7 +154,7 @@ class GlueTask(BenchmarkTask):
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """As each task's kind of answer says."""
+        """As each task's type says."""
         ids_E, found = unwrapped(criterion).uncertainties(model, sample, under_dropout)
         return ids_E, found.entropy, found.most
 
@@ -172,9 +174,9 @@ class GlueTask(BenchmarkTask):
 
     # ---- validation ----
 
-    def scored(self, name: str) -> Answer:
+    def scored(self, name: str) -> TaskType:
         """See `BenchmarkTask`."""
-        return self.answers[name]
+        return self.task_types[name]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """As fairseq's, with the predictions of the batch's set in the logging output, and the examples they are of."""

@@ -19,7 +19,6 @@ from fairseq.data import Dictionary
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from fairseq_mtmoe.answers.text import NO_LABEL, TextAnswer, has_labels, metrics_of_text
 from fairseq_mtmoe.backbones.t5.model import T5Model
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
 from fairseq_mtmoe.data.nlu.few_shot import drawn_examples
@@ -31,6 +30,7 @@ from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models._t5 import note_sizes
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.task_types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text
 from fairseq_mtmoe.tasks._benchmark.config import TextToTextConfig
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
 from fairseq_mtmoe.tasks._multitask.groups import Group, log_groups
@@ -85,7 +85,7 @@ class TextToTextTask(BenchmarkTask):
             must_be("--train-examples", "at least 1", args.train_examples)
         self.set_up_rows({self.name: self.row}, {self.name: metrics_of_text(self.row)})
         self._pieces: Pieces | None = None
-        self._answer: TextAnswer | None = None
+        self._task_type: TextTaskType | None = None
         self.dictionary = begun_dictionary()
         self.pretrained: PretrainedT5 | None = None
         self.begins_with_checkpoint = False
@@ -230,11 +230,11 @@ class TextToTextTask(BenchmarkTask):
 
     # ---- validation ----
 
-    def scored(self, name: str) -> TextAnswer:
+    def scored(self, name: str) -> TextTaskType:
         """See `BenchmarkTask`."""
-        if self._answer is None:
-            self._answer = TextAnswer(self.rows[name], self.pieces)
-        return self._answer
+        if self._task_type is None:
+            self._task_type = TextTaskType(self.rows[name], self.pieces)
+        return self._task_type
 
     def metrics_of(self, key: str) -> list[str]:
         """Also the share of answers that are no label, where answers are labels."""

@@ -7,15 +7,15 @@ import torch
 from fairseq.logging import metrics
 from torch import nn
 
-from fairseq_mtmoe.answers import Classification, Regression
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
+from fairseq_mtmoe.task_types import Classification, Regression
 
 NUMBERS = {
     "three": torch.tensor([[1.0, 2.0, 0.5], [0.0, 0.0, 3.0]]),
     "value": torch.tensor([[2.0], [4.5]]),
     "absent": torch.empty(0, 2),
 }
-ANSWERS = {"three": Classification(3), "value": Regression(), "absent": Classification(2)}
+TASK_TYPES = {"three": Classification(3), "value": Regression(), "absent": Classification(2)}
 TARGET = {"three": torch.tensor([1.0, 0.0]), "value": torch.tensor([2.5, 4.0])}
 
 
@@ -31,7 +31,7 @@ class Said(nn.Module):
 
 
 def criterion():
-    return MultitaskCriterion(SimpleNamespace(answers=ANSWERS))
+    return MultitaskCriterion(SimpleNamespace(task_types=TASK_TYPES))
 
 
 def sample(target=TARGET):

@@ -8,12 +8,12 @@ from click.testing import CliRunner
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.answers import answer_of
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.cli.predict import show
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.predictor import Choice, Inference, Predictor, choose_sets
+from fairseq_mtmoe.task_types import task_type_of
 from tests.golden.old_runs import OLD
 from tests.helpers.benchmark import make_encoder, save_untrained
 
@@ -220,7 +220,9 @@ def test_a_users_table(data, tmp_path):
 
 def test_a_head_of_another_size_predicts_nothing(data):
     rows = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU).table
-    choice = choose_sets(data, rows, {"rte": HeadSize(2), "mnli": HeadSize(2)}, "test", lambda row: answer_of(row).head)
+    choice = choose_sets(
+        data, rows, {"rte": HeadSize(2), "mnli": HeadSize(2)}, "test", lambda row: task_type_of(row).head
+    )
     assert [one.key for one in choice.sets] == ["rte", "superglue_rte", "axb"]
     assert "mnli" in choice.headless and "ax" in choice.headless
 

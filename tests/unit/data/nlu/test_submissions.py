@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.answers import Predicted, answer_of
 from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.submissions import file_names, submission_of, written
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.task_types import Predictions, task_type_of
 from tests.helpers.benchmark import serialized_tokenizer
 
 ROWS = load_tables()
@@ -19,8 +19,8 @@ def content(task, keys, predictions, split="test"):
     row, submission = ROWS[task], submission_of(task, ROWS[task], split)
     keys = list(keys)
     examples = [Example((("a",),) * len(row.choices or "a"), None, key) for key in keys]
-    predicted = Predicted.gathered(np.arange(len(keys)), np.array(predictions, dtype=np.float64))
-    said = answer_of(row).said(TOKENIZER.tokenize(examples), predicted, submission.labels or row.labels)
+    predicted = Predictions.gathered(np.arange(len(keys)), np.array(predictions, dtype=np.float64))
+    said = task_type_of(row).label_text(TOKENIZER.tokenize(examples), predicted, submission.labels or row.labels)
     return written(submission, keys, said)
 
 
@@ -37,7 +37,7 @@ def test_tables(task, predictions, labels):
 
 def test_values_within_bounds():
     numbers = torch.tensor([[5.25], [-0.1], [3.1], [0.00001234567]])
-    predictions = answer_of(ROWS["stsb"]).predictions(numbers).numpy()
+    predictions = task_type_of(ROWS["stsb"]).predictions(numbers).numpy()
     lines = content("stsb", ["0", "1", "2", "3"], predictions).splitlines()
     assert lines == ["index\tprediction", "0\t5.0", "1\t0.0", "2\t3.1", "3\t1.234567e-05"]
 
@@ -71,9 +71,9 @@ def test_the_answers_of_multirc_are_in_their_passages():
 def test_an_entity_of_record_is_called_by_its_text():
     names = [("Ann Lee", "Bea"), ("Ann Lee", "Céline", "Dee")]
     examples = [Example((("a", "b"),) * len(named), None, "0", names=named) for named in names]
-    predicted = Predicted.gathered(np.array([1, 0]), np.array([1.0, 0.0]))
+    predicted = Predictions.gathered(np.array([1, 0]), np.array([1.0, 0.0]))
     submission = submission_of("record", ROWS["record"], "test")
-    said = answer_of(ROWS["record"]).said(TOKENIZER.tokenize(examples), predicted, [])
+    said = task_type_of(ROWS["record"]).label_text(TOKENIZER.tokenize(examples), predicted, [])
     assert submission.file == "ReCoRD.jsonl"
     lines = written(submission, ["4756", "11"], said).splitlines()
     assert [json.loads(line) for line in lines] == [{"idx": 4756, "label": "Ann Lee"}, {"idx": 11, "label": "Céline"}]

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_mtmoe.answers import Regression
 from fairseq_mtmoe.data.mixtures.candidates import candidate_batch
 from fairseq_mtmoe.moe import BaseGate
 from fairseq_mtmoe.slots import expert_layers
+from fairseq_mtmoe.task_types import Regression
 from fairseq_mtmoe.tasks._multitask.selection import choose
 from tests.helpers.models import batch, moe_model
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fairseq_mtmoe.data.mixtures.candidates import Candidates
-from fairseq_mtmoe.tasks._multitask.selection import Chosen, SelectionRecord
+from fairseq_mtmoe.tasks._multitask.selection import Selection, SelectionRecord
 
 SIZES = {"mnli": 10, "rte": 3}
 
@@ -12,7 +12,7 @@ SIZES = {"mnli": 10, "rte": 3}
 def chosen(*places, relative=(0.5, 1.0, 0.25, 0.75)):
     """Of two candidates of each task, the first two places of mnli and the last of rte."""
     items = tuple((task, {"place": place}) for task in (0, 1) for place in (0, 1))
-    return Chosen([(task, {"place": place}) for task, place in places], Candidates(items, 2), np.array(relative))
+    return Selection([(task, {"place": place}) for task, place in places], Candidates(items, 2), np.array(relative))
 
 
 def step(record, *places):

@@ -344,9 +344,9 @@ def test_who_keeps_others_company_passes_as_often_as_they_do(digits):
         task = digit_task(digits, sampling_method=method)
         task.load_dataset("train")
         old = {} if draws else {CANDIDATES: None}
-        company = task._company(old, torch.nn.Linear(1, 1))
+        company = task._dummy_batch(old, torch.nn.Linear(1, 1))
         assert (CANDIDATES in company) == draws == (PASSES in company) and ("net_input" in company) != draws
-        assert task._company(company, torch.nn.Linear(1, 1)) is company
+        assert task._dummy_batch(company, torch.nn.Linear(1, 1)) is company
 
 
 def test_pairs_of_extra_data_are_tasks_too(digits):

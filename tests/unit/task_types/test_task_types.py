@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.answers import Predicted, Ranking, Regression, answer_of
-from fairseq_mtmoe.answers.answer import only_answer
 from fairseq_mtmoe.backbones.bert.heads import heads_to_text
 from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from fairseq_mtmoe.task_types import Predictions, Ranking, Regression, task_type_of
+from fairseq_mtmoe.task_types.task_type import only_answer
 from tests.helpers.benchmark import serialized_tokenizer
 
 OLD_HEADS = (  # in checkpoints of 0.1.5
@@ -38,18 +38,18 @@ def test_the_only_answer_to_several_examples(said, only):
 def test_every_kind_has_a_class():
     rows = load_tables()
     assert {row.kind for row in rows.values()} == set(Kind)
-    assert all({row.metric, *row.also} <= set(answer_of(row).metrics) for row in rows.values())
+    assert all({row.metric, *row.also} <= set(task_type_of(row).metrics) for row in rows.values())
 
 
 def test_heads_are_those_of_old_checkpoints():
     rows = load_tables()
-    heads = {name: answer_of(rows[name]).head for name in ("mnli", "stsb", "copa", "wic")}
+    heads = {name: task_type_of(rows[name]).head for name in ("mnli", "stsb", "copa", "wic")}
     assert heads_to_text(heads) == OLD_HEADS
 
 
 def test_a_regression_stays_within_its_bounds():
     numbers = torch.tensor([[-1.0], [2.5], [7.0]])
-    assert answer_of(load_tables()["stsb"]).predictions(numbers).tolist() == [0.0, 2.5, 5.0]
+    assert task_type_of(load_tables()["stsb"]).predictions(numbers).tolist() == [0.0, 2.5, 5.0]
     assert Regression().predictions(numbers).tolist() == [-1.0, 2.5, 7.0]
 
 
@@ -89,8 +89,8 @@ def ranked(names, right, predictions):
         for n, (of, ok) in enumerate(zip(names, right, strict=True))
     ]
     split = TextTokenizer(serialized_tokenizer(), 16).tokenize(examples)
-    predicted = Predicted.gathered(np.arange(len(names)), np.array(predictions, dtype=np.float64))
-    return {metric: Ranking().columns(metric, split, predicted)[0].tolist() for metric in Ranking.metrics}
+    predictions = Predictions.gathered(np.arange(len(names)), np.array(predictions, dtype=np.float64))
+    return {metric: Ranking().columns(metric, split, predictions)[0].tolist() for metric in Ranking.metrics}
 
 
 def test_the_metrics_of_record():
@@ -108,8 +108,8 @@ def test_exact_match_of_multirc_is_of_whole_questions():
     examples = [Example((("a",),), label, key) for key, label in zip(keys, [1, 0, 1, 1, 0, 1], strict=True)]
     split = TextTokenizer(serialized_tokenizer(), 16).tokenize(examples)
     order = np.array([3, 5, 0, 1, 2, 4])  # as batches and processes come
-    predicted = Predicted.gathered(order, np.array([1.0, 0, 0, 0, 1, 0])[order])
-    answer = answer_of(load_tables()["multirc"])
-    assert sorted(answer.columns("exact-match", split, predicted)[0].tolist()) == [0, 0, 0, 1]
-    labels, predictions = answer.columns("f1", split, predicted)
+    predictions = Predictions.gathered(order, np.array([1.0, 0, 0, 0, 1, 0])[order])
+    answer = task_type_of(load_tables()["multirc"])
+    assert sorted(answer.columns("exact-match", split, predictions)[0].tolist()) == [0, 0, 0, 1]
+    labels, predictions = answer.columns("f1", split, predictions)
     assert labels.tolist() == [1, 0, 1, 1, 0, 1] and predictions.tolist() == [1, 0, 0, 0, 1, 0]

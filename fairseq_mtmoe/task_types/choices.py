@@ -12,36 +12,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.answers.answer import (
+from fairseq_mtmoe.backbones.bert.heads import HeadSize
+from fairseq_mtmoe.data.nlu import answer_texts
+from fairseq_mtmoe.data.nlu.table import TaskRow
+from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
+from fairseq_mtmoe.task_types.task_type import (
     DROPOUT_DRAWS,
-    Answer,
-    Predicted,
-    Said,
+    LabelText,
+    Predictions,
+    TaskType,
     Uncertainty,
     Values,
     entropy_of,
     halves_of,
 )
-from fairseq_mtmoe.backbones.bert.heads import HeadSize
-from fairseq_mtmoe.data.nlu import answer_texts
-from fairseq_mtmoe.data.nlu.table import TaskRow
-from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 
 
 @dataclass(frozen=True)
-class Classification(Answer):
+class Classification(TaskType):
     """One of the labels; the head reads [CLS] (MT-TaG, equation 7). Labels (E,) count from 0; numbers are (E, C).
 
     `exact-match` is MultiRC's: the share of questions of which every answer is judged rightly.
     """
 
-    metrics = (*Answer.metrics, "macro-f1", "exact-match")
+    metrics = (*TaskType.metrics, "macro-f1", "exact-match")
 
     num_labels: int
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
-        """See `Answer`."""
+        """See `TaskType`."""
         return cls(len(row.labels))
 
     @property
@@ -61,16 +61,18 @@ class Classification(Answer):
         """The entropy of the classes."""
         return entropy_of(numbers)
 
-    def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
-        """See `Answer`. `exact-match` is of questions: of examples whose keys differ after the last / alone."""
-        labels_E, predictions_E = super().columns(metric, split, predicted)
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+        """See `TaskType`. `exact-match` is of questions: of examples whose keys differ after the last / alone."""
+        labels_E, predictions_E = super().columns(metric, split, predictions)
         if metric != "exact-match":
             return labels_E, predictions_E
-        return (right_questions(split.keys_E[predicted.examples_E].tolist(), labels_E != predictions_E),)
+        return (right_questions(split.keys_E[predictions.examples_E].tolist(), labels_E != predictions_E),)
 
-    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
-        """See `Answer`."""
-        return [labels[number] for number in predicted.values_V.astype(np.int64).tolist()]
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
+    ) -> list[LabelText]:
+        """See `TaskType`."""
+        return [labels[number] for number in predictions.values_V.astype(np.int64).tolist()]
 
 
 def right_questions(keys_E: Sequence[str], is_wrong_E: NDArray[np.bool_]) -> Values:
@@ -92,7 +94,7 @@ class WordPair(Classification):
 
 
 @dataclass(frozen=True)
-class Ranking(Answer):
+class Ranking(TaskType):
     """One of the candidates, each of which is a sequence of its own.
 
     Labels (E, C) are 1 for those that are right, 0 for others and NaN where an example has fewer; numbers are (E, C).
@@ -102,7 +104,7 @@ class Ranking(Answer):
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
-        """See `Answer`: candidates that labels stand for have no names to compare."""
+        """See `TaskType`: candidates that labels stand for have no names to compare."""
         return cls() if row.is_open else cls(("accuracy",))
 
     @property
@@ -129,32 +131,34 @@ class Ranking(Answer):
         """The entropy of the candidates that the example has."""
         return entropy_of(numbers.float().masked_fill(labels.isnan(), -math.inf))
 
-    def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
-        """See `Answer`: what the chosen candidates reach.
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+        """See `TaskType`: what the chosen candidates reach.
 
         `exact-match` and `text-f1` compare names, as ReCoRD's evaluation does: with the right one that is most alike.
         """
-        chosen_E = split.firsts_E[predicted.examples_E] + predicted.values_V.astype(np.int64)
+        chosen_E = split.firsts_E[predictions.examples_E] + predictions.values_V.astype(np.int64)
         if metric == "accuracy" or not len(split.names):
             return (split.rights_S[chosen_E].astype(np.float64),)
         alike = {"exact-match": answer_texts.exact_match, "text-f1": answer_texts.f1}[metric]
         reached = []
-        for example, chosen in zip(predicted.examples_E.tolist(), chosen_E.tolist(), strict=True):
+        for example, chosen in zip(predictions.examples_E.tolist(), chosen_E.tolist(), strict=True):
             first, end = split.firsts_E[example : example + 2]
             right = [split.names[first + number] for number in np.flatnonzero(split.rights_S[first:end] == 1).tolist()]
             reached.append(answer_texts.best(alike, split.names[chosen], right))
         return (np.array(reached),)
 
-    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
-        """See `Answer`: the candidate's name where they have some."""
-        chosen_E = predicted.values_V.astype(np.int64)
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
+    ) -> list[LabelText]:
+        """See `TaskType`: the candidate's name where they have some."""
+        chosen_E = predictions.values_V.astype(np.int64)
         if not len(split.names):
             return [labels[number] for number in chosen_E.tolist()]
-        return [split.names[number] for number in (split.firsts_E[predicted.examples_E] + chosen_E).tolist()]
+        return [split.names[number] for number in (split.firsts_E[predictions.examples_E] + chosen_E).tolist()]
 
 
 @dataclass(frozen=True)
-class Regression(Answer):
+class Regression(TaskType):
     """A number from `low` to `high`; the head reads [CLS] (MT-TaG, equation 8). Labels and numbers are (E,), (E, 1)."""
 
     dropout_draws: ClassVar[int] = DROPOUT_DRAWS
@@ -165,7 +169,7 @@ class Regression(Answer):
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
-        """See `Answer`."""
+        """See `TaskType`."""
         return cls(*row.bounds)
 
     @property
@@ -185,6 +189,8 @@ class Regression(Answer):
         """Which half of the examples each is in, which is not in the paper; numbers are (E, draws, 1)."""
         return halves_of(numbers.squeeze(2), labels)
 
-    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
-        """See `Answer`: without digits beyond float32's."""
-        return [float(str(np.float32(value))) for value in predicted.values_V]
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
+    ) -> list[LabelText]:
+        """See `TaskType`: without digits beyond float32's."""
+        return [float(str(np.float32(value))) for value in predictions.values_V]

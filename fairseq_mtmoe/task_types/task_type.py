@@ -74,7 +74,7 @@ def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class Predictions:
     """The predictions of E examples.
 
     Attributes:
@@ -108,33 +108,33 @@ class Predicted:
             yield example, self.values_V[start:end]
 
 
-Said = str | int | float
+LabelText = str | int | float
 
 
-def only_answer(said: Sequence[Said]) -> str:
+def only_answer(texts: Sequence[LabelText]) -> str:
     """Return the answer that a model gave to every one of several examples; empty where it gave others too.
 
     Args:
-        said: as `Scored.said` has it; of words a line for each, with the label behind a tab.
+        texts: of `Scored.label_text`; of words a line for each, with the label behind a tab.
     """
-    found = {line.rpartition("\t")[2] for text in said for line in str(text).split("\n")}
-    return found.pop() if len(found) == 1 and len(said) > 1 else ""
+    found = {line.rpartition("\t")[2] for text in texts for line in str(text).split("\n")}
+    return found.pop() if len(found) == 1 and len(texts) > 1 else ""
 
 
 class Scored(Protocol):
     """What turns what was predicted of a set into its metrics and its file."""
 
-    def columns(self, metric: str, split: Any, predicted: Predicted) -> tuple[Values, ...]:
-        """See `Answer`."""
+    def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
+        """See `TaskType`."""
         ...
 
-    def said(self, split: Any, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
-        """See `Answer`."""
+    def label_text(self, split: Any, predictions: Predictions, labels: Sequence[str | int]) -> list[LabelText]:
+        """See `TaskType`."""
         ...
 
 
-class Answer(ABC):
-    """A kind of answer, with what a task's row says of it.
+class TaskType(ABC):
+    """A kind of task, with what its row says of it.
 
     Attributes:
         metrics: those of `tasks._benchmark.metrics` that can score it.
@@ -176,7 +176,7 @@ class Answer(ABC):
             labels: of the examples, (E, …), which may tell where there is nothing to answer, and no more than that.
         """
 
-    def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
         """What `tasks._benchmark.metrics` makes a metric of, over the units that it is of: examples, or others.
 
         A single column is what each unit reached, of which the metric is the mean; of two the first has labels and the
@@ -185,16 +185,18 @@ class Answer(ABC):
         Args:
             metric: one of `metrics`.
             split: the set.
-            predicted: of it.
+            predictions: of it.
         """
-        return split.labels_E[predicted.examples_E], predicted.values_V
+        return split.labels_E[predictions.examples_E], predictions.values_V
 
     @abstractmethod
-    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
+    ) -> list[LabelText]:
         """Each example's answer as a file of predictions has it.
 
         Args:
             split: the set.
-            predicted: of it.
+            predictions: of it.
             labels: what the file calls the task's classes.
         """

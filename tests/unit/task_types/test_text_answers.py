@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.answers.answer import Predicted
-from fairseq_mtmoe.answers.text import NONE, TextAnswer, names_the_same
 from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.text_split import Texts, TextSplit
 from fairseq_mtmoe.data.nlu.token_runs import TokenRuns
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.task_types.task_type import Predictions
+from fairseq_mtmoe.task_types.text import NONE, TextTaskType, names_the_same
 from fairseq_mtmoe.tasks._benchmark.metrics import score
 from tests.helpers.text_to_text import spiece
 
@@ -32,13 +32,13 @@ def predicted_of(written, order=None):
     order = range(len(written)) if order is None else order
     tokens = [[*PIECES.numbers(written[n]), PIECES.end] for n in order]
     examples_V = np.repeat(list(order), [len(run) for run in tokens])
-    return Predicted.gathered(examples_V, np.concatenate(tokens).astype(np.float64))
+    return Predictions.gathered(examples_V, np.concatenate(tokens).astype(np.float64))
 
 
 def scores(row, examples, written, *metrics):
-    answer, split = TextAnswer(row, PIECES), split_of(examples)
-    predicted = predicted_of(written, order=range(len(written))[::-1])
-    return [score(metric, *answer.columns(metric, split, predicted)) for metric in metrics]
+    answer, split = TextTaskType(row, PIECES), split_of(examples)
+    predictions = predicted_of(written, order=range(len(written))[::-1])
+    return [score(metric, *answer.columns(metric, split, predictions)) for metric in metrics]
 
 
 def labelled(*labels):
@@ -76,7 +76,7 @@ def test_numbers_and_what_is_none():
     assert scores(ROWS["stsb"], examples, ["0.0", "1.2", "3", "9.6"], "spearman", "no-label") == [pytest.approx(100), 0]
     for none in ("a", "", "3.2.1", "1e999"):
         assert scores(ROWS["stsb"], examples, ["0.0", "1.2", none, "9.6"], "no-label") == [25]
-    answer, split = TextAnswer(ROWS["stsb"], PIECES), split_of(examples)
+    answer, split = TextTaskType(ROWS["stsb"], PIECES), split_of(examples)
     values = answer.columns("spearman", split, predicted_of(["9.6", "a", "2.2", "0.0"]))[1]
     assert values.tolist() == [5, -1, 2.2, 0]
 
@@ -123,24 +123,27 @@ def test_pronouns_that_mean_the_noun():
 
 
 def test_so_many_tokens_tell_labels_from_what_goes_on():
-    answer = TextAnswer(ROWS["rte"], PIECES)
+    answer = TextTaskType(ROWS["rte"], PIECES)
     longest = max(len(PIECES.numbers(label)) for label in ("entailment", "not_entailment"))
     assert answer.most_tokens == longest + 1
-    assert TextAnswer(ROWS["stsb"], PIECES).most_tokens == len(PIECES.numbers("3.2")) + 1
-    assert TextAnswer(ROWS["squad"], PIECES).most_tokens is None and TextAnswer(ROWS["wsc"], PIECES).most_tokens is None
+    assert TextTaskType(ROWS["stsb"], PIECES).most_tokens == len(PIECES.numbers("3.2")) + 1
+    assert (
+        TextTaskType(ROWS["squad"], PIECES).most_tokens is None
+        and TextTaskType(ROWS["wsc"], PIECES).most_tokens is None
+    )
 
 
 def test_labels_that_are_one_text_to_the_pieces():
     row = dataclasses.replace(ROWS["rte"], text_form=dataclasses.replace(ROWS["rte"].text_form, writes=["é", "ü"]))
     with pytest.raises(UserError, match=r"must be one that tells the labels of RTE \(é, ü\) apart"):
-        TextAnswer(row, PIECES)
+        TextTaskType(row, PIECES)
 
 
 # ---- files ----
 
 
 def said(row, examples, written, labels=()):
-    return TextAnswer(row, PIECES).said(split_of(examples), predicted_of(written), labels or row.labels)
+    return TextTaskType(row, PIECES).label_text(split_of(examples), predicted_of(written), labels or row.labels)
 
 
 def test_what_a_file_says(caplog):

@@ -9,12 +9,12 @@ import torch
 from seqeval.metrics import f1_score
 from tokenizers import Tokenizer
 
-from fairseq_mtmoe.answers import Predicted, WordLabels, flattened
 from fairseq_mtmoe.backbones.bert.heads import NO_TOKEN, NO_WORD, TaskHeads
 from fairseq_mtmoe.data.nlu import dataset
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
 from fairseq_mtmoe.data.nlu.examples import Example
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, first_tokens
+from fairseq_mtmoe.task_types import Predictions, WordLabels, flattened
 from fairseq_mtmoe.tasks._benchmark.metrics import score, standard_error
 from tests.helpers.benchmark import serialized_tokenizer
 
@@ -90,10 +90,10 @@ def test_head_loss_and_gradients_are_those_of_a_loop():
     inputs = (hidden, weight, bias)
     for fast, right in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(slow, inputs), strict=True):
         torch.testing.assert_close(fast, right, rtol=1e-5, atol=1e-6)
-    predicted = ANSWER.predictions(numbers)
-    assert predicted[labels.isnan() & (spans[..., 0] == NO_TOKEN)].tolist() == [0, 0, 0]
-    assert predicted.isnan().tolist() == (spans[..., 0] == NO_WORD).tolist()
-    assert predicted[0, :4].tolist() == [(weight @ hidden[0, place] + bias).argmax() for place in (1, 3, 5, 6)]
+    predictions = ANSWER.predictions(numbers)
+    assert predictions[labels.isnan() & (spans[..., 0] == NO_TOKEN)].tolist() == [0, 0, 0]
+    assert predictions.isnan().tolist() == (spans[..., 0] == NO_WORD).tolist()
+    assert predictions[0, :4].tolist() == [(weight @ hidden[0, place] + bias).argmax() for place in (1, 3, 5, 6)]
 
 
 def test_a_guess_costs_1():
@@ -138,11 +138,11 @@ def test_f1_of_entities_is_seqevals_whatever_the_order():
         rows = torch.tensor([[*map(float, said[n]), *[NONE] * (width - len(said[n]))] for n in examples])
         parts.append(flattened(torch.from_numpy(examples), rows))
     ids, values = (torch.cat(of).numpy() for of in zip(*parts, strict=True))
-    predicted = Predicted.gathered(ids, values.astype(np.float64))
-    columns = ANSWER.columns("entity-f1", split, predicted)
+    predictions = Predictions.gathered(ids, values.astype(np.float64))
+    columns = ANSWER.columns("entity-f1", split, predictions)
     by_seqeval = f1_score(*([[ANSWER.labels[n] for n in tags] for tags in of] for of in (right, said)))
     assert 20 < score("entity-f1", *columns) < 80
     assert score("entity-f1", *columns) == pytest.approx(100 * by_seqeval)
     assert 1 < standard_error("entity-f1", *columns) < 10
-    lines = ANSWER.said(split, predicted, ANSWER.labels)
+    lines = ANSWER.label_text(split, predictions, ANSWER.labels)
     assert lines == ["\n".join(f"a\t{ANSWER.labels[n]}" for n in tags) for tags in said]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import entr, ndtr
 
-from fairseq_mtmoe.answers import Classification, Ranking, Regression, WordPair
+from fairseq_mtmoe.task_types import Classification, Ranking, Regression, WordPair
 
 NO_LABELS = torch.zeros(3, 3)
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.answers.answer import Answer, Predicted, Said, Uncertainty, Values, entropy_of
 from fairseq_mtmoe.backbones.bert.heads import UNREAD, HeadSize
 from fairseq_mtmoe.data.nlu import answer_texts
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
+from fairseq_mtmoe.task_types.task_type import LabelText, Predictions, TaskType, Uncertainty, Values, entropy_of
 
 
 @dataclass(frozen=True)
-class Span(Answer):
+class Span(TaskType):
     """The tokens of a window from one that begins the answer to one that ends it (Devlin et al., 2019, §4.2).
 
     Numbers are (E, L, 2): how well a token begins the answer, and ends it. Labels are the two tokens, (E, 2). A window
@@ -36,7 +36,7 @@ class Span(Answer):
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
-        """See `Answer`."""
+        """See `TaskType`."""
         return cls(row.longest_answer)
 
     @property
@@ -71,20 +71,22 @@ class Span(Answer):
         logits = numbers.float().masked_fill(~is_read, -math.inf).transpose(1, 2)
         return Uncertainty(entropy_of(logits).entropy.sum(1), 2 * torch.log(_num_tokens(numbers)))
 
-    def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
-        """See `Answer`: what the answer of each question reaches, compared with the right one that is most alike."""
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+        """See `TaskType`: what the answer of each question reaches, compared with the right one that is most alike."""
         alike = {"em": answer_texts.exact_match, "f1": answer_texts.f1}[metric]
         assert split.passages is not None
-        pairs = zip(self._texts(split, predicted), split.passages.rights, strict=True)
+        pairs = zip(self._texts(split, predictions), split.passages.rights, strict=True)
         return (np.array([answer_texts.best(alike, *pair) for pair in pairs]),)
 
-    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
-        """See `Answer`: each question's answer as its passage has it."""
-        return [*self._texts(split, predicted)]
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
+    ) -> list[LabelText]:
+        """See `TaskType`: each question's answer as its passage has it."""
+        return [*self._texts(split, predictions)]
 
-    def _texts(self, split: TokenizedSplit, predicted: Predicted) -> list[str]:
+    def _texts(self, split: TokenizedSplit, predictions: Predictions) -> list[str]:
         assert split.passages is not None
-        return split.passages.found(split, predicted.examples_E, predicted.values_V.reshape(-1, 3))
+        return split.passages.found(split, predictions.examples_E, predictions.values_V.reshape(-1, 3))
 
 
 def _num_tokens(numbers: Tensor) -> Tensor:
@@ -93,7 +95,7 @@ def _num_tokens(numbers: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class WordLabels(Answer):
+class WordLabels(TaskType):
     """One of the labels for each word; the head reads the word's first token (Devlin et al., 2019, §5.3).
 
     Numbers are (E, W, C), labels (E, W), and NaN where a sentence has fewer words. A word without a token, such as one
@@ -106,7 +108,7 @@ class WordLabels(Answer):
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
-        """See `Answer`."""
+        """See `TaskType`."""
         return cls(tuple(row.labels))
 
     @property
@@ -135,8 +137,8 @@ class WordLabels(Answer):
         mean_E = entropy_EW.where(is_word, 0).sum(1) / is_word.sum(1).clamp(min=1)
         return Uncertainty(mean_E, mean_E.new_full(mean_E.shape, math.log(numbers.shape[2])))
 
-    def columns(self, metric: str, split: TokenizedSplit, predicted: Predicted) -> tuple[Values, ...]:
-        """See `Answer`: of each sentence how many entities were found, how many predicted, and how many there are.
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+        """See `TaskType`: of each sentence how many entities were found, how many predicted, and how many there are.
 
         Entities are those of seqeval, which reads labels as CoNLL's own evaluation does: an I- that follows nothing of
         its type begins an entity.
@@ -144,17 +146,19 @@ class WordLabels(Answer):
         from seqeval.metrics.sequence_labeling import get_entities
 
         counts = []
-        for example, numbers in predicted:
+        for example, numbers in predictions:
             right = split.tags_W[split.word_starts_E[example] : split.word_starts_E[example + 1]]
             found, there = (set(get_entities([self.labels[int(n)] for n in of])) for of in (numbers, right))
             counts.append((len(found & there), len(found), len(there)))
         hits_E, found_E, there_E = np.array(counts, dtype=np.float64).T
         return hits_E, found_E, there_E
 
-    def said(self, split: TokenizedSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
-        """See `Answer`: a line for each word, with its label in the second column."""
+    def label_text(
+        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
+    ) -> list[LabelText]:
+        """See `TaskType`: a line for each word, with its label in the second column."""
         starts = split.word_starts_E.tolist()
         return [
             "\n".join(f"{split.names[starts[example] + n]}\t{labels[int(label)]}" for n, label in enumerate(numbers))
-            for example, numbers in predicted
+            for example, numbers in predictions
         ]

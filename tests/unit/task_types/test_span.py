@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from fairseq_mtmoe.answers import Span
 from fairseq_mtmoe.backbones.bert.heads import UNREAD, TaskHeads
+from fairseq_mtmoe.task_types import Span
 
 PASSAGES = [(3, 9), (2, 4), (5, 5), (1, 10)]  # the third is empty
 LABELS = [(4, 6), (0, 0), (0, 0), (9, 9)]

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.answers.answer import Predicted, Said, Values
-from fairseq_mtmoe.answers.choices import right_questions
 from fairseq_mtmoe.data.nlu import answer_texts
 from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.text_split import TextSplit, answer_texts_of, form_of, label_texts, stepped
 from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.task_types.choices import right_questions
+from fairseq_mtmoe.task_types.task_type import LabelText, Predictions, Values
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ ALIKE = {
 
 
 @dataclass(frozen=True)
-class TextAnswer:
+class TextTaskType:
     """A task's answers as texts. Predicted values are the tokens of what was written, with an end.
 
     An answer that is no label counts as wrong, as in T5's own evaluation, and its share is the metric `no-label`: it is
@@ -74,21 +74,21 @@ class TextAnswer:
         # One more: what goes on after a label's text is another.
         return max(len(self.pieces.numbers(text)) for text in texts) + 1 if texts else None
 
-    def written(self, predicted: Predicted) -> list[str]:
+    def written(self, predictions: Predictions) -> list[str]:
         """The text of each example's answer."""
-        return [self.pieces.text(values.astype(np.int64).tolist()) for _, values in predicted]
+        return [self.pieces.text(values.astype(np.int64).tolist()) for _, values in predictions]
 
-    def columns(self, metric: str, split: TextSplit, predicted: Predicted) -> tuple[Values, ...]:
-        """See `Answer`."""
-        written = self.written(predicted)
+    def columns(self, metric: str, split: TextSplit, predictions: Predictions) -> tuple[Values, ...]:
+        """See `TaskType`."""
+        written = self.written(predictions)
         if metric in ALIKE and not self.row.labels:
-            return (self._alike(metric, split, predicted, written),)
-        values_E, labels_E = self.values(split, predicted, written), split.labels_E[predicted.examples_E]
+            return (self._alike(metric, split, predictions, written),)
+        values_E, labels_E = self.values(split, predictions, written), split.labels_E[predictions.examples_E]
         is_none_E = self._is_none(values_E)
         if metric == NO_LABEL:
             return (is_none_E.astype(np.float64),)
         if metric == "exact-match":
-            return (right_questions(split.keys_E[predicted.examples_E].tolist(), labels_E != values_E),)
+            return (right_questions(split.keys_E[predictions.examples_E].tolist(), labels_E != values_E),)
         return labels_E, np.where(is_none_E, 1 - labels_E, values_E) if metric == "f1" else values_E
 
     def _is_none(self, values_E: Values) -> NDArray[np.bool_]:
@@ -99,16 +99,16 @@ class TextAnswer:
     def _below(self) -> float:
         return self.row.bounds[0] - 1
 
-    def _alike(self, metric: str, split: TextSplit, predicted: Predicted, written: Sequence[str]) -> Values:
+    def _alike(self, metric: str, split: TextSplit, predictions: Predictions, written: Sequence[str]) -> Values:
         """How alike each answer, and that right one which is most alike, are."""
-        right = (answer_texts_of(self.row, split.texts.examples[n]) for n in predicted.examples_E.tolist())
+        right = (answer_texts_of(self.row, split.texts.examples[n]) for n in predictions.examples_E.tolist())
         pairs = zip(written, right, strict=True)
         return np.array([answer_texts.best(ALIKE[metric], *pair) for pair in pairs])
 
-    def values(self, split: TextSplit, predicted: Predicted, written: Sequence[str]) -> Values:
+    def values(self, split: TextSplit, predictions: Predictions, written: Sequence[str]) -> Values:
         """Each answer as a label's number or a regression's value, (E,); see the class for what is none."""
         if form_of(self.row).referent:
-            examples = (split.texts.examples[n] for n in predicted.examples_E.tolist())
+            examples = (split.texts.examples[n] for n in predictions.examples_E.tolist())
             return np.array([names_the_same(text, one.referent) for text, one in zip(written, examples, strict=True)])
         if self.row.kind is Kind.regression:
             return np.array([self._number(text) for text in written])
@@ -123,12 +123,12 @@ class TextAnswer:
             return self._below
         return min(max(value, low), high) if math.isfinite(value) else self._below
 
-    def said(self, split: TextSplit, predicted: Predicted, labels: Sequence[str | int]) -> list[Said]:
-        """See `Answer`; an answer that is no label is the first one, and a regression's the least."""
-        written = self.written(predicted)
+    def label_text(self, split: TextSplit, predictions: Predictions, labels: Sequence[str | int]) -> list[LabelText]:
+        """See `TaskType`; an answer that is no label is the first one, and a regression's the least."""
+        written = self.written(predictions)
         if not has_labels(self.row):
             return [*written]
-        values_E = self.values(split, predicted, written)
+        values_E = self.values(split, predictions, written)
         if none := int(self._is_none(values_E).sum()):
             logger.warning(
                 f"{self.row.title}: {none} of {len(written)} answers are no label, and are given the first one"

@@ -1,0 +1,196 @@
+"""A trained model in the terms of Hugging Face's classes, from a checkpoint of any of our runs."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_mtmoe.backbones.bert import encoder_file
+from fairseq_mtmoe.backbones.bert import hugging_face as of_bert
+from fairseq_mtmoe.backbones.bert.config import EncoderConfig
+from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
+from fairseq_mtmoe.backbones.bert.heads import HeadSize, heads_from_text
+from fairseq_mtmoe.backbones.hugging_face import Additions, check_tensors
+from fairseq_mtmoe.backbones.t5 import hugging_face as of_t5
+from fairseq_mtmoe.backbones.t5 import model_file
+from fairseq_mtmoe.backbones.t5.config import T5Config
+from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
+from fairseq_mtmoe.checkpoints.described import model_options
+from fairseq_mtmoe.checkpoints.states import has_experts
+from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.data.nlu.tokenizer_files import load_tokenizer
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.pemt.exporting import additions, separated
+
+HEADS, ENCODER = "heads.", "encoder."
+WITH_CODE = "; its prompt and adapters need `trust_remote_code=True`, as no class of transformers has them"
+# What tokenizers call the tokens that `transformers` wants to know by their tasks: BERT's and RoBERTa's.
+TOKENS = {
+    "pad_token": ("[PAD]", "<pad>"),
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An encoder or T5 as a folder of Hugging Face's, and what of a checkpoint is no part of it.
+
+    Attributes:
+        model: the encoder or T5.
+        additions: what the folder has beside it, such as a head.
+        said: what that is, and what there is no place for, as the end of a sentence.
+    """
+
+    model: PretrainedEncoder | PretrainedT5
+    additions: tuple[Additions, ...] = ()
+    said: str = ""
+
+    def write(self, folder: Path) -> str:
+        """Write the folder, completely or not at all; returns what it holds."""
+        if isinstance(self.model, PretrainedT5):
+            of_t5.write_folder(self.model, folder, *self.additions)
+            kind = "t5"
+        else:
+            of_bert.write_folder(self.model, folder, *self.additions)
+            kind = self.model.config.model_type
+        count = len(self.model.state) + sum(len(more.tensors) for more in self.additions)
+        return f"{kind} for transformers, {count} tensors{self.said}"
+
+
+def exported(path: Path, content: Mapping[str, Any]) -> Exported:
+    """What a file holds, of `mtmoe import-hf` or a checkpoint.
+
+    Raises:
+        UserError: it is another, or none of Hugging Face's classes computes what its model does.
+    """
+    if "cfg" in content or "args" in content:
+        return _of_checkpoint(path, content)
+    of_kind = model_file if model_file.KIND in content else encoder_file
+    return Exported(of_kind.read(path, content))
+
+
+def _of_checkpoint(path: Path, content: Mapping[str, Any]) -> Exported:
+    options = model_options(content) or {}
+    _expect_expressible(path, content, options)
+    state = {name: value.float() for name, value in content["model"].items()}
+    try:
+        if options.get("t5"):
+            return _t5(path, content, options, state)
+        return _encoder(path, content, options, state)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"`{path}` must hold what its model was built with, but does not: it is damaged.") from error
+
+
+def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise the `UserError` that says what of a model Hugging Face's classes lack, and what to do instead."""
+    name = options.get("_name")
+    if not (options.get("t5") or options.get("encoder")):
+        raise UserError(
+            f"`{path}` must be of an encoder or a T5, but is of {name!r}, which has no class in `transformers`; "
+            "fairseq-generate and `mtmoe evaluate` translate with it."
+        )
+    if has_experts(dict(content)):
+        raise UserError(
+            f"`{path}` must be a dense model, but its feed-forward layers are experts, which BertModel has not; train "
+            "`--arch mt_dense` in its place, or predict with `mtmoe predict`."
+        )
+    if options.get("conditional", "none") != "none":
+        raise UserError(
+            f"`{path}` must compute the same for all tasks, but adapts attention or norms to each, which BertModel "
+            "cannot; train `--arch mt_dense` in its place, or predict with `mtmoe predict`."
+        )
+
+
+def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:
+    config = replace(T5Config(**json.loads(options["t5"])), dropout_rate=options["dropout"])
+    more: tuple[Additions, ...] = ()
+    said = ""
+    if options.get("pemt"):
+        state, added = separated(path, options, state)
+        more, said = (additions(added, "", "T5ForConditionalGeneration"),), WITH_CODE
+    state = model_file.bare_state(state, config)
+    check_tensors(path, model_file.wanted_tensors(config), state)
+    pieces = content["task_state"]["sentencepiece"].numpy().tobytes()
+    return Exported(PretrainedT5(config, pieces, state), more, said)
+
+
+def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:
+    config = replace(
+        EncoderConfig(**json.loads(options["encoder"])),
+        hidden_dropout_prob=options["dropout"],
+        attention_probs_dropout_prob=options["attention_dropout"],
+        has_pooler=False,
+    )
+    state, added = separated(path, options, state) if options.get("pemt") else (state, None)
+    own = {name.removeprefix(ENCODER): value for name, value in state.items() if not name.startswith(HEADS)}
+    check_tensors(path, encoder_file.wanted_tensors(config), own)
+    head, said = _head(content, config, heads_from_text(options["heads"]), state)
+    more = () if head is None else (head,)
+    if added is not None:
+        values = config.for_hugging_face() if head is None else head.values
+        base = of_bert.base_name(config, classifies=head is not None)
+        more, said = (*more, additions(added, base, values["architectures"][0])), said + WITH_CODE
+    files = _tokenizer_files(content["task_state"]["tokenizer"], config)
+    return Exported(PretrainedEncoder(config, files, own), more, said)
+
+
+def _head(
+    content: Mapping[str, Any], config: EncoderConfig, sizes: Mapping[str, HeadSize], state: Mapping[str, Tensor]
+) -> tuple[Additions | None, str]:
+    """The head of the only task, if a class has one of its kind; and what is said of heads."""
+    ((task, size), *others) = sizes.items()
+    if others or not _is_classifier(size):
+        named = f"the heads of {', '.join(sizes)}, of which a class has one" if others else f"the head of {task}"
+        return None, f"; left out: {named} (read last_hidden_state: the pooler is not trained)"
+    weight, bias = state[f"{HEADS}{task}.weight"], state[f"{HEADS}{task}.bias"]
+    if (tuple(weight.shape), tuple(bias.shape)) != ((size.num_outputs, config.hidden_size), (size.num_outputs,)):
+        raise ValueError("of other sizes")
+    return of_bert.classifier(config, weight, bias, _labels(content, task, size)), f", with the head of {task}"
+
+
+def _is_classifier(size: HeadSize) -> bool:
+    """Whether a head reads [CLS] alone, and gives one number for each label, or a value."""
+    return size.has_bias and not (size.num_words or size.per_token or size.per_word)
+
+
+def _labels(content: Mapping[str, Any], task: str, size: HeadSize) -> tuple[str, ...]:
+    """The labels in the table's row of a task, in the order of its head; numbers where there is no such row now."""
+    if size.num_outputs == 1:
+        return ()
+    trained_on = content["cfg"].get("task") or {}
+    options = vars(trained_on) if isinstance(trained_on, Namespace) else trained_on
+    given = str(options.get("task_table") or "")
+    tables = [Path(name) for name in given.split(",") if name and Path(name).is_file()]
+    row = load_tables(tables).get(task)
+    known = [] if row is None else [str(label) for label in row.labels]
+    if len(set(known)) != size.num_outputs:
+        known = [str(number) for number in range(size.num_outputs)]
+    return tuple(known)
+
+
+def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:
+    """The files by which AutoTokenizer reads text as the model did; its own class would normalize as it likes."""
+    tokenizer = load_tokenizer(serialized)
+    found = {
+        kind: next((name for name in names if tokenizer.token_to_id(name) is not None), None)
+        for kind, names in TOKENS.items()
+    }
+    inputs = ["input_ids", *(["token_type_ids"] if config.type_vocab_size > 1 else []), "attention_mask"]
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_positions,
+        "model_input_names": inputs,
+        **{kind: name for kind, name in found.items() if name is not None},
+    }
+    return {"tokenizer.json": serialized, "tokenizer_config.json": json.dumps(settings, indent=2) + "\n"}
