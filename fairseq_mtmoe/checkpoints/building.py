@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.options import every_option
 from fairseq_mtmoe.checkpoints.reader import readable
+from fairseq_mtmoe.checkpoints.validation import every_option
 from fairseq_mtmoe.errors import UserError
 
 TRUST = "MTMOE_TRUST"  # the environment variable with names that a user adds

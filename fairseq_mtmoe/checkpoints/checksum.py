@@ -24,14 +24,13 @@ import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairseq_mtmoe.checkpoints.contents import is_plain
-
 _PREFIX = b"mtmoe sha256:"
 _COMMENT_SIZE = len(_PREFIX) + 64
 _LENGTH = struct.Struct("<H")  # an EOCD record's last field: how long the comment is
 _EOCD = b"PK\x05\x06"
 _EOCD_SIZE = 22
-_FIRST_RECORD = b"PK\x03\x04"
+ARCHIVE = b"PK\x03\x04"  # how an archive begins, by which torch, too, tells them from its files of before 1.6
+_FOLDER = 0x10  # the attribute of a zip record that makes torch's reader skip its content
 _LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # torch's magic number, pickled: files before 1.6 begin so
 
 
@@ -116,6 +115,22 @@ def is_legacy(file: BinaryIO) -> bool:
     return _LEGACY_MAGIC in file.read(32)
 
 
+def is_plain(archive: zipfile.ZipFile) -> bool:
+    """Whether torch and Python read the same in an archive, and not more than lies in it: its records are as torch
+    writes them, not compressed, not skipped as folders, no two of one name or over the same bytes."""
+    records = archive.infolist()
+    return (
+        len({record.filename for record in records}) == len(records)
+        and sum(record.file_size for record in records) <= archive.start_dir
+        and all(
+            record.compress_type == zipfile.ZIP_STORED
+            and record.compress_size == record.file_size
+            and not record.external_attr & _FOLDER
+            for record in records
+        )
+    )
+
+
 def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
     """The comment's length in the EOCD record that ends so many bytes before the file does; None if none ends there."""
     start = os.fstat(file.fileno()).st_size - before_end - _EOCD_SIZE
@@ -129,7 +144,7 @@ def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
 def _check_records(file: BinaryIO) -> None:
     """Compare each record with its CRC, for want of a checksum, and refuse what torch and Python read apart."""
     file.seek(0)
-    if file.read(len(_FIRST_RECORD)) != _FIRST_RECORD:
+    if file.read(len(ARCHIVE)) != ARCHIVE:
         raise Damaged
     try:
         with zipfile.ZipFile(file) as archive:

@@ -5,7 +5,7 @@ flipped bits as weights, and shows a stack trace for a damaged file. With these 
 
 - a file appears under its name only when it is complete, has its checksum (`checksum.py`) and on the disk;
 - loading and copying read the whole file first, and refuse one that is not what was written;
-- loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (`contents.py`);
+- loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (`validation.py`);
 - what fails is said in one sentence.
 """
 
@@ -86,7 +86,7 @@ def load(path: str, mapped: bool = False, remedy: str | None = None) -> dict[str
         remedy: what to do where it is damaged, for a sentence; by default to use another checkpoint of the run.
 
     Raises:
-        UserError: the file is missing, damaged, or holds what no checkpoint should: see `contents.py`.
+        UserError: the file is missing, damaged, or holds what no checkpoint should: see `validation.py`.
     """
     with CheckpointFile(path, remedy) as file:
         return file.load(mapped)

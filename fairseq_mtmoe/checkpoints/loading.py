@@ -48,7 +48,7 @@ def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ran
     """A checkpoint with its experts and upgrades of old ones. Takes the place of fairseq's function of that name.
 
     Raises:
-        UserError: see `contents.read`, and inside `building.choosing` also `building.admit`.
+        UserError: see `validation.read`, and inside `building.choosing` also `building.admit`.
     """
     read = _read.get()
     if read is not None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.checkpoints import checksum, contents
+from fairseq_mtmoe.checkpoints import checksum, validation
 from fairseq_mtmoe.checkpoints.fallback import damaged
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
@@ -66,11 +66,11 @@ class CheckpointFile:
         """The content, once it is verified; `mapped`: tensors are read when they are touched, and not held.
 
         Raises:
-            UserError: it is damaged, or holds what no checkpoint should: see `contents.py`.
+            UserError: it is damaged, or holds what no checkpoint should: see `validation.py`.
         """
         has_checksum = self.verify() is not None
         with readable(self._path, is_whole=has_checksum):
-            return contents.read(self._path, self._file, mapped)
+            return validation.read(self._path, self._file, mapped)
 
     def peek(self) -> State | None:
         """The content without reading its tensors, not verified; None if that cannot be done: loading will say why."""
@@ -79,7 +79,7 @@ class CheckpointFile:
     @functools.cached_property
     def _unverified(self) -> State | None:
         try:
-            return contents.read(self._path, self._file, mapped=True)
+            return validation.read(self._path, self._file, mapped=True)
         except Exception:
             return None
 

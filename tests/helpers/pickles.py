@@ -1,15 +1,12 @@
-"""Checkpoint files with a pickle of one's own, as somebody writes them who means harm."""
+"""Checkpoint files with a pickle of one's own, and checkpoints with parts of one's own."""
 
 from __future__ import annotations
 
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
-
-PROTO, STOP = b"\x80\x02", b"."
 
 
 def write_pickle(path: Path, pickled: bytes, compression: int = zipfile.ZIP_STORED, **records: bytes) -> Path:
@@ -21,37 +18,6 @@ def write_pickle(path: Path, pickled: bytes, compression: int = zipfile.ZIP_STOR
             archive.writestr(f"archive/data/{name.removeprefix('_')}", content)
         archive.writestr("archive/version", b"3\n")
     return path
-
-
-def unicode(text: str) -> bytes:
-    """The pickle's instruction for a text."""
-    data = text.encode()
-    return b"X" + len(data).to_bytes(4, "little") + data
-
-
-def under_model(value: bytes) -> bytes:
-    """The pickle of `{"model": {"w": value}}`."""
-    return PROTO + b"}" + unicode("model") + b"}" + unicode("w") + value + b"ss" + STOP
-
-
-def tensor(size: tuple[int, ...], stride: tuple[int, ...], elements: int = 1, key: str = "0") -> bytes:
-    """The pickle of a float tensor over a storage of so many elements."""
-    storage = b"(" + unicode("storage") + b"ctorch\nFloatStorage\n" + unicode(key) + unicode("cpu")
-    storage += pickle.dumps(elements, 2)[2:-1] + b"tQ"
-    numbers = b"".join(b"(" + b"".join(map(_number, values)) + b"t" for values in (size, stride))
-    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00" + numbers + b"\x89}tR"
-
-
-def _number(value: int) -> bytes:
-    return pickle.dumps(value, 2)[2:-1]
-
-
-def nested(levels: int) -> dict[str, Any]:
-    """Dictionaries, each twice in the next: small in a file, 2 to this power where they are copied."""
-    value: dict[str, Any] = {"x": 1}
-    for _ in range(levels):
-        value = {"a": value, "b": value}
-    return value
 
 
 def checkpoint(**parts: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fairseq.models import register_model, register_model_architecture, transfor
 from fairseq.models.transformer import TransformerModel
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import options
+from fairseq_mtmoe.checkpoints import validation
 from fairseq_mtmoe.checkpoints.building import TRUST
 from fairseq_mtmoe.cli.upcycle import command as upcycle
 from fairseq_mtmoe.errors import UserError
@@ -230,4 +230,4 @@ def test_known_models_and_tasks_evaluate_no_other_options():
     ]  # fmt: skip
     found = set().union(*map(evaluated, modules))
     lambdas = {"uf"}  # in parsers of the command line
-    assert found - lambdas == set(options._EVALUATED)
+    assert found - lambdas == set(validation._EVALUATED)

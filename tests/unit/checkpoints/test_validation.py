@@ -1,14 +1,12 @@
-"""What loading refuses: files that execute, or that become much more than they are. None hangs, none needs memory."""
+"""What loading refuses: files that execute, that become much larger than they are, or hold wrong values."""
 
 import math
 import os
 import random
-import resource
 import sys
-import time
 import zipfile
 from argparse import Namespace
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -16,13 +14,13 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import assemble, checksum, contents, fallback, file_io, loading
+from fairseq_mtmoe.checkpoints import assemble, checksum, fallback, file_io, loading
 from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
 from fairseq_mtmoe.checkpoints.reader import peek
 from fairseq_mtmoe.checkpoints.states import has_experts
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.checkpoint_files import verify
-from tests.helpers.pickles import PROTO, STOP, checkpoint, nested, tensor, under_model, unicode, write_pickle
+from tests.helpers.pickles import checkpoint, write_pickle
 from tests.helpers.states import trained, write_in_parts
 
 register()
@@ -34,52 +32,14 @@ LOADERS = {
     "average": lambda path: loading.load_ema(path),
     "experts": lambda path: assemble.load_mapped(path),
 }
-SIX_GB = b"\x8a\x05" + (6 * 10**9).to_bytes(5, "little")
-EMPTY = b"c__builtin__\nset\n"
 
 
 def refused(path, words: str, load=file_io.load) -> None:
-    """Loading ends in one sentence with these words, in seconds and without memory."""
-    before, start = peak(), time.process_time()
+    """Loading ends in one sentence with these words."""
     with pytest.raises(UserError) as caught:
         load(str(path))
     sentence = str(caught.value)
     assert words in sentence and str(path) in sentence and "\n" not in sentence, sentence
-    assert peak() - before < 400e6 and time.process_time() - start < 30
-
-
-def peak() -> int:
-    """The most bytes that this process has held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-# Keys of one hash: Python compares each with all before it.
-COLLIDING = b"".join(b"\x8a\x08" + (i * (2**61 - 1) % 2**63).to_bytes(8, "little") + b"N" for i in (1, 2) * 600)
-
-
-@pytest.mark.parametrize(
-    ("pickled", "words"),
-    [
-        (under_model(b"c__builtin__\nbytearray\n" + SIX_GB + b"\x85R"), "(`__builtin__.bytearray`)"),
-        (under_model(b"c_codecs\nencode\n" + unicode("a" * 99) + unicode("punycode") + b"\x86R"), "`_codecs.encode`"),
-        (under_model(b"ctorch\nTensor\n" + SIX_GB + b"\x85R"), "`torch.Tensor`"),
-        (under_model(b"cos\nsystem\n" + unicode("true") + b"\x85R"), "`os.system`"),
-        (under_model(tensor((10**6, 10**6), (0, 0))), "what becomes many times that when it is used"),
-        (PROTO + b"}(" + b")" + b"\x85" * 1_500_000 + b"K\x01u" + STOP, "containers in at most 100 others"),
-        (PROTO + b"}" + unicode("a") + b"(" + b"N" * 2_500_000 + b"ts" + STOP, "read in 2,000,000 steps"),
-        (PROTO + b"}(" + COLLIDING + b"u" + STOP, "at most 1,000 integers of"),
-        (PROTO + b"]" + STOP, "a checkpoint's dictionary, but holds a list"),
-        (PROTO + EMPTY + b")R" + b"q\x00" + STOP, "a checkpoint's dictionary, but holds a set"),
-    ],
-    ids=[
-        "bytearray", "codec", "sized tensor", "system", "stride 0", "deep tuples", "many steps", "one hash", "list",
-        "set",
-    ],
-)  # fmt: skip
-def test_what_a_pickle_may_not_ask_for(tmp_path, pickled, words):
-    path = write_pickle(tmp_path / "a.pt", pickled, _0=b"\0" * 4)
-    for load in LOADERS.values() if len(pickled) < 1000 else [file_io.load]:
-        refused(path, words, load)
 
 
 def with_moments(**entry):
@@ -91,26 +51,21 @@ def with_group(**options):
     return checkpoint(last_optimizer_state={"state": {}, "param_groups": [{"params": [0]} | options]})
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["archive", "before archives"])
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        (checkpoint(cfg={"model": nested(40)}), "what becomes many times that"),
-        (checkpoint(extra_state={"x": nested(40)}), "what becomes many times that"),
+        ([], "a checkpoint's dictionary, but holds a list"),
         (checkpoint(model=[]), "a dictionary or null as `model`, but holds []"),
         (checkpoint(model={"w": 3}), "a tensor as `model.w`, but holds 3"),
         (checkpoint(model={"w": torch.zeros(2, device="meta")}), "holds"),
-        (checkpoint(model={"w": torch.eye(3).to_sparse()}), "other Python objects"),
+        (checkpoint(model={"w": torch.eye(3).to_sparse()}), "tensors with all their values, but holds some without"),
         (checkpoint(args="yes"), "a namespace or null as `args`, but holds 'yes'"),
         (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), ".epoch`, but holds 1000000000000"),
         (
             checkpoint(extra_state={"train_iterator": {"epoch": 1, "iterations_in_epoch": -1}}),
             "as `extra_state.train_iterator.iterations_in_epoch`",
         ),
-        (checkpoint(extra_state={"train_iterator": 3}), "a dictionary or null as `extra_state.train_iterator`"),
         (checkpoint(optimizer_history=[{"num_updates": -5}]), "as `optimizer_history.0.num_updates`, but holds -5"),
-        (checkpoint(optimizer_history=[{"num_updates": 2.5}]), ".num_updates`, but holds 2.5"),
-        (checkpoint(extra_state={"c": Counter("aab")}), "`collections.Counter`"),
         (with_moments(step="7"), "0.step`, but holds '7'"),
         (with_moments(exp_avg=None), "a tensor as `last_optimizer_state.state.0.exp_avg`, but holds null"),
         (with_group(betas=(0.9, 1)), "a number from 0 to below 1 as `last_optimizer_state.param_groups.0.betas.1`"),
@@ -120,7 +75,6 @@ def with_group(**options):
             checkpoint(last_optimizer_state={"a": {"state": {}, "param_groups": 3}}),
             "`last_optimizer_state.a.param_groups`, but holds 3",
         ),
-        (checkpoint(extra_state={"gate_rate": 3}), "a dictionary or null as `extra_state.gate_rate`, but holds 3"),
         (
             checkpoint(extra_state={"GlueTask": {"training_seconds": 1.0, "gates": {"since": None}}}),
             "`extra_state.GlueTask.gates.start`, but holds none",
@@ -129,46 +83,37 @@ def with_group(**options):
         (checkpoint(task_state={"langtoks": {"main": ("tgt", torch.ones(2))}}), "a tensor of the shape (2,); it"),
         (checkpoint(task_state={"lang_pairs": ["en-de", ()]}), "a pair of languages as `task_state.lang_pairs.1`, bu"),
         (checkpoint(task_state={"task_ids": []}), "one of target, source, pair as `task_state.task_ids`, but"),
-        (checkpoint(extra_state={"nonfinite": {"total": None}}), "`extra_state.nonfinite.total`, but holds null"),
         (checkpoint(extra_state={"metrics": {"train": [(1, "loss", "AverageMeter", {})]}}), "with its values as `ex"),
-        (checkpoint(extra_state={"GlueTask": {}}), "as `extra_state.GlueTask.training_seconds`, but holds none"),
         (checkpoint(optimizer_history=[]), "a list that is not empty or null as `optimizer_history`, but holds []"),
         ({"model": {f"w{i}": torch.zeros(300_000)[None].expand(10**6, -1) for i in range(3)}}, "many times that"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_a_state_may_not_be(tmp_path, state, words, old):
-    torch.save(state, tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
+def test_what_a_state_may_not_be(tmp_path, state, words):
+    torch.save(state, tmp_path / "a.pt")
     refused(tmp_path / "a.pt", words)
 
 
-def test_a_container_in_itself_and_a_dictionary_with_attributes_are_refused(tmp_path):
-    loop = {"model": {}}
-    loop["loop"] = loop
-    torch.save(loop, tmp_path / "loop.pt")
-    refused(tmp_path / "loop.pt", "containers in at most 100 others")
-    odd = OrderedDict(w=torch.zeros(1))
-    odd.extra = "none"
-    torch.save({"model": odd}, tmp_path / "odd.pt")
-    refused(tmp_path / "odd.pt", "plain dictionaries, but holds some with attributes")
+def test_files_of_before_archives_are_checked_too(tmp_path):
+    torch.save(
+        checkpoint(model={"w": torch.ones(1).expand(1000, 1000)}),
+        tmp_path / "a.pt",
+        _use_new_zipfile_serialization=False,
+    )
+    for load in LOADERS.values():
+        refused(tmp_path / "a.pt", "many times that", load)
 
 
 def test_an_archive_that_grows_is_refused(tmp_path):
-    bomb = under_model(tensor((25_000_000,), (1,), elements=25_000_000))
-    path = write_pickle(tmp_path / "a.pt", bomb, zipfile.ZIP_DEFLATED, _0=b"\0" * 100_000_000)
-    assert path.stat().st_size < 2e5
-    with pytest.raises(UserError, match="records as torch writes them"), open(path, "rb") as file:
-        contents.read(path, file)
-    refused(path, "is truncated or damaged")
-    file_io.save({"n": 1}, str(tmp_path / "other.pt"))
-    add_checksum(path)
+    torch.save(checkpoint(model={"w": torch.zeros(10**6)}), tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "a.pt", "w") as packed:
+        for entry in plain.infolist():
+            packed.writestr(entry.filename, plain.read(entry), zipfile.ZIP_DEFLATED)
+    refused(tmp_path / "a.pt", "is truncated or damaged")
+    checksum.write_checksum(tmp_path / "a.pt")
+    assert verify(tmp_path / "a.pt")
     for load in LOADERS.values():
-        refused(path, "records as torch writes them, but holds compressed or overlapping ones", load)
-
-
-def add_checksum(path) -> None:
-    checksum.write_checksum(path)
-    assert verify(path)
+        refused(tmp_path / "a.pt", "records as torch writes them, but holds compressed or overlapping ones", load)
 
 
 def test_nothing_is_executed_whatever_the_environment_says(tmp_path, monkeypatch):
@@ -189,13 +134,6 @@ def test_every_load_of_torch_in_the_package_says_weights_only():
     sources = Path(sys.modules["fairseq_mtmoe"].__file__).parent.rglob("*.py")
     lines = [line for source in sources for line in source.read_text("utf-8").splitlines() if "torch.load(" in line]
     assert lines and all("weights_only=True" in line for line in lines), lines
-
-
-def test_what_users_told_torch_to_be_safe_stays_so(tmp_path):
-    torch.save(checkpoint(extra_state={"c": Counter("aab")}), tmp_path / "a.pt")
-    with torch.serialization.safe_globals([Counter]):
-        assert file_io.load(str(tmp_path / "a.pt"))["extra_state"]["c"]["a"] == 2
-    refused(tmp_path / "a.pt", "`collections.Counter`")
 
 
 def test_what_checkpoints_hold_is_loaded(tmp_path):
