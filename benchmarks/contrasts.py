@@ -1,0 +1,115 @@
+"""The statistics of studies: differences by seed with a pooled error, 95% intervals, Holm, and the words that follow.
+
+Rows and seeds are taken to add up: a figure is its row's plus its seed's plus chance. What is left over in all rows
+of several seeds gives one standard deviation, with which each difference of two rows is judged (a randomised block
+design).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+from scipy.stats import t as student
+
+LEVEL = 0.95
+HIGHER, LOWER, NONE, ONE_SEED = "higher", "lower", "no difference shown", "one seed"
+Values = Mapping[str, Mapping[int, float]]  # of a row, by seed
+
+
+@dataclass(frozen=True)
+class PooledError:
+    """The standard deviation of one figure beside others of its seed, and its degrees of freedom (0: unknown)."""
+
+    deviation: float
+    freedom: int
+
+    def half_width(self, variance: float) -> float:
+        """Half of the 95% interval of a mean whose variance is so many times that of one figure."""
+        if not self.freedom:
+            return math.nan
+        return float(student.ppf((1 + LEVEL) / 2, self.freedom)) * self.deviation * math.sqrt(variance)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row less its control.
+
+    Attributes:
+        mean: over the seeds that both have.
+        half_width: of the 95% interval, NaN of one seed.
+        seeds: their number.
+        p: of no difference, two-sided; after Holm where the contrast is one of a family; NaN of one seed.
+    """
+
+    mean: float
+    half_width: float
+    seeds: int
+    p: float
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.mean + self.half_width
+
+    @property
+    def word(self) -> str:
+        """`higher` or `lower` where the interval leaves 0 out and p is below 0.05; nothing is said of one seed."""
+        if math.isnan(self.half_width):
+            return ONE_SEED
+        if self.p >= 1 - LEVEL or self.low <= 0 <= self.high:
+            return NONE
+        return HIGHER if self.mean > 0 else LOWER
+
+
+def pooled_error(values: Values) -> PooledError:
+    """The error of all rows that have several seeds, by least squares of rows and seeds.
+
+    Args:
+        values: by row, then by seed; rows of one seed tell nothing of chance and are left out.
+    """
+    rows = [row for row, of_row in values.items() if len(of_row) > 1]
+    seeds = sorted({seed for row in rows for seed in values[row]})
+    cells = [(row, seed) for row in rows for seed in values[row]]
+    if not cells:
+        return PooledError(math.nan, 0)
+    design = np.zeros((len(cells), len(rows) + len(seeds)))
+    for at, (row, seed) in enumerate(cells):
+        design[at, rows.index(row)] = design[at, len(rows) + seeds.index(seed)] = 1
+    figures = np.array([values[row][seed] for row, seed in cells])
+    fitted, _, rank, _ = np.linalg.lstsq(design, figures, rcond=None)
+    freedom = len(cells) - int(rank)
+    left = figures - design @ fitted
+    return PooledError(math.sqrt(float(left @ left) / freedom) if freedom else math.nan, freedom)
+
+
+def difference(row: Mapping[int, float], control: Mapping[int, float], error: PooledError) -> Difference | None:
+    """A row less its control, by the seeds that both have; None without any."""
+    seeds = row.keys() & control.keys()
+    if not seeds:
+        return None
+    mean = fmean(row[seed] - control[seed] for seed in seeds)
+    if len(seeds) == 1 or not error.freedom:
+        return Difference(mean, math.nan, len(seeds), math.nan)
+    variance = 2 / len(seeds)
+    spread = error.deviation * math.sqrt(variance)
+    p = 2 * float(student.sf(abs(mean) / spread, error.freedom)) if spread else float(mean == 0)
+    return Difference(mean, error.half_width(variance), len(seeds), p)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """The p-values of a family, adjusted by Holm's method, in their order; those that are NaN do not count."""
+    adjusted, so_far = list(values), 0.0
+    known = sorted((p, at) for at, p in enumerate(values) if not math.isnan(p))
+    for rank, (p, at) in enumerate(known):
+        so_far = max(so_far, min(1.0, (len(known) - rank) * p))
+        adjusted[at] = so_far
+    return adjusted

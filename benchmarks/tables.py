@@ -1,0 +1,442 @@
+"""Every table and figure of the studies, made of `results/results.csv`.
+
+    python benchmarks/tables.py write                                        # results/STUDY.md, and README's figure
+    python benchmarks/tables.py show catalogs dense_heated dense high bleu   # one contrast, as pages quote it
+    python benchmarks/tables.py check                                        # figures that pages quote, by quoted.yaml
+
+Studies are described by `studies/*.yaml`, registered before they ran, and by `earlier.yaml`, which ran before there was
+such a rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+
+import click
+import contrasts
+import study_plan
+from contrasts import HIGHER, NONE, ONE_SEED, Difference, PooledError, Values
+from matplotlib.figure import Figure
+from omegaconf import MISSING, OmegaConf
+from study import PERPLEXITY, RESULTS, ROOT, read_results
+from study_plan import STUDIES, Entry
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import write_text
+from fairseq_mtmoe.io.markdown import markdown_table
+
+BENCHMARKS = ROOT / "benchmarks"
+EARLIER, QUOTED = BENCHMARKS / "earlier.yaml", BENCHMARKS / "quoted.yaml"
+PICTURE = RESULTS.with_name("options.png")
+TITLES = {"bleu": "BLEU", "chrf": "chrF++", PERPLEXITY: "Validation perplexity"}
+TIERS = ("all", "high", "mid", "low")
+AGREES, DISAGREES = "agrees", "disagrees"
+DASH = "–"
+READ = (
+    "Differences are between runs of the same seed, in percent where the metric is a perplexity. In parentheses: 95% "
+    "intervals; their error is pooled over all rows of several seeds. *Higher* and *lower*: the interval leaves 0 out "
+    "and p is below 0.05, which is after Holm over the primary contrasts, where it says so. Rows of one seed have no "
+    "interval, and nothing is said of them."
+)
+
+
+@dataclass
+class Compared:
+    """A contrast of a study's page; with `metric` empty it is the study's own."""
+
+    row: str = MISSING
+    control: str = MISSING
+    group: str = "all"
+    metric: str = ""
+    primary: bool = False
+
+
+@dataclass
+class Described:
+    """What a page says of a study that is not in the table.
+
+    Attributes:
+        title: what was compared.
+        text: data, models, scale.
+        old: what has changed in the code since, if anything.
+        metric: of the first table and of contrasts.
+        also: further metrics, a table each.
+        groups: tiers or tasks, the tables' columns.
+        rows: titles by name, in the tables' order.
+        beside: controls: every row is compared with each, in every group, and those over all pairs are primary.
+        contrasts: others.
+        facts: lines for the end of the page, such as commands.
+        entry: what the dense row must reach; registered studies have it.
+    """
+
+    title: str = MISSING
+    text: str = ""
+    old: str = ""
+    metric: str = PERPLEXITY
+    also: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=lambda: list(TIERS))
+    rows: dict[str, str] = field(default_factory=dict)
+    beside: list[str] = field(default_factory=list)
+    contrasts: list[Compared] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    entry: Entry | None = None
+
+    def compared(self, metric: str) -> list[Compared]:
+        """The contrasts of a metric."""
+        is_own = metric == self.metric
+        found = [
+            Compared(row, control, group, metric, is_own and group == self.groups[0])
+            for control in self.beside for group in self.groups for row in self.rows if row != control
+        ]  # fmt: skip
+        return found + [one for one in self.contrasts if (one.metric or self.metric) == metric]
+
+
+@dataclass
+class Panel:
+    """A part of README's picture: rows of a study beside a control."""
+
+    title: str = MISSING
+    study: str = MISSING
+    control: str = MISSING
+    metric: str = PERPLEXITY
+    groups: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Quoted:
+    """A figure that a page quotes.
+
+    Attributes:
+        page: its path from the repository's root.
+        line: words of the line in which it stands.
+        control: empty for a mean instead of a difference.
+        paper: the paper's difference, or its sign; the line then has the verdict, too.
+    """
+
+    page: str = MISSING
+    line: str = MISSING
+    study: str = MISSING
+    row: str = MISSING
+    control: str = ""
+    group: str = "all"
+    metric: str = ""
+    paper: float | None = None
+
+
+@dataclass
+class Pages:
+    """All of `quoted.yaml`."""
+
+    picture: list[Panel] = field(default_factory=list)
+    quoted: list[Quoted] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of the table, a study's."""
+
+    lines: Sequence[dict[str, str]]
+
+    def values(self, metric: str, group: str) -> dict[str, dict[int, float]]:
+        """By row and seed a tier's or task's figure, that of the last update."""
+        found: dict[str, dict[int, tuple[int, float]]] = {}
+        for line in self.lines:
+            if line["metric"] != metric or group != (line["task"] or line["tier"]):
+                continue
+            of_row, seed, update = found.setdefault(line["row"], {}), int(line["seed"]), int(line["update"] or 0)
+            if seed not in of_row or update >= of_row[seed][0]:
+                of_row[seed] = update, float(line["value"])
+        return {row: {seed: value for seed, (_, value) in of_row.items()} for row, of_row in found.items()}
+
+    def provenance(self) -> str:
+        """Commits with versions, processors and days, each in the table's order."""
+        commits = dict.fromkeys(f"{line['commit']} ({line['version']})" for line in self.lines)
+        parts = [f"commit {', '.join(commits)}"]
+        parts += [", ".join(dict.fromkeys(line[key] for line in self.lines)) for key in ("processor", "date")]
+        return "; ".join(parts)
+
+
+def studies() -> dict[str, Described]:
+    """All studies by name, those that were registered first."""
+    found = {path.stem: _registered(path) for path in sorted(STUDIES.glob("*.yaml"))}
+    schema = OmegaConf.structured(Described)
+    earlier = OmegaConf.load(EARLIER)
+    for name in earlier:
+        found[str(name)] = OmegaConf.to_object(OmegaConf.merge(schema, earlier[name]))  # type: ignore[assignment]
+    return found
+
+
+def _registered(path: Path) -> Described:
+    study = study_plan.load(path)
+    facts = [f"Rule: {study.rule}", f"When a row is given up: {study.kill}", f"Data: `{study.prepare}`"]
+    facts += [f"{study.updates} updates, the mean of the last {study.averaged} checkpoints. Options of all rows: "
+              f"`{study.options}`"]  # fmt: skip
+    facts += [f"{row.title}: `{row.options or 'nothing else'}`" for row in study.rows.values()]
+    return Described(
+        title=study.question, text=study.text, metric=study.metric,
+        also=[PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
+        rows={name: row.title for name, row in study.rows.items()},
+        contrasts=[Compared(one.row, one.control, one.group, primary=one.primary) for one in study.contrasts],
+        facts=facts, entry=study.entry,
+    )  # fmt: skip
+
+
+def lines_of(study: str, lines: Iterable[dict[str, str]]) -> Lines:
+    """The lines of a study."""
+    return Lines([line for line in lines if line["study"] == study])
+
+
+def is_relative(metric: str) -> bool:
+    """Whether differences are in percent: of perplexities, whose logarithms are compared."""
+    return "perplexity" in metric
+
+
+def _scaled(values: Values, metric: str) -> Values:
+    if not is_relative(metric):
+        return values
+    return {row: {seed: math.log(value) for seed, value in of_row.items()} for row, of_row in values.items()}
+
+
+def compare(lines: Lines, asked: Sequence[Compared], metric: str) -> list[tuple[Compared, Difference]]:
+    """The contrasts of which there are runs; primary ones with Holm's p."""
+    found = []
+    for one in asked:
+        values = _scaled(lines.values(metric, one.group), metric)
+        error = contrasts.pooled_error(values)
+        of_one = contrasts.difference(values.get(one.row, {}), values.get(one.control, {}), error)
+        if of_one:
+            found.append((one, of_one))
+    primary = [at for at, (one, _) in enumerate(found) if one.primary]
+    for at, p in zip(primary, contrasts.holm([found[at][1].p for at in primary]), strict=True):
+        found[at] = found[at][0], replace(found[at][1], p=p)
+    return found
+
+
+def _percent(value: float) -> float:
+    return 100 * math.expm1(value)
+
+
+def shown(found: Difference, metric: str) -> str:
+    """Such as `-14.3% (-15.9 to -12.7)`, or `-6.3% (one seed)`."""
+    scale, unit = (_percent, "%") if is_relative(metric) else (float, "")
+    if math.isnan(found.half_width):
+        return f"{scale(found.mean):+.1f}{unit} ({ONE_SEED})"
+    return f"{scale(found.mean):+.1f}{unit} ({scale(found.low):+.1f} to {scale(found.high):+.1f})"
+
+
+def verdict(found: Difference, paper: float) -> str:
+    """Whether a difference agrees with the sign of a paper's."""
+    if found.word in (NONE, ONE_SEED):
+        return found.word
+    return AGREES if (found.word == HIGHER) == (paper > 0) else DISAGREES
+
+
+# ---- pages ----
+
+
+def page(name: str, study: Described, lines: Lines) -> str:
+    """A study's page in Markdown."""
+    parts = [f"# {study.title}", study.text]
+    if study.old:
+        parts.append(f"**Old**: {study.old}")
+    parts += [f"Made by `python benchmarks/tables.py write` of [results.csv](results.csv), study `{name}`: "
+              f"{lines.provenance()}.", READ]  # fmt: skip
+    if study.entry:
+        parts += _entry(study.entry, lines)
+    for metric in (study.metric, *study.also):
+        table = _means(study, lines, metric)
+        if not table:
+            continue
+        parts += [f"## {TITLES.get(metric, metric.capitalize())}", table]
+        compared = compare(lines, study.compared(metric), metric)
+        if compared:
+            parts += [_contrast_table(study, compared, metric)]
+    if study.facts:
+        parts += ["## How it was made", "\n".join(f"- {fact}" for fact in study.facts)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _means(study: Described, lines: Lines, metric: str) -> str:
+    """A row for each system, a column for each group; intervals are of a row beside others of its seeds."""
+    by_group = {group: lines.values(metric, group) for group in study.groups}
+    by_group = {group: values for group, values in by_group.items() if values}
+    errors = {group: contrasts.pooled_error(values) for group, values in by_group.items()}
+    rows = []
+    for name, title in study.rows.items():
+        seeds = max((len(values.get(name, {})) for values in by_group.values()), default=0)
+        if seeds:
+            rows.append([title, seeds, *(_mean(values.get(name, {}), errors[group])
+                                         for group, values in by_group.items())])  # fmt: skip
+    return markdown_table(["row", "seeds", *by_group], rows) if rows else ""
+
+
+def _mean(of_row: dict[int, float], error: PooledError) -> str:
+    if not of_row:
+        return DASH
+    half = error.half_width(1 / len(of_row)) if len(of_row) > 1 else math.nan
+    return f"{fmean(of_row.values()):.1f}" + ("" if math.isnan(half) else f" ±{half:.1f}")
+
+
+def _contrast_table(study: Described, compared: Sequence[tuple[Compared, Difference]], metric: str) -> str:
+    """A row for each contrast, a column for each group."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for one, found in compared:
+        p = "" if math.isnan(found.p) else f", p {found.p:.3f}{' after Holm' if one.primary else ''}"
+        word = "" if found.word == ONE_SEED else f": {found.word}"
+        cells.setdefault((one.row, one.control), {})[one.group] = f"{shown(found, metric)}{word}{p}"
+    columns = list(dict.fromkeys(one.group for one, _ in compared))
+    rows = [[study.rows.get(row, row), study.rows.get(control, control), *(of.get(group, "") for group in columns)]
+            for (row, control), of in cells.items()]  # fmt: skip
+    return markdown_table(["row", "control", *columns], rows, 2 + len(columns))
+
+
+def _entry(entry: Entry, lines: Lines) -> list[str]:
+    """Whether the dense row has begun to translate."""
+    bleu = lines.values("bleu", "all").get(entry.row)
+    kinds = ("model", "shuffled", "trigrams")
+    model, shuffled, trigrams = (lines.values(f"perplexity, {kind}", "all").get(entry.row) for kind in kinds)
+    if not (bleu and model and shuffled and trigrams):
+        return []
+    mean = {kind: fmean(of.values()) for kind, of in zip(kinds, (model, shuffled, trigrams), strict=True)}
+    rows = [
+        ["BLEU, mean over all pairs", f"at least {entry.bleu:g}", f"{fmean(bleu.values()):.1f}",
+         fmean(bleu.values()) >= entry.bleu],
+        ["perplexity with shuffled sources / with its own", f"at least {entry.shuffled:g}",
+         f"{mean['shuffled'] / mean['model']:.2f}", mean["shuffled"] >= entry.shuffled * mean["model"]],
+        ["perplexity / that of source-free trigrams", f"at most {entry.source_free:g}",
+         f"{mean['model'] / mean['trigrams']:.2f}", mean["model"] <= entry.source_free * mean["trigrams"]],
+    ]  # fmt: skip
+    cells = [[what, asked, found, "yes" if met else "no"] for what, asked, found, met in rows]
+    return ["## Does the dense row translate?", markdown_table(["what", "asked", "found", "met"], cells, (0, 1, 3))]
+
+
+# ---- README's picture ----
+
+
+def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[str, Described], path: Path) -> None:
+    """Options beside their control, with 95% intervals; rows of one seed are hollow."""
+    tall = max((len(panel.rows) for panel in panels), default=1)
+    figure = Figure(figsize=(4.6 * max(len(panels), 1), 1.4 + 0.42 * tall), layout="constrained")
+    for at, panel in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), at + 1)
+        axes.axvline(0, color="0.6", linewidth=1)
+        for index, group in enumerate(panel.groups):
+            asked = [Compared(row, panel.control, group) for row in panel.rows]
+            for one, found in compare(lines_of(panel.study, lines), asked, panel.metric):
+                place = panel.rows.index(one.row) + 0.2 * (index - (len(panel.groups) - 1) / 2)
+                _draw_one(axes, found, place, panel.metric, f"C{index}")
+            axes.plot([], [], "o", color=f"C{index}", label=group)
+        titles = known[panel.study].rows
+        axes.set_yticks(range(len(panel.rows)), [titles[row] for row in panel.rows])
+        axes.invert_yaxis()
+        axes.set_title(panel.title, fontsize="medium")
+        unit = "%" if is_relative(panel.metric) else panel.metric
+        axes.set_xlabel(f"beside {titles[panel.control]}, {unit}")
+        axes.legend(fontsize="small")
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def _draw_one(axes: object, found: Difference, place: float, metric: str, colour: str) -> None:
+    scale = _percent if is_relative(metric) else float
+    if math.isnan(found.half_width):
+        axes.plot(scale(found.mean), place, "o", color=colour, markerfacecolor="none")  # type: ignore[attr-defined]
+        return
+    axes.plot([scale(found.low), scale(found.high)], [place] * 2, color=colour)  # type: ignore[attr-defined]
+    axes.plot(scale(found.mean), place, "o", color=colour)  # type: ignore[attr-defined]
+
+
+# ---- figures that pages quote ----
+
+
+def load_pages(path: Path = QUOTED) -> Pages:
+    """What pages quote, and README's picture."""
+    found: Pages = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Pages), OmegaConf.load(path)))
+    return found
+
+
+def text_of(quoted: Quoted, lines: Sequence[dict[str, str]], known: dict[str, Described]) -> list[str]:
+    """What the line of the page must have: the figure, and the verdict where there is one.
+
+    Raises:
+        UserError: the table has no such figure.
+    """
+    study = known[quoted.study]
+    metric, of_study = quoted.metric or study.metric, lines_of(quoted.study, lines)
+    if not quoted.control:
+        values = of_study.values(metric, quoted.group).get(quoted.row)
+        if values:
+            return [f"{fmean(values.values()):.1f}"]
+    else:
+        asked = study.compared(metric)
+        key = (quoted.row, quoted.control, quoted.group)
+        if key not in {(one.row, one.control, one.group) for one in asked}:
+            asked = [*asked, Compared(*key)]
+        for one, found in compare(of_study, asked, metric):
+            if (one.row, one.control, one.group) == key:
+                judged = [] if quoted.paper is None else [verdict(found, quoted.paper)]
+                return [shown(found, metric), *judged]
+    raise UserError(f"`quoted.yaml` must name figures of the table, but {quoted} is none.")
+
+
+def misquoted(root: Path = ROOT) -> Iterator[str]:
+    """A sentence for each figure of a page that is not the table's."""
+    lines, known = read_results(RESULTS), studies()
+    for quoted in load_pages().quoted:
+        texts = text_of(quoted, lines, known)
+        page_lines = (root / quoted.page).read_text(encoding="utf-8").splitlines()
+        if not any(quoted.line in line and all(text in line for text in texts) for line in page_lines):
+            yield f"{quoted.page}: the line with `{quoted.line}` must have `{'`, `'.join(texts)}`, but has not."
+
+
+# ---- commands ----
+
+
+@click.group()
+def main() -> None:
+    """Tables and figures of the studies."""
+
+
+@main.command()
+def write() -> None:
+    """Write the page of every study that has figures, and README's picture."""
+    lines, known = read_results(RESULTS), studies()
+    for name, study in known.items():
+        of_study = lines_of(name, lines)
+        if of_study.lines:
+            write_text(RESULTS.with_name(f"{name}.md"), page(name, study, of_study))
+    draw(load_pages().picture, lines, known, PICTURE)
+
+
+@main.command()
+@click.argument("study")
+@click.argument("row")
+@click.argument("control")
+@click.argument("group", default="all")
+@click.argument("metric", default="")
+def show(study: str, row: str, control: str, group: str, metric: str) -> None:
+    """Show a contrast as pages quote it, and its word."""
+    quoted = Quoted("", "", study, row, control, group, metric)
+    lines, known = read_results(RESULTS), studies()
+    (text,) = text_of(quoted, lines, known)
+    click.echo(text)
+
+
+@main.command()
+def check() -> None:
+    """Compare the figures that pages quote with the table."""
+    wrong = list(misquoted())
+    for sentence in wrong:
+        click.echo(sentence)
+    raise SystemExit(bool(wrong))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from error
