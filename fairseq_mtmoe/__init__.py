@@ -31,13 +31,13 @@ def register() -> None:
     from fairseq_mtmoe.fairseq_patches import table
     from fairseq_mtmoe.known_warnings import filter_known
     from fairseq_mtmoe.models import systems
-    from fairseq_mtmoe.training import starting
+    from fairseq_mtmoe.training import launch
 
     filter_known()
     # fairseq's checkpoints hold their options as a Namespace: a plain container, and safe to unpickle.
     torch.serialization.add_safe_globals([argparse.Namespace])
     table.apply()
-    starting.register = register
+    launch.register = register
     for name in ("optim.fused_adam", "tasks", *(f"models.{system}" for system in systems())):
         importlib.import_module(f"{__name__}.{name}")
 

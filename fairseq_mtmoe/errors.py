@@ -1,6 +1,6 @@
 """What a user sees when an input is wrong: one sentence, and no traceback.
 
-Every check of user input in the package raises `UserError`; `fairseq_patches/excepthook.py` makes the command line
+Every check of user input in the package raises `UserError`; `training/failures.py` makes the command line
 print its sentence alone. Invariants of our own code are asserted instead, and keep their traceback.
 """
 

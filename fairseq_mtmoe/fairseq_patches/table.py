@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.data import fairseq_readers
-from fairseq_mtmoe.fairseq_patches import bfloat16, excepthook, help_text, rich_format, trainer_class
+from fairseq_mtmoe.fairseq_patches import help_text, rich_format, trainer_class
 from fairseq_mtmoe.fairseq_patches.patch import Patch, instead
-from fairseq_mtmoe.training import all_gather, loop, saving, screen, signals, starting, told_figures
+from fairseq_mtmoe.training import all_gather, failures, launch, loop, saving, screen, signals, told_figures
 
 PATCHES = (
     # ---- the interpreter ----
     Patch(
         "sys.excepthook",
-        (excepthook.showing_sentences,),
+        (failures.showing_sentences,),
         "A user's error is one sentence; a process that leaves in order can wait for the others for ever.",
     ),
     # ---- checkpoints ----
@@ -56,7 +56,7 @@ PATCHES = (
     # ---- how processes start, meet and compute ----
     Patch(
         "fairseq.distributed.utils.call_main",
-        (starting.deciding, bfloat16.correcting_tpu, screen.with_screen, signals.watching),
+        (launch.resolving, launch.correcting_tpu, screen.with_screen, signals.watching),
         "`--bf16` is no TPU; processes start on CPUs too, and as ours; the log's format; signals end runs in order.",
         "(cfg, main, **kwargs)",
     ),

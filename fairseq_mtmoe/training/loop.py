@@ -20,7 +20,7 @@ from fairseq import checkpoint_utils
 from torch import distributed as dist
 
 from fairseq_mtmoe.protocols import RunObserver, StopsAfterUpdates
-from fairseq_mtmoe.training import rank_failures, signals
+from fairseq_mtmoe.training import failures, signals
 
 Result = tuple[list[float | None], bool]  # the validation losses, and whether the run is to end
 
@@ -83,11 +83,11 @@ def _save_and_end(
     cfg: Any, trainer: Any, epoch_itr: Any, owed: dict[str, Any] | None, number: signal.Signals
 ) -> NoReturn:
     trainer.owed_validation = owed
-    with rank_failures.naming_lost_processes():
+    with failures.naming_lost_processes():
         checkpoint_utils.save_checkpoint(cfg, trainer, epoch_itr, None)
-        if rank_failures.several_processes():
+        if failures.several_processes():
             # Whoever starts processes may kill the others when one ends.
-            dist.barrier(group=rank_failures.made_between_hosts())
+            dist.barrier(group=failures.made_between_hosts())
     if trainer.is_data_parallel_master:
         done = f"{number.name} ended the run after update {trainer.get_num_updates()}"
         print(f"{done}: {_how_to_go_on(cfg, trainer.checkpoint_suffix)}.", file=sys.stderr, flush=True)

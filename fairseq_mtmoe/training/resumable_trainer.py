@@ -11,7 +11,7 @@ from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.checkpoints.fallback import suggested_fallback
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.protocols import GathersBeforeSaving
-from fairseq_mtmoe.training import epoch_position, loop, nonfinite, rank_failures, resuming, run_lock, saving, screen
+from fairseq_mtmoe.training import epoch_position, failures, loop, nonfinite, resuming, run_lock, saving, screen
 from fairseq_mtmoe.training.distributed_trainer import DistributedTrainer
 from fairseq_mtmoe.training.overriding import with_option
 
@@ -48,7 +48,7 @@ class ResumableTrainer(DistributedTrainer):
             UserError: another training uses it, or another process is lost.
         """
         if not self.cfg.checkpoint.no_save and not self._is_locked:
-            with rank_failures.naming_lost_processes():
+            with failures.naming_lost_processes():
                 self._lock = run_lock.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
             self._is_locked = True
 
@@ -65,7 +65,7 @@ class ResumableTrainer(DistributedTrainer):
             extra_state = {**extra_state, "nonfinite": self._nonfinite.state_dict()}
         if self.owed_validation is not None:
             extra_state = {**extra_state, loop.OWED: self.owed_validation}
-        with rank_failures.naming_lost_processes():
+        with failures.naming_lost_processes():
             if self._exchanges:
                 return saving.save_leading(self, filename, extra_state)
             return saving.save_alone(self, filename, extra_state)
@@ -115,7 +115,7 @@ class ResumableTrainer(DistributedTrainer):
         if loop.is_training_command():
             self.lock_save_dir()
         differing = resuming.naming_what_differs(self, filename, goes_on=not reset_optimizer)
-        with rank_failures.naming_lost_processes(), differing, saving.reading_shares(self):
+        with failures.naming_lost_processes(), differing, saving.reading_shares(self):
             extra_state = super().load_checkpoint(
                 filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
             )

@@ -20,7 +20,7 @@ from pathlib import Path
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training import rank_failures
+from fairseq_mtmoe.training import failures
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
             held = lock(save_dir)
         except UserError as error:
             sentence = str(error)
-    if rank_failures.several_processes():
+    if failures.several_processes():
         box = [sentence]
-        dist.broadcast_object_list(box, src=0, group=rank_failures.made_between_hosts())
+        dist.broadcast_object_list(box, src=0, group=failures.made_between_hosts())
         sentence = box[0]
     if sentence is not None:
         raise UserError(sentence)

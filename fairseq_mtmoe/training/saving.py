@@ -34,7 +34,7 @@ from fairseq_mtmoe.optim.saved_state import Parameters
 from fairseq_mtmoe.protocols import BecomesSparse, LeavesFile, RefusesNonfiniteWeights
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.model_inputs import unwrapped
-from fairseq_mtmoe.training import error_broadcast, rank_failures, rotation, screen
+from fairseq_mtmoe.training import failures, rotation, screen
 from fairseq_mtmoe.training.overriding import with_option
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ def _lead(save: Callable[[], Any]) -> Any:
     try:
         saved = save()
     except Exception as error:  # whatever it is, the others must not wait for more
-        error_broadcast.tell(error)  # they may wait elsewhere, where the first process did not come to
+        failures.tell(error)  # they may wait elsewhere, where the first process did not come to
         with suppress(RuntimeError):
             _tell(("failed", _words(error), ""))
         raise
@@ -159,7 +159,7 @@ def _follow(trainer: Any) -> None:
 def _tell(message: tuple[str, str, str] | None) -> tuple[str, str, str]:
     """Send a message from the first process to all others, which call this with None; returns it."""
     box = [message]
-    dist.broadcast_object_list(box, src=0, group=rank_failures.between_hosts())
+    dist.broadcast_object_list(box, src=0, group=failures.between_hosts())
     assert box[0] is not None
     return box[0]
 
@@ -211,7 +211,7 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
     except Exception as error:  # running out of memory, say: the others must not wait for this process
         own, written = error, _words(error)
     everything: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everything, written, group=rank_failures.between_hosts())
+    dist.all_gather_object(everything, written, group=failures.between_hosts())
     failed = [entry for entry in everything if isinstance(entry, str)]
     try:
         if failed:

@@ -21,7 +21,7 @@ from fairseq_mtmoe.protocols import CountsUpdates, RunObserver, SamplesByUpdates
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
-from fairseq_mtmoe.training import rank_failures, screen, signals, told_figures
+from fairseq_mtmoe.training import failures, screen, signals, told_figures
 from fairseq_mtmoe.training.changed_options import changed_options
 from fairseq_mtmoe.training.comm_log import ExpertCommLog
 from fairseq_mtmoe.training.gate_rate import GateRate
@@ -64,8 +64,8 @@ class SparseTrainer(ResumableTrainer):
         refuse_what_cannot_work(self.cfg, model)
         warn_of_what_does_nothing(self.cfg, model)
         self._timeout = self._number("distributed_timeout", least=1)
-        if rank_failures.several_processes() and will_exchange(model, self.data_parallel_world_size):
-            rank_failures.between_hosts()
+        if failures.several_processes() and will_exchange(model, self.data_parallel_world_size):
+            failures.between_hosts()
         self._limit_waiting()
         self._nonfinite = self._count_nonfinite()
         self.left_out = False  # whether the last step made no update
@@ -88,7 +88,7 @@ class SparseTrainer(ResumableTrainer):
 
     def _limit_waiting(self) -> None:
         if self._timeout is not None:
-            rank_failures.set_timeout(self._timeout)
+            failures.set_timeout(self._timeout)
 
     # ---- the model ----
 
@@ -193,7 +193,7 @@ class SparseTrainer(ResumableTrainer):
         Raises:
             UserError: too many updates in a row were not finite, or another process is lost.
         """
-        with rank_failures.naming_lost_processes(), self._comm_log.update(), self._price_updates.step():
+        with failures.naming_lost_processes(), self._comm_log.update(), self._price_updates.step():
             self._dummies.clear()
             self._validated_on.end()
             if isinstance(self.task, CountsUpdates):
@@ -237,7 +237,7 @@ class SparseTrainer(ResumableTrainer):
             UserError: another process is lost.
             Stopped: a signal ends the run.
         """
-        with rank_failures.naming_lost_processes():
+        with failures.naming_lost_processes():
             self._dummies.clear()
             output = super().valid_step(sample, raise_oom or self._exchanges)
         if self.stopped_by is not None:

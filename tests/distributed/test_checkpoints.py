@@ -13,7 +13,7 @@ from torch import distributed as dist
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io, shards
 from fairseq_mtmoe.errors import UserError, find_user_error
-from fairseq_mtmoe.training import rank_failures
+from fairseq_mtmoe.training import failures
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.commands import PLUGIN, generate, run, start_command
 from tests.helpers.digits import make_digit_corpus
@@ -167,12 +167,12 @@ def watched(rank, data, folder):
         original = getattr(module, name)
         setattr(module, name, lambda *args, **kwargs: note(*args, **kwargs) or original(*args, **kwargs))
 
-    rank_failures._backend = lambda: "nccl"  # as on GPUs
+    failures._backend = lambda: "nccl"  # as on GPUs
     watch(utils, "move_to_cpu", lambda state: copied.extend(names(state)))
     for name in ("broadcast_object_list", "all_gather_object"):
         watch(dist, name, lambda *args, group=None, **kwargs: groups.add(group))
     train_here(data, folder, "--num-experts", 2, "--max-tokens", 120, "--max-update", 1)
-    beside = rank_failures.between_hosts()
+    beside = failures.between_hosts()
     assert groups == {beside} and beside is not dist.group.WORLD and dist.get_backend(beside) == "gloo"
     return copied
 

@@ -12,7 +12,7 @@ from fairseq_mtmoe.errors import UserError, find_user_error, first_line, must_be
 
 SCRIPT = """
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.fairseq_patches.excepthook import showing_sentences
+from fairseq_mtmoe.training.failures import showing_sentences
 from fairseq_mtmoe.fairseq_patches.patch import Patch
 patch = Patch("sys.excepthook", (showing_sentences,), "a test")
 patch.apply(); patch.apply()

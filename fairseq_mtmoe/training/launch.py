@@ -1,4 +1,4 @@
-"""How a run's processes start: how many there are, who starts them, and on which device each computes.
+"""How the processes of a run start: how many there are, who starts them, and on which device each computes.
 
 fairseq counts GPUs, with `--cpu` too; where there are none, it starts none. Under torchrun it divides by their number,
 and overlooks torchrun where one GPU, or none, makes it expect one process.
@@ -10,8 +10,9 @@ import functools
 import multiprocessing
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -22,17 +23,17 @@ from torch.multiprocessing.spawn import ProcessExitedException, spawn
 from fairseq_mtmoe import known_warnings
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.training import joining, signals
+from fairseq_mtmoe.training import rendezvous, signals
 from fairseq_mtmoe.training.unsupported import refuse_full_sharding
 
-LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+_LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 register: Callable[[], None] | None = None  # the plugin's own, which it leaves here for processes that this one starts
 _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
 
 
 @dataclass(frozen=True)
-class Start:
-    """What becomes of fairseq's options of the same names, and how many processes this one starts on CPUs itself."""
+class Launch:
+    """The values of fairseq's options of the same names, and the number of processes that this one starts on CPUs."""
 
     distributed_world_size: int
     distributed_rank: int
@@ -42,8 +43,8 @@ class Start:
     spawn_on_cpus: int = 0
 
 
-def decide(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, str]) -> Start:
-    """How the processes of a run start.
+def resolve(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, str]) -> Launch:
+    """Return how the processes of a run start.
 
     What torchrun says counts first, then an address that is given. Without either, fairseq starts one process for each
     GPU. On CPUs one process trains, unless `--distributed-world-size` says otherwise: another number than that of the
@@ -61,60 +62,62 @@ def decide(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, str
     cpu = cpu or num_gpus == 0
     world_size, rank = options.distributed_world_size, options.distributed_rank
     method, no_spawn = options.distributed_init_method, options.distributed_no_spawn
-    as_it_is = Start(world_size, rank, method, no_spawn, options.device_id)
+    as_given = Launch(world_size, rank, method, no_spawn, options.device_id)
     if method is not None:  # without a GPU fairseq would start no process at all
-        return Start(world_size, rank, method, True, 0) if cpu else as_it_is
-    if all(name in environment for name in LAUNCHED) and int(environment["WORLD_SIZE"]) > 1:
+        return Launch(world_size, rank, method, True, 0) if cpu else as_given
+    if all(name in environment for name in _LAUNCHED) and int(environment["WORLD_SIZE"]) > 1:
         rank = int(environment["RANK"])
         device = 0 if cpu else int(environment.get("LOCAL_RANK", rank)) % num_gpus
-        return Start(int(environment["WORLD_SIZE"]), rank, "env://", True, device)
+        return Launch(int(environment["WORLD_SIZE"]), rank, "env://", True, device)
     if any(name in environment for name in _SLURM) and options.distributed_port > 0:
-        return as_it_is
+        return as_given
     if not cpu and world_size > num_gpus:
         rule = f"at most {num_gpus}, the number of this machine's GPUs, or the number of processes that torchrun starts"
         must_be("--distributed-world-size", rule, world_size)
     if not cpu:
-        return as_it_is
+        return as_given
     if world_size in (1, num_gpus):
-        return Start(1, rank, None, no_spawn, 0)
-    return Start(world_size, rank, None, no_spawn, 0, spawn_on_cpus=world_size)
+        return Launch(1, rank, None, no_spawn, 0)
+    return Launch(world_size, rank, None, no_spawn, 0, spawn_on_cpus=world_size)
 
 
-def deciding(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `call_main` with what `decide` says; several processes begin with `joining.distributed_main`."""
+def resolving(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `call_main` with what `resolve` says; several processes begin with `rendezvous.distributed_main`."""
 
     @functools.wraps(original)
     def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
         options = cfg.distributed_training
         if cfg.common.tpu:
             return original(cfg, main, **kwargs)
-        spawned = 0 if options.pipeline_model_parallel else _decided(cfg)
+        spawned = 0 if options.pipeline_model_parallel else _resolve_options(cfg)
         if spawned:
             options.distributed_init_method = _local_address(options)
         distributed_utils.infer_init_method(options)  # under SLURM each process has learnt its rank then
         if signals.is_training(main):
             _forget_the_run_before(main)
-            _refuse_before_building(cfg)
+            refuse_full_sharding(cfg)
+            if options.distributed_rank == 0:
+                file_io.expect_writable(cfg.checkpoint.save_dir)
         if spawned:
             return _spawn(cfg, main, {**kwargs, "start_rank": 0}, spawned)
         if options.distributed_init_method is None:
             return main(cfg, **kwargs)
         if options.distributed_no_spawn:
-            return joining.distributed_main(options.device_id, main, cfg, kwargs)
+            return rendezvous.distributed_main(options.device_id, main, cfg, kwargs)
         spawned = min(torch.cuda.device_count(), options.distributed_world_size)
         return _spawn(cfg, main, {**kwargs, "start_rank": options.distributed_rank}, spawned)
 
     return call_main
 
 
-def _decided(cfg: Any) -> int:
-    """Write into the options what `decide` says; returns how many processes this one starts on CPUs."""
+def _resolve_options(cfg: Any) -> int:
+    """Write what `resolve` says into the options; return the number of processes to start on CPUs."""
     options = cfg.distributed_training
-    start = decide(options, cfg.common.cpu, torch.cuda.device_count(), os.environ)
-    for name, value in vars(start).items():
+    launch = resolve(options, cfg.common.cpu, torch.cuda.device_count(), os.environ)
+    for name, value in vars(launch).items():
         if name in options:
             options[name] = value
-    return start.spawn_on_cpus
+    return launch.spawn_on_cpus
 
 
 def _forget_the_run_before(main: Any) -> None:
@@ -122,12 +125,6 @@ def _forget_the_run_before(main: Any) -> None:
     for function in (checkpoint_utils.save_checkpoint, main.__globals__["should_stop_early"]):
         for name in ("best", "num_runs"):
             vars(function).pop(name, None)
-
-
-def _refuse_before_building(cfg: Any) -> None:
-    refuse_full_sharding(cfg)
-    if cfg.distributed_training.distributed_rank == 0:
-        file_io.expect_writable(cfg.checkpoint.save_dir)
 
 
 def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_processes: int) -> None:
@@ -143,7 +140,7 @@ def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_proce
         os.environ["PYTHONWARNINGS"] = f"{known_warnings.IN_SPAWNED},{asked}".rstrip(",")
     said = multiprocessing.get_context("spawn").SimpleQueue()
     try:
-        spawn(joining.distributed_main, (main, cfg, {**kwargs, "parent": said, "register": register}), num_processes)
+        spawn(rendezvous.distributed_main, (main, cfg, {**kwargs, "parent": said, "register": register}), num_processes)
     except ProcessExitedException as error:
         if said.empty():
             raise
@@ -151,11 +148,22 @@ def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_proce
 
 
 def _local_address(options: Any) -> str:
-    return f"tcp://localhost:{options.distributed_port if options.distributed_port > 0 else _free_port()}"
-
-
-def _free_port() -> int:
+    if options.distributed_port > 0:
+        return f"tcp://localhost:{options.distributed_port}"
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        port: int = free.getsockname()[1]
-    return port
+        return f"tcp://localhost:{free.getsockname()[1]}"
+
+
+def correcting_tpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `call_main`, which with `--bf16` takes any machine for a TPU; now only one that can be one."""
+
+    @functools.wraps(original)
+    def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
+        if cfg.common.bf16 and cfg.common.tpu and find_spec("torch_xla") is None:
+            for options in cfg.values():
+                if isinstance(options, MutableMapping) and "tpu" in options:
+                    options["tpu"] = False
+        return original(cfg, main, **kwargs)
+
+    return call_main

@@ -22,8 +22,8 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from fairseq_mtmoe.errors import UserError, first_line, must_be
-from fairseq_mtmoe.training import error_broadcast, rank_failures, screen, signals
-from fairseq_mtmoe.training.agreement import Options, differing, first_difference, shared_options
+from fairseq_mtmoe.training import failures, screen, signals
+from fairseq_mtmoe.training.option_check import Options, differing, first_difference, shared_options
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +49,14 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
         try:
             main(cfg, **kwargs)
         except Exception as error:
-            error_broadcast.tell(error)
-            reason = error_broadcast.reason_of(error)
+            failures.tell(error)
+            reason = failures.reason_of(error)
             if reason is error:
                 raise
             raise reason from error
         finally:
             screen.close()
-            error_broadcast.stop()
+            failures.stop()
 
     with signals.watched_if_training(main):
         options = cfg.distributed_training
@@ -79,12 +79,12 @@ def join(cfg: Any, parent: SimpleQueue[str] | None = None) -> None:
     if not 0 <= rank < world_size:
         must_be("--distributed-rank", f"from 0 to {world_size - 1} in {world_size} processes", rank)
     seconds = _timeout(cfg)
-    meeting = Meeting(rank, world_size, seconds)
+    met = Rendezvous(rank, world_size, seconds)
     logger.info(f"distributed init (rank {rank}): {method}")
-    store = meeting.store_at(method)
+    store = met.store_at(method)
     place = _place(cfg)
     ours = dist.PrefixStore("fairseq_mtmoe", store)  # type: ignore[attr-defined]
-    agreed = meeting.agree(ours, shared_options(cfg), place)
+    agreed = met.agree(ours, shared_options(cfg), place)
     wanted = options.distributed_backend
     options.distributed_backend = backend = choose_backend(wanted, agreed)
     if backend != wanted and rank == 0:
@@ -93,12 +93,12 @@ def join(cfg: Any, parent: SimpleQueue[str] | None = None) -> None:
     try:
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
         if seconds is not None:
-            rank_failures.set_timeout(seconds)
+            failures.set_timeout(seconds)
         if place != CPU:
             dist.all_reduce(torch.zeros(1).cuda())  # as fairseq does, for NCCL to connect
     except RuntimeError as error:
-        raise meeting.lost("another process", error) from error
-    error_broadcast.start(store, parent)
+        raise met.lost("another process", error) from error
+    failures.start(store, parent)
     logger.info(f"initialized host {socket.gethostname()} as rank {rank}")
 
 
@@ -130,12 +130,12 @@ def _timeout(cfg: Any) -> int | None:
     return seconds
 
 
-class Meeting:
-    """Where processes write what they are going to do, before they do anything together.
+class Rendezvous:
+    """The store where all ranks compare their options before they do anything together.
 
     Args:
         rank: of this process.
-        world_size: how many there should be.
+        world_size: number of ranks.
         seconds: how long to wait for them; None as long as torch does.
     """
 
@@ -219,23 +219,20 @@ class Meeting:
         try:
             while not store.check([key]):
                 if time.monotonic() > end:
-                    raise self._absent(whom)
+                    raise UserError(
+                        f"Process {self.rank} of {self.world_size} waited for {whom}, which did not come "
+                        f"{self._within}: start all of them, with the same `--distributed-world-size`, and see the "
+                        "first message of the others."
+                    )
                 time.sleep(_PAUSE)
             value: bytes = store.get(key)
         except RuntimeError as error:
             raise self.lost(whom, error) from error
         return value
 
-    def _absent(self, whom: str) -> UserError:
-        return UserError(
-            f"Process {self.rank} of {self.world_size} waited for {whom}, which did not come {self._within}: start "
-            "all of them, with the same `--distributed-world-size`, and see the first message of the others."
-        )
-
     def lost(self, whom: str, error: Exception) -> UserError:
         """The sentence for what torch raises when another process cannot be reached."""
-        words = first_line(error)
         return UserError(
             f"Process {self.rank} of {self.world_size} could not reach {whom} {self._within}: start all of them, with "
-            f"the same `--distributed-init-method`, and see the first message of the others. ({words})"
+            f"the same `--distributed-init-method`, and see the first message of the others. ({first_line(error)})"
         )
