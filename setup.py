@@ -66,10 +66,11 @@ setup(
         "click>=8.1",  # the command line
         "polib>=1.2",  # reads translation catalogs
         "rich>=13",  # progress bars and tables on the screen
-        "matplotlib>=3.8",  # pictures of a run
+        "altair>=6",  # charts of runs
+        "vl-convert-python>=1.9",  # their pictures, and what draws them on the report's page
         "PyYAML>=6",  # the table of tasks
         "tabulate>=0.9",  # tables in Markdown
-        "fonttools>=4.50",  # which script a letter belongs to, as Unicode says; matplotlib brings it anyway
+        "fonttools>=4.50",  # which script a letter belongs to, as Unicode says
         "xxhash>=3.4",  # keys of sentences: a hash that is the same everywhere
         "Jinja2>=3.1",  # a report's page: what it puts into HTML is escaped; torch brings it anyway
     ],
@@ -101,6 +102,7 @@ setup(
             "seqeval>=1.2.2",  # which entities the labels of words name, as CoNLL's evaluation reads them
         ],
         "bench": [
+            "matplotlib>=3.8",  # pictures of the benchmarks
             "transformers>=5",  # Switch and NLLB-MoE layers and BERT, peers in the benchmarks
             "tokenizers>=0.21",  # reads the texts of bench_glue.py
             "fairscale>=0.4.13",  # another peer

@@ -17,7 +17,6 @@ from price_numbers import GROUPS, Numbers, Runs, Spread, change, difference, sig
 from price_picture import over_updates
 from price_runs import BALANCED, DATA_SETS, DENSE, GREEDY, PRICED, PRICES, WITHIN, DataSet
 
-from fairseq_mtmoe.analysis.plots.sheet import save
 from fairseq_mtmoe.analysis.scores import ALL
 from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.markdown import markdown_table
@@ -32,7 +31,7 @@ def write_report(numbers: Sequence[Numbers], stem: Path, command: str) -> None:
     """Write `stem`.json, `stem`.md and `stem`_updates.png."""
     write_text(stem.with_suffix(".json"), json.dumps({"command": command, "runs": numbers}, indent=1) + "\n")
     picture = stem.with_name(f"{stem.name}_updates.png")
-    save(over_updates([(what.title, runs) for what, runs in _of_kind(numbers, BALANCED)]), picture)
+    over_updates([(what.title, runs) for what, runs in _of_kind(numbers, BALANCED)]).savefig(picture)
     write_text(stem.with_suffix(".md"), markdown(numbers, command, picture.name))
 
 

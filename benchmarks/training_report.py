@@ -11,10 +11,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 from training_systems import BASE, TEMPERATURE, Setting, System
 
-from fairseq_mtmoe.analysis.plots.perplexity import perplexity_figure
-from fairseq_mtmoe.analysis.plots.sheet import save
+from fairseq_mtmoe.analysis import rows
+from fairseq_mtmoe.analysis.charts import save
+from fairseq_mtmoe.analysis.charts.runs import perplexity
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
 from fairseq_mtmoe.analysis.series import ExpertSeries, PerplexitySeries, Run, SamplingSeries, read_run
 from fairseq_mtmoe.io.files import write_text
@@ -147,9 +149,9 @@ def write_report(
         for system in dict.fromkeys(result.system.name for result in results)
     ]
     write_text(stem.with_suffix(".json"), json.dumps(numbers(results), indent=1, ensure_ascii=False) + "\n")
-    means = [_late(mean_run(group)) for group in by_system]
+    means = [_rows_of(mean_run(group)) for group in by_system]
     for over in ("updates", "minutes"):
-        save(perplexity_figure(means, over), stem.with_name(f"{stem.name}_{over}.png"))
+        save(perplexity(means, over, start=START), stem.with_name(f"{stem.name}_{over}.png"))
     write_text(stem.with_suffix(".md"), markdown(by_system, name, setting, stem.name, sections))
 
 
@@ -265,9 +267,14 @@ def _signatures(everything: Sequence[RunResult]) -> list[str]:
     return sorted(found)
 
 
-def _late(run: Run) -> Run:
-    """The run without its first part."""
+def _rows_of(run: Run) -> rows.Run:
+    """The curves of a run as rows, which charts are made of."""
     series = run.perplexity
-    start = next((i for i, update in enumerate(series.updates) if update >= START * series.updates[-1]), 0)
-    groups = {name: values[start:] for name, values in series.groups.items()}
-    return replace(run, perplexity=PerplexitySeries(series.updates[start:], series.minutes[start:], groups))
+    unknown = np.full(len(series.updates), np.nan)
+    moments = rows.Moments(np.array(series.updates, float), np.array(series.minutes), unknown, unknown)
+    found = [
+        rows.Row(run.name, "all" if name == ALL else "tier", "ppl", moments, np.array(values), name)
+        for name, values in series.groups.items()
+    ]
+    sparsified = [] if run.sparsified_at is None else [(run.sparsified_at, None)]
+    return rows.Run(run.name, [], found, sparsified=sparsified)

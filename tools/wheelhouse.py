@@ -32,7 +32,7 @@ LEFT_OUT = {
     "cython": "fairseq is built with it, and runs without",
     "peft": "it asks for torch, and only a benchmark and its test use it",
 }
-OPTIONAL = ("matplotlib", "scikit-learn")  # draws pictures · fairseq's sentence_prediction and audio_classification
+OPTIONAL = ("altair", "vl-convert-python", "scikit-learn")  # charts · a fairseq criterion and task
 OPTIONAL_EXTRAS = ("demo", "nlu", "test")
 NEEDS_TORCH = ("fairscale",)  # taken without what it asks for, or pip fetches torch
 BACKEND = "setuptools>=70"  # makes the clone's own editable install

@@ -75,7 +75,7 @@ def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampli
     Raises:
         UserError: a folder has no evaluation, or is not of the same test sets.
     """
-    from fairseq_mtmoe.analysis.plots import differences_figure, save
+    from fairseq_mtmoe.analysis.charts import models, save
 
     evaluations = read_evaluations(folders)
     progress = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("pairs"),
@@ -92,7 +92,7 @@ def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampli
         made_by = provenance()
         write_text(out / MARKDOWN_FILE, differences.to_markdown(found, draws, made_by))
         write_text(out / LATEX_FILE, differences.to_latex(found))
-        save(differences_figure(found), out / PICTURE_FILE)
+        save(models.differences(found), out / PICTURE_FILE)
         write_text(out / JSON_FILE, differences.to_json(found, draws, made_by))
         _say(str(out / name) for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE))
 

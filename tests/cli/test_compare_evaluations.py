@@ -7,7 +7,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from fairseq_mtmoe.analysis import plots
+from fairseq_mtmoe.analysis.charts import models
 from fairseq_mtmoe.analysis.differences import Sampling, find_differences
 from fairseq_mtmoe.analysis.evaluated import read_evaluations
 from fairseq_mtmoe.analysis.pieces import PieceBleu
@@ -89,24 +89,15 @@ def test_the_same_seed_gives_the_same_bytes(results, tmp_path, monkeypatch):
 
 def test_a_picture_has_a_dot_with_an_interval_for_everything(results):
     found = find_differences(read_evaluations([results / name for name in "abc"]), Sampling(1, 50, 50))
-    figure = plots.differences_figure(found)
-    assert [axes.get_xlabel() for axes in figure.axes] == ["difference in BLEU", "difference in chrF++"]
-    names = ["en-gu", "en-de", "en-fr", "low", "high", "all"]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == names
-    for axes, metric in zip(figure.axes, ("BLEU", "chrF++"), strict=True):
-        dots = {line.get_gid(): line for line in axes.get_lines() if " − " in str(line.get_gid())}
-        of_metric = [one for one in found if one.metric == metric]
-        assert len(dots) == 2 * len(names)
-        for one in of_metric:
-            for name, comparison in {**one.pairs, **one.groups}.items():
-                dot = dots[f"{one.title} {name}"]
-                assert list(dot.get_xdata()) == [comparison.difference]
-                filled = dot.get_markerfacecolor() != "white"
-                assert filled == (comparison.p_randomisation < 0.05)
-                whiskers = [
-                    list(line.get_xdata()) for line in axes.get_lines() if line.get_ydata()[0] == dot.get_ydata()[0]
-                ]
-                assert list(comparison.interval) in whiskers
+    spec = models.differences(found).to_dict()
+    assert spec["facet"]["sort"] == ["BLEU", "chrF++"]
+    dots = {(point["panel"], point["line"], point["row"]): point for point in spec["datasets"][spec["data"]["name"]]}
+    for one in found:
+        for name, of in {**one.pairs, **one.groups}.items():
+            point = dots[one.metric, one.other.name, name]
+            assert (point["y"], point["low"], point["high"]) == (of.difference, *of.interval)
+            assert point["stands"] == (of.p_randomisation < 0.05)
+    assert list(dict.fromkeys(row for _, _, row in dots)) == ["en-gu", "en-de", "en-fr", "low", "high", "all"]
     assert found[0].groups["all"].is_significant != found[2].groups["all"].is_significant
 
 

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.analysis import plots
+from fairseq_mtmoe.analysis.charts import look
+from fairseq_mtmoe.analysis.charts import runs as charts
+from fairseq_mtmoe.analysis.questions import expert_layers
+from fairseq_mtmoe.analysis.rows import read_run
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog, read
-from fairseq_mtmoe.analysis.series import read_run
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.damage import damaged, value_or_sentence
 
@@ -54,16 +56,16 @@ def write(folder, content: bytes):
     return folder
 
 
-def draw(run):
-    """All pictures that a run has, down to the last glyph."""
-    figures = [plots.sampling_figure([run])] if run.sampling.epochs else []
-    figures += [plots.experts_figure([run])] if run.experts.layers else []
-    figures += [plots.perplexity_figure([run])] if run.perplexity.groups else []
-    figures += [plots.metrics_figure([run])] if run.metrics.sets else []
-    figures += [plots.sources_figure([run])] if run.sources.layers else []
-    figures += [plots.movement_figure([run])] if run.gates.figures else []
-    for figure in figures:
-        figure.canvas.draw()
+def draw(run, folder):
+    """All charts that a run has, down to the last glyph."""
+    found = [charts.sampling([run])] if run.of("sampling") else []
+    found += [charts.experts([run])] if expert_layers(run) else []
+    found += [charts.perplexity([run])] if run.of("tier", "all", metric="ppl") else []
+    found += [charts.metrics([run])] if run.of("task") else []
+    found += [charts.sources([run])] if run.of("sources") else []
+    found += [charts.movement([run])] if run.of("gates") else []
+    for chart in found:
+        look.save(chart, folder / "chart.svg")
 
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
@@ -74,7 +76,7 @@ def test_a_field_with_another_value_is_a_sentence_or_is_drawn(tmp_path, kind, fi
         run = value_or_sentence(lambda: read_run(write(tmp_path, "\n".join(map(json.dumps, events)).encode())))  # noqa: B023
         refused += run is None
         if run is not None and value in (None, "x", [], {}):
-            draw(run)
+            draw(run, tmp_path)
     assert refused >= 12
 
 
@@ -96,9 +98,10 @@ def test_the_sentence_says_where_and_what(tmp_path):
 def test_numbers_that_are_not_finite_are_missing_and_other_kinds_are_left_alone(tmp_path):
     other = b'{"event": "other", "update": "never", "epoch": [1]}\n{"event": "new", "a": [NaN]}\n'
     run = read_run(write(tmp_path, other + LOG.replace(b"12.0", b"NaN").replace(b"0.5", b"Infinity")))
-    assert str(run.perplexity.groups["all"]) == "[nan, 6.0]" and str(run.perplexity.minutes) == "[nan, 1.0]"
+    (row,) = run.of("all")
+    assert str(row.value.tolist()) == "[nan, 6.0]" and str(row.moments.minutes.tolist()) == "[nan, 1.0]"
     for over in ("updates", "minutes"):
-        plots.perplexity_figure([run], over).canvas.draw()
+        look.save(charts.perplexity([run], over), tmp_path / "chart.svg")
 
 
 def test_another_number_of_experts_at_a_later_update_is_one_sentence(tmp_path):
@@ -108,11 +111,11 @@ def test_another_number_of_experts_at_a_later_update_is_one_sentence(tmp_path):
 
 
 def test_names_are_text_and_many_of_them_are_too_many(tmp_path):
-    draw(read_run(write(tmp_path, LOG.replace(b"en-de", rb"$\\frac{$\u0000\n").replace(b"enc.1", rb"$_{"))))
+    draw(read_run(write(tmp_path, LOG.replace(b"en-de", rb"$\\frac{$\u0000\n").replace(b"enc.1", rb"$_{"))), tmp_path)
     many = {f"en-{number}": 1e-4 for number in range(10_000)}
     run = read_run(write(tmp_path, json.dumps({**EVENTS[1], "probabilities": many}).encode()))
-    with pytest.raises(UserError, match="at most 400 inches wide and high, but this one would be 1302: draw fewer"):
-        plots.sampling_figure([run])
+    with pytest.raises(UserError, match="must be at most 20,000 pixels wide and high, but this one would be"):
+        look.save(charts.sampling([run]), tmp_path / "chart.png")
 
 
 def test_what_is_no_file_is_one_sentence(tmp_path):
@@ -129,7 +132,7 @@ def test_what_is_no_file_is_one_sentence(tmp_path):
 @given(content=damaged(LOG, LINES[2], LINES[3]))
 def test_a_damaged_log_is_a_value_or_a_sentence(tmp_path, content):
     run = value_or_sentence(lambda: read_run(write(tmp_path, content)))
-    assert run is None or len(run.experts.updates) + len(run.sampling.epochs) <= 8
+    assert run is None or max((len(row.value) for row in run.rows), default=0) <= 8
 
 
 JSON = st.recursive(
@@ -146,4 +149,4 @@ def test_odd_values_are_drawn_or_a_sentence(tmp_path, data):
     events = [{**event, field: data.draw(JSON)} if event["event"] == kind else event for event in EVENTS]
     run = value_or_sentence(lambda: read_run(write(tmp_path, "\n".join(map(json.dumps, events)).encode())))
     if run is not None:
-        value_or_sentence(lambda: draw(run))
+        value_or_sentence(lambda: draw(run, tmp_path))

@@ -22,13 +22,13 @@ def split(*lines):
 
 def test_pictures_dictionaries_and_tests_are_optional_and_what_brings_torch_is_left_out():
     needed, optional = split(
-        *("numpy>=1.26", "torch>=2.6", "sacrebleu[ja,ko]>=2.4", "matplotlib>=3.8", "torchaudio", "Cython"),
+        *("numpy>=1.26", "torch>=2.6", "sacrebleu[ja,ko]>=2.4", "altair>=6", "torchaudio", "Cython"),
         *('pytest>=8; extra == "test"', 'Django>=5; extra == "demo"', 'transformers; extra == "bench"'),
         'peft>=0.17; extra == "test"',
         *('tomli; python_version < "3.11"', 'click>=8.1; python_version >= "3.11"', "numpy>=1.26"),
     )
     assert needed == ["numpy>=1.26", "sacrebleu>=2.4", "click>=8.1"]
-    assert optional == ["sacrebleu[ja,ko]>=2.4", "matplotlib>=3.8", "pytest>=8", "Django>=5"]
+    assert optional == ["sacrebleu[ja,ko]>=2.4", "altair>=6", "pytest>=8", "Django>=5"]
 
 
 @pytest.mark.parametrize("distribution", ["fairseq_mtmoe", "fairseq-fixed"])
@@ -43,18 +43,18 @@ def test_whatever_is_required_is_in_a_folder_or_left_out_with_a_reason(distribut
 
 
 def test_what_is_optional_is_imported_when_it_is_used():
-    """A node without the second folder does all that the first one is for; pictures have a room of their own."""
+    """A node without the second folder does all that the first one is for; charts have a room of their own."""
     lines = [line for name in ("fairseq_mtmoe", "fairseq-fixed") for line in importlib.metadata.requires(name)]
     needed, optional = (
         {canonicalize_name(Requirement(line).name) for line in folder} for folder in map(set, split(*lines))
     )
-    names = {"scikit-learn": "sklearn"}
+    names = {"scikit-learn": "sklearn", "vl-convert-python": "vl_convert"}
     optional = {names.get(name, name.replace("-", "_")) for name in optional - needed} | {"scipy"}
-    assert {"matplotlib", "sklearn", "tokenizers", "safetensors"} <= optional
+    assert {"altair", "vl_convert", "sklearn", "tokenizers", "safetensors"} <= optional
     package = wheelhouse.CLONE / "fairseq_mtmoe"
     exported = package / "models" / "pemt" / "modeling_pemt.py"  # a folder's own code, which nothing here imports
-    plots = package / "analysis" / "plots"
-    files = [path for path in package.rglob("*.py") if path.parent != plots and path != exported]
+    charts = package / "analysis" / "charts"
+    files = [path for path in package.rglob("*.py") if path.parent != charts and path != exported]
     assert {path.name: imported_at_once(path) & optional for path in files if imported_at_once(path) & optional} == {}
 
 

@@ -1,0 +1,264 @@
+"""What all charts share: shapes, palette, and files. Sizes are in pixels of a screen.
+
+A chart's points are mappings: `x` and `y`, the `line` that they belong to, the `panel` that it is in, and further
+fields for what appears when a mouse is over them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import altair as alt
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import replacing
+from fairseq_mtmoe.io.pages import visible
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7a5cc0")
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 1])
+EARLY_TO_LATE = ("#E69F00", "#0072B2", "#000000")  # from light to dark
+GREY = "#737373"
+FEW = 12  # up to so many points of a line are marked one by one
+LARGEST, LEGEND_LINE = 20_000, 13  # pixels
+SCALES = {"png": 2.0, "svg": 1.0, "pdf": 1.0}
+WIDTH = 110  # signs in a line of a note
+
+Point = dict[str, Any]
+Chart = Any  # of Altair, whose classes differ by what is in a chart
+Sides = Literal["shared", "independent"]
+
+
+def known(value: float) -> float | None:
+    """A number for JSON, which has none that is not finite."""
+    return float(value) if math.isfinite(value) else None
+
+
+def number(value: float) -> str:
+    """A figure in a few signs: `12.34`, `1,234`."""
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def percent(share: float) -> str:
+    """A share with two digits or so: `26%`, `4.4%`, `0.42%`."""
+    return f"{100 * share:.{0 if share >= 0.1 else 1 if share >= 0.01 else 2}f}%"
+
+
+def data_of(points: Iterable[Point] | str) -> alt.NamedData | alt.InlineData:
+    """Points as a chart's data; a name where a page brings them."""
+    return alt.NamedData(points) if isinstance(points, str) else alt.InlineData(list(points))
+
+
+def lines(
+    points: list[Point] | str,
+    x: str,
+    y: str = "",
+    *,
+    log: bool = False,
+    axis: str = "",
+    size: tuple[int, int] = (420, 260),
+    columns: int = 2,
+    low: float | None = None,
+    high: float | None = None,
+    sides: Sides = "independent",
+) -> Chart:
+    """Lines over moments, in a panel for each `panel`; where a point is `sparse`, a vertical line with this text.
+
+    Args:
+        x, y: what the axes are.
+        log: whether the vertical axis is logarithmic.
+        axis: d3's format of its numbers.
+        columns: of panels.
+        low, high: ends of the vertical axis; without them those of the points.
+        sides: whether panels have vertical axes of their own.
+    """
+    names = order_of(points, "line")
+    check_size(LEGEND_LINE * len(names))
+    moments = 0 if isinstance(points, str) else len({point["x"] for point in points})
+    scale = alt.Scale(type="log" if log else "linear", zero=False, nice=False, padding=5,
+                      domain=alt.Undefined if low is None and high is None else [low, high])  # fmt: skip
+    legend = alt.Legend(title=None, symbolType="stroke")
+    base = alt.Chart().encode(
+        x=alt.X("x:Q", title=x, axis=alt.Axis(format="~s", tickMinStep=1, grid=False),
+                scale=alt.Scale(zero=False, nice=False, padding=5)),
+        color=alt.Color("line:N", scale=colors(names), legend=legend),
+        strokeDash=alt.StrokeDash("line:N", legend=legend,
+                                  scale=alt.Scale(domain=names or alt.Undefined, range=[*DASHES])),
+    )  # fmt: skip
+    drawn = base.transform_filter("!datum.sparse").encode(
+        y=alt.Y("y:Q", title=y or None, scale=scale,
+                axis=alt.Axis(format=axis or ",.4~r", tickCount=6)),
+        tooltip=[alt.Tooltip("line:N", title=" "), alt.Tooltip("x:Q", title=x, format=","),
+                 alt.Tooltip("y:Q", title=y or "value", format=axis or ",.4~r")],
+    )  # fmt: skip
+    marked: Any = {"filled": True, "size": 28} if moments <= FEW else False
+    became_sparse = base.transform_filter("datum.sparse").mark_rule().encode(tooltip="sparse:N")
+    said = base.transform_filter("datum.sparse").mark_text(align="left", dx=3, y=6, fontSize=9).encode(text="sparse:N")
+    chart = alt.layer(drawn.mark_line(point=marked, clip=low is not None), became_sparse, said, data=data_of(points))
+    sized = chart.properties(width=size[0], height=size[1])
+    return panels(sized, columns, order_of(points, "panel")).resolve_scale(y=sides)
+
+
+def order_of(points: list[Point] | str, field: str) -> list[str]:
+    """The values of a field in the order in which they come, which is no order for Vega-Lite; none of a page's data."""
+    return [] if isinstance(points, str) else list(dict.fromkeys(point[field] for point in points if field in point))
+
+
+def colors(names: Sequence[str]) -> alt.Scale:
+    """One for each, that can be told apart in grey too."""
+    found = PALETTE if len(names) <= len(PALETTE) else shades(len(names))
+    return alt.Scale(domain=list(names) or alt.Undefined, range=list(found))
+
+
+@cache
+def shades(count: int) -> list[str]:
+    """`count` colours of viridis, dark to light; the lightest, unreadable on white, are left out."""
+    stops = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (170, 220, 50))
+    found = []
+    for index in range(count):
+        place = (len(stops) - 1) * index / max(1, count - 1)
+        before, share = min(int(place), len(stops) - 2), place - min(int(place), len(stops) - 2)
+        mixed = (a + share * (b - a) for a, b in zip(stops[before], stops[before + 1], strict=True))
+        found.append("#" + "".join(f"{round(one):02x}" for one in mixed))
+    return found
+
+
+def panels(chart: Chart, columns: int, order: Sequence[str]) -> Chart:
+    """A panel for each `panel` of the points, under its name."""
+    header = alt.Header(title=None, labelFontSize=11, labelFontWeight="bold", labelAnchor="start", labelPadding=4)
+    return chart.facet(alt.Facet("panel:N", title=None, sort=list(order), header=header), columns=columns, spacing=18)
+
+
+def heat(
+    cells: list[Point] | str,
+    x: str,
+    y: str,
+    *,
+    scheme: Any = "viridis",
+    domain: tuple[float, float] | None = None,
+    middle: float | None = None,
+    axis: str = ".2f",
+    step: int = 26,
+    columns: int = 4,
+    written: bool = False,
+) -> Chart:
+    """A map of `value` over `column` and `row`, in a panel for each `panel`.
+
+    Args:
+        middle: the value that has the scheme's middle colour.
+        axis: d3's format of the values.
+        step: pixels of a cell.
+        written: whether the numbers stand in the cells.
+    """
+    scale = alt.Scale(scheme=scheme, domain=list(domain) if domain else alt.Undefined,
+                      domainMid=alt.Undefined if middle is None else middle)  # fmt: skip
+    base = alt.Chart().encode(
+        x=alt.X("column:O", title=x or None, sort=order_of(cells, "column") or None, axis=alt.Axis(labelAngle=-90)),
+        y=alt.Y("row:O", title=y or None, sort=order_of(cells, "row") or None),
+    )
+    cell = base.mark_rect().encode(
+        color=alt.Color("value:Q", title=None, scale=scale, legend=alt.Legend(format=axis)),
+        tooltip=[alt.Tooltip("row:N", title=y or " "), alt.Tooltip("column:N", title=x or " "),
+                 alt.Tooltip("value:Q", format=axis)],
+    )  # fmt: skip
+    text = (
+        base.transform_filter("isValid(datum.value)")
+        .mark_text(fontSize=9)
+        .encode(
+            text=alt.Text("value:Q", format=axis),
+            color=alt.condition("datum.dark", alt.value("white"), alt.value("black")),
+        )
+    )
+    chart = alt.layer(cell, *([text] if written else []), data=data_of(cells))
+    sized = chart.properties(width=step * most(cells, "column"), height=step * most(cells, "row"))
+    return panels(sized, columns, order_of(cells, "panel")).resolve_scale(x="independent", y="independent")
+
+
+def most(points: list[Point] | str, field: str) -> int:
+    """Different values of a field in the panel that has the most."""
+    found = [] if isinstance(points, str) else points
+    of = {panel: {point[field] for point in found if point["panel"] == panel} for panel in order_of(points, "panel")}
+    return max(map(len, of.values()), default=1)
+
+
+def wrapped(text: str) -> list[str]:
+    """A note in lines that stand below a title."""
+    found = [""]
+    for word in text.split():
+        if len(found[-1]) + len(word) >= WIDTH:
+            found.append("")
+        found[-1] = f"{found[-1]} {word}".strip()
+    return found
+
+
+def finished(chart: Chart, title: str, *notes: str) -> Chart:
+    """The chart with its title, notes below it, and the look that all have."""
+    subtitle = [line for note in notes for line in wrapped(note)]
+    text = alt.TitleParams(title, subtitle=subtitle, anchor="start", fontSize=14, subtitleFontSize=10,
+                           subtitleColor=GREY, offset=8)  # fmt: skip
+    return (
+        chart.properties(title=text, background="white")
+        .configure_view(stroke=None)
+        .configure_axis(domainColor="#888", tickColor="#888", gridColor="#e6e6e6", labelFontSize=10, titleFontSize=11,
+                        titleFontWeight="normal")
+        .configure_legend(symbolLimit=0, labelLimit=420, labelFontSize=10, symbolStrokeWidth=2, symbolSize=260,
+                          columns=1)
+        .configure_line(strokeWidth=1.8)
+    )  # fmt: skip
+
+
+def save(chart: Chart, path: str | Path) -> None:
+    """Write a chart as PNG, SVG or PDF, as the path's suffix says, completely or not at all.
+
+    Raises:
+        UserError: it is too large to be drawn.
+    """
+    import vl_convert
+
+    spec, suffix = shown(chart.to_dict()), Path(path).suffix[1:].lower()
+    svg = vl_convert.vegalite_to_svg(spec)
+    check_size(*map(float, _sides(svg)))
+    match suffix:
+        case "png":
+            content = vl_convert.svg_to_png(svg, scale=SCALES["png"])
+        case "pdf":
+            content = vl_convert.svg_to_pdf(svg)
+        case _:
+            content = svg.encode()
+    with replacing(path) as partial:
+        Path(partial).write_bytes(content)
+
+
+def check_size(*sides: float) -> None:
+    """Raise `UserError` where a chart has such a side."""
+    if max(sides) > LARGEST:
+        raise UserError(
+            f"A picture must be at most {LARGEST:,} pixels wide and high, but this one would be {max(sides):,.0f}: "
+            "draw fewer runs, languages or layers, or give shorter `--labels`."
+        )
+
+
+def shown(value: Any) -> Any:
+    """A value of JSON whose texts have no sign that cannot be seen, which vl-convert would take for the end of all."""
+    match value:
+        case str():
+            return visible(value)
+        case dict():
+            return {visible(name): shown(one) for name, one in value.items()}
+        case list():
+            return [shown(one) for one in value]
+    return value
+
+
+def _sides(svg: str) -> Sequence[str]:
+    head = svg[: svg.index(">")]
+    return [head.split(f' {side}="')[1].split('"')[0] for side in ("width", "height")]
+
+
+def with_last(name: str, values: Iterable[float], shown: Any = number) -> str:
+    """A line's name with its last value."""
+    last = [value for value in values if math.isfinite(value)][-1:]
+    return f"{name} {shown(last[0])}" if last else name

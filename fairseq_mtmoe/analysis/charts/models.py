@@ -1,0 +1,175 @@
+"""Charts of checkpoints and evaluations: how alike tasks' gates are, a map of task embeddings, how alike tasks look to
+a model and what they gained (CA-MTL, figure 6), how far evaluations are above the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import altair as alt
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.analysis.charts import look
+from fairseq_mtmoe.analysis.charts.look import Chart, Point, finished, heat, percent
+from fairseq_mtmoe.analysis.differences import Differences
+from fairseq_mtmoe.analysis.embeddings import TaskEmbeddingTable
+from fairseq_mtmoe.analysis.gates import TaskGates, mean_similarity
+from fairseq_mtmoe.analysis.significance import LEVEL
+from fairseq_mtmoe.analysis.similarity import ModelSimilarities
+
+Matrix = NDArray[np.float64]
+Panels = Mapping[str, tuple[Sequence[str], Matrix]]  # by its title, the tasks and what there is between them
+MOST_WRITTEN = 12  # tasks, up to which cells have room for numbers
+LEAST_COSINE, LEAST_SIMILARITY = 0.25, 0.05  # of the scales: chance stays pale, and what differs less looks alike
+GATES_NOTE = (
+    "Cosine between the weights of two tasks' gates, without what all experts' rows have in common, which chooses "
+    "nothing. Near 0: the gates have nothing to do with each other, as at the start."
+)
+EMBEDDINGS_NOTE = (
+    "The first two principal components of the tasks' embeddings, with their shares of the variance between tasks."
+)
+SIMILARITY_NOTE = (
+    "CovSim of the inputs of the first block over all tokens of two tasks (equation 7 of CA-MTL): 0 in orthogonal "
+    "subspaces, 1 along one line."
+)
+GAINED_NOTE = (
+    "Each task in a model of all tasks: its mean covariance similarity to the others, and its score beside that of the "
+    "model that was trained on it alone. At 0: the same similarity between these models, each of one task."
+)
+DIFFERENCES_NOTE = (
+    f"Lines: the middle 95% of the differences over bootstrap resamples. Filled: p < {LEVEL:g} by approximate "
+    "randomisation."
+)
+
+
+def gates(runs: Mapping[str, TaskGates]) -> Chart:
+    """Of one run a panel for the mean over its layers, and one for each layer; of several the mean of each."""
+    found: dict[str, tuple[Sequence[str], Matrix]] = {}
+    for name, one in runs.items():
+        layers = one.similarities()
+        found[name if len(runs) > 1 else "all layers"] = (one.tasks, mean_similarity(layers))
+        if len(runs) == 1 and len(layers) > 1:
+            found |= {layer: (one.tasks, matrix) for layer, matrix in layers.items()}
+    limit = max([LEAST_COSINE, *np.abs(_apart(found))])
+    # Orange and purple can be told apart with any colour vision; in grey the numbers say the sign.
+    chart = _matrices(found, "purpleorange", (-limit, limit), middle=0)
+    return finished(chart, "How alike the tasks' gates are", GATES_NOTE)
+
+
+def similarity(models: Sequence[ModelSimilarities]) -> Chart:
+    """A panel of the tasks with each other for each model."""
+    found = {model.name: (model.tasks, model.between) for model in models}
+    low, high = float(_apart(found).min()), float(_apart(found).max())
+    chart = _matrices(found, "viridis", (min(low, high - LEAST_SIMILARITY), high))
+    return finished(chart, "How alike tasks look to the first block", SIMILARITY_NOTE)
+
+
+def _apart(found: Panels) -> Matrix:
+    """The finite numbers between different tasks."""
+    values = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for _, matrix in found.values()])
+    known: Matrix = values[np.isfinite(values)]
+    return known
+
+
+def _matrices(found: Panels, scheme: str, domain: tuple[float, float], middle: float | None = None) -> Chart:
+    """A square for each panel; a task with itself is not asked for."""
+    low, high = domain
+    cells: list[Point] = []
+    for panel, (tasks, matrix) in found.items():
+        for row, column in np.ndindex(matrix.shape):
+            value = look.known(float(matrix[row, column])) if row != column else None
+            place = 0.5 if value is None else (value - low) / max(high - low, 1e-9)
+            dark = bool(place < 0.5 if middle is None else abs(place - 0.5) > 0.35)
+            cells.append({"row": tasks[row], "column": tasks[column], "value": value, "dark": dark, "panel": panel})
+    most = max(len(tasks) for tasks, _ in found.values())
+    written = most <= MOST_WRITTEN
+    return heat(cells, "", "", scheme=scheme, domain=domain, middle=middle, step=30 if written else 14, written=written)
+
+
+def embeddings(runs: Mapping[str, TaskEmbeddingTable]) -> Chart:
+    """Where each task's embedding lies, in a panel for each run."""
+    found: list[Point] = []
+    for name, table in runs.items():
+        places_K2, shares = table.plane()
+        panel = f"{name}: {percent(shares[0])} across, {percent(shares[1])} up"
+        found += [
+            {"x": float(x), "y": float(y), "line": task, "panel": panel}
+            for task, (x, y) in zip(table.tasks, places_K2, strict=True)
+        ]
+    base = alt.Chart().encode(x=alt.X("x:Q", title=None), y=alt.Y("y:Q", title=None))
+    text = base.mark_text(align="left", dx=6, fontSize=10).encode(text="line:N")
+    chart = alt.layer(base.mark_point(filled=True, color=look.PALETTE[0]), text, data=look.data_of(found))
+    sized = look.panels(chart.properties(width=320, height=320), 3, look.order_of(found, "panel"))
+    return finished(
+        sized.resolve_scale(x="independent", y="independent"), "Map of the task embeddings", EMBEDDINGS_NOTE
+    )
+
+
+def improvement(together: Sequence[ModelSimilarities], alone: ModelSimilarities) -> Chart:
+    """What tasks gained over their mean similarity to the others: a point for each task and model.
+
+    Args:
+        together: models of all tasks; one of them knows scores.
+        alone: those of one task each.
+    """
+    found = [
+        {"x": model.means[task], "y": gain, "task": task, "line": model.name, "order": order}
+        for order, model in enumerate(together, start=1)
+        for task, gain in model.improvements(alone).items()
+    ]
+    gained = {point["task"] for point in found}
+    starts = [{"x": alone.means[task], "y": 0.0, "task": task, "line": alone.name, "order": 0} for task in alone.tasks]
+    base = alt.Chart().encode(
+        x=alt.X("x:Q", title="mean covariance similarity to the other tasks", scale=alt.Scale(zero=False)),
+        y=alt.Y("y:Q", title="score, % above single-task"),
+    )
+    path = base.mark_line(strokeWidth=0.7, color=look.GREY).encode(detail="task:N", order="order:Q")
+    dots = base.mark_point(filled=True, size=50).encode(
+        color=alt.Color("line:N", title=None, scale=look.colors([alone.name, *(model.name for model in together)])),
+        shape=alt.Shape("line:N", title=None, sort=None), tooltip=["task:N", "line:N", "x:Q", "y:Q"],
+    )  # fmt: skip
+    names = base.transform_filter(f"datum.order == {len(together)}").mark_text(align="left", dx=6, fontSize=9)
+    points = [*(point for point in starts if point["task"] in gained), *found]
+    chart = alt.layer(path, dots, names.encode(text="task:N"), data=look.data_of(points)).properties(
+        width=500, height=340
+    )
+    return finished(chart, "What tasks gained, and how alike they look", GAINED_NOTE)
+
+
+def differences(found: Sequence[Differences]) -> Chart:
+    """A panel for each metric, a line for each pair, tier and all pairs: a dot for each other system with its interval.
+
+    Args:
+        found: of every system but the first, by the same metrics.
+    """
+    points = [
+        {"row": name, "y": of.difference, "low": of.interval[0], "high": of.interval[1], "line": one.other.name,
+         "stands": of.is_significant, "panel": one.metric}
+        for one in found
+        for name, of in {**one.pairs, **one.groups}.items()
+    ]  # fmt: skip
+    others = list(dict.fromkeys(one.other.name for one in found))
+    title = f"{others[0] if len(others) == 1 else 'others'} − {found[0].first.name}"
+    chart = look.panels(dots(points, 12 * len(others) + 6), 3, look.order_of(points, "panel"))
+    return finished(chart.resolve_scale(x="independent"), title, DIFFERENCES_NOTE)
+
+
+def dots(points: list[Point] | str, step: int = 18) -> Chart:
+    """Differences, `y` with `low` and `high`: a line for each `row`, a dot for each `line`, filled if one `stands`."""
+    base = alt.Chart().encode(
+        y=alt.Y("row:N", title=None, sort=look.order_of(points, "row") or None, axis=alt.Axis(grid=True)),
+        yOffset=alt.YOffset("line:N", sort=None),
+        color=alt.Color("line:N", title=None, sort=None, scale=alt.Scale(range=[*look.PALETTE])),
+    )
+    x = alt.X("y:Q", title="difference")
+    bar = base.mark_rule().encode(x=alt.X("low:Q", title="difference"), x2="high:Q")
+    dot = base.mark_point(size=46, opacity=1).encode(
+        x=x, fill=alt.condition("datum.stands", alt.Fill("line:N", sort=None, legend=None,
+                                                         scale=alt.Scale(range=[*look.PALETTE])), alt.value("white")),
+        tooltip=["line:N", "row:N", alt.Tooltip("y:Q", format="+.2f", title="difference")],
+    )  # fmt: skip
+    zero = alt.Chart().mark_rule(color=look.GREY).encode(x=alt.datum(0))
+    return alt.layer(zero, bar, dot, data=look.data_of(points)).properties(
+        width=260, height=step * look.most(points, "row")
+    )

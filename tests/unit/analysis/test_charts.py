@@ -1,0 +1,228 @@
+"""Charts show the log's numbers, and can be read without colours."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from fairseq_mtmoe.analysis.charts import look, models
+from fairseq_mtmoe.analysis.charts import runs as charts
+from fairseq_mtmoe.analysis.embeddings import TaskEmbeddingTable
+from fairseq_mtmoe.analysis.gates import TaskGates
+from fairseq_mtmoe.analysis.rows import run_of
+from tests.helpers.figure_logs import benchmark, translation
+from tests.helpers.run_logs import events_of_a_run
+
+
+def values_of(chart):
+    """The points of a chart's parts, and their panels in order."""
+    spec = chart.to_dict()
+    parts = spec.get("vconcat", [spec])
+    return [spec["datasets"][part["data"]["name"]] for part in parts]
+
+
+def lines_of(points):
+    found = {}
+    for point in points:
+        if not point.get("sparse"):
+            found.setdefault((point["panel"], point["line"]), []).append((point["x"], point["y"]))
+    return found
+
+
+def luminance(color):
+    channels = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return np.cbrt(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def run(name="run", **options):
+    return run_of(events_of_a_run(**options), name)
+
+
+def test_sampling_shows_every_pair_and_the_temperature_and_runs_side_by_side():
+    top, bottom = values_of(charts.sampling([run(pairs=2)]))
+    third = pytest.approx(0.5)
+    assert lines_of(top) == {("run", f"en-{name} 50%"): [(n, third) for n in range(1, 5)] for name in ("aa", "ab")}
+    assert lines_of(bottom) == {("run", "temperature"): [(n, n) for n in range(1, 5)]}
+    top, _ = values_of(charts.sampling([run("k1"), run("k3")]))
+    assert {panel for panel, _ in lines_of(top)} == {"k1", "k3"} and ("k1", "en-aa") in lines_of(top)
+
+
+def test_where_the_temperature_rises_within_an_epoch_sampling_goes_over_updates():
+    parts = [{"event": "sampling", "epoch": 1, "part": part, "updates_before": 10 * part, "temperature": 1.0 + part,
+              "probabilities": {"en-de": 1.0}} for part in range(3)]  # fmt: skip
+    _, bottom = values_of(charts.sampling([run_of(parts, "run")]))
+    assert lines_of(bottom) == {("run", "temperature"): [(0, 1), (10, 2), (20, 3)]}
+
+
+def test_experts_shows_the_logged_shares_at_early_middle_and_late_updates():
+    one = run(pairs=3, validations=5)
+    chart = charts.experts([one], tasks=["ac"], layers=["decoder.layers.1"])
+    (bars,) = values_of(chart)
+    (row,) = one.of("experts", task="ac", layer="decoder.layers.1")
+    shares = row.value / row.value.sum(axis=1, keepdims=True)
+    drawn = {(bar["moment"], bar["expert"]): bar["share"] for bar in bars}
+    for name, place in (("update 200", 0), ("update 600", 2), ("update 1,000", 4)):
+        assert [drawn[name, expert] for expert in range(4)] == pytest.approx(shares[place].tolist())
+    assert len(drawn) == 12 and {bar["row"] for bar in bars} == {"ac, 50% of data"}
+    moved = 50 * np.abs(shares[0] - shares[4]).sum()
+    assert [bar["moved"] for bar in bars if bar["moved"]] == [f"{moved:.0f}% of tokens moved"]
+    notes = " ".join(chart.to_dict()["title"]["subtitle"])
+    assert "the language's validation sentences (valid) without padding, of the source in encoder" in notes
+    assert "Moved: the least share" in notes
+    alone = charts.experts([one], updates=[200]).to_dict()
+    assert "Moved" not in " ".join(alone["title"]["subtitle"])
+
+
+def test_experts_chooses_the_largest_and_smallest_languages_and_names_runs():
+    one = run(pairs=9)
+    assert charts.experts([one]).to_dict()["facet"]["row"]["sort"] == [
+        f"{name} of data" for name in ("ai, 20%", "ah, 18%", "ab, 4.4%", "aa, 2.2%")
+    ]
+    two = charts.experts([one, run("k3", pairs=9, validations=3)], named=True).to_dict()
+    assert two["facet"]["column"]["sort"] == [
+        "run decoder.layers.1, updates 100 / 500 / 1,000", "k3 decoder.layers.1, updates 333 / 666 / 1,000",
+    ]  # fmt: skip
+    named = charts.experts([one], layers=["encoder.layers.1"], named=True).to_dict()["facet"]["column"]["sort"]
+    assert named == ["run encoder.layers.1, updates 100 / 500 / 1,000"]
+
+
+def test_a_language_without_tokens_says_so():
+    (bars,) = values_of(charts.experts([run()], tasks=["aa", "xx"], layers=["encoder.layers.1"]))
+    assert [bar["moved"] for bar in bars if bar["row"] == "xx"] == ["not logged"]
+
+
+def test_perplexity_of_one_run_shows_tiers_and_where_it_became_sparse():
+    one = run_of(translation(), "run")
+    (points,) = values_of(charts.perplexity([one]))
+    assert {line.split()[0] for _, line in lines_of(points)} == {"low", "mid", "high", "all"}
+    row = one.of("all", metric="ppl")[0]
+    assert lines_of(points)["", f"all {row.value[-1]:.2f}"] == list(zip(row.moments.update, row.value, strict=True))
+    assert {point["x"] for point in points if point.get("sparse")} == {160}
+    (points,) = values_of(charts.perplexity([one], over="minutes"))
+    assert [point["x"] for point in points if point.get("sparse")] == pytest.approx([1.6] * 4)
+
+
+def test_perplexity_of_several_runs_has_a_panel_per_tier_in_the_order_of_tiers():
+    chart = charts.perplexity([run("k1"), run("k3", validations=3)])
+    assert chart.to_dict()["facet"]["sort"] == [
+        *(f"{tier}-resource pairs" for tier in ("low", "mid", "high")),
+        "all pairs",
+    ]
+    (points,) = values_of(chart)
+    assert [x for x, _ in lines_of(points)["all pairs", "k3"]] == [333, 666, 1000]
+    (late,) = values_of(charts.perplexity([run("k1")], start=0.5))
+    assert min(point["x"] for point in late) == 500
+
+
+@pytest.mark.parametrize(("validations", "is_cut"), [(40, True), (4, False)])
+def test_the_steep_beginning_of_a_long_run_does_not_flatten_the_rest(validations, is_cut):
+    chart = charts.perplexity([run(validations=validations)]).to_dict()
+    _, high = chart["spec"]["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    first = max(point["y"] for point in chart["datasets"][chart["data"]["name"]])
+    assert (high < first) == is_cut
+
+
+def test_missing_values_are_gaps_and_runs_without_numbers_have_a_chart():
+    events = [
+        {"event": "valid", "update": at, "subset": "valid", "all": {"ppl": ppl}} for at, ppl in ((1, 5.0), (2, None))
+    ]
+    (points,) = values_of(charts.perplexity([run_of(events, "run")]))
+    assert lines_of(points) == {("", "all 5.00"): [(1, 5.0), (2, None)]}
+
+
+def test_metrics_of_one_run_are_lines_with_their_last_values_and_of_several_a_panel_each():
+    one = run_of(benchmark(), "tag")
+    (points,) = values_of(charts.metrics([one]))
+    assert lines_of(points) == {
+        ("", "cola, matthews 20.5"): [(10, 10.25), (20, 20.5)], ("", "rte, accuracy 60.0"): [(10, None), (20, 60.0)],
+        ("", "Small 60.0"): [(10, 50.0), (20, 60.0)], ("", "All 50.0"): [(10, 40.0), (20, 50.0)],
+    }  # fmt: skip
+    chart = charts.metrics([one, run_of(benchmark(), "dense")], over="minutes")
+    assert chart.to_dict()["facet"]["sort"] == ["cola, matthews", "rte, accuracy", "Small", "All"]
+    (points,) = values_of(chart)
+    assert lines_of(points)["rte, accuracy", "dense"] == [(pytest.approx(10 / 7), None), (pytest.approx(20 / 7), 60.0)]
+
+
+def test_selection_has_shares_and_entropies_and_how_much_of_the_data_was_seen():
+    top, bottom = values_of(charts.selection([run_of(translation(), "run")]))
+    panel = "run: 30% of the data"
+    assert lines_of(top)[panel, "y 7.2%"] == [(150, pytest.approx(7 / 37)), (300, pytest.approx(7 / 67)),
+                                              (450, pytest.approx(7 / 97))]  # fmt: skip
+    assert [y for _, y in lines_of(bottom)[panel, "x 25%"]] == pytest.approx([1 / 2, 1 / 3, 1 / 4])
+
+
+def test_sources_show_the_weight_of_each_in_each_layer_and_the_means_of_several_runs():
+    one = run_of(translation(), "one")
+    (bars,) = values_of(charts.sources([one]))
+    of_source = {(bar["x"], bar["line"]): bar["y"] for bar in bars}
+    assert of_source["a", "mnli"] == 0.75 and of_source["b", "mnli"] == pytest.approx(0.3)
+    assert of_source["all layers", "mnli"] == pytest.approx(0.525) and of_source["c", "qnli"] is None
+    assert {bar["panel"] for bar in bars} == {"one: rte, update 450"}
+    both = charts.sources([one, run_of(translation(), "two")]).to_dict()["facet"]["sort"]
+    assert both == ["the mean over all layers", "one: rte, update 450", "two: rte, update 450"]
+
+
+def test_movement_has_a_line_for_each_layer_in_a_panel_for_each_figure():
+    (points,) = values_of(charts.movement([run_of(translation(), "run")]))
+    assert list(lines_of(points)) == [
+        ("blend", "a"), ("distance of the weights from their start, in lengths of the start", "b"),
+        ("share of tokens with another expert than at the start", "b"),
+    ]  # fmt: skip
+
+
+def test_gates_are_alike_where_they_score_experts_alike():
+    """Whatever adds the same to all experts' scores does not count."""
+    draw = np.random.default_rng(3)
+    first, extra = draw.normal(size=(4, 6)), draw.normal(size=6)
+    gates = TaskGates(["a", "b", "c", "d"], {"layer": np.stack([first, 2 * first + extra, -first, np.ones((4, 6))])})
+    (cells,) = values_of(models.gates({"run": gates}))
+    of_cell = {(cell["row"], cell["column"]): cell["value"] for cell in cells}
+    assert of_cell["a", "b"] == pytest.approx(1) and of_cell["a", "c"] == pytest.approx(-1)
+    assert of_cell["a", "a"] is None and of_cell["d", "a"] is None  # a gate that chooses nothing
+    two = models.gates({"one": gates, "two": gates}).to_dict()["facet"]["sort"]
+    assert two == ["one", "two"]
+
+
+def test_the_map_is_of_the_first_two_principal_components():
+    """Beside scikit-learn's, whose axes may point the other way."""
+    from sklearn.decomposition import PCA
+
+    table_KD = np.random.default_rng(5).normal(size=(6, 9)).astype(np.float32)
+    table = TaskEmbeddingTable(list("abcdef"), table_KD)
+    places, shares = table.plane()
+    expected = PCA(2).fit(table_KD.astype(np.float64))
+    np.testing.assert_allclose(np.abs(places), np.abs(expected.transform(table_KD)), atol=1e-6)
+    np.testing.assert_allclose(shares, expected.explained_variance_ratio_, atol=1e-6)
+    assert all(places[np.abs(places[:, axis]).argmax(), axis] > 0 for axis in range(2))
+    (points,) = values_of(models.embeddings({"run": table}))
+    assert [(point["line"], point["x"]) for point in points] == list(zip("abcdef", places[:, 0].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("table_KD", [np.zeros((3, 4)), np.ones((1, 4))])
+def test_few_or_equal_embeddings_have_a_map_too(table_KD, tmp_path):
+    table = TaskEmbeddingTable([f"t{number}" for number in range(len(table_KD))], table_KD)
+    look.save(models.embeddings({"run": table}), tmp_path / "map.svg")
+    assert "t0" in (tmp_path / "map.svg").read_text()
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+def test_charts_are_saved_whole_in_every_format(tmp_path, suffix):
+    path = tmp_path / "new" / f"a.{suffix}"
+    look.save(charts.perplexity([run()]), path)
+    start = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg"}[suffix]
+    assert path.read_bytes().startswith(start) and list(path.parent.iterdir()) == [path]
+
+
+def test_lines_differ_in_grey_and_without_colour():
+    for one, other in itertools.combinations([*look.EARLY_TO_LATE], 2):
+        assert abs(luminance(one) - luminance(other)) > 0.08
+    assert len({tuple(dash) for dash in look.DASHES}) == len(look.DASHES)
+    grey = [luminance(shade) for shade in look.shades(50)]
+    assert grey == sorted(grey) and len(set(grey)) == 50 and grey[-1] < 0.9  # darker than paper
+
+
+def test_numbers_are_short():
+    assert [look.percent(share) for share in (0.262, 0.044, 0.0042)] == ["26%", "4.4%", "0.42%"]
+    assert look.with_last("a", [3.0, math.nan]) == "a 3.00" and look.with_last("a", [12345.0]) == "a 12,345"

@@ -1,0 +1,137 @@
+"""Rows are what was logged: the figures that earlier readers made, to 1e-9, and what odd logs do."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairseq_mtmoe.analysis.differences import Sampling, find_differences
+from fairseq_mtmoe.analysis.evaluated import read_evaluations
+from fairseq_mtmoe.analysis.questions import by_resource, entropy, evenly, moments, shares, shift
+from fairseq_mtmoe.analysis.rows import data_shares, read_run, run_names, run_of
+from fairseq_mtmoe.analysis.run_log import RunLog
+from tests.helpers.figure_logs import benchmark, evaluations, translation
+
+FROZEN = json.loads((Path(__file__).parents[2] / "golden" / "figures.json").read_text())
+SAMPLING = [
+    {"event": "sampling", "epoch": 1, "temperature": 1.0, "probabilities": {"en-lv": 0.2, "en-fr": 0.8}},
+    {"event": "sampling", "epoch": 2, "temperature": 1.5, "probabilities": {"en-lv": 0.3, "en-fr": 0.6, "en-de": 0.1}},
+]
+
+
+def numbers(values):
+    """With NaN for None, and for all experts where nothing was counted."""
+    size = max((len(one) for one in values if isinstance(one, list)), default=0)
+    return np.array([[math.nan] * size if one == [] else math.nan if one is None else one for one in values], float)
+
+
+@pytest.mark.parametrize(("name", "events"), [("translation", translation()), ("benchmark", benchmark())])
+def test_figures_are_those_of_earlier_readers(name, events):
+    """`figures.json` holds what the readers of 0.1.12 made of the same logs."""
+    run, of_experts = run_of(events, name), {"shares": shares, "entropy": entropy}
+    for frozen in FROZEN[name]["rows"]:
+        asked = of_experts.get(frozen["metric"]) if frozen["group"] == "experts" else None
+        metric = "tokens" if asked else frozen["metric"]
+        (row,) = run.of(frozen["group"], metric=metric, task=frozen["task"], layer=frozen["layer"])
+        np.testing.assert_allclose(asked(row) if asked else row.value, numbers(frozen["value"]), rtol=1e-9)
+        np.testing.assert_array_equal(row.moments.update, numbers(frozen["update"]))
+    assert run.data == pytest.approx(FROZEN[name]["data"], rel=1e-9)
+    assert [update for update, _ in run.sparsified] == [at for at in [FROZEN[name]["sparsified_at"]] if at is not None]
+
+
+def test_differences_and_their_significance_are_those_of_earlier_versions(tmp_path):
+    found = find_differences(read_evaluations(evaluations(tmp_path)), Sampling(7, 60, 80))
+    of = {(one.metric, name): row for one in found for name, row in {**one.pairs, **one.groups}.items()}
+    assert len(of) == len(FROZEN["differences"])
+    for frozen in FROZEN["differences"]:
+        row = vars(of[frozen.pop("metric"), frozen.pop("of")])
+        assert {name: pytest.approx(value, rel=1e-9) for name, value in frozen.items()} == row
+
+
+def test_sampling_is_by_pair_with_gaps_as_nan_the_most_frequent_first():
+    rows = run_of(SAMPLING, "run").of("sampling", metric="probability")
+    assert [row.task for row in rows] == ["en-fr", "en-lv", "en-de"]  # by their first probabilities
+    assert math.isnan(rows[2].value[0]) and rows[2].value[1] == 0.1
+    assert rows[0].moments.epoch.tolist() == [1, 2]
+
+
+def test_epochs_of_candidates_are_left_out():
+    run = {"event": "run", "sampling_method": "uncertainty"}
+    old = run_of([run, *SAMPLING], "run")  # as 0.1.8 wrote it
+    assert old.of("sampling") == [] and old.had_candidates
+    changed = [{**SAMPLING[0], "of_candidates": False}, {**SAMPLING[1], "of_candidates": True}]
+    new = run_of([run, *changed], "run")  # of a run that went on in another way
+    assert [row.moments.epoch.tolist() for row in new.of("sampling")] == [[1]] * 3 and new.had_candidates
+    assert not run_of([{**run, "sampling_method": "concat"}, *SAMPLING], "run").had_candidates
+
+
+def test_of_several_validation_subsets_the_first_counts():
+    def valid(update, subset, ppl):
+        return {"event": "valid", "update": update, "subset": subset, "tiers": {"low": {"ppl": ppl}}, "all": {}}
+
+    run = run_of([valid(10, "valid", 30.0), valid(10, "test", 1.0), valid(20, "valid", None)], "run")
+    (row,) = run.rows
+    assert (row.group, row.task, row.subset) == ("tier", "low", "valid")
+    assert row.value[0] == 30 and math.isnan(row.value[1]) and row.place_of_best == 0
+
+
+def test_experts_have_the_tokens_of_tasks_and_layers_that_had_some():
+    def experts(update, **layers):
+        return {"event": "experts", "update": update, "task_names": ["de", "lv", "en"], "layers": layers}
+
+    run = run_of([experts(10, enc=[[1, 3], [0, 0], [0, 0]], one=[[5, 5]]),
+                  experts(20, enc=[[2, 2], [4, 1], [0, 0]], one=[[5, 5]])], "run")  # fmt: skip
+    found = {(row.layer, row.task): row.value for row in run.of("experts")}
+    assert list(found) == [("enc", "de"), ("enc", "lv"), ("one", "all tokens")]  # `one` does not tell tasks apart
+    assert found["enc", "de"].tolist() == [[1, 3], [2, 2]]
+    assert np.isnan(found["enc", "lv"][0]).all() and found["enc", "lv"][1].tolist() == [4, 1]
+
+
+def test_moments_are_early_middle_late_or_those_nearest_to_the_wanted():
+    for updates, wanted, places in (
+        ([10, 20, 30, 40, 100], (), [0, 3, 4]), ([10, 20], (), [0, 1]), ([7], (), [0]), ([], (), []),
+        ([10, 20, 30], (28, 9), [0, 2]),
+    ):  # fmt: skip
+        assert moments(np.array(updates, float), wanted) == places
+
+
+@pytest.mark.parametrize(("count", "most"), [(0, 5), (3, 5), (5, 5), (6, 5), (1000, 30)])
+def test_places_are_spread_evenly(count, most):
+    places = evenly(count, most)
+    assert len(places) == min(count, most)
+    assert not count or (places[0], places[-1]) == (0, count - 1)
+    assert max(np.diff(places), default=0) - min(np.diff(places), default=0) <= 1
+
+
+def test_resources_are_shares_of_the_training_sentences():
+    run = {"event": "run", "sizes": {"en-lv": 100, "en-fr": 200, "de-fr": 100}}
+    assert data_shares([run]) == {"lv": 0.25, "fr": 0.75}
+    assert data_shares([{**run, "task_ids": "source"}]) == {"en": 0.75, "de": 0.25}
+    assert data_shares([{**run, "task_ids": "pair"}]) == {"en-lv": 0.25, "en-fr": 0.5, "de-fr": 0.25}
+    assert data_shares([{"event": "run"}]) == {}
+    tasks = {"event": "run", "sizes": {"cola": 300, "rte": 100}, "task_names": ["rte", "cola"]}
+    assert data_shares([tasks]) == {"cola": 0.75, "rte": 0.25}
+    assert data_shares([{"event": "run", "sizes": {"en-de": 0}}]) == {"de": 0.0}
+    assert by_resource(["en", "lv", "xx", "fr"], data_shares([run])) == ["fr", "lv", "en", "xx"]
+
+
+def test_shift_is_the_share_of_tokens_that_moved():
+    assert shift(np.array([0.5, 0.5, 0.0]), np.array([0.25, 0.5, 0.25])) == 0.25
+
+
+def test_a_run_is_read_from_its_folder(tmp_path):
+    log = RunLog(tmp_path / "k1" / "mtmoe.jsonl")
+    log.write("run", sizes={"en-de": 7})
+    log.write("sparsified", update=30, num_experts=4)
+    run = read_run(tmp_path / "k1")
+    assert (run.name, run.sparsified, run.rows, run.data) == ("k1", [(30, 4)], [], {"de": 1.0})
+    assert read_run(tmp_path / "k1", "k = 1").name == "k = 1"
+
+
+def test_names_of_runs_tell_them_apart():
+    assert run_names(["a/base", "a/dense"]) == ["base", "dense"]
+    assert run_names(["x/base/1", "y/base/1"]) == ["x/base/1", "y/base/1"]
+    assert run_names(["base/1", "dense/1"]) == ["base/1", "dense/1"]
+    assert run_names(["a/b", "a/b"]) == ["b (1)", "b (2)"]
