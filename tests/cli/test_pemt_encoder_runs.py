@@ -15,8 +15,6 @@ from tests.helpers.benchmark import (
     make_unlabelled,
     task_arguments,
     train_tasks,
-    validate,
-    validated,
 )
 from tests.helpers.commands import run
 
@@ -51,13 +49,12 @@ def borrowing(data, sources):
 
 @pytest.fixture(scope="module")
 def target(data, sources, tmp_path_factory):
-    """The folder of a target's run that ended after 3 updates and went on, its sources gone: named, and then not."""
+    """The folder of a target's run that ended after 3 updates and went on, its sources neither there nor named."""
     folder = tmp_path_factory.mktemp("target")
     shutil.copytree(sources, folder / "sources")
     options = borrowing(data, folder / "sources")
-    train_tasks(data, folder, *options, "--max-update", 2)
+    train_tasks(data, folder, *options, "--max-update", 3)
     shutil.rmtree(folder / "sources")
-    train_tasks(data, folder, *options, "--max-update", 4)
     (folder / "log.txt").write_text(train_tasks(data, folder, *options[:-2], "--max-update", 6))
     return folder
 
@@ -90,12 +87,10 @@ def test_the_logs_have_both_losses_and_the_weights_of_sources(target):
     assert (last["target"], last["sources"]) == ("copa", ["wic", "stsb"]) and len(last["layers"]) == 2
 
 
-def test_merged_it_has_the_same_scores_and_predictions(data, target, tmp_path):
+def test_merged_it_has_the_same_predictions(data, target, tmp_path):
     make_unlabelled(data)
     path = target / "checkpoint_last.pt"
     run("mtmoe", "merge", path, tmp_path / "merged.pt")
-    scores = [validated(validate(data, one, "--glue-tasks", "copa")) for one in (path, tmp_path / "merged.pt")]
-    assert scores[0] == scores[1]
     written = []
     for name, one in (("whole", path), ("merged", tmp_path / "merged.pt")):
         run("mtmoe", "predict", data, "--path", one, "--batch-size", 16, "--cpu", "--out", tmp_path / name)
