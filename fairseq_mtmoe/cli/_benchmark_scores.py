@@ -39,10 +39,6 @@ def task_of(models: Sequence[str]) -> str | None:
 def evaluate(task: str, ctx: click.Context) -> None:
     """Score each checkpoint on the tasks that it was trained on, print a table, and write `scores.json` and `.md`.
 
-    Args:
-        task: see `task_of`.
-        ctx: of the command, with its arguments.
-
     Raises:
         UserError: an option is of translation alone, or what `fairseq-validate` refuses.
     """

@@ -39,12 +39,7 @@ class Measures:
     def score(
         self, text: Translation, sources: Callable[[], Sequence[str]]
     ) -> tuple[PairScore, dict[str, list[float]]]:
-        """The scores of a pair, and those of its sentences by the metrics that have such.
-
-        Args:
-            text: what is compared.
-            sources: reads the source text of the pair's test set, where it is needed.
-        """
+        """The scores of a pair, and those of its sentences by the metrics that have such."""
         from fairseq_mtmoe.evaluation.comet import NAME
 
         score = scoring.score_pair(
@@ -157,9 +152,6 @@ def _line(score: PairScore) -> str:
 
 class NamedTiers:
     """Tiers by pair or language, in any spelling of their codes.
-
-    Args:
-        name: a recipe's name or file, or a file such as `tiers.json`.
 
     Attributes:
         identity: the name, with a digest of what it stands for.

@@ -98,14 +98,7 @@ class ScoreFolder:
         references: Sequence[Sequence[str]],
         by_sentence: Mapping[str, Sequence[float]],
     ) -> None:
-        """Write what was compared of one pair; from the first pair on, the folder has no scores of before.
-
-        Args:
-            score: of the pair.
-            hypotheses: of all sentences.
-            references: the first of every sentence, then further ones.
-            by_sentence: scores of single sentences, by the metric's name.
-        """
+        """Write what was compared of one pair; from the first pair on, the folder has no scores of before."""
         score_files.remove_scores(self.folder)
         self._remove_texts(score.pair)
         for number, lines in enumerate(references):

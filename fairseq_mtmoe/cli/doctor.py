@@ -47,14 +47,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A line of the screen.
-
-    Args:
-        name: of what is looked at.
-        look: may raise anything.
-        advice: what to do if it raises.
-        is_necessary: whether nothing runs without it.
-    """
+    """A line of the screen."""
 
     name: str
     look: Callable[[], Finding]

@@ -178,14 +178,7 @@ def common_tasks(together: Sequence[LookedAt], alone: Mapping[str, LookedAt], ch
 
 
 class Measure:
-    """Lets a task's data pass through a model up to its first block.
-
-    Args:
-        data: the data directory.
-        subset: of the data.
-        batch_size: of examples.
-        cpu: whether a GPU is not to be used.
-    """
+    """Lets a task's data pass through a model up to its first block."""
 
     def __init__(self, data: str, subset: str, batch_size: int, cpu: bool) -> None:
         from fairseq_mtmoe.evaluation.predictor import Inference

@@ -159,13 +159,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def sentence_entropies(model: Any, sample: dict[str, Any], padding: int) -> tuple[Tensor, Tensor]:
-    """Of each sentence of a batch the mean entropy of its target's tokens, and log V, that of an undecided model: (B,).
-
-    Args:
-        model: a translator, in evaluation mode; it reads the target up to each token.
-        sample: a batch of fairseq's form.
-        padding: the index of padding.
-    """
+    """Return each sentence's mean entropy of its target's tokens, and log V, that of an undecided model: (B,)."""
     target = sample["target"]
     kept_T = target.ne(padding).flatten().nonzero().squeeze(1)
     weight_VH = projection(model)

@@ -41,7 +41,6 @@ class Classification(TaskType):
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
-        """See `TaskType`."""
         return cls(len(row.labels))
 
     @property
@@ -71,7 +70,6 @@ class Classification(TaskType):
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
     ) -> list[LabelText]:
-        """See `TaskType`."""
         return [labels[number] for number in predictions.values_V.astype(np.int64).tolist()]
 
 
@@ -169,7 +167,6 @@ class Regression(TaskType):
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
-        """See `TaskType`."""
         return cls(*row.bounds)
 
     @property

@@ -89,12 +89,7 @@ class Predictions:
 
     @classmethod
     def gathered(cls, examples_V: NDArray[np.int64], values_V: Values) -> Self:
-        """From values in any order of examples, those of one in their own order.
-
-        Args:
-            examples_V: the number of the example that each value is of.
-            values_V: the values.
-        """
+        """From values in any order of examples, those of one in their own order."""
         order_V = np.argsort(examples_V, kind="stable")
         examples_E, firsts_E = np.unique(examples_V[order_V], return_index=True)
         return cls(examples_E, values_V[order_V], np.append(firsts_E, len(values_V)))
@@ -181,11 +176,6 @@ class TaskType(ABC):
 
         A single column is what each unit reached, of which the metric is the mean; of two the first has labels and the
         second predictions; here these.
-
-        Args:
-            metric: one of `metrics`.
-            split: the set.
-            predictions: of it.
         """
         return split.labels_E[predictions.examples_E], predictions.values_V
 
@@ -193,10 +183,4 @@ class TaskType(ABC):
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
     ) -> list[LabelText]:
-        """Each example's answer as a file of predictions has it.
-
-        Args:
-            split: the set.
-            predictions: of it.
-            labels: what the file calls the task's classes.
-        """
+        """Each example's answer as a file of predictions has it."""

@@ -41,10 +41,6 @@ class TextTaskType:
     An answer that is no label counts as wrong, as in T5's own evaluation, and its share is the metric `no-label`: it is
     of no class for accuracy and Matthews' correlation, of the wrong one for F1, and below all values of a regression.
 
-    Args:
-        row: of the task.
-        pieces: of the model.
-
     Raises:
         UserError: two labels are one text to the pieces.
     """

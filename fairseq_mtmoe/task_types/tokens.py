@@ -36,7 +36,6 @@ class Span(TaskType):
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
-        """See `TaskType`."""
         return cls(row.longest_answer)
 
     @property
@@ -108,7 +107,6 @@ class WordLabels(TaskType):
 
     @classmethod
     def of(cls, row: TaskRow) -> Self:
-        """See `TaskType`."""
         return cls(tuple(row.labels))
 
     @property

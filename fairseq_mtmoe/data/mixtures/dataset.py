@@ -44,12 +44,7 @@ def sizes_of(dataset: FairseqDataset) -> np.ndarray:
 
 
 class MixtureDataset(FairseqDataset):
-    """Examples of several tasks.
-
-    Args:
-        task_ids: the task id of each task.
-        collate: makes the batches.
-    """
+    """Examples of several tasks."""
 
     def __init__(self, task_ids: Sequence[int], collate: Collate) -> None:
         super().__init__()
@@ -146,13 +141,7 @@ class MixtureDataset(FairseqDataset):
 
 
 class EvaluationMixture(MixtureDataset):
-    """All examples of several tasks. A batch says in `task` which one it is of, by its name.
-
-    Args:
-        names: of the tasks.
-        datasets: of the tasks.
-        task_ids, collate: as in `MixtureDataset`.
-    """
+    """All examples of several tasks. A batch says in `task` which one it is of, by its name."""
 
     def __init__(
         self, names: Sequence[str], datasets: list[FairseqDataset], task_ids: Sequence[int], collate: Collate

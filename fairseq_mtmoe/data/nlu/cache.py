@@ -37,15 +37,6 @@ def tokenized_split(
 ) -> TokenizedSplit:
     """The tokens of a split: from the cache, or read, tokenized and put there.
 
-    Args:
-        root: the data directory.
-        name: of the task.
-        row: of the task.
-        split: or set, as the row has it.
-        tokenizer: of the encoder.
-        cache: the folder to look in; it is made if there is none. A folder that cannot be written to is no error.
-        labelled: whether examples have labels.
-
     Raises:
         UserError: the split is not there, or is not what the row says.
     """
@@ -99,13 +90,7 @@ def key_of(root: Path, files: Sequence[Path], *parts: Any) -> str:
 def arrays_of(
     path: Path, names: Sequence[str], make: Callable[[], Mapping[str, NDArray[Any]]]
 ) -> Mapping[str, NDArray[Any]]:
-    """The arrays in a file of the cache; made and put there if there is none, or a damaged one.
-
-    Args:
-        path: of the file. A folder that cannot be written to is no error.
-        names: of the arrays.
-        make: makes those of these names.
-    """
+    """The arrays in a file of the cache; made and put there if there is none, or a damaged one."""
     found = _load(path, names)
     if found is not None:
         return found

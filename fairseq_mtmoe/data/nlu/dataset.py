@@ -107,12 +107,7 @@ def dataset_of(split: TokenizedSplit) -> TaskDataset | WindowDataset:
 
 
 class TaskCollate:
-    """Makes a batch of examples of several tasks (see `data.mixtures`).
-
-    Args:
-        padding: the token that fills sequences up.
-        tasks: the task that each dataset of the mixture is of, by its name.
-    """
+    """Makes a batch of examples of several tasks (see `data.mixtures`)."""
 
     def __init__(self, padding: int, tasks: Sequence[str]) -> None:
         self.padding = padding

@@ -38,12 +38,6 @@ class BenchmarkLoader(Generic[Split]):
         rows: of the tasks.
         tasks: the task of each set.
         sets: what each consists of.
-
-    Args:
-        rows: of the tasks, by their names.
-        split: of the data.
-        read: a task's set, which has a name in the task's row.
-        dataset_of: its examples as they stand in batches.
     """
 
     kind = "task"
@@ -64,11 +58,7 @@ class BenchmarkLoader(Generic[Split]):
         self.sets = [read(*one) for one in sets]
 
     def keep(self, few_of: Callable[[str, Split], Split]) -> None:
-        """Keep some of each set's examples alone, and say how many there are.
-
-        Args:
-            few_of: those of a task's set; the set itself where all are kept.
-        """
+        """Keep some of each set's examples alone, and say how many there are."""
         counts = []
         for n, (task, split) in enumerate(zip(self.tasks, self.sets, strict=True)):
             self.sets[n] = few_of(task, split)

@@ -16,9 +16,6 @@ PADDING, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # T5's pieces 0, 1 and 2
 class Pieces:
     """A model of SentencePiece whose first pieces are T5's.
 
-    Args:
-        model: the content of a `spiece.model`.
-
     Raises:
         UserError: it is none, or its first pieces are others.
     """

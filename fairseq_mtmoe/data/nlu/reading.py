@@ -83,13 +83,6 @@ def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
 def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_text: bool = False) -> list[Example]:
     """The examples of a split, in the order of its file.
 
-    Args:
-        root: the data directory.
-        row: of the task.
-        split: or set, as the row has it.
-        labelled: whether examples have labels; a benchmark's test data has none.
-        as_text: whether what the row's `text_form` says is made of them.
-
     Raises:
         UserError: no file is there, a line is not what the row says, or nothing is in it.
     """

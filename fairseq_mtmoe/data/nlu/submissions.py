@@ -13,13 +13,7 @@ Answer = tuple[str, str | int | float]  # an example's key, and its label as it 
 
 
 def submission_of(name: str, row: TaskRow, split: str) -> Submission:
-    """How the predictions of a task's set are written: those of training or validation data as those of test data.
-
-    Args:
-        name: of the task.
-        row: of the task.
-        split: or set, as the row has it.
-    """
+    """How the predictions of a task's set are written: those of training or validation data as those of test data."""
     _, slash, further = split.partition("/")
     form = {Kind.span: Form.squad, Kind.word_labels: Form.conll}.get(row.kind, Form.tsv)
     suffix = "json" if form is Form.squad else form.name
@@ -34,13 +28,7 @@ def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
 
 
 def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | int | float]) -> str:
-    """The content of a file of predictions.
-
-    Args:
-        submission: how the file looks.
-        keys: of the examples, in the order of their file.
-        texts: of each the answer, as `TaskType.label_text` has it.
-    """
+    """The content of a file of predictions."""
     return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True))))
 
 

@@ -31,11 +31,7 @@ TRUE = 1  # the label of a referent
 
 
 class Texts:
-    """The examples of a set. They are read when a text is asked for, so that training keeps none.
-
-    Args:
-        read: gives them.
-    """
+    """The examples of a set. They are read when a text is asked for, so that training keeps none."""
 
     def __init__(self, read: Callable[[], Sequence[Example]]) -> None:
         self._read = read
@@ -234,12 +230,7 @@ def _run(runs: TokenRuns, index: int) -> Tensor:
 
 
 class TextCollate:
-    """Makes a batch of examples (see `data.mixtures`).
-
-    Args:
-        padding: the token that fills texts up.
-        first: the token that the decoder reads first.
-    """
+    """Makes a batch of examples (see `data.mixtures`)."""
 
     def __init__(self, padding: int, first: int) -> None:
         self.padding, self.first = padding, first

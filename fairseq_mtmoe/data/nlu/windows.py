@@ -135,12 +135,7 @@ class _Windows:
 
 
 class Passages:
-    """The passages of a set. They are read when the first answer is asked for, so that training keeps no texts.
-
-    Args:
-        read: gives the examples of the set.
-        tokenizer: with which their windows were made.
-    """
+    """The passages of a set. They are read when the first answer is asked for, so that training keeps no texts."""
 
     def __init__(self, read: Callable[[], Sequence[Example]], tokenizer: TextTokenizer) -> None:
         self._read, self._tokenizer = read, tokenizer

@@ -122,12 +122,7 @@ class SamplingPlan:
         self._first = self._start = start
 
     def start_of(self, epoch: int, update: int = 0) -> EpochStart:
-        """Where the plan stands at the start of an epoch.
-
-        Args:
-            epoch: its number.
-            update: how many updates were made before; it counts when the epoch is first reached.
-        """
+        """Where the plan stands at the start of an epoch."""
         assert epoch >= self._first.epoch
         if epoch < self._start.epoch:
             self._start = self._first

@@ -155,12 +155,7 @@ class Schedule:
         return self.weights is None and self.method == UNIFORM_FIRST
 
     def temperature_at(self, epoch: int, update: int = 0) -> float | None:
-        """The temperature of an epoch, counted from 1 as fairseq counts; None where the method has none.
-
-        Args:
-            epoch: its number.
-            update: how many updates were made before it.
-        """
+        """The temperature of an epoch, counted from 1 as fairseq counts; None where the method has none."""
         if self.weights is not None or self.method != "temperature":
             return None
         duration, elapsed = self.heating_epochs or 1, epoch - 1

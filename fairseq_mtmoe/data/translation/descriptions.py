@@ -48,11 +48,6 @@ def _language(lang: str, pair: str) -> str:
 def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:
     """The tokens of a description, by the data's own SentencePiece; where there is none, of its words as they are.
 
-    Args:
-        text: the sentence.
-        dictionary: fairseq's, of the source.
-        folder: the data directory.
-
     Raises:
         UserError: none of them is in the dictionary, or the SentencePiece model is none.
     """

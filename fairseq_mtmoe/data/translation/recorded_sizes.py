@@ -23,9 +23,6 @@ SPLIT = "train"  # the only one that has shards
 def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
     """The training pairs of each of these folders, by language pair.
 
-    Args:
-        folders: a data directory, or its shards, in any order.
-
     Returns:
         for each folder `{"en-de": 1000000, …}`; nothing unless all folders are shards of one data directory that
         records its sizes.
@@ -92,9 +89,6 @@ def with_shards(data: str) -> str:
     """fairseq's data argument, with the shards of a directory in the place of one that has nothing else.
 
     Those that the first one's `sizes.json` names, so that a missing one is missed; without it all that are there.
-
-    Args:
-        data: a directory, or several joined by colons.
 
     Raises:
         UserError: `sizes.json` is not of its form.

@@ -67,10 +67,6 @@ def tier_of_size(size: int, largest: int) -> str:
 def read_tiers(path: Path, tier_of_key: Callable[[str], str] = str) -> dict[str, list[str]]:
     """The pairs, or target languages, of every tier that a file such as `tiers.json` names.
 
-    Args:
-        path: the file.
-        tier_of_key: the tier that a key of the file stands for; two may stand for one.
-
     Raises:
         UserError: the file is not of the form above, or has a key that stands for no tier.
     """

@@ -69,10 +69,6 @@ class BenchmarkTask(Multitask):
     def set_up_rows(self, rows: Mapping[str, TaskRow], metrics: Mapping[str, Sequence[str]]) -> None:
         """To be called when the task is made.
 
-        Args:
-            rows: of the task.
-            metrics: those that can score each row's answers.
-
         Raises:
             UserError: a row has another one, or a name that is not to be told from others in a validation.
         """
@@ -147,14 +143,7 @@ class BenchmarkTask(Multitask):
     def mix(
         self, loader: BenchmarkLoader[Any], collate: Collate, epoch: int, dropout_draws: Sequence[int] = ()
     ) -> None:
-        """Make the loader's split the one of its name: training data, or what is evaluated from now on.
-
-        Args:
-            loader: of the split.
-            collate: makes its batches.
-            epoch: the first one to draw.
-            dropout_draws: see `TrainingMixture`.
-        """
+        """Make the loader's split the one of its name: training data, or what is evaluated from now on."""
         ids = [self.id_of(task, f"a task of {self.named_by}") for task in loader.tasks]
         if loader.split == self.args.train_subset:
             plan = plan_of(self.args, loader)

@@ -29,15 +29,7 @@ def check_named_checkpoints(args: Namespace) -> None:
 
 
 def refuse_other_tasks(option: str, path: str, before: Sequence[str], now: Sequence[str], rule: str = "") -> NoReturn:
-    """Say that a checkpoint is of a run of other tasks.
-
-    Args:
-        option: which names the tasks.
-        path: of the checkpoint.
-        before: its tasks.
-        now: those of the run.
-        rule: which others there may be, in words.
-    """
+    """Say that a checkpoint is of a run of other tasks."""
     raise UserError(
         f"`{option}` must be {','.join(before)}{rule}, to go on from `{path}`, but is {','.join(now)} instead; "
         f"`--finetune-from-model {path}` with another `--save-dir` begins a run of other tasks with its weights."
@@ -46,12 +38,6 @@ def refuse_other_tasks(option: str, path: str, before: Sequence[str], now: Seque
 
 def expect_same_backbone(option: str, path: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse another file of a backbone than the one that a checkpoint's run began with, as far as both are there.
-
-    Args:
-        option: which names the file.
-        path: of the checkpoint.
-        before: options of its task.
-        now: options of the run.
 
     Raises:
         UserError: that sentence.

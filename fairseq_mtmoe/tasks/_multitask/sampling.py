@@ -68,13 +68,6 @@ def announce(
 ) -> None:
     """Before the first epoch of a process, say what is known of the `run`, and what its options do not do.
 
-    Args:
-        run_log: of the run.
-        dataset: of the training data.
-        epoch: that begins.
-        run: gives what the run log is to say of it, beside sizes and sampling; asked once.
-        shown_name: what a task of the plan is called.
-
     Raises:
         UserError: neither the options nor a checkpoint say how long the temperature rises.
     """
@@ -93,15 +86,7 @@ def announce(
 def announce_part(
     run_log: TrainingRunLog, plan: SamplingPlan, epoch: int, part: tuple[int, Part], shown_name: Callable[[str], str]
 ) -> None:
-    """Say how the examples of a part of an epoch are sampled.
-
-    Args:
-        run_log: of the run.
-        plan: of the draws.
-        epoch: that is trained on.
-        part: which part of it begins, from 0, and what the plan says of it.
-        shown_name: what a task of the plan is called.
-    """
+    """Say how the examples of a part of an epoch are sampled."""
     number, updates = part[0], part[1].update
     names = [shown_name(key) for key in plan.names]
     shares = dict(zip(names, plan.probabilities(epoch, part=number).tolist(), strict=True))

@@ -95,11 +95,7 @@ DRAWN, TRAINED, ENTROPY = SUMS = ("candidates", "trained", "relative_entropy")  
 
 
 class SelectionRecord:
-    """The record of a run.
-
-    Args:
-        sizes: of the training data of each task, by the name that it is shown with.
-    """
+    """The record of a run."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.names = list(sizes)
@@ -114,12 +110,7 @@ class SelectionRecord:
         self._chosen = []
 
     def note(self, chosen: Selection, counts: bool) -> dict[str, float]:
-        """Remember what this process chose for a step; returns what its logging output is to have of it.
-
-        Args:
-            chosen: by this process.
-            counts: whether it is trained on, and is no dummy batch.
-        """
+        """Remember what this process chose for a step; returns what its logging output is to have of it."""
         if not counts:
             return {_key(what, name): 0.0 for what in SUMS for name in self.names}
         self._chosen += [(task, example[PLACE]) for task, example in chosen.items]

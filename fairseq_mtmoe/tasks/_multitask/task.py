@@ -263,14 +263,7 @@ class Multitask(RunLogMixin, FairseqTask):
         return moved(dataset.collater([dataset[0]]), model)
 
     def choose(self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int) -> Selection:
-        """The most uncertain of a step's candidates.
-
-        Args:
-            sample: see `candidate_batch`.
-            model: without what wraps it for several processes.
-            criterion: of the training.
-            update: how many updates were made before.
-        """
+        """The most uncertain of a step's candidates."""
 
         def measure(batch: dict[str, Any], model: nn.Module, under_dropout: bool) -> tuple[Tensor, Tensor, Tensor]:
             return self.uncertainties(self.for_models(batch, [model]), model, criterion, under_dropout)

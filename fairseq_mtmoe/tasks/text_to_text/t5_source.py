@@ -71,11 +71,6 @@ def begun_dictionary() -> Dictionary:
 def fill_dictionary(dictionary: Dictionary, pieces: Pieces, vocab_size: int) -> None:
     """Add the other pieces, sentinels, and what else has an embedding.
 
-    Args:
-        dictionary: begun, or filled before with the same.
-        pieces: of the T5.
-        vocab_size: of the T5.
-
     Raises:
         UserError: there are more pieces than embeddings, or two are the same.
     """

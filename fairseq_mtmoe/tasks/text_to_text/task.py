@@ -215,12 +215,7 @@ class TextToTextTask(BenchmarkTask):
             )
 
     def write(self, model: Any, sample: dict[str, Any]) -> Tensor:
-        """What a model writes greedily of a batch's examples: tokens with an end, (E, L), filled up with NaN.
-
-        Args:
-            model: in evaluation mode.
-            sample: a batch, whose targets are not looked at.
-        """
+        """What a model writes greedily of a batch's examples: tokens with an end, (E, L), filled up with NaN."""
         most = self.scored(self.name).most_tokens
         longest = self.args.max_target_positions - 1 if most is None else most
         generator = self.build_generator([model], Namespace(beam=1, max_len_a=0, max_len_b=longest))

@@ -71,13 +71,7 @@ class ValidationScores:
         self._references: dict[tuple[str, str], References] = {}
 
     def counts(self, sample: Mapping[str, Any], model: nn.Module, subset: str) -> dict[str, Tensor]:
-        """What sacreBLEU counts in a model's translations of a batch, by metric.
-
-        Args:
-            sample: of one language pair.
-            model: without what wraps it for several processes.
-            subset: that is validated.
-        """
+        """What sacreBLEU counts in a model's translations of a batch, by metric."""
         pair, numbers = sample["task"], sample["id"].tolist()
         hypotheses = self._translated(sample, model, pair)
         references = self._references_of(pair, subset)
