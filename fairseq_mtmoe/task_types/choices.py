@@ -134,14 +134,16 @@ class Ranking(TaskType):
 
         `exact-match` and `text-f1` compare names, as ReCoRD's evaluation does: with the right one that is most alike.
         """
-        chosen_E = split.firsts_E[predictions.examples_E] + predictions.values_V.astype(np.int64)
+        chosen_E = split.row_offsets_E[predictions.examples_E] + predictions.values_V.astype(np.int64)
         if metric == "accuracy" or not len(split.names):
-            return (split.rights_S[chosen_E].astype(np.float64),)
+            return (split.is_correct_S[chosen_E].astype(np.float64),)
         alike = {"exact-match": answer_texts.exact_match, "text-f1": answer_texts.f1}[metric]
         reached = []
         for example, chosen in zip(predictions.examples_E.tolist(), chosen_E.tolist(), strict=True):
-            first, end = split.firsts_E[example : example + 2]
-            right = [split.names[first + number] for number in np.flatnonzero(split.rights_S[first:end] == 1).tolist()]
+            first, end = split.row_offsets_E[example : example + 2]
+            right = [
+                split.names[first + number] for number in np.flatnonzero(split.is_correct_S[first:end] == 1).tolist()
+            ]
             reached.append(answer_texts.best(alike, split.names[chosen], right))
         return (np.array(reached),)
 
@@ -152,7 +154,7 @@ class Ranking(TaskType):
         chosen_E = predictions.values_V.astype(np.int64)
         if not len(split.names):
             return [labels[number] for number in chosen_E.tolist()]
-        return [split.names[number] for number in (split.firsts_E[predictions.examples_E] + chosen_E).tolist()]
+        return [split.names[number] for number in (split.row_offsets_E[predictions.examples_E] + chosen_E).tolist()]
 
 
 @dataclass(frozen=True)

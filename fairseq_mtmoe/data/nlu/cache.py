@@ -28,7 +28,13 @@ from fairseq_mtmoe.io.files import replacing
 logger = logging.getLogger(__name__)
 
 FORM = 2  # of the files; a version that reads or tokenizes otherwise has another one
-ARRAYS = tuple(field.name for field in fields(TokenizedSplit) if field.name not in ("names", "passages"))
+# The fields of a split that a file has, with their names there.
+STORED = {"row_offsets_E": "firsts_E", "is_correct_S": "rights_S", "segment_start_S": "seconds_S"}
+ARRAYS = {
+    field.name: STORED.get(field.name, field.name)
+    for field in fields(TokenizedSplit)
+    if field.name not in ("names", "passages")
+}
 NAMES = ("names_bytes", "names_starts")
 
 
@@ -44,15 +50,15 @@ def tokenized_split(
     key = key_of(root, files, FORM, row, split, tokenizer.fingerprint, tokenizer.max_length, labelled)
     path = cache / f"{name}.{split.replace('/', '.')}.{key}.npz"
     read = partial(read_split, root, row, split, labelled)
-    arrays = arrays_of(path, (*ARRAYS, *NAMES), lambda: _arrays(_made(name, row, split, tokenizer, read())))
+    arrays = arrays_of(path, (*ARRAYS.values(), *NAMES), lambda: _arrays(_made(name, row, split, tokenizer, read())))
     counts = {name: int(arrays[name]) for name in ("num_truncated", "num_lost")}
-    kept: dict[str, Any] = {name: arrays[name] for name in ARRAYS} | counts
+    kept: dict[str, Any] = {name: arrays[stored] for name, stored in ARRAYS.items()} | counts
     found = TokenizedSplit(**kept, names=Strings(*(arrays[name] for name in NAMES)))
     return replace(found, passages=Passages(read, tokenizer)) if row.kind is Kind.span else found
 
 
 def _arrays(made: TokenizedSplit) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {name: np.asarray(getattr(made, name)) for name in ARRAYS}
+    arrays: dict[str, NDArray[Any]] = {stored: np.asarray(getattr(made, name)) for name, stored in ARRAYS.items()}
     return arrays | dict(zip(NAMES, (made.names.bytes_B, made.names.starts_N), strict=True))
 
 

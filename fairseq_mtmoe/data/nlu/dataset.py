@@ -34,8 +34,8 @@ class TaskDataset(FairseqDataset):
         super().__init__()
         self.split = split
         lengths_S = np.diff(split.starts_S)
-        longest_E = np.maximum.reduceat(lengths_S, split.firsts_E[:-1])
-        self.sizes: NDArray[np.int64] = (longest_E * np.diff(split.firsts_E)).reshape(-1, 1)
+        longest_E = np.maximum.reduceat(lengths_S, split.row_offsets_E[:-1])
+        self.sizes: NDArray[np.int64] = (longest_E * np.diff(split.row_offsets_E)).reshape(-1, 1)
 
     def __len__(self) -> int:
         return len(self.split)
@@ -47,12 +47,12 @@ class TaskDataset(FairseqDataset):
         whose first tokens are the spans.
         """
         split = self.split
-        first, last = split.firsts_E[index], split.firsts_E[index + 1]
+        first, last = split.row_offsets_E[index], split.row_offsets_E[index + 1]
         sequences = range(first, last)
         return {
             "id": index,
             "tokens": [split.tokens_T[split.starts_S[s] : split.starts_S[s + 1]] for s in sequences],
-            "seconds": [int(split.seconds_S[s]) for s in sequences],
+            "seconds": [int(split.segment_start_S[s]) for s in sequences],
             "label": self._label(index),
             "spans": self._spans(index),
         }
@@ -63,7 +63,7 @@ class TaskDataset(FairseqDataset):
             words = slice(*split.word_starts_E[index : index + 2])
             return np.where(split.words_W[words] >= 0, split.tags_W[words], np.nan)
         of_one: NDArray[np.floating] = split.labels_E[index]
-        return split.rights_S[slice(*split.firsts_E[index : index + 2])] if len(split.rights_S) else of_one
+        return split.is_correct_S[slice(*split.row_offsets_E[index : index + 2])] if len(split.is_correct_S) else of_one
 
     def _spans(self, index: int) -> NDArray[np.int32]:
         split = self.split
@@ -95,7 +95,7 @@ class WindowDataset(FairseqDataset):
         return {
             "id": index,
             "tokens": [split.tokens_T[split.starts_S[index] : split.starts_S[index + 1]]],
-            "seconds": [int(split.seconds_S[index])],
+            "seconds": [int(split.segment_start_S[index])],
             "label": split.answers_S2[index],
             "spans": split.passages_S2[index : index + 1],
         }

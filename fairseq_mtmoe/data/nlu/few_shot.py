@@ -78,7 +78,7 @@ def _strata(labels_E: NDArray[np.float64], is_regression: bool, groups: int) -> 
 
 def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSplit:
     """The split of these examples alone, with arrays of its own, so that the others' tokens can go."""
-    candidates_E, lengths_S = np.diff(split.firsts_E), np.diff(split.starts_S)
+    candidates_E, lengths_S = np.diff(split.row_offsets_E), np.diff(split.starts_S)
     kept_E = np.zeros(len(split), dtype=bool)
     kept_E[examples] = True
     kept_S = np.repeat(kept_E, candidates_E)
@@ -90,10 +90,10 @@ def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSpli
         tokens_T=split.tokens_T[np.repeat(kept_S, lengths_S)],
         starts_S=ends(lengths_S[kept_S]),
         **{name: getattr(split, name)[kept_S] for name in OF_WINDOWS if split.has_windows},
-        seconds_S=split.seconds_S[kept_S],
-        firsts_E=ends(candidates_E[kept_E]),
+        segment_start_S=split.segment_start_S[kept_S],
+        row_offsets_E=ends(candidates_E[kept_E]),
         labels_E=split.labels_E[kept_E],
-        rights_S=split.rights_S[kept_S] if len(split.rights_S) else split.rights_S,
+        is_correct_S=split.is_correct_S[kept_S] if len(split.is_correct_S) else split.is_correct_S,
         names=split.names.chosen(np.flatnonzero(named)) if len(split.names) else split.names,
         words_W=split.words_W[kept_W],
         tags_W=split.tags_W[kept_W],

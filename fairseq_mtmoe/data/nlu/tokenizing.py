@@ -45,10 +45,10 @@ class TokenizedSplit:
     Attributes:
         tokens_T: of all sequences, one after the other.
         starts_S: where each sequence begins in them, and the last one ends, (S+1,).
-        seconds_S: in each sequence, the first token of type 1 (BERT's second text); its length where there is none.
-        firsts_E: the first sequence of each example, and the end, (E+1,).
+        segment_start_S: each sequence's first token of type 1 (BERT's second text); its length where there is none.
+        row_offsets_E: the first sequence of each example, and the end, (E+1,).
         labels_E: as in `Example`; NaN where there is none.
-        rights_S: of a ranking, which candidates are right, 1 or 0, and NaN where nobody knows; of others of length 0.
+        is_correct_S: of a ranking, which candidates are right, 1 or 0, and NaN where unknown; of others of length 0.
         names: of a ranking of any number of candidates, what each is called, (S,); where words have labels, all W
             words; of others none.
         spans_EW: the tokens of the W words that an example is about: first, and the one after the last, (E, W, 2).
@@ -68,10 +68,10 @@ class TokenizedSplit:
 
     tokens_T: NDArray[np.int32]
     starts_S: NDArray[np.int64]
-    seconds_S: NDArray[np.int32]
-    firsts_E: NDArray[np.int64]
+    segment_start_S: NDArray[np.int32]
+    row_offsets_E: NDArray[np.int64]
     labels_E: NDArray[np.float64]
-    rights_S: NDArray[np.float32]
+    is_correct_S: NDArray[np.float32]
     names: Strings
     spans_EW: NDArray[np.int32]
     keys_E: NDArray[np.str_]
@@ -158,10 +158,10 @@ class TextTokenizer:
         return TokenizedSplit(
             tokens_T=np.concatenate([chunk.tokens_T for chunk in chunks]),
             starts_S=ends(np.concatenate([chunk.lengths_S for chunk in chunks])),
-            seconds_S=np.concatenate([chunk.seconds_S for chunk in chunks]).astype(np.int32),
-            firsts_E=ends(np.fromiter((len(e.candidates) for e in examples), dtype=np.int64)),
+            segment_start_S=np.concatenate([chunk.segment_start_S for chunk in chunks]).astype(np.int32),
+            row_offsets_E=ends(np.fromiter((len(e.candidates) for e in examples), dtype=np.int64)),
             labels_E=np.array(labels),
-            rights_S=_rights(examples),
+            is_correct_S=_rights(examples),
             names=Strings.of(list(chain.from_iterable(example.words or example.names for example in examples))),
             words_W=np.fromiter(chain.from_iterable(chunk.words for chunk in chunks), dtype=np.int32),
             tags_W=_tags(examples),
@@ -195,7 +195,7 @@ class TextTokenizer:
         return Sequences(
             tokens_T=pool.chosen(parts_S5.ravel(), sizes_S5.ravel()),
             lengths_S=lengths_S,
-            seconds_S=np.where(tells_S, sizes_S5[:, :3].sum(1), lengths_S),
+            segment_start_S=np.where(tells_S, sizes_S5[:, :3].sum(1), lengths_S),
             spans=self._spans(examples, sizes_S5),
             words=self._words(examples, sizes_S5),
             num_truncated=int((kept_S2 < lengths_S2).any(1).sum()),
@@ -232,7 +232,7 @@ class Sequences:
 
     tokens_T: NDArray[np.int32]
     lengths_S: NDArray[np.int64]
-    seconds_S: NDArray[np.int64]
+    segment_start_S: NDArray[np.int64]
     spans: list[list[tuple[int, int]]]
     words: list[int]
     num_truncated: int
@@ -258,9 +258,9 @@ def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> li
     """
     lengths_W = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
     starts_W = ends(lengths_W + 1)[:-1]
-    places_N2 = np.array([*offsets, (np.iinfo(np.int64).max,) * 2], dtype=np.int64)
-    first_W = np.searchsorted(places_N2[:, 1], starts_W, side="right")
-    found: list[int] = np.where(places_N2[first_W, 0] < starts_W + lengths_W, first_W, -1).tolist()
+    char_offsets_N2 = np.array([*offsets, (np.iinfo(np.int64).max,) * 2], dtype=np.int64)
+    first_W = np.searchsorted(char_offsets_N2[:, 1], starts_W, side="right")
+    found: list[int] = np.where(char_offsets_N2[first_W, 0] < starts_W + lengths_W, first_W, -1).tolist()
     return found
 
 
@@ -269,11 +269,11 @@ def _rights(examples: Sequence[Example]) -> NDArray[np.float32]:
     if all(len(example.candidates) == 1 and not example.names for example in examples):
         return np.empty(0, dtype=np.float32)
     known = [0.0 if example.right else np.nan for example in examples for _ in example.candidates]
-    rights_S = np.array(known, dtype=np.float32)
-    firsts_E = ends(np.fromiter((len(example.candidates) for example in examples), dtype=np.int64))
-    for first, example in zip(firsts_E.tolist(), examples, strict=False):
-        rights_S[[first + number for number in example.right]] = 1
-    return rights_S
+    is_correct_S = np.array(known, dtype=np.float32)
+    row_offsets_E = ends(np.fromiter((len(example.candidates) for example in examples), dtype=np.int64))
+    for first, example in zip(row_offsets_E.tolist(), examples, strict=False):
+        is_correct_S[[first + number for number in example.right]] = 1
+    return is_correct_S
 
 
 def _tokens_of(span: Span, encoding: Encoding, firsts: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:

@@ -31,16 +31,16 @@ class PlacedTokens:
 
     Attributes:
         ids: of them.
-        places_N2: the characters of the text that each stands for: first, and the one after the last.
+        char_offsets_N2: the characters of the text that each stands for: first, and the one after the last.
     """
 
     ids: NDArray[np.int32]
-    places_N2: NDArray[np.int32]
+    char_offsets_N2: NDArray[np.int32]
 
     def of_span(self, span: Span) -> tuple[int, int] | None:
         """The first and the last token of some characters; None if there are none."""
-        first = int(np.searchsorted(self.places_N2[:, 1], span.start, side="right"))
-        last = int(np.searchsorted(self.places_N2[:, 0], span.end, side="left")) - 1
+        first = int(np.searchsorted(self.char_offsets_N2[:, 1], span.start, side="right"))
+        last = int(np.searchsorted(self.char_offsets_N2[:, 0], span.end, side="left")) - 1
         return (first, last) if first <= last else None
 
 
@@ -48,8 +48,8 @@ def placed_tokens(tokenizer: TextTokenizer, texts: Sequence[str]) -> Iterator[Pl
     """Those of texts. Places are of the text as it is given, whatever the tokenizer makes of its letters."""
     for start in range(0, len(texts), CHUNK):
         for encoding in tokenizer.encodings(texts[start : start + CHUNK]):
-            places_N2 = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-            yield PlacedTokens(np.array(encoding.ids, dtype=np.int32), places_N2)
+            char_offsets_N2 = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+            yield PlacedTokens(np.array(encoding.ids, dtype=np.int32), char_offsets_N2)
 
 
 def window_starts(length: int, room: int, stride: int) -> list[int]:
@@ -119,10 +119,10 @@ class _Windows:
         return TokenizedSplit(
             tokens_T=np.concatenate(self.runs),
             starts_S=ends(lengths_S),
-            seconds_S=(passages_S2[:, 0] if self.marks.tells_second else lengths_S).astype(np.int32),
-            firsts_E=ends(np.array(self.counts)),
+            segment_start_S=(passages_S2[:, 0] if self.marks.tells_second else lengths_S).astype(np.int32),
+            row_offsets_E=ends(np.array(self.counts)),
             labels_E=np.full(len(keys), np.nan),
-            rights_S=np.empty(0, dtype=np.float32),
+            is_correct_S=np.empty(0, dtype=np.float32),
             names=Strings.of([]),
             spans_EW=np.empty((len(keys), 0, 2), dtype=np.int32),
             keys_E=np.array(keys),
@@ -149,7 +149,7 @@ class Passages:
         """Where the tokens of each passage stand in it."""
         texts = list(dict.fromkeys(example.candidates[0][1] for example in self._examples))
         tokens = placed_tokens(self._tokenizer, texts)
-        return {text: placed.places_N2 for text, placed in zip(texts, tokens, strict=True)}
+        return {text: placed.char_offsets_N2 for text, placed in zip(texts, tokens, strict=True)}
 
     @property
     def rights(self) -> list[tuple[str, ...]]:
@@ -166,7 +166,7 @@ class Passages:
             windows_N: numbers of windows, in any order; of equally good spans that of the first window counts.
             spans_N3: of each how good its best span is, and the span's first and last token; [CLS] is none.
         """
-        question_N = np.searchsorted(split.firsts_E, windows_N, side="right") - 1
+        question_N = np.searchsorted(split.row_offsets_E, windows_N, side="right") - 1
         order = np.lexsort((windows_N, -spans_N3[:, 0], question_N))
         questions, first = np.unique(question_N[order], return_index=True)
         texts = [""] * len(split)

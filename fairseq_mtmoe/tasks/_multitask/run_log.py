@@ -67,21 +67,6 @@ class TrainingRunLog:
         if is_first_process():
             self._log.write(event, **fields)
 
-    def sampling(
-        self,
-        epoch: int,
-        part: int,
-        updates_before: int,
-        temperature: float | None,
-        probabilities: Mapping[str, float],
-        of_candidates: bool,
-    ) -> None:
-        """Write how a part of an epoch draws its examples, or candidates, before which so many updates were made."""
-        # Not called `update`: that would order the event by it, and old logs order theirs by epochs.
-        place = {"epoch": epoch, "part": part, "updates_before": updates_before}
-        drawn = {"temperature": temperature, "probabilities": dict(probabilities), "of_candidates": of_candidates}
-        self.write("sampling", **place, **drawn)
-
 
 def is_first_process() -> bool:
     """Whether this process is the one that writes and shows what all of them have."""

@@ -91,7 +91,10 @@ def announce_part(
     names = [shown_name(key) for key in plan.names]
     shares = dict(zip(names, plan.probabilities(epoch, part=number).tolist(), strict=True))
     temperature, of_candidates = plan.temperature(epoch, part=number), plan.draws_candidates(epoch)
-    run_log.sampling(epoch, number, updates, temperature, shares, of_candidates)
+    # Not called `update`: that would order the event by it, and old logs order theirs by epochs.
+    place = {"epoch": epoch, "part": number, "updates_before": updates}
+    drawn = {"temperature": temperature, "probabilities": shares, "of_candidates": of_candidates}
+    run_log.write("sampling", **place, **drawn)
     if of_candidates:
         logger.info(f"epoch {epoch}: candidates of all tasks alike, of which the most uncertain train")
         return  # shares of what trains are said with each update

@@ -49,7 +49,9 @@ def full_inputs(predictor, task):
     model, rows = predictor.model, []
     for one in sets_of(predictor, task):
         (examples,) = predictor.read([one])
-        for start, end, second in zip(examples.starts_S[:-1], examples.starts_S[1:], examples.seconds_S, strict=True):
+        for start, end, second in zip(
+            examples.starts_S[:-1], examples.starts_S[1:], examples.segment_start_S, strict=True
+        ):
             tokens = torch.from_numpy(examples.tokens_T[start:end]).long()
             places = torch.arange(len(tokens))
             with torch.no_grad():

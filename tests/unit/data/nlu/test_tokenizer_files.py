@@ -15,7 +15,7 @@ ROBERTA = {"vocab.json": json.dumps(PIECES), "merges.txt": "#version: 0.2\na b\n
 
 def tokens(files, *texts):
     split = TextTokenizer(serialized_tokenizer(files), 16).tokenize([Example((texts,), 0, "0")])
-    return split.tokens_T.tolist(), split.seconds_S.tolist()
+    return split.tokens_T.tolist(), split.segment_start_S.tolist()
 
 
 def test_berts_vocabulary_in_lower_case():

@@ -33,8 +33,8 @@ def test_one_text_and_two(serialized):
     split = TextTokenizer(serialized, 16).tokenize([single("a bc", label=None), single("a", "d e")])
     assert words(split, 0) == "[CLS] a b ##c [SEP]"
     assert words(split, 1) == "[CLS] a [SEP] d e [SEP]"
-    assert split.seconds_S.tolist() == [5, 3]
-    assert split.firsts_E.tolist() == [0, 1, 2]
+    assert split.segment_start_S.tolist() == [5, 3]
+    assert split.row_offsets_E.tolist() == [0, 1, 2]
     assert np.isnan(split.labels_E[0]) and split.labels_E[1] == 1
     assert len(split) == 2
 
@@ -95,9 +95,11 @@ def test_any_split_is_that_of_one_example_after_the_other(serialized):
         ]
         start, end = found.starts_S[sequence : sequence + 2]
         assert found.tokens_T[start:end].tolist() == one.tokens_T.tolist() == wanted
-        assert found.seconds_S[sequence] == one.seconds_S[0] == (kept[0] + 2 if len(ids) == 2 else len(wanted))
+        assert (
+            found.segment_start_S[sequence] == one.segment_start_S[0] == (kept[0] + 2 if len(ids) == 2 else len(wanted))
+        )
     assert found.num_truncated == sum(one.num_truncated for one in alone) > 0
-    assert np.diff(found.firsts_E).tolist() == [len(example.candidates) for example in examples]
+    assert np.diff(found.row_offsets_E).tolist() == [len(example.candidates) for example in examples]
 
 
 def test_wrong_tokenizers(serialized):

@@ -75,7 +75,7 @@ def test_windows_of_a_long_passage():
         "[CLS] who [SEP] e f g [SEP]",
     ]
     assert split.answers_S2.tolist() == [[4, 5], [0, 0], [4, 5]]
-    assert split.offsets_S.tolist() == [0, 2, 4] and split.firsts_E.tolist() == [0, 3]
+    assert split.offsets_S.tolist() == [0, 2, 4] and split.row_offsets_E.tolist() == [0, 3]
     assert (split.num_truncated, split.num_lost) == (0, 0)
 
 
@@ -162,5 +162,5 @@ def test_a_share_is_of_questions():
     few = few_of(whole, 0.25, seed=1, is_regression=False)
     assert len(few) == 10
     again = tokenize_windows(bert(12), [examples[int(key)] for key in few.keys_E], 3)
-    for name in ("tokens_T", "starts_S", "firsts_E", "seconds_S", "passages_S2", "offsets_S", "answers_S2"):
+    for name in ("tokens_T", "starts_S", "row_offsets_E", "segment_start_S", "passages_S2", "offsets_S", "answers_S2"):
         assert np.array_equal(getattr(few, name), getattr(again, name)), name

@@ -51,7 +51,7 @@ def chosen_answers(trainer):
         with torch.no_grad():
             (numbers,) = model(**task.for_models(batch, [model])["net_input"])["squad"]
         tokens, ((start, end),) = batch["net_input"]["src_tokens"][0], batch["net_input"]["spans"]["squad"][0]
-        question = [n for n, first in enumerate(split.firsts_E.tolist()) if first <= batch["id"].item()][-1]
+        question = [n for n, first in enumerate(split.row_offsets_E.tolist()) if first <= batch["id"].item()][-1]
         places = [(a, b) for a in range(start, end) for b in range(a, end)]
         good, a, b = max((numbers[a, 0].item() + numbers[b, 1].item(), a, b) for a, b in places)
         if good > found.get(question, (-1e9,))[0]:
