@@ -12,18 +12,8 @@ from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.known_warnings import filter_known
 
 COMMANDS = (
-    *(
-        "download",
-        "prepare",
-        "import-hf",
-        "export-hf",
-        "upcycle",
-        "reshard",
-        "average",
-        "merge",
-        "calibrate",
-        "add-task",
-    ),
+    *("download", "prepare", "import-hf", "export-hf", "upcycle", "reshard", "average"),
+    *("merge", "calibrate", "add-task"),
     *("evaluate", "predict", "compare", "similarity", "plot", "report", "options", "doctor"),
 )
 

@@ -138,19 +138,5 @@ def test_of_one_task_mt_tag_is_mt_switch(data, tmp_path):
         torch.testing.assert_close(value.view_as(other[name]), other[name], rtol=1e-6, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize(("combine", "task"), [("paper", "cola"), ("preserving", "cola,stsb,copa,wic")])
-def test_with_one_expert_mt_tag_is_mt_dense(combine, task, data, tmp_path):
-    """Single-Task where there is one task. Of one expert the gate's value is 1, whatever the gate says."""
-    options = ("--arch", "mt_tag", "--expert-combine", combine, "--num-experts", 1)
-    _, sparse, batches, after = trained(data, tmp_path / "tag", task, *options)
-    _, dense, others, right = trained(data, tmp_path / "dense", task, "--arch", "mt_dense")
-    assert batches == others
-    for name, values in dense.items():
-        np.testing.assert_allclose(sparse[name], values, rtol=1e-5, err_msg=name)
-    for name in right:
-        experts = name.replace(".fc1.", ".moe.experts.fc1_").replace(".fc2.", ".moe.experts.fc2_")
-        torch.testing.assert_close(after[experts].view_as(right[name]), right[name], rtol=1e-5, atol=1e-5, msg=name)
-
-
 def test_the_vocabulary_is_the_tokenizers():
     assert all(f'"{piece}":{number}' in serialized_tokenizer().replace(" ", "") for number, piece in enumerate(PIECES))
