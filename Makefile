@@ -95,7 +95,6 @@ $(BENCH_INSTALLED): $(INSTALLED)
 bench: $(BENCH_INSTALLED)  ## every benchmark beside its peers, into benchmarks/results; needs an idle machine
 	set -e; for name in $(BENCHMARKS); do \
 		$(BIN)/python benchmarks/bench_$$name.py --write $$(test $$name != epoch || echo --large); done
-	$(BIN)/python benchmarks/reproducing.py --write
 
 bench-check: $(BENCH_INSTALLED)  ## small sizes: fails if a figure misses its floor by more than 20%
 	failed=; for name in $(BENCHMARKS); do \

@@ -335,9 +335,10 @@ def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[s
         axes.set_yticks(range(len(panel.rows)), [titles[row] for row in panel.rows])
         axes.invert_yaxis()
         axes.set_title(panel.title, fontsize="medium")
-        unit = "%" if is_relative(panel.metric) else panel.metric
+        unit = "%" if is_relative(panel.metric) else TITLES.get(panel.metric, panel.metric)
         axes.set_xlabel(f"beside {titles[panel.control]}, {unit}")
-        axes.legend(fontsize="small")
+        if at == 0:
+            axes.legend(fontsize="small")
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
