@@ -4,10 +4,10 @@
     python benchmarks/study.py run captions DATA --runs RUNS             # all that is missing, one run after the other
     python benchmarks/study.py record captions --runs RUNS               # finished runs into results/results.csv
 
-A run is one `fairseq-train` on one core, the mean of its last checkpoints, and its scores on the test sets. What was
-interrupted goes on where it was. A run that the table has is not run again, whichever machine it ran on; only what
-another row branches from is trained again, up to the branch. A study does not run if its file is not committed, or has
-changed since its first run.
+A run is one `fairseq-train` on one core, the mean of its last checkpoints, and its scores on the test sets; of a
+benchmark's tasks it is scored as it ends, on their development sets. What was interrupted goes on where it was. A run
+that the table has is not run again, whichever machine it ran on; only what another row branches from is trained again,
+up to the branch. A study does not run if its file is not committed, or has changed since its first run.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import click
@@ -36,12 +37,12 @@ from fairseq_mtmoe.io.files import read_json, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "results.csv"
-FINISHED, AVERAGED, ENTRY = "finished.json", "averaged.pt", "entry.json"
+FINISHED, AVERAGED, ENTRY, LAST = "finished.json", "averaged.pt", "entry.json", "checkpoint_last.pt"
 RATED = "0"  # the seed that the table has for runs of the sweep of learning rates
 COLUMNS = (
     "study", "row", "seed", "task", "tier", "metric", "update", "value", "n", "commit", "version", "processor", "date",
 )  # fmt: skip
-PERPLEXITY = "valid perplexity"
+PERPLEXITY, SCORE = "valid perplexity", "score"
 
 
 @click.group(context_settings={"show_default": True})
@@ -56,8 +57,9 @@ def show(name: str, runs: Path | None) -> None:
     """Show the rows of the study NAME, and their options."""
     study = study_plan.load(STUDIES / f"{name}.yaml")
     click.echo(f"{study.question}\n")
+    seeds = (*study.seeds, *study.more_seeds)
     for row, what in study.rows.items():
-        done = [seed for seed in (*study.seeds, *study.more_seeds) if runs and _is_finished(runs, name, row, seed)]
+        done = [seed for seed in seeds if runs and _is_finished(runs / name, study, row, seed)]
         click.echo(f"{row}: {what.title}{f' (seeds {done} are finished)' if runs else ''}\n  {what.options}")
 
 
@@ -68,7 +70,10 @@ def show(name: str, runs: Path | None) -> None:
 @click.option("--rows", metavar="ROW,…", help="Which; by default all.")
 @click.option("--seeds", metavar="N,…", help="Which; by default the study's first ones.")
 @click.option("--amend", metavar="REASON", default="", help="Why the study has changed since its first run.")
-def run(name: str, data: Path, runs: Path, rows: str | None, seeds: str | None, amend: str) -> None:
+@click.option("--pretrained", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="`{pretrained}`.")
+def run(
+    name: str, data: Path, runs: Path, rows: str | None, seeds: str | None, amend: str, pretrained: Path | None
+) -> None:
     """Run what is missing of the study NAME on the data directory DATA: first its learning rates, then seed by seed."""
     path = STUDIES / f"{name}.yaml"
     study = study_plan.load(path)
@@ -78,17 +83,40 @@ def run(name: str, data: Path, runs: Path, rows: str | None, seeds: str | None, 
     if unknown := [row for row in chosen if row not in study.rows]:
         raise UserError(f"`--rows` must be some of {', '.join(study.rows)}, but is {unknown[0]} instead.")
     data, folder = data.resolve(), (runs / name).resolve()
-    known = {(line["row"], line["seed"]): line for line in read_results(RESULTS) if line["study"] == name}
+    known = {(line["row"], line["seed"], line["task"]) for line in read_results(RESULTS) if line["study"] == name}
     for row in study.rates.rows:
         for rate in study.rates.values:
-            if (rated_row(row, rate), RATED) not in known:
+            if (rated_row(row, rate), RATED, "") not in known:
                 rated = [*study.options_of(row), "--lr", rate]
                 _train(rated, study.rates.updates, data, folder / f"rate_{rate}-{row}", study.rates.seed)
                 _finish(folder / f"rate_{rate}-{row}", rated)
     for seed in map(int, seeds.split(",")) if seeds else study.seeds:
         for row in chosen:
-            if (row, str(seed)) not in known:
+            if study.tasks:
+                _run_tasks(study, row, data, folder, seed, pretrained, known)
+            elif (row, str(seed), "") not in known:
                 _run_one(study, row, data, folder, seed)
+
+
+def _run_tasks(
+    study: Study, row: str, data: Path, folder: Path, seed: int, pretrained: Path | None, known: set[tuple[str, str, str]]
+) -> None:
+    """Train and score a row of a benchmark's tasks: one run, or one for each of its tasks."""
+    what = study.rows[row]
+    seed = what.seed or seed
+    places = {"runs": folder, "pretrained": pretrained.resolve() if pretrained else "{pretrained}"}
+    for task, run_name in study.runs_of(row, seed).items():
+        run = folder / run_name
+        if (run / FINISHED).exists() or all((row, str(seed), one) in known for one in task.split(",")):
+            continue
+        options = study.filled(study.options_of(row), row, seed, task, **places)
+        score = study.filled(shlex.split(study.score), row, seed, task, **places)
+        if unknown := [word for word in (*options, *score) if "{pretrained}" in word]:
+            raise UserError(f"`--pretrained` must be a file, which `{unknown[0]}` stands for, but is not given.")
+        _train(options, what.steps or study.updates, data, run, seed)
+        validate = ["fairseq-validate", data, "--user-dir", ROOT / "fairseq_mtmoe", "--cpu", *score]
+        _execute([*validate, "--path", run / LAST, "--results-path", run / "scores"], run / "score.log")
+        _finish(run, options, row=row, task=task, seed=seed)
 
 
 def _run_one(study: Study, row: str, data: Path, folder: Path, seed: int) -> None:
@@ -156,7 +184,7 @@ def _train(options: list[str], updates: int, data: Path, run: Path, seed: int) -
     run.mkdir(parents=True, exist_ok=True)
     _say(f"{run.name}: {updates} updates")
     command = ["fairseq-train", data, "--user-dir", ROOT / "fairseq_mtmoe", "--cpu", "--save-dir", run]
-    if (run / "checkpoint_last.pt").exists() and "--restore-file" in options:  # it has begun: on with its own
+    if (run / LAST).exists() and "--restore-file" in options:  # it has begun: on with its own
         at = options.index("--restore-file")
         options = options[:at] + options[at + 2 :]
     _execute([*command, "--seed", seed, "--max-update", updates, *options], run / "train.out")
@@ -178,13 +206,13 @@ def _execute(command: list[object], log: Path) -> None:
         raise UserError(f"`{words[0]}` must end well, but ended with status {status}: see {log}. It said last: {last}")
 
 
-def _finish(run: Path, options: list[str]) -> None:
+def _finish(run: Path, options: list[str], **own: object) -> None:
     """Say that a run is finished, with what its figures depend on."""
     if (run / FINISHED).exists():
         return
     facts = {
         "commit": _git("rev-parse", "--short", "HEAD"), "version": __version__, "processor": _processor(),
-        "date": datetime.now(UTC).date().isoformat(), "options": options,
+        "date": datetime.now(UTC).date().isoformat(), "options": options, **own,
     }  # fmt: skip
     write_text(run / FINISHED, json.dumps(facts, indent=1) + "\n")
     _say(f"{run.name}: finished")
@@ -206,11 +234,19 @@ def _check_committed(path: Path) -> None:
 def record(name: str, runs: Path, results: Path) -> None:
     """Put the figures of all finished runs of the study NAME into the table; those that it has stay as they are."""
     known = read_results(results)
-    runs_known = {(line["study"], line["row"], line["seed"]) for line in known}
-    new = []
+    study = study_plan.load(STUDIES / f"{name}.yaml")
+    parts = ("study", "row", "seed", *(("task", "tier") if study.tasks else ()))  # rows of several runs grow by tasks
+
+    def is_new(line: dict[str, str]) -> bool:
+        return tuple(line[part] for part in parts) not in are_known
+
+    are_known = {tuple(line[part] for part in parts) for line in known}
+    new: list[dict[str, str]] = []
     for finished in sorted((runs / name).glob(f"*/{FINISHED}")):
-        lines = figures_of(name, finished.parent)
-        new += [line for line in lines if (line["study"], line["row"], line["seed"]) not in runs_known]
+        lines = task_figures(name, finished.parent) if study.tasks else figures_of(name, finished.parent)
+        new += filter(is_new, lines)
+    of_study = [line for line in known if line["study"] == name]
+    new += filter(is_new, means_of_tasks(study, [*of_study, *new]))
     write_results(results, [*known, *new])
     _say(f"{results}: {len(new)} figures more")
 
@@ -236,6 +272,32 @@ def figures_of(study: str, run: Path) -> list[dict[str, str]]:
                 rows.append({**place, "metric": f"perplexity, {what}", "update": last, "value": f"{value:.4f}"})
     same = {"study": study, "row": row, "seed": seed, **{key: facts[key] for key in COLUMNS[-4:]}}
     return [{column: str({**same, **line}.get(column, "")) for column in COLUMNS} for line in rows]
+
+
+def task_figures(study: str, run: Path) -> list[dict[str, str]]:
+    """The lines of a finished run on a benchmark's tasks: a score, in percent, for each task that is scored."""
+    facts = read_json(run / FINISHED)
+    same = {"study": study, **{key: facts[key] for key in ("row", "seed", *COLUMNS[-4:])}, "metric": SCORE}
+    scores = read_json(run / "scores" / "scores.json")["tasks"]
+    of_tasks = [{**same, "task": task, "n": one["examples"], "value": f"{one['score']:.4f}"}
+                for task, one in scores.items()]  # fmt: skip
+    return [{column: str(line.get(column, "")) for column in COLUMNS} for line in of_tasks]
+
+
+def means_of_tasks(study: Study, lines: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Lines with each row's mean over all tasks and over each of the study's groups, of seeds that have all of them."""
+    by_run: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    for line in lines:
+        if line["metric"] == SCORE and line["task"]:
+            by_run.setdefault((line["row"], line["seed"]), {})[line["task"]] = line
+    found = []
+    for of_run in by_run.values():
+        for group, tasks in {"all": study.tasks, **study.groups}.items():
+            if tasks and of_run.keys() >= set(tasks):
+                mean = fmean(float(of_run[task]["value"]) for task in tasks)
+                of_group = {"task": "", "tier": group, "n": str(len(tasks)), "value": f"{mean:.4f}"}
+                found.append({**of_run[tasks[0]], **of_group})
+    return found
 
 
 def _scores(scores: dict[str, Any], update: int) -> list[dict[str, Any]]:
@@ -267,8 +329,8 @@ def write_results(path: Path, lines: list[dict[str, str]]) -> None:
     write_text(path, text.getvalue())
 
 
-def _is_finished(runs: Path, study: str, row: str, seed: int) -> bool:
-    return (runs / study / f"{row}-{seed}" / FINISHED).exists()
+def _is_finished(folder: Path, study: Study, row: str, seed: int) -> bool:
+    return all((folder / run / FINISHED).exists() for run in study.runs_of(row, seed).values())
 
 
 def _git(*words: str) -> str:

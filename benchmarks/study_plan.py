@@ -36,6 +36,9 @@ class Row:
         rate: whose sweep of learning rates gives this row's: a row that the study's `rates` name.
         branch: the row from whose checkpoint of the same seed this one goes on; empty for one from scratch.
         updates: after which that checkpoint was saved.
+        each: tasks, each of which has a run of its own; empty where all are in one run.
+        steps: updates of a run; 0 for as many as the study says.
+        seed: with which alone it is trained, where runs of all seeds begin with it; 0 for all of the study's seeds.
     """
 
     title: str = MISSING
@@ -44,6 +47,9 @@ class Row:
     rate: str = ""
     branch: str = ""
     updates: int = 0
+    each: list[str] = field(default_factory=list)
+    steps: int = 0
+    seed: int = 0
 
 
 @dataclass
@@ -85,13 +91,20 @@ class Entry:
 
 @dataclass
 class Study:
-    """All of `studies/NAME.yaml`; what it says in words is `question`, `text`, `rule` and `kill`."""
+    """All of `studies/NAME.yaml`; what it says in words is `question`, `text`, `rule` and `kill`.
+
+    A study with `tasks` is of a benchmark's tasks: its runs are scored by `fairseq-validate` with the options `score`
+    after their last update, and are no means of checkpoints. In its options `{task}` stands for a run's tasks, `{seed}`
+    and `{updates}` for its own, `{runs}` for the folder of the study's runs, and `{pretrained}` for `--pretrained`.
+    """
 
     question: str = MISSING
     text: str = MISSING
     rule: str = MISSING
     kill: str = MISSING
     metric: str = "bleu"
+    tasks: list[str] = field(default_factory=list)
+    groups: dict[str, list[str]] = field(default_factory=dict)  # further means than that over all tasks
     prepare: str = MISSING
     updates: int = MISSING
     averaged: int = 5
@@ -110,6 +123,24 @@ class Study:
         before = self.options_of(row.like) if row.like else shlex.split(self.options)
         return [*before, *shlex.split(row.options)]
 
+    def runs_of(self, row: str, seed: int) -> dict[str, str]:
+        """The folders of a row's runs with a seed, by task: one with an empty task, or one for each task."""
+        what = self.rows[row]
+        return {task: "-".join(filter(None, (row, task, str(what.seed or seed)))) for task in what.each or [""]}
+
+    def filled(self, options: list[str], row: str, seed: int, task: str, **places: object) -> list[str]:
+        """Options of a run, with what is its own in the place of names in braces.
+
+        Args:
+            row: whose run it is.
+            task: the only one, or empty where all are in one run.
+            places: files and folders by name.
+        """
+        own = {"task": task or ",".join(self.tasks), "seed": seed, "updates": self.rows[row].steps or self.updates}
+        for name, value in {**own, **places}.items():
+            options = [word.replace("{" + name + "}", str(value)) for word in options]
+        return options
+
 
 def load(path: Path) -> Study:
     """Read a study.
@@ -127,7 +158,8 @@ def load(path: Path) -> Study:
     named = [(f"rows.{name}.{what}", value) for name, row in study.rows.items()
              for what, value in (("like", row.like), ("branch", row.branch)) if value]  # fmt: skip
     named += [(f"contrasts.{at}", name) for at, one in enumerate(study.contrasts) for name in (one.row, one.control)]
-    named += [("rates.rows", name) for name in study.rates.rows] + [("entry.row", study.entry.row)]
+    named += [("rates.rows", name) for name in study.rates.rows]
+    named += [] if study.tasks else [("entry.row", study.entry.row)]
     for where, name in named:
         if name not in study.rows:
             raise UserError(f"`{path.name}: {where}` must be one of its rows, but is {name} instead.")

@@ -179,10 +179,11 @@ def _registered(path: Path) -> Described:
     facts += [f"{row.title}: `{row.options or 'nothing else'}`" for row in study.rows.values()]
     return Described(
         title=study.question, text=study.text, metric=study.metric,
-        also=[PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
+        also=[] if study.tasks else [PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
+        groups=["all", *study.groups, *study.tasks] if study.tasks else list(TIERS),
         rows={name: row.title for name, row in study.rows.items()},
         contrasts=[Compared(one.row, one.control, one.group, primary=one.primary) for one in study.contrasts],
-        facts=facts, entry=study.entry,
+        facts=facts, entry=None if study.tasks else study.entry,
     )  # fmt: skip
 
 

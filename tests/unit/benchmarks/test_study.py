@@ -1,6 +1,10 @@
 """Studies: the registered file, the sentence where it changed, and trigrams, which models must leave behind."""
 
+import json
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 
 from fairseq_mtmoe.errors import UserError
 
@@ -145,3 +149,106 @@ def test_a_row_goes_on_from_its_branch_which_is_trained_up_to_there_where_it_is_
         found = study._branch(study_plan.load(file), "base", tmp_path, tmp_path, 3)
         assert found == tmp_path / "dense-3" / "checkpoint_1_4.pt"
     assert calls == [("dense-3", 4, 3)]
+
+
+# ---- studies of a benchmark's tasks ----
+
+TASKS = """
+question: q
+text: t
+rule: r
+kill: k
+prepare: p
+updates: 30
+metric: score
+tasks: [rte, cb]
+groups: {inference: [rte, cb]}
+options: --task glue --glue-tasks {task} --init-encoder {pretrained} --total-num-update {updates}
+score: --task glue --glue-tasks {task}
+seeds: [1, 2]
+rows:
+  source: {title: source, options: --source, each: [snli], seed: 7}
+  many: {title: all in one}
+  alone: {title: each alone, each: [rte, cb], steps: 10, options: "--source-file {runs}/source-snli-7/x.pt"}
+contrasts:
+  - {row: many, control: alone, primary: true}
+"""
+
+
+@pytest.fixture
+def study_of_tasks(tmp_path, monkeypatch):
+    """Its name, the commands that it ran, and its folder; training and validation leave what they would."""
+    import study
+    import study_plan
+
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "glue.yaml").write_text(TASKS)
+    monkeypatch.setattr(study, "STUDIES", tmp_path / "studies")
+    monkeypatch.setattr(study, "_check_committed", lambda path: None)
+    monkeypatch.setattr(study_plan, "register", lambda path, amend: None)
+    commands = []
+
+    def execute(command, log):
+        commands.append(list(map(str, command)))
+        if command[0] == "fairseq-validate":
+            tasks = commands[-1][commands[-1].index("--glue-tasks") + 1].split(",")
+            found = {task: {"examples": 50, "score": 60 + len(task) + len(commands)} for task in tasks}
+            (log.parent / "scores").mkdir()
+            (log.parent / "scores" / "scores.json").write_text(json.dumps({"tasks": found}))
+
+    monkeypatch.setattr(study, "_execute", execute)
+    return commands, tmp_path
+
+
+def invoke(*words):
+    import study
+
+    result = CliRunner().invoke(study.main, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+def test_tasks_are_trained_alone_or_together_and_sources_once(study_of_tasks):
+    commands, folder = study_of_tasks
+    (folder / "encoder.pt").touch()
+    run = ("run", "glue", folder, "--runs", folder / "runs", "--pretrained", folder / "encoder.pt")
+    invoke(*run)
+    trained = [command for command in commands if command[0] == "fairseq-train"]
+    assert [Path(command[command.index("--save-dir") + 1]).name for command in trained] == [
+        "source-snli-7", "many-1", "alone-rte-1", "alone-cb-1", "many-2", "alone-rte-2", "alone-cb-2",
+    ]  # fmt: skip
+    values = {name: trained[2][trained[2].index(name) + 1] for name in trained[2] if name.startswith("--")}
+    assert values["--glue-tasks"] == "rte" and values["--max-update"] == values["--total-num-update"] == "10"
+    assert values["--source-file"] == str(folder / "runs" / "glue" / "source-snli-7" / "x.pt")
+    assert values["--init-encoder"] == str(folder / "encoder.pt")
+    assert trained[1][trained[1].index("--glue-tasks") + 1] == "rte,cb"
+    done = len(commands)
+    invoke(*run)
+    assert len(commands) == done
+
+
+def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
+    import study
+
+    _, folder = study_of_tasks
+    (folder / "encoder.pt").touch()
+    invoke("run", "glue", folder, "--runs", folder / "runs", "--pretrained", folder / "encoder.pt", "--seeds", "1")
+    table = folder / "results.csv"
+    record = ("record", "glue", "--runs", folder / "runs", "--results", table)
+    moved = (folder / "runs" / "glue" / "alone-cb-1").rename(folder / "later")
+    invoke(*record)
+    lines = study.read_results(table)
+    assert [line["tier"] for line in lines if line["row"] == "alone"] == [""]
+    moved.rename(folder / "runs" / "glue" / "alone-cb-1")
+    invoke(*record)
+    alone = {line["task"] or line["tier"]: float(line["value"]) for line in study.read_results(table)
+             if line["row"] == "alone"}  # fmt: skip
+    assert alone["all"] == alone["inference"] == (alone["rte"] + alone["cb"]) / 2
+    before = table.read_text()
+    invoke(*record)
+    assert table.read_text() == before
+
+
+def test_a_missing_pretrained_file_gets_a_sentence(study_of_tasks):
+    _, folder = study_of_tasks
+    with pytest.raises(UserError, match="`--pretrained` must be a file"):
+        invoke("run", "glue", folder, "--runs", folder / "runs")
