@@ -11,9 +11,7 @@ from __future__ import annotations
 import copy
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -46,44 +44,51 @@ _GROWTH = 4  # positions may be more than weights in a small model
 _SMALL = 1 << 24  # numbers: 64 MiB
 
 
-@dataclass
-class _Source:
-    """The file whose models are being built, and what a user lets it choose."""
+@dataclass(frozen=True)
+class Source:
+    """A file that was checked, whose options a model is built of.
 
-    kinds: tuple[str, ...]
-    holds_all: bool
-    path: str | Path = ""
-    model: Mapping[str, Tensor] | None = None
-
-
-_source: ContextVar[_Source | None] = ContextVar("checkpoint_source", default=None)
-
-
-@contextmanager
-def choosing(*kinds: str, holds_all: bool = True) -> Iterator[None]:
-    """Inside, checkpoints that are loaded choose what is built of these kinds, `model` and `task` for example.
-
-    `holds_all`: whether each file has all weights of its model.
+    Attributes:
+        path: of the file.
+        model: its weights, which a model may not be larger than; None where that is not compared.
     """
-    token = _source.set(_Source(kinds, holds_all))
-    try:
-        yield
-    finally:
-        _source.reset(token)
+
+    path: str | Path
+    model: Mapping[str, Tensor] | None
+
+    def build(self, build: Callable[..., Any], options: Any, *args: Any) -> Any:
+        """`build(options, …)`, which is no larger a model than the file's weights.
+
+        Raises:
+            UserError: see `check_size`.
+        """
+        self.check(options, lambda copied: build(copied, *args))
+        return build(options, *args)
+
+    def check(self, options: Any, build: Callable[[Any], nn.Module]) -> None:
+        """`check_size` for the file's weights; `build` gets a copy of the options."""
+        if self.model is not None:
+            check_size(self.path, self.model, options, lambda: build(copy.deepcopy(options)))
 
 
-def admit(path: str | Path, state: dict[str, Any]) -> None:
-    """Look at what a checkpoint's options choose, before anything is made of them. Does nothing outside `choosing`.
+UNCHECKED = Source("", None)  # of a state that the caller made
+
+
+def check(path: str | Path, state: dict[str, Any], kinds: Sequence[str], holds_all: bool = True) -> Source:
+    """Look at what a checkpoint's options choose, before anything is made of them.
+
+    Args:
+        path: the file.
+        state: what it holds, in whose options paths are left out.
+        kinds: what the file may choose, such as `model` and `task`.
+        holds_all: whether it has all weights of its model.
 
     Raises:
         UserError: they choose what is neither known to be safe nor trusted by the user.
     """
-    source = _source.get()
-    if source is not None:
-        known = {kind: check_name(path, state, kind) for kind in source.kinds}
-        source.path = path
-        source.model = (state.get("model") or {}) if known.get("model") and source.holds_all else None
-        _forget_paths([state.get("cfg"), state.get("args")])
+    known = {kind: check_name(path, state, kind) for kind in kinds}
+    _forget_paths([state.get("cfg"), state.get("args")])
+    return Source(path, (state.get("model") or {}) if known.get("model") and holds_all else None)
 
 
 def check_name(path: str | Path, state: dict[str, Any], kind: str) -> bool:
@@ -201,20 +206,3 @@ def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
     yield from module.parameters(recurse=False)
     yield from module.buffers(recurse=False)
     yield from (value for value in vars(module).values() if isinstance(value, Tensor))
-
-
-def build_within(build: Callable[..., Any], options: Any, *args: Any) -> Any:
-    """`build(options, …)`: inside `choosing` no larger a model than the weights that were admitted last.
-
-    Raises:
-        UserError: see `check_size`.
-    """
-    check_admitted(options, lambda copied: build(copied, *args))
-    return build(options, *args)
-
-
-def check_admitted(options: Any, build: Callable[[Any], nn.Module]) -> None:
-    """Inside `choosing`, `check_size` for the weights that were admitted last; `build` gets a copy of the options."""
-    source = _source.get()
-    if source is not None and source.model is not None:
-        check_size(source.path, source.model, options, lambda: build(copy.deepcopy(options)))

@@ -58,11 +58,13 @@ def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> Simpl
     )
 
 
-def without_memory(state: State, options: Mapping[str, Any], more_symbols: int = 0) -> nn.Module:
-    """The model of a checkpoint with all its experts, whose tensors have names and shapes alone; to be called within
-    `building.choosing`, when the checkpoint is admitted.
+def without_memory(
+    source: building.Source, state: State, options: Mapping[str, Any], more_symbols: int = 0
+) -> nn.Module:
+    """The model of a checkpoint with all its experts, whose tensors have names and shapes alone.
 
     Args:
+        source: the checkpoint, see `building.check`.
         state: of a checkpoint of this package, whole or a shared part.
         options: of its model, or others in their place.
         more_symbols: by which its vocabularies are larger.
@@ -75,7 +77,7 @@ def without_memory(state: State, options: Mapping[str, Any], more_symbols: int =
     name = ARCH_MODEL_NAME_REGISTRY.get(options["_name"], options["_name"])
     cfg = configuration(MODEL_DATACLASS_REGISTRY[name], options)
     with torch.device("meta"), whole_models():
-        model: nn.Module = building.build_within(
+        model: nn.Module = source.build(
             MODEL_REGISTRY[name].build_model, cfg, stand_in_task(state["model"], more_symbols)
         )
         if has_experts(state) and isinstance(model, BecomesSparse) and model.is_dense:

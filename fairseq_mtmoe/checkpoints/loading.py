@@ -2,7 +2,7 @@
 
 With these functions `fairseq-generate`, `fairseq-interactive`, `fairseq-validate` and our commands find the experts
 of a checkpoint in parts, and build models that hold all of them: each process of these commands has batches of its own,
-and nobody to exchange tokens with. A training process reads its own share instead, inside `reading_with`.
+and nobody to exchange tokens with. A training process reads its own share instead, by `LoadContext.read`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import distributed as dist
@@ -27,39 +28,83 @@ from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.moe.parallel.placement import are_whole, whole_models
 
-Read = Callable[[str], dict[str, Any]]
-
 logger = logging.getLogger(__name__)
 
-_read: ContextVar[Read | None] = ContextVar("read_checkpoint", default=None)
+
+@dataclass
+class LoadContext:
+    """What a caller wants of the checkpoints that it loads, and what was loaded.
+
+    Attributes:
+        read: reads a checkpoint by its path; None: by `file_io.load`, with all experts.
+        kinds: what files may choose, such as `model` and `task`; None: nothing is built of their options.
+        holds_all: whether each file has all weights of its model.
+        expect: refuses a checkpoint by its path and what it holds, by a `UserError`.
+        loaded: each checkpoint that was read, with what it holds.
+        source: the last one, if its options were checked.
+    """
+
+    read: Callable[[str], dict[str, Any]] | None = None
+    kinds: Sequence[str] | None = None
+    holds_all: bool = True
+    expect: Callable[[str, mismatch.State], None] | None = None
+    loaded: list[tuple[mismatch.Origin, mismatch.State]] = field(default_factory=list)
+    source: building.Source | None = None
+
+    def check(self, path: str, state: dict[str, Any]) -> None:
+        """See `building.check`."""
+        if self.kinds is not None:
+            self.source = building.check(path, state, self.kinds, self.holds_all)
+
+
+# The boundary to fairseq, which calls `load_checkpoint_to_cpu` and knows of no context.
+_context: ContextVar[LoadContext | None] = ContextVar("load_context", default=None)
 
 
 @contextmanager
-def reading_with(read: Read) -> Iterator[None]:
-    """Inside, fairseq gets from a checkpoint's path what `read` returns, with fairseq's upgrades of old ones."""
-    token = _read.set(read)
+def within(**changes: Any) -> Iterator[LoadContext]:
+    """Inside, fairseq loads checkpoints by the context around it with these fields changed."""
+    outer = _context.get()
+    context = LoadContext(**changes) if outer is None else replace(outer, **changes)
+    token = _context.set(context)
     try:
-        yield
+        yield context
     finally:
-        _read.reset(token)
+        _context.reset(token)
 
 
 def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> Any:
     """A checkpoint with its experts and upgrades of old ones. Takes the place of fairseq's function of that name.
 
     Raises:
-        UserError: see `validation.read`, and inside `building.choosing` also `building.admit`.
+        UserError: see `load`.
     """
-    read = _read.get()
-    if read is not None:
-        state = _upgraded(path, read(path), arg_overrides)
+    return load(path, _context.get() or LoadContext(), arg_overrides, load_on_all_ranks)
+
+
+def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: bool = False) -> dict[str, Any]:
+    """A checkpoint with its experts, the options of today, and fairseq's upgrades of old ones.
+
+    Args:
+        path: of the checkpoint.
+        context: how it is loaded; what was loaded is put down there.
+        overrides: options that take the place of the file's own.
+        on_all_ranks: whether all processes call this.
+
+    Raises:
+        UserError: see `validation.read` and `building.check`, or `context.expect` refuses it.
+    """
+    if context.read is not None:
+        state = _upgraded(path, context.read(path), context, overrides)
     else:
         parts = ("model", *AVERAGES) if are_whole() else PARTS  # moments are for training
-        local = _local(path, load_on_all_ranks)
-        state = _whole_state(path, lambda: _upgraded(path, file_io.load(local), arg_overrides), parts)
+        local = _local(path, on_all_ranks)
+        state = _whole_state(path, lambda: _upgraded(path, file_io.load(local), context, overrides), parts)
     rename_criterions(state)
     _keep_options_with_place(state)
-    mismatch.note(path, state)
+    context.loaded.append((mismatch.origin_of(path, state), state))
+    if context.expect is not None:
+        context.expect(path, state)
     return state
 
 
@@ -105,7 +150,7 @@ def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> 
         return assemble.whole(path, again, parts)
 
 
-def _upgraded(path: str, state: dict[str, Any], arg_overrides: Any) -> Any:
+def _upgraded(path: str, state: dict[str, Any], context: LoadContext, overrides: Any) -> dict[str, Any]:
     """A state that was read without fairseq, as fairseq's `load_checkpoint_to_cpu` hands it out."""
     from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import overwrite_args_by_name
@@ -117,14 +162,15 @@ def _upgraded(path: str, state: dict[str, Any], arg_overrides: Any) -> Any:
             "with, and a source's file is for `--pemt-sources`."
         )
     with readable(path):
-        building.admit(path, state)
+        context.check(path, state)
         if state.get("args") is not None:
-            vars(state["args"]).update(arg_overrides or {})
+            vars(state["args"]).update(overrides or {})
         if state.get("cfg") is not None:
             state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
-            if arg_overrides is not None:
-                overwrite_args_by_name(state["cfg"], arg_overrides)
-        return checkpoint_utils._upgrade_state_dict(state)
+            if overrides is not None:
+                overwrite_args_by_name(state["cfg"], overrides)
+        upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
+        return upgraded
 
 
 def _say_without_prices(path: str, model: Any) -> None:
@@ -152,7 +198,7 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
         if num_shards == 1:
             return load_models(filenames, arg_overrides, task, strict, suffix, state)
         kinds = building.EVERYTHING if task is None else ("model",)
-        with whole_models(), building.choosing(*kinds, holds_all=False):
+        with whole_models(), within(kinds=kinds, holds_all=False):
             loaded: tuple[list[Any], Any, Any] = original(
                 filenames, arg_overrides, task, strict, suffix, num_shards, state
             )
@@ -189,13 +235,16 @@ def load_models(
         if not PathManager.path_requires_pathmanager(path):
             regular_file(path, "a checkpoint file")
     models, options = [], None
-    with whole_models(), building.choosing(*(building.EVERYTHING if task is None else ("model",))):
+    context = LoadContext(kinds=building.EVERYTHING if task is None else ("model",))
+    with whole_models():
         for path in paths:
             if state is None:
-                state = checkpoint_utils.load_checkpoint_to_cpu(path, overrides)
+                state = load(path, context, overrides)
             else:
-                building.admit(path, state)
-            model, options, task = _built(path, state, task, strict)
+                context.check(path, state)
+            assert context.source is not None
+            model, options, task = _built(path, state, task, strict, context.source)
+            context.loaded.clear()  # which is large
             models.append(model)
             state = None
     for path, model in zip(paths, models, strict=True):
@@ -203,7 +252,7 @@ def load_models(
     return models, options, task
 
 
-def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[Any, Any, Any]:
+def _built(path: str, state: dict[str, Any], task: Any, strict: bool, source: building.Source) -> tuple[Any, Any, Any]:
     """The model that a checkpoint describes, with its weights; its options; and the task, set up if there was none."""
     from fairseq import models, tasks
 
@@ -211,13 +260,13 @@ def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[A
     task = task or tasks.setup_task(options.task, from_checkpoint=True)
     if "task_state" in state:
         task.load_state_dict(state["task_state"])
-    building.check_admitted(options.model, lambda copied: models.build_model(copied, task, True))
+    source.check(options.model, lambda copied: models.build_model(copied, task, True))
     knows = "from_checkpoint" in inspect.signature(task.build_model).parameters
     model = task.build_model(options.model, **({"from_checkpoint": True} if knows else {}))
     last = (state.get("optimizer_history") or [{}])[-1]
     if "num_updates" in last:
         model.set_num_updates(last["num_updates"])
-    with mismatch.explained(model, path, state):
+    with mismatch.explained(model, [(mismatch.origin_of(path, state), state)]):
         model.load_state_dict(state["model"], strict=strict, model_cfg=options.model)
     return model, options, task
 

@@ -1,17 +1,16 @@
 """A checkpoint that is not this model's: what differs, in one sentence with the option that decides it.
 
 torch lists every parameter that does not fit, and fairseq asks to "ensure that the architectures match". The sizes are
-in the parameters' names and shapes, in the checkpoint as in the model; the languages are in its task's state. Whatever
-loads a model says which of them differ, while a checkpoint is read inside `explained`.
+in the parameters' names and shapes, in the checkpoint as in the model; the languages are in its task's state. What
+loads a model inside `explained` says which of them differ.
 """
 
 from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,62 +49,44 @@ class Origin:
     langs: tuple[str, ...] = ()
 
 
-Expect = Callable[[str, State], None]  # of a checkpoint's path and what it holds; refuses it by a `UserError`
-
-_read: ContextVar[list[tuple[Origin, State]] | None] = ContextVar("read_checkpoints", default=None)
-_expect: ContextVar[Expect | None] = ContextVar("expect_of_checkpoints", default=None)
+class Mismatch(UserError):
+    """A checkpoint is of another model, which a model finds that does not know the checkpoint's name."""
 
 
 @contextmanager
-def explained(
-    model: Any, path: str | None = None, state: State | None = None, expect: Expect | None = None
-) -> Iterator[None]:
+def explained(model: Any, read: Sequence[tuple[Origin, State]]) -> Iterator[None]:
     """Inside, a model loads a checkpoint's state; where it cannot, a sentence says what differs.
 
     Args:
         model: which loads it.
-        path: of the checkpoint; without it the one that is read inside is meant.
-        state: what that holds.
-        expect: refuses what is read inside before anything is made of it.
+        read: checkpoints and what they hold; the last one is meant, which may be read inside.
 
     Raises:
         UserError: that sentence, also where torch finds nothing wrong, but a shared tensor or a head would be lost.
     """
-    read = [] if path is None or state is None else [(_origin_of(path, state), state)]
-    token, expecting = _read.set(read), _expect.set(expect)
     try:
         yield
-        sentence = _hidden(model) if read else None
+        sentence = _hidden(model, read[-1][0]) if read else None
         if sentence is not None:
             raise sentence
     except Exception as error:
-        if not read or find_user_error(error) is not None:
+        found = find_user_error(error)
+        if not read or (found is not None and type(found) is not Mismatch):
             raise
-        weights = read[-1][1].get("model")  # fairseq's trainer lets go of them once they are loaded
-        raise (_hidden(model) if weights is None else refusal(model, weights)) or error from error
-    finally:
-        _read.reset(token)
-        _expect.reset(expecting)
+        origin, state = read[-1]
+        weights = state.get("model")  # fairseq's trainer lets go of them once they are loaded
+        raise (_hidden(model, origin) if weights is None else refusal(model, weights, origin)) or error from error
 
 
-def note(path: str, state: State) -> None:
-    """Inside `explained`, this is what was read."""
-    read, expect = _read.get(), _expect.get()
-    if read is not None:
-        read.append((_origin_of(path, state), state))
-    if expect is not None:
-        expect(path, state)
-
-
-def _hidden(model: Any) -> UserError | None:
+def _hidden(model: Any, origin: Origin) -> UserError | None:
     """What a model that took the state has otherwise than the checkpoint's."""
-    origin = _origin()
     sentence = _about_options(*_unseen_options(model, origin), origin)
     return UserError(sentence) if sentence else None
 
 
-def refusal(model: Any, state: Mapping[str, Any]) -> UserError | None:
+def refusal(model: Any, state: Mapping[str, Any], origin: Origin | None = None) -> Mismatch | None:
     """What differs between a model and the state of another one, or None where nothing does."""
+    origin = origin or Origin()
     theirs = shapes_of(state)
     # A checkpoint need not have prices.
     own = {
@@ -113,7 +94,6 @@ def refusal(model: Any, state: Mapping[str, Any]) -> UserError | None:
         for name, shape in shapes_of(model.state_dict()).items()
         if name in theirs or not name.endswith(PRICES)
     }
-    origin = _origin()
     unseen_theirs, unseen_own = _unseen_options(model, origin)
     sentence = (
         _about_experts(own, theirs, origin)
@@ -124,19 +104,14 @@ def refusal(model: Any, state: Mapping[str, Any]) -> UserError | None:
         or _about_tasks(model, own, theirs, origin)
         or _about_names(own, theirs, origin)
     )
-    return UserError(sentence) if sentence else None
+    return Mismatch(sentence) if sentence else None
 
 
 def refusal_of(model: Any, path: str, state: Mapping[str, Any]) -> UserError | None:
     """As `refusal`, for a checkpoint that a process could not take its experts of; sizes and vocabulary alone."""
-    own, theirs, origin = shapes_of(model.state_dict()), shapes_of(state["model"]), _origin_of(path, state)
+    own, theirs, origin = shapes_of(model.state_dict()), shapes_of(state["model"]), origin_of(path, state)
     sentence = _about_options(sizes(theirs), sizes(own), origin) or _about_vocabulary(model, own, theirs, origin)
     return UserError(sentence) if sentence else None
-
-
-def _origin() -> Origin:
-    read = _read.get()
-    return read[-1][0] if read else Origin()
 
 
 def shapes_of(state: Mapping[str, Any]) -> Shapes:
@@ -330,7 +305,8 @@ def _unseen_options(model: Any, origin: Origin) -> tuple[dict[str, Any], dict[st
     return {name: origin.model[name] for name in own if name in origin.model}, own
 
 
-def _origin_of(path: str, state: Mapping[str, Any]) -> Origin:
+def origin_of(path: str, state: State) -> Origin:
+    """A checkpoint that is loaded, for sentences."""
     cfg = state.get("cfg") or {}
     task = _plain(cfg.get("task"))
     langs = (state.get("task_state") or {}).get("langs") or task.get("langs") or _languages_of(task.get("lang_pairs"))

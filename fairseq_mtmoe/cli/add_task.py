@@ -57,17 +57,16 @@ def command(
     from fairseq_mtmoe.checkpoints.states import is_shared_part
 
     state = load_mapped(checkpoint)
-    with building.choosing("model", holds_all=not is_shared_part(state)):
-        building.admit(checkpoint, state)
-        options = model_options(state) or {}
-        if options.get("heads"):
-            change = _task_of_benchmark(options, name, task_table, seed)
-        elif options.get("task_names"):
-            change = _task_of_translation(state, options, name)
-        else:
-            raise UserError(f"`{checkpoint}` must be of a model that tells tasks apart, but is not.")
-        before = Described.of(without_memory(state, options))
-        after = Described.of(without_memory(state, {**options, **change.options}, change.symbols))
+    source = building.check(checkpoint, state, ["model"], holds_all=not is_shared_part(state))
+    options = model_options(state) or {}
+    if options.get("heads"):
+        change = _task_of_benchmark(options, name, task_table, seed)
+    elif options.get("task_names"):
+        change = _task_of_translation(state, options, name)
+    else:
+        raise UserError(f"`{checkpoint}` must be of a model that tells tasks apart, but is not.")
+    before = Described.of(without_memory(source, state, options))
+    after = Described.of(without_memory(source, state, {**options, **change.options}, change.symbols))
     result = with_task(state, NewTask(change.tasks, begins_as, change.head, seed), before, after)
     result["cfg"] = {**state["cfg"], "model": {**options, **change.options}}
     result["task_state"] = {**(state.get("task_state") or {}), **change.task_state}

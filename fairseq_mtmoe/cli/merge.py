@@ -35,8 +35,7 @@ def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
     from fairseq_mtmoe.models.pemt.merging import Merger
 
     state = file_io.load(str(checkpoint))
-    with building.choosing("model"):
-        building.admit(checkpoint, state)
+    building.check(checkpoint, state, ["model"])
     options = model_options(state)
     if options is None:
         raise UserError(f"`{checkpoint}` must be a checkpoint of a model that borrows from sources, but is not.")

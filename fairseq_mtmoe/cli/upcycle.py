@@ -72,9 +72,8 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
 
     checkpoint = file_io.load(str(dense))
     given = {name: value for name, value in options.items() if value is not None}
-    with building.choosing("model"):
-        building.admit(dense, checkpoint)
-        result = upcycle(model, checkpoint, given, seed)
+    source = building.check(dense, checkpoint, ["model"])
+    result = upcycle(model, checkpoint, given, seed, source)
     save_whole(result, sparse)
     moments = "with" if "last_optimizer_state" in result else "without"
     click.echo(f"{sparse}: {options['num_experts']} experts per layer, {moments} the optimizer's moments")

@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, open_dict
 
-from fairseq_mtmoe.checkpoints import building
+from fairseq_mtmoe.checkpoints import building, loading
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.translation.file_names import find_side
 from fairseq_mtmoe.errors import UserError, must_be
@@ -37,8 +37,9 @@ def read(path: str) -> dict[str, Any]:
     Raises:
         UserError: it is missing or damaged; see `loading.load_checkpoint_to_cpu`.
     """
-    with whole_models(), building.choosing():  # the task is looked at below, and the model when it is built
-        state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(existing(path))
+    with whole_models():
+        # The task is looked at below, and the model when it is built.
+        state = loading.load(existing(path), loading.LoadContext(kinds=()))
     state.pop("last_optimizer_state", None)
     return state
 

@@ -30,7 +30,13 @@ def sparse_models() -> dict[str, type]:
     }
 
 
-def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any], seed: int = 1) -> dict[str, Any]:
+def upcycle(
+    model_name: str,
+    checkpoint: dict[str, Any],
+    options: dict[str, Any],
+    seed: int = 1,
+    source: building.Source = building.UNCHECKED,
+) -> dict[str, Any]:
     """A sparse checkpoint: every expert a copy of its block's feed-forward layer, gates drawn with `seed`.
 
     Args:
@@ -39,6 +45,7 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
         options: values of some of the sparse model's options, `num_experts` for example; others are the checkpoint's
             or, where it has none of that name, the defaults.
         seed: of the gates' initial values, and of units drawn anew.
+        source: the checkpoint's file, see `building.check`.
 
     Raises:
         UserError: the checkpoint is not a dense transformer's, no such model or option is known, or an option is out of
@@ -54,7 +61,7 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
         raise UserError("The checkpoint to upcycle must be a dense model's, but has experts already.")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = building.build_within(MODEL_REGISTRY[model_name].build_model, cfg, stand_in_task(weights))
+        model = source.build(MODEL_REGISTRY[model_name].build_model, cfg, stand_in_task(weights))
         model.load_state_dict(dict(weights))
         state = _named_optimizer_state(checkpoint.get("last_optimizer_state"), model)
         sparse_state = sparsify_with_state(model, state or {})

@@ -15,7 +15,7 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.file_io import PathManager
 from fairseq.optim import OPTIMIZER_REGISTRY
 
-from fairseq_mtmoe.checkpoints import mismatch, reader
+from fairseq_mtmoe.checkpoints import loading, mismatch, reader
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.protocols import GoesOn
@@ -92,7 +92,10 @@ def naming_what_differs(trainer: Any, path: str, goes_on: bool) -> Iterator[None
     """
     try:
         expect = trainer.task.expect_same_run if goes_on and isinstance(trainer.task, GoesOn) else None
-        with mismatch.explained(trainer.get_model(), expect=expect):
+        with (
+            loading.within(expect=expect, loaded=[]) as context,
+            mismatch.explained(trainer.get_model(), context.loaded),
+        ):
             yield
     except AssertionError as error:
         raise _refusal(trainer, path) or error from error

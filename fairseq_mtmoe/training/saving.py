@@ -258,7 +258,7 @@ def reading_shares(trainer: Any) -> Iterator[None]:
     if trainer.data_parallel_world_size == 1:
         yield
         return
-    reading = functools.partial(loading.reading_with, functools.partial(_read_share, trainer))
+    reading = functools.partial(loading.within, read=functools.partial(_read_share, trainer))
     in_each_process = with_option(trainer.cfg.checkpoint, "load_checkpoint_on_all_dp_ranks", True)
     with in_each_process, reading() if expert_slots(trainer.get_model()) else nullcontext():
         yield

@@ -7,7 +7,7 @@ from fairseq import checkpoint_utils
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import assemble, file_io, layout
 from fairseq_mtmoe.checkpoints.copying import copy_with_experts
-from fairseq_mtmoe.checkpoints.loading import reading_with
+from fairseq_mtmoe.checkpoints.loading import within
 from fairseq_mtmoe.checkpoints.shards import write_shard
 from fairseq_mtmoe.checkpoints.states import split
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, are_whole
@@ -55,10 +55,10 @@ def test_models_for_generation_are_whole_and_read_no_moments(tmp_path, monkeypat
     assert "last_optimizer_state" not in seen["state"] and any(".moe.experts." in key for key in seen["state"]["model"])
 
 
-def test_inside_reading_with_fairseq_gets_what_the_function_returns(tmp_path):
+def test_by_a_read_function_fairseq_gets_what_the_function_returns(tmp_path):
     path = tmp_path / "checkpoint_last.pt"
     save_in_parts(path)
-    with reading_with(lambda asked: {**assemble.load_shared_part(asked), "asked": asked}):
+    with within(read=lambda asked: {**assemble.load_shared_part(asked), "asked": asked}):
         found = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     assert found["asked"] == str(path) and not any(".moe.experts." in key for key in found["model"])
     assert found["cfg"].model._name == "base_moe"  # fairseq's upgrade of a dict
