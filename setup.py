@@ -71,6 +71,7 @@ setup(
         "PyYAML>=6",  # the table of tasks
         "tabulate>=0.9",  # tables in Markdown
         "fonttools>=4.50",  # which script a letter belongs to, as Unicode says
+        "fsspec>=2024.6",  # unpacks corpora: compressed files, tar and zip archives; torch brings it anyway
         "xxhash>=3.4",  # keys of sentences: a hash that is the same everywhere
         "Jinja2>=3.1",  # a report's page: what it puts into HTML is escaped; torch brings it anyway
     ],
@@ -85,9 +86,6 @@ setup(
         "corpora": [  # `mtmoe download` and `mtmoe prepare corpora`
             "requests>=2.32",  # downloads, resumed; long established, and brings the certificates that it checks
             "backports.zstd>=1.0; python_version < '3.14'",  # unpacks Zstandard as Python 3.14 does
-        ],
-        "datasets": [
-            "pyarrow>=16",  # folders of Hugging Face's `datasets`, as corpora
         ],
         "cluster": [
             "dask[distributed]>=2024.5",  # `prepare corpora --scheduler`: the work of one machine, on many
@@ -115,7 +113,6 @@ setup(
             "pytest-cov>=5",  # measures what they reach
             "pytest-xdist>=3.5",  # runs them on all cores
             "backports.zstd>=1.0",  # packs what readers of corpora unpack
-            "pyarrow>=16",  # writes what they read
             "hypothesis>=6",  # finds inputs that nobody thought of
             "lxml>=5",  # parses the report's page
             "tensorboardX>=2.6",  # writes what `--tensorboard-logdir` asks for, and reads it again

@@ -99,7 +99,7 @@ def run(
 
 
 def _run_tasks(
-    study: Study, row: str, data: Path, folder: Path, seed: int, pretrained: Path | None, known: set[tuple[str, str, str]]
+    study: Study, row: str, data: Path, folder: Path, seed: int, pretrained: Path | None, known: set[Known]
 ) -> None:
     """Train and score a row of a benchmark's tasks: one run, or one for each of its tasks."""
     what = study.rows[row]

@@ -13,7 +13,8 @@ import click
 
 from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
 from fairseq_mtmoe.cli._tables import show_table
-from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE, LEAST_COVERAGE, SIZE_RULE
+from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE
+from fairseq_mtmoe.data.corpora.vocabulary.training import SIZE_RULE
 from fairseq_mtmoe.errors import UserError, must_be
 
 vocabulary_option = click.option(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,18 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
-from fairseq_mtmoe.data.corpora.download.items import Item, items_of
-from fairseq_mtmoe.data.corpora.engine.progress import SECONDS_BETWEEN_LINES
+from fairseq_mtmoe.data.corpora.raw_files import Item, items_of
 from fairseq_mtmoe.data.corpora.recipes import SHIPPED, load_recipe
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable
@@ -89,74 +95,40 @@ def _tell_by_hand(items: Iterable[Item], raw: Path) -> None:
 
 def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
     try:
-        from fairseq_mtmoe.data.corpora.download.several import download
+        from fairseq_mtmoe.data.corpora.download import download
     except ModuleNotFoundError as error:
         raise UserError(
             f"`mtmoe download` must have the Python package {error.name}: pip install 'fairseq_mtmoe[corpora]'."
         ) from error
-    with _shown(items) as watch:
+    with _shown() as watch:
         return download(items, raw, watch)
 
 
-class _Bars:
-    """A bar for each file that comes, on a terminal."""
+class _Shown:
+    """A bar for each file that comes, on a terminal; elsewhere only what goes wrong is said."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._lock = threading.Lock()
-        self._tasks = dict[str, int]()
+        self._tasks = dict[str, TaskID]()
 
     def has(self, item: Item, done: int, size: int | None) -> None:
         """Move the file's bar, and take it away at its end."""
         with self._lock:
             if item.file not in self._tasks:
                 self._tasks[item.file] = self._progress.add_task(item.file, total=size)
-        task = self._progress.tasks[self._tasks[item.file]]
-        self._progress.update(task.id, completed=done, total=size, visible=done != size)
+        self._progress.update(self._tasks[item.file], completed=done, total=size, visible=done != size)
 
     def waits(self, item: Item, reason: str, pause: float) -> None:
         """Say so above the bars."""
-        self._progress.console.print(_waiting(item, reason, pause), soft_wrap=True, highlight=False, markup=False)
-
-
-class _Lines:
-    """A line now and then with what has come in all, elsewhere."""
-
-    def __init__(self, console: Console, count: int) -> None:
-        self._console = console
-        self._count = count
-        self._lock = threading.Lock()
-        self._done = dict[str, int]()
-        self._next = time.monotonic() + SECONDS_BETWEEN_LINES
-
-    def has(self, item: Item, done: int, size: int | None) -> None:
-        """Count it."""
-        with self._lock:
-            self._done[item.file] = done
-            if time.monotonic() >= self._next:
-                self._next = time.monotonic() + SECONDS_BETWEEN_LINES
-                total = decimal(sum(self._done.values()))
-                self._print(f"Downloading: {total}, {len(self._done)} of {self._count} files begun")
-
-    def waits(self, item: Item, reason: str, pause: float) -> None:
-        """Say so."""
-        self._print(_waiting(item, reason, pause))
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def _waiting(item: Item, reason: str, pause: float) -> str:
-    return f"{item.file} from {item.host}: {reason}; tried again in {pause:.0f} s"
+        line = f"{item.file} from {item.host}: {reason}; tried again in {pause:.0f} s"
+        self._progress.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 @contextmanager
-def _shown(items: Sequence[Item]) -> Iterator[_Bars | _Lines]:
+def _shown() -> Iterator[_Shown]:
     """Who shows on stderr how far the files are."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines(console, len(items))
-        return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        yield _Bars(progress)
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        yield _Shown(progress)

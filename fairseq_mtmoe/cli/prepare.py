@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,13 @@ from fairseq_mtmoe.cli._prepare_corpora import allow_unequal_option, corpora_com
 from fairseq_mtmoe.cli._tables import show_table
 from fairseq_mtmoe.data.corpora.build import BuildOptions, Tools, build
 from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs
-from fairseq_mtmoe.data.corpora.directory import FORMAT, content_hash, fingerprint
-from fairseq_mtmoe.data.corpora.engine.workers import Workers, local_workers
-from fairseq_mtmoe.data.corpora.harvest import read_catalogs, split_harvest
-from fairseq_mtmoe.data.corpora.once import prepare_once
-from fairseq_mtmoe.data.corpora.report import Report, hints, make_report, report_table
+from fairseq_mtmoe.data.corpora.data_dir import FORMAT, content_hash, fingerprint, is_up_to_date, write_once
+from fairseq_mtmoe.data.corpora.engine.digests import write_manifest
+from fairseq_mtmoe.data.corpora.engine.progress import shown
+from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
+from fairseq_mtmoe.data.corpora.engine.workers import local_workers
+from fairseq_mtmoe.data.corpora.harvest import Choice, harvest_and_split
+from fairseq_mtmoe.data.corpora.report import Report, hints, make_report, report_table, write_report
 from fairseq_mtmoe.data.corpora.text import corpora_of, find_text_files, lone_carriage_returns, read_ranked_tiers
 from fairseq_mtmoe.data.corpora.vocabulary.given import OF_TRAINED, GivenVocabulary, vocabulary_of
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
@@ -98,8 +99,8 @@ def catalogs_command(
     made_from = {"command": "catalogs", **deciding, **sizes, "langs": wanted, "max_langs": max_langs}
 
     def fill(folder: Path, tools: Tools) -> Report:
-        harvest = read_catalogs(tools.work, catalogs, hashes, tools.workers, tools.shown)
-        parts = split_harvest(tools.work, harvest, sizes, options.seed, wanted, max_langs)
+        choice = Choice(sizes, options.seed, wanted, max_langs)
+        parts = harvest_and_split(tools.work, catalogs, hashes, choice, tools.workers, tools.shown)
         built = build(folder, parts.corpora, {}, options, tools, given)
         report = make_report("catalogs", deciding, built, parts.dropped)
         return {**report, "sources": describe_sources(catalogs, parts.damaged), "left_out": parts.left_out}
@@ -213,20 +214,27 @@ def _write(
     overwrite: bool,
     given: GivenVocabulary | None,
 ) -> None:
-    """Fill `out` and show its report, unless it is up to date."""
+    """Fill `out` and show its report, unless it is up to date. Until it is there, what was done is in `.OUT.work`."""
     for name, path in {} if given is None else given.files.items():
         inputs.add("vocabulary", name, path, content_hash(path))
     key, *earlier = (fingerprint(inputs.made_from, inputs.files, form) for form in range(FORMAT, 0, -1))
 
-    def workers() -> AbstractContextManager[Workers]:
-        return local_workers(min(cores(), 1 + inputs.size // BYTES_FOR_A_PROCESS))
-
-    with stopped_by_sigterm():
-        report = prepare_once(out, key, fill, inputs.made_from, inputs.raw, workers, overwrite, earlier)
-    if report is None:
+    if is_up_to_date(out, key, earlier):  # of what is there already nothing is written, not even for a moment
         click.echo(f"{out} is up to date.")
         return
-    _show(report)
+    work, reports = WorkFolder(out), list[Report]()
+
+    def fill_and_report(folder: Path) -> None:
+        processes = min(cores(), 1 + inputs.size // BYTES_FOR_A_PROCESS)
+        with shown(work.path / "log.txt") as progress, local_workers(processes) as workers:
+            reports.append(fill(folder, Tools(work, workers, progress)))
+        write_report(folder, reports[0])
+        write_manifest(folder, inputs.raw)
+
+    with stopped_by_sigterm(), work.held():
+        write_once(out, key, fill_and_report, inputs.made_from, overwrite, earlier)
+        work.remove()
+    _show(reports[0])
     click.echo(f"Wrote {out}; what was dropped and why: {out / 'report.md'}")
     if given is not None:
         click.echo(given.how_to_go_on(out))

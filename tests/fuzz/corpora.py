@@ -13,11 +13,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as arrow
-import pyarrow.compute as compute
 import yaml
 from backports import zstd
-from pyarrow import parquet
 
 from fairseq_mtmoe.data.corpora.cleaning import identification
 from fairseq_mtmoe.data.corpora.recipes import loading
@@ -28,29 +25,6 @@ from tests.helpers.reading import corpus, found_in
 
 _ROWS = [{"en": f"house {number}", "de": f"Haus {number % 7}"} for number in range(40)]
 _LINES = "".join(f"{row['en']}\t{row['de']}\n" for row in _ROWS).encode()
-
-
-def _table(draw: random.Random) -> arrow.Table:
-    if draw.random() < 0.4:
-        return arrow.Table.from_pylist([{"translation": row} for row in _ROWS])
-    sides = {lang: arrow.array([row[lang] for row in _ROWS]) for lang in ("en", "de")}
-    encode = draw.choice((compute.dictionary_encode, compute.run_end_encode, lambda one: one.cast("large_string")))
-    return arrow.table({"en": sides["en"], "de": encode(sides["de"])})
-
-
-def _arrow(draw: random.Random) -> bytes:
-    table, file = _table(draw), io.BytesIO()
-    make = draw.choice((arrow.ipc.new_stream, arrow.ipc.new_file))
-    with make(file, table.schema) as writer:
-        writer.write_table(table, max_chunksize=draw.choice((7, 100)))
-    return file.getvalue()
-
-
-def _parquet(draw: random.Random) -> bytes:
-    file = io.BytesIO()
-    table = arrow.Table.from_pylist(_ROWS)
-    parquet.write_table(table, file, compression=draw.choice(("snappy", "gzip", "zstd", "none")), row_group_size=9)
-    return file.getvalue()
 
 
 def _tar(content: bytes) -> bytes:
@@ -71,12 +45,11 @@ def _zip(content: bytes) -> bytes:
 
 
 _PACKED: tuple[Callable[[bytes], bytes], ...] = (gzip.compress, bz2.compress, lzma.compress, zstd.compress, _tar, _zip)
-_FORMS = {"a.arrow": _arrow, "a.parquet": _parquet, "a.tsv": lambda draw: _LINES,
-          "a.jsonl": lambda draw: "\n".join(map(json.dumps, _ROWS)).encode()}  # fmt: skip
+_FORMS = {"a.tsv": _LINES, "a.jsonl": "\n".join(map(json.dumps, _ROWS)).encode()}
 
 
 def _make_file(name: str) -> Callable[[random.Random, Path], None]:
-    return lambda draw, folder: _write(folder / name, damage(draw, _FORMS[name](draw)))
+    return lambda draw, folder: _write(folder / name, damage(draw, _FORMS[name]))
 
 
 def _make_archive(draw: random.Random, folder: Path) -> None:

@@ -75,7 +75,6 @@ def report(languages: int = 3, corpora: int = 4, samples: int = 2, length: int =
                    "warning": "a word is cut into too many pieces" if number == 1 else None}
             for number, lang in enumerate(["en", *langs])
         },
-        "lengths": {lang: {"bounds": [1, 11, 21], "counts": [10, 40, 5]} for lang in langs},
     }  # fmt: skip
 
 

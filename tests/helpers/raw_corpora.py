@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from fairseq_mtmoe.data.corpora.engine.parts import cut
+from fairseq_mtmoe.data.corpora.engine.jobs import cut
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
-from fairseq_mtmoe.data.corpora.spm import train_model
+from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 
 SYLLABLES = ("ba", "do", "fi", "gu", "ke", "lo", "mi", "nu", "pa", "ro", "si", "te")
 

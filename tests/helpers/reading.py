@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, CorpusFiles
+from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, Content, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers import BAD_REASONS, read
+from fairseq_mtmoe.data.corpora.readers.unpacking import is_packed, unpack
 
 Found = tuple[list[tuple[int, str, str]], list[BadLine]]
 
@@ -16,7 +18,22 @@ def corpus(*paths: Path | str, source: str = "en", target: str = "de", **setting
     return CorpusFiles("corpus", tuple(map(Path, paths)), source, target, **settings)
 
 
+def unpacked(files: CorpusFiles, folder: Path) -> CorpusFiles:
+    """The corpus with what is packed unpacked into a folder."""
+    contents = []
+    for number, path in enumerate(files.paths):
+        out = folder / str(number)
+        contents.append(unpack({path: out})[path] if is_packed(path) else Content(path))
+    return replace(files, unpacked=tuple(contents))
+
+
 def found_in(files: CorpusFiles, block: int = 50_000) -> Found:
+    """What is in files, packed or not; see `_found_in`."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _found_in(unpacked(files, Path(folder)), block)
+
+
+def _found_in(files: CorpusFiles, block: int) -> Found:
     """The pairs with their lines, and the bad lines, of files that break as well; what must be so of all blocks is seen
     to."""
     pairs: list[tuple[int, str, str]] = []

@@ -1,8 +1,11 @@
 """What the rooms of `prepare corpora` hand on: sentence pairs in blocks, and what could not be read."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +21,7 @@ class Block:
     number: int  # from 0
     source: Sequence[str]  # as read: not normalised
     target: Sequence[str]
-    # Where each pair stands: the line (TSV, Moses, JSON lines) or unit (TMX, SGM, XLIFF, .po) of its file, from 1.
+    # Where each pair stands: the line (TSV, Moses, JSON lines) or segment (TMX, SGM, .po) of its file, from 1.
     lines: NDArray[np.int64]
     # Further references of evaluation data (SGM, WMT's XML), each as long as `target`.
     references: tuple[Sequence[str], ...] = ()
@@ -32,7 +35,7 @@ class BadLine:
     line: int
     reason: str  # one of `readers.BAD_REASONS`
     excerpt: str
-    lost: int = 1  # how many lines or units it stands for: those of a file that was cut short, 0 where none is known of
+    lost: int = 1  # number of lines or segments that it stands for; 0 where none is known
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,14 @@ class Part:
 
     first: int  # the number of the first one, from 1
     spans: tuple[tuple[int, int | None], ...]  # of each file, unpacked: bytes from … to before …, None for its end
+
+
+class Content(NamedTuple):
+    """Where the bytes of a corpus' file lie as they are, and what ended their unpacking too early."""
+
+    path: Path
+    reason: str = ""  # one of `readers.BAD_REASONS`; empty if all of the file is there
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,4 +67,10 @@ class CorpusFiles:
     # Whether every line of it is needed, also one without text, so that scores are of the whole set.
     is_evaluation: bool = False
     allow_unequal: bool = False  # of two files of lines one may have more: they are left out
-    part: Part | None = None  # these lines alone, of files that are plain or lie somewhere unpacked
+    part: Part | None = None  # these lines alone
+    unpacked: tuple[Content, ...] = ()  # where the files lie unpacked, if one of them is packed
+
+    @property
+    def contents(self) -> tuple[Content, ...]:
+        """What readers open."""
+        return self.unpacked or tuple(map(Content, self.paths))

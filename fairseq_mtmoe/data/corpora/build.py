@@ -6,24 +6,29 @@ Sentences are normalised, and training pairs with an empty side are left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.cleaning import CHANGES
-from fairseq_mtmoe.data.corpora.directory import content_hash
-from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, Assembly
-from fairseq_mtmoe.data.corpora.engine.binarizing import ForVocabulary, binarize
-from fairseq_mtmoe.data.corpora.engine.overlap import Overlap, sources_in_training
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.data.corpora.cleaning import CHANGES, are_among
+from fairseq_mtmoe.data.corpora.data_dir import content_hash
+from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, Assembly, binarize
+from fairseq_mtmoe.data.corpora.engine.encoding import ForVocabulary
 from fairseq_mtmoe.data.corpora.engine.progress import Shown
 from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, RawCorpus, Reading, summaries
 from fairseq_mtmoe.data.corpora.engine.selecting import Selection
-from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
+from fairseq_mtmoe.data.corpora.engine.store import Saved, WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
+from fairseq_mtmoe.data.corpora.messages import message_key
 from fairseq_mtmoe.data.corpora.recipes import Corpus, Filters, HeldOut, Recipe, Shards, Spelling, Vocabulary
-from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE, LEAST_COVERAGE, OPTIONS
+from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE
 from fairseq_mtmoe.data.corpora.vocabulary.given import GivenVocabulary
+from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS
 from fairseq_mtmoe.errors import UserError, must_be
 
 
@@ -58,11 +63,19 @@ class Tools:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """Validation and test sources of one pair that occur in training data."""
+
+    sources: int = 0
+    of_pairs: dict[str, int] = field(default_factory=dict)  # whose training data: the pair, and how many of the sources
+
+
+@dataclass(frozen=True)
 class Built:
     """What a data directory was made of.
 
     Attributes:
-        dropped: training pairs that were left out, by language pair and reason (`clean.DROP_REASONS`).
+        dropped: training pairs that were left out, by language pair and reason (`messages.DROP_REASONS`).
         changes: what was normalised of each file, by its name (`cleaning.CHANGES`).
         overlaps: validation and test sources that are in training data, by language pair.
     """
@@ -173,3 +186,60 @@ def _changes(corpus: CleanedCorpus) -> list[tuple[Path, dict[str, int]]]:
             for name in CHANGES:
                 total[name] += found[name]
     return list(zip(corpus.raw.files.paths, sums, strict=True))
+
+
+# ---- validation and test sentences that are in training data, where nobody takes them out ----
+
+
+def sources_in_training(
+    evaluated: Mapping[str, Sequence[CleanedCorpus]], trained: Mapping[str, CleanedCorpus]
+) -> dict[str, Overlap]:
+    """By language pair, how many validation and test sources occur in the training data of which pairs.
+
+    Sources are compared by `message_key`, and only with training data that has the same source language. Training text
+    is looked at where its keys on disk say so alone.
+    """
+    sources = {pair: [key for corpus in corpora for key in _messages(corpus)] for pair, corpora in evaluated.items()}
+    found: dict[str, dict[str, set[str]]] = {}  # by source language and pair: the messages that its training data has
+    for lang in {_source(pair) for pair in evaluated}:
+        corpora = [corpus for pair, of_pair in evaluated.items() if _source(pair) == lang for corpus in of_pair]
+        keys = np.unique(np.concatenate([np.zeros(0, np.uint64), *map(_keys_of, corpora)]))
+        messages = {key for pair in evaluated if _source(pair) == lang for key in sources[pair]}
+        of_lang = {pair: corpus for pair, corpus in trained.items() if _source(pair) == lang}
+        found[lang] = {pair: messages & _messages_with(corpus, keys) for pair, corpus in of_lang.items()}
+    return {pair: _overlap(messages, found[_source(pair)]) for pair, messages in sources.items()}
+
+
+def _source(pair: str) -> str:
+    return pair.split("-")[0]
+
+
+def _overlap(messages: Sequence[str], trained: Mapping[str, set[str]]) -> Overlap:
+    holders = [[pair for pair, of_pair in trained.items() if message in of_pair] for message in messages]
+    return Overlap(sum(map(bool, holders)), dict(sorted(Counter(pair for some in holders for pair in some).items())))
+
+
+def _messages(corpus: CleanedCorpus) -> list[str]:
+    found = []
+    for path in corpus.blocks:
+        with Saved(path) as saved:
+            found += [message_key(line) for line in saved.lines("source")]
+    return found
+
+
+def _keys_of(corpus: CleanedCorpus) -> NDArray[np.uint64]:
+    found = [np.zeros(0, np.uint64)]
+    for path in corpus.blocks:
+        with Saved(path) as saved:
+            found.append(saved["source_keys"])
+    return np.concatenate(found)
+
+
+def _messages_with(corpus: CleanedCorpus, keys: NDArray[np.uint64]) -> set[str]:
+    """The messages of sources that have one of these keys, which are sorted."""
+    found: set[str] = set()
+    for path in corpus.blocks:
+        with Saved(path) as saved:
+            rows = np.flatnonzero(are_among(saved["source_keys"], keys))
+            found.update(map(message_key, saved.some_lines("source", rows)) if len(rows) else ())
+    return found

@@ -1,35 +1,54 @@
 """Human translations from gettext catalogs (`.mo` files) of installed packages and of folders.
 
-A catalog maps English messages to one language. Reading one (with polib) executes nothing; packages are found, not
-imported. Compiled catalogs have no fuzzy entries: compiling leaves them out.
+A catalog maps English messages to one language. Packages are found, not imported. Compiled catalogs have no fuzzy
+entries: compiling leaves them out.
+
+fairseq takes names such as `train.en-de.de.idx` apart at `-` and `.`, so that neither may occur in a language's code. A
+locale's name becomes a code by these rules, of which the first match wins:
+
+- an encoding goes: `zh_TW.Big5` is read as `zh_TW`;
+- a script, also one given as a modifier, replaces a region: `sr@latin`, `sr_Latn_RS` -> `sr_Latn`;
+- other modifiers stay: `ca@valencia` -> `ca_valencia`;
+- Chinese is named by script: `zh`, `zh_CN`, `zh_SG` -> `zh_Hans`, `zh_TW` -> `zh_Hant`;
+- a language's main region goes: `de_DE` -> `de`, `hi_IN` -> `hi`; other regions stay: `pt_BR`, `es_AR`;
+- `no` is `nb`, `iw` is `he`, `in` is `id`.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import struct
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-import polib
-
-from fairseq_mtmoe.data.corpora.clean import message_key, normalise, why_dropped
-from fairseq_mtmoe.data.corpora.locales import is_english, language_code
-from fairseq_mtmoe.data.corpora.plurals import singular_and_plural_form
-from fairseq_mtmoe.data.corpora.readers.messages import charset
-from fairseq_mtmoe.data.corpora.readers.mo import tables_of
+from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
+from fairseq_mtmoe.data.corpora.messages import message_key, why_dropped
+from fairseq_mtmoe.data.corpora.readers.errors import Fault
+from fairseq_mtmoe.data.corpora.readers.messages import load_catalog, messages_of
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_bytes
 
 SentencePair = tuple[str, str]
 """(source sentence, target sentence), each one normalised line."""
 
-_DAMAGED = (OSError, ValueError, LookupError, struct.error)
-"""What reading raises on what is no file (a `UserError` is a ValueError) or no catalog, on a cut one, and on one in
-another encoding than it says (a LookupError where that is none of text)."""
+_LOCALE = re.compile(
+    r"(?P<lang>[A-Za-z]{2,3})(?:[_-](?P<script>[A-Z][a-z]{3}))?(?:[_-](?P<region>[A-Z]{2}|\d{3}))?"
+    r"(?:\.[\w-]+)?(?:@(?P<modifier>\w+))?"
+)
+_RENAMED = {"no": "nb", "iw": "he", "in": "id"}
+_SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva", "arabic": "Arab"}
+_CHINESE = {None: "Hans", "CN": "Hans", "SG": "Hans", "TW": "Hant"}
+# By hand, not CLDR's likely regions (babel, langcodes), for which plain `pt` is Brazil's: codes are in file names and
+# in models' lists of languages, and must stay when CLDR changes.
+_MAIN_REGION = {
+    **{"af": "ZA", "ar": "SA", "be": "BY", "bn": "BD", "ca": "ES", "cs": "CZ", "cy": "GB", "da": "DK", "el": "GR"},
+    **{"et": "EE", "eu": "ES", "fa": "IR", "ga": "IE", "gl": "ES", "gu": "IN", "he": "IL", "hi": "IN", "hy": "AM"},
+    **{"ja": "JP", "ka": "GE", "kk": "KZ", "km": "KH", "kn": "IN", "ko": "KR", "ml": "IN", "mr": "IN", "ms": "MY"},
+    **{"my": "MM", "nb": "NO", "ne": "NP", "nn": "NO", "pa": "IN", "ps": "AF", "si": "LK", "sl": "SI", "sq": "AL"},
+    **{"sr": "RS", "sv": "SE", "sw": "KE", "ta": "IN", "te": "IN", "uk": "UA", "ur": "PK", "vi": "VN", "xh": "ZA"},
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +67,7 @@ class CatalogText:
 
     Attributes:
         pairs: messages with their translations, in their order.
-        dropped: how many others, by reason (`clean.DROP_REASONS`).
+        dropped: how many others, by reason (`messages.DROP_REASONS`).
         joined: keys of messages that are one for splitting: a singular and its plural.
     """
 
@@ -65,15 +84,14 @@ class CatalogText:
         else:
             self.dropped[reason] += 1
 
-    def join(self, first: str, second: str) -> None:
-        """Treat two messages as one when splitting."""
-        self.joined.append((message_key(normalise(first)), message_key(normalise(second))))
-
 
 def find_catalogs(packages: Sequence[str], folders: Sequence[Path], langs: Sequence[str] = ()) -> list[Catalog]:
     """Every catalog of the installed packages and the folders, in a fixed order; only of `langs` if there are any.
 
-    Catalogs lie in `<locale>/LC_MESSAGES/`, at any depth. Raises `UserError` if a source or a language has none.
+    Catalogs lie in `<locale>/LC_MESSAGES/`, at any depth.
+
+    Raises:
+        UserError: a source or a language has none.
     """
     found: list[Catalog] = []
     for source, root in [*map(_package_source, packages), *((str(folder), folder) for folder in folders)]:
@@ -108,54 +126,47 @@ def _package_source(name: str) -> tuple[str, Path]:
 def _catalogs_below(root: Path, source: str) -> Iterator[Catalog]:
     for path in sorted(root.rglob("LC_MESSAGES/*.mo")):
         lang = language_code(path.parent.parent.name)
-        if lang is not None and not is_english(lang):
+        if lang is not None and lang.split("_")[0] != "en":  # the language of the messages themselves
             yield Catalog(path, path.relative_to(root).as_posix(), lang, source)
+
+
+def language_code(locale: str) -> str | None:
+    """The code of a locale name, or None if it is not one; see the module's docstring for the rule."""
+    match = _LOCALE.fullmatch(locale)
+    if match is None:
+        return None
+    lang = _RENAMED.get(match["lang"].lower(), match["lang"].lower())
+    script, region, modifier = match["script"], match["region"], match["modifier"]
+    if modifier in _SCRIPTS:
+        script, modifier = _SCRIPTS[modifier], None
+    if lang == "zh" and script is None and region in _CHINESE:
+        script = _CHINESE[region]
+    if script is not None or region == _MAIN_REGION.get(lang, lang.upper()):
+        region = None
+    return "_".join(part for part in (lang, script, region, modifier) if part)
 
 
 def read_catalog(path: Path) -> CatalogText | None:
     """What a catalog holds, cleaned; None if it is damaged."""
-    try:
-        encoding = _encoding(read_bytes(path))
-        content = polib.mofile(str(path), encoding=encoding)
-    except _DAMAGED:
-        return None
-    return _text_of(content)
-
-
-def _encoding(content: bytes) -> str:
-    """The encoding that a catalog says. Raise ValueError if the catalog is cut, of which polib takes what is there of a
-    string for all of it, or if its strings overlap."""
-    tables = tables_of(content)
-    has_header = tables and tables[0][0][0] == 0
-    length, address = tables[0][1] if has_header else (0, 0)
-    return charset(content[address : address + length])
-
-
-def _text_of(content: polib.MOFile) -> CatalogText:
-    """The messages of a catalog; an entry's context (`msgctxt`) tells translations apart, and is no text."""
     found = CatalogText()
-    header = content.metadata.get("Plural-Forms", "")
-    for entry in content:
-        if not entry.msgid_plural:
-            found.add(entry.msgid, entry.msgstr)
-            continue
-        found.join(entry.msgid, entry.msgid_plural)
-        forms = entry.msgstr_plural
-        if forms:
-            singular, plural = singular_and_plural_form(header, len(forms))
-            found.add(entry.msgid, forms[singular])
-            found.add(entry.msgid_plural, forms[plural])
+    try:
+        catalog = load_catalog(path, is_compiled=True)
+    except (Fault, UserError):
+        return None
+    for entry in catalog:
+        messages = messages_of(entry, catalog)
+        if entry.msgid_plural:
+            first, second = (message_key(normalise(message)) for message, _ in messages)
+            found.joined.append((first, second))
+        for source, target in messages if not entry.msgid_plural or entry.msgstr_plural else ():
+            found.add(source, target)
     return found
 
 
 def describe_sources(catalogs: Sequence[Catalog], damaged: Sequence[Catalog]) -> list[dict[str, object]]:
     """For a report: how many catalogs each source has, and which of them could not be read."""
     number = Counter(catalog.source for catalog in catalogs)
-    return [
-        {
-            "source": source,
-            "catalogs": count,
-            "damaged": [catalog.name for catalog in damaged if catalog.source == source],
-        }
-        for source, count in number.items()
-    ]
+    names: dict[str, list[str]] = {source: [] for source in number}
+    for catalog in damaged:
+        names[catalog.source].append(catalog.name)
+    return [{"source": source, "catalogs": count, "damaged": names[source]} for source, count in number.items()]

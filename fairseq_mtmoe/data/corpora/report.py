@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.build import Built
-from fairseq_mtmoe.data.corpora.clean import DROP_REASONS
 from fairseq_mtmoe.data.corpora.engine.reporting import SPLITS, pair_figures
+from fairseq_mtmoe.data.corpora.messages import DROP_REASONS
 from fairseq_mtmoe.io.markdown import markdown_table
 
 Report = dict[str, Any]

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from fairseq_mtmoe.cli import prepare
 from fairseq_mtmoe.cli.prepare import command
-from fairseq_mtmoe.data.corpora.directory import content_hash, fingerprint
+from fairseq_mtmoe.data.corpora.data_dir import content_hash, fingerprint
 from fairseq_mtmoe.data.corpora.engine.workers import local_workers
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.tables import unpadded
@@ -260,7 +260,7 @@ def test_a_run_that_was_stopped_goes_on_and_leaves_nothing_but_what_it_made(tmp_
         run("catalogs", tmp_path / "again", *args[2:])
     assert sorted(path.name for path in tmp_path.iterdir()) == [".again.work", "locale", "out"]
     monkeypatch.undo()
-    monkeypatch.setattr("fairseq_mtmoe.data.corpora.catalogs.polib.mofile", unreachable)
+    monkeypatch.setattr("fairseq_mtmoe.data.corpora.readers.messages.polib.mofile", unreachable)
     monkeypatch.setattr("fairseq_mtmoe.data.corpora.vocabulary.training.train_model_apart", unreachable)
     run("catalogs", tmp_path / "again", *args[2:])
     assert content(tmp_path / "again") == content(tmp_path / "out")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.data.corpora.spm import train_model
+from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 from fairseq_mtmoe.data.fairseq_readers import read_lines
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.catalogs import MESSAGES

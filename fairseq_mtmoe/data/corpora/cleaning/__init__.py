@@ -1,10 +1,20 @@
 """Cleaning: which sentence pairs are worth training on, and keys by which equal ones are found."""
 
-from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES, RULES, Cleaned, Cleaner, asked, unfiltered
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import (
+    CHANGES,
+    RULES,
+    SAMPLES,
+    Cleaned,
+    Cleaner,
+    Sample,
+    asked,
+    chosen,
+    sample,
+    unfiltered,
+)
 from fairseq_mtmoe.data.corpora.cleaning.duplicates import first_occurrences
 from fairseq_mtmoe.data.corpora.cleaning.keys import are_among, sentence_keys
 from fairseq_mtmoe.data.corpora.cleaning.normalising import normalised
-from fairseq_mtmoe.data.corpora.cleaning.samples import SAMPLES, Sample, chosen, sample
 
 __all__ = [
     "CHANGES",

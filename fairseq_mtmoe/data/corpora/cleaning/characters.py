@@ -20,6 +20,12 @@ from numpy.typing import NDArray
 CODES = sys.maxunicode + 1
 # Of the planes in between none has a character; the last two are for private use. Looking at each takes half a second.
 _ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE1000))
+WIDE = 3
+"""How many Latin letters one wide (CJK) character stands for, roughly."""
+
+LENGTH_PADDING = 10
+"""Added to both lengths before their ratio is taken: short texts may differ more."""
+
 _NO_SCRIPT = frozenset({"Zyyy", "Zinh", "Zzzz"})  # common to all, inherited from the letter before, not known
 # Variation selectors and their like: nobody sees them.
 _UNSEEN_MARKS = frozenset(

@@ -1,6 +1,6 @@
 """Which training pairs of a block are left out, and why: rules over columns of texts.
 
-`clean.why_dropped` is for harvested messages of programs, and reads one pair at a time. This is for corpora of any
+`messages.why_dropped` is for harvested messages of programs, and reads one pair at a time. This is for corpora of any
 size: a pair takes a few microseconds.
 """
 
@@ -12,17 +12,25 @@ from functools import cached_property
 from itertools import compress
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.blocks import Block
-from fairseq_mtmoe.data.corpora.clean import LENGTH_PADDING, WIDE, Changes, changes_of
 from fairseq_mtmoe.data.corpora.cleaning import identification
-from fairseq_mtmoe.data.corpora.cleaning.characters import Columns, wide
+from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE, Columns, wide
 from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, SideKeys, exact_keys, mixed
 from fairseq_mtmoe.data.corpora.cleaning.languages import FOREIGN, letters
-from fairseq_mtmoe.data.corpora.cleaning.normalising import normalised
-from fairseq_mtmoe.data.corpora.cleaning.samples import Sample, chosen, sample
-from fairseq_mtmoe.data.corpora.recipes.parts import Action, Filters, Role
+from fairseq_mtmoe.data.corpora.cleaning.normalising import Changes, changes_of, normalised
+from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
+
+SAMPLES = 5
+"""How many pairs of each rule a report has."""
+
+_MOST_CHARACTERS = 200
+"""Characters of a sentence that a report shows."""
+
+Sample = tuple[int, str, str]
+"""(line of the corpus, source sentence, target sentence)."""
 
 Found = NDArray[np.bool_]
 Samples = dict[str, list[Sample]]
@@ -272,3 +280,28 @@ def _ratios(widths: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.
     longer, shorter = np.maximum(widths, others), np.minimum(widths, others)
     ratios: NDArray[np.float64] = (longer + LENGTH_PADDING) / (shorter + LENGTH_PADDING)
     return ratios
+
+
+# ---- a few pairs of each rule for a report: by hash, so that they are the same however the work was dealt out ----
+
+
+def sample(line: int, source: str, target: str) -> Sample:
+    """A pair as a report shows it: of long sentences the beginning."""
+    return line, _beginning(source), _beginning(target)
+
+
+def chosen(samples: Iterable[Sample]) -> list[Sample]:
+    """`SAMPLES` of them, in the order of their lines.
+
+    So that blocks can be put together in any order: `chosen([*chosen(a), *chosen(b)]) == chosen([*a, *b])`.
+    """
+    return sorted(sorted(samples, key=_draw)[:SAMPLES])
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+
+
+def _draw(one: Sample) -> tuple[int, Sample]:
+    line, source, target = one
+    return xxhash.xxh3_64_intdigest(f"{line}\n{source}\n{target}".encode()), one

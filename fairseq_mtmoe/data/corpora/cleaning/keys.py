@@ -53,7 +53,7 @@ def sentence_keys(texts: Sequence[str]) -> Keys:
     """A key for each text, of its letters and digits without case: the same for what differs in nothing else.
 
     Args:
-        texts: normalised ones (`clean.normalise`), in any language.
+        texts: normalised ones (`normalise`), in any language.
     """
     return SideKeys.of(Columns.of(texts)).sentence
 

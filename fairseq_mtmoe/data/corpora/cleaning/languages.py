@@ -11,8 +11,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.clean import WIDE
-from fairseq_mtmoe.data.corpora.cleaning.characters import scripts, wide
+from fairseq_mtmoe.data.corpora.cleaning.characters import WIDE, scripts, wide
 
 _TABLE = Path(__file__).with_name("languages.yaml")
 _SCRIPT = re.compile(r"_([A-Z][a-z]{3})(?:_|$)")

@@ -1,4 +1,7 @@
-"""What a data directory consists of: shards of ids, and what is to be known of them."""
+"""The second half of every preparation: text that stays becomes a vocabulary, ids, and a data directory.
+
+That has shards of ids, which stock fairseq reads (`MMapIndexedDataset`), and what is to be known of them.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,66 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_mtmoe.data.corpora.engine.encoding import SIDES, Encoded
+import numpy as np
+
+from fairseq_mtmoe.data.corpora.binarize import Writer
+from fairseq_mtmoe.data.corpora.engine.encoding import (
+    SIDES,
+    Encoded,
+    ForVocabulary,
+    Text,
+    Vocabulary,
+    encode,
+    make_vocabulary,
+)
 from fairseq_mtmoe.data.corpora.engine.progress import Shown
-from fairseq_mtmoe.data.corpora.engine.shards import SideJob, shards_of, sizes_of, write_side
-from fairseq_mtmoe.data.corpora.engine.store import Saved
-from fairseq_mtmoe.data.corpora.engine.vocabulary_stage import Vocabulary
+from fairseq_mtmoe.data.corpora.engine.selecting import Selection
+from fairseq_mtmoe.data.corpora.engine.store import Saved, WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
-from fairseq_mtmoe.data.corpora.recipes import Recipe, Role, Spelling
+from fairseq_mtmoe.data.corpora.recipes import Recipe, Role, Shards, Spelling
 from fairseq_mtmoe.data.translation import recorded_sizes, tiers
 from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, TOKEN_STYLE, dictionary_name, side_name
 
 TRAIN = Role.train.name
 # also beside the shards: what commands are told by name
 OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, "spm.model")
+
+
+def binarize(
+    folder: Path,
+    work: WorkFolder,
+    recipe: Recipe,
+    vocabulary: ForVocabulary,
+    selections: Mapping[str, Sequence[Selection]],
+    evaluation: Mapping[str, Mapping[str, list[Path]]],
+    workers: Workers,
+    shown: Shown,
+) -> Assembly:
+    """Fill the empty directory `folder`; what is in it.
+
+    Args:
+        recipe: vocabulary, shards, tiers and the spelling of codes.
+        selections: the training text of each language pair.
+        evaluation: by language pair and split, files of text.
+
+    Raises:
+        UserError: the text is too small for the vocabulary, or a given file is none of its kind.
+    """
+    made = make_vocabulary(work, recipe, vocabulary, selections, workers, shown)
+    everything = [selection for of_pair in selections.values() for selection in of_pair]
+    splits = [Evaluation(pair, split, files) for pair, of in evaluation.items() for split, files in of.items()]
+    texts = [Text(list(selection.blocks())) for selection in everything]
+    texts += [Text([(file, None) for file in one.files]) for one in splits]
+    encoded = encode(work, texts, made.model, made.ids, made.stage.key, workers, shown)
+    ids = iter(encoded)
+    training = {pair: [next(ids) for _ in of_pair] for pair, of_pair in selections.items()}
+    assembly = Assembly(recipe, made, training, list(zip(splits, ids, strict=True)))
+    assembly.write(folder, workers, shown)
+    return assembly
 
 
 @dataclass(frozen=True)
@@ -186,3 +233,49 @@ def _link(path: Path, other: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
+
+
+# ---- shards ----
+
+
+def shards_of(pairs: int, settings: Shards) -> int:
+    """Into how many directories a language pair's training data is dealt out."""
+    return max(1, min(settings.most, -(-pairs // settings.pairs)))
+
+
+def sizes_of(pairs: int, shards: int) -> list[int]:
+    """How many pairs each shard gets: they are dealt out in turn."""
+    return [len(range(shard, pairs, shards)) for shard in range(shards)]
+
+
+@dataclass(frozen=True)
+class SideJob:
+    """One side of a split of a language pair: the files of its ids, and where it goes.
+
+    Attributes:
+        prefixes: paths without suffix, one for each shard.
+        symbols: of the dictionary.
+    """
+
+    ids: Sequence[Path]
+    side: str  # source or target
+    prefixes: Sequence[Path]
+    symbols: int
+    is_training: bool
+
+
+def write_side(job: SideJob) -> int:
+    """Deal sentences out to the shards in turn, and write each shard's `.bin` and `.idx`; how many training pairs have
+    their source written now."""
+    count = 0
+    with ExitStack() as stack:
+        writers = [stack.enter_context(Writer(prefix, job.symbols)) for prefix in job.prefixes]
+        for path in job.ids:
+            with Saved(path) as saved:
+                ids, lengths = saved[f"{job.side}_ids"], saved[f"{job.side}_lengths"]
+            shard_of = (count + np.arange(len(lengths))) % len(writers)
+            for shard, writer in enumerate(writers):
+                mine = shard_of == shard
+                writer.add(ids[np.repeat(mine, lengths)], lengths[mine])
+            count += len(lengths)
+    return count if job.is_training and job.side == "source" else 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
@@ -15,7 +15,7 @@ from fairseq_mtmoe.data.corpora.readers import HARMLESS, OnBadLine, check
 from fairseq_mtmoe.io.files import replacing
 
 LIST = "bad_lines.tsv"
-"""In a data directory, where there is any. A row is a line or unit, or several that follow each other."""
+"""In a data directory, where there is any. A row is a line or segment, or several that follow each other."""
 
 HEAD = ("corpus", "file", "line", "lines", "reason", "excerpt")
 
@@ -36,14 +36,14 @@ class BadLines:
         self._counts: Counter[str] = Counter()
         self._samples: list[list[object]] = []
         self._shown: Counter[str] = Counter()
-        self._held: tuple[int, BadLine, int] | None = None  # the row that may grow: file, its first line, how many
+        self._row: list[Any] = []  # place, line, lines, reason, excerpt: of the row that may grow
 
     def __enter__(self) -> BadLines:
         self._file = open(self._path, "w", encoding="utf-8", newline="")
         self._rows = csv.writer(self._file, delimiter="\t", lineterminator="\n")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._write()
         self._file.close()
 
@@ -56,25 +56,21 @@ class BadLines:
             self._samples.append([place, bad.line, bad.reason, bad.excerpt])
         if bad.reason in HARMLESS:
             return
-        if self._held is not None and _goes_on(*self._held, place, bad):
-            self._held = (place, self._held[1], self._held[2] + bad.lost)
+        row = self._row
+        if row and row[2] and [place, bad.line, bad.reason] == [row[0], row[1] + row[2], row[3]]:
+            row[2] += bad.lost
             return
         self._write()
-        self._held = (place, bad, bad.lost)
+        self._row = [place, bad.line, bad.lost, bad.reason, bad.excerpt]
 
     def _write(self) -> None:
-        if self._held is not None:
-            place, bad, lines = self._held
-            self._rows.writerow([place, bad.line, lines, bad.reason, bad.excerpt])
-        self._held = None
+        if self._row:
+            self._rows.writerow(self._row)
+        self._row = []
 
     def result(self) -> dict[str, Any]:
         """What a stage keeps of them: lines by reason, and samples of each reason as they came."""
         return {"bad": dict(sorted(self._counts.items())), "bad_samples": self._samples}
-
-
-def _goes_on(place: int, first: BadLine, lines: int, next_place: int, bad: BadLine) -> bool:
-    return (next_place, bad.line, bad.reason) == (place, first.line + lines, first.reason) and lines > 0
 
 
 def joined_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -90,29 +86,11 @@ def joined_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def join_lists(lists: Sequence[Path], out: Path) -> None:
-    """Write the list of a corpus, of those of its parts, in their order: what goes on from one to the next is a row."""
-    with replacing(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        rows = (row for path in lists for row in _read(path))
-        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(_joined(rows))
-
-
-def _joined(rows: Iterable[list[str]]) -> Iterator[list[str]]:
-    held: list[str] = []
-    for row in rows:
-        place, line, lines, reason, _ = row
-        if held and int(held[2]) and [place, int(line), reason] == [held[0], int(held[1]) + int(held[2]), held[3]]:
-            held[2] = str(int(held[2]) + int(lines))
-            continue
-        if held:
-            yield held
-        held = row
-    if held:
-        yield held
-
-
-def _read(path: Path) -> Iterator[list[str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        yield from csv.reader(file, delimiter="\t")
+    """Write the list of a corpus, of those of its parts, in their order."""
+    with replacing(out) as partial, partial.open("wb") as file:
+        for path in lists:
+            with path.open("rb") as part:
+                shutil.copyfileobj(part, file)
 
 
 def check_result(result: Mapping[str, Any], files: CorpusFiles, on_bad_line: OnBadLine) -> None:

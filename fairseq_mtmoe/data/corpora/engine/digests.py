@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fairseq_mtmoe.data.corpora.download.items import Item
-from fairseq_mtmoe.data.corpora.download.records import check_sums
 from fairseq_mtmoe.data.corpora.engine.progress import shown
-from fairseq_mtmoe.data.corpora.engine.workers import ThisProcess, Workers
+from fairseq_mtmoe.data.corpora.raw_files import Item, check_sums
 from fairseq_mtmoe.data.corpora.readers.unpacking import split_member
-from fairseq_mtmoe.data.corpora.recipes.parts import ARCHIVE
+from fairseq_mtmoe.data.corpora.recipes.schema import ARCHIVE
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, write_text
 
@@ -72,22 +70,15 @@ def _digest(path: Path, name: str) -> str:
         return hashlib.file_digest(file, name).hexdigest()
 
 
-def hash_file(path: Path) -> tuple[Path, str]:
-    """A file, and the SHA-256 of all that it holds."""
-    return path, sha256(path)
-
-
 class Digests:
     """Hashes of files, kept in a file of the work folder with the files' size, times and number.
 
     Args:
         path: that file.
-        workers: hash what `learn` is told; else this process does.
     """
 
-    def __init__(self, path: Path, workers: Workers | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._workers = workers or ThisProcess()
         self._known: dict[str, dict[str, object]] = {}
         if path.exists():
             try:
@@ -96,34 +87,28 @@ class Digests:
                 self._known = {}
 
     def learn(self, paths: Iterable[Path]) -> None:
-        """Hash what is not known of files yet, by the workers, with progress; of small ones alone nothing."""
-        found = {file: _about(file) for path in paths for file in _files_of(split_member(path)[0])}
-        left = {file: about for file, about in found.items() if not self._is_known(file, about)}
-        megabytes = {file: round(about["bytes"] / MEGABYTE) for file, about in left.items()}
+        """Hash what is not known of files yet, several at a time, with progress."""
+        files = list(dict.fromkeys(split_member(path)[0] for path in paths))
+        megabytes = {file: round(file.stat().st_size / MEGABYTE) for file in files if not self._is_known(file)}
         if not any(megabytes.values()):
             return
         try:
             with (
                 shown(self._path.with_name("log.txt")) as progress,
                 progress.step("Hashing", sum(megabytes.values()), "MB") as step,
+                ThreadPoolExecutor() as pool,
             ):
-                for file, sha in self._workers.map_blocks(hash_file, sorted(left, key=lambda file: -megabytes[file])):
-                    self._known[str(file.resolve())] = {**left[file], "sha256": sha}
+                for file, _ in zip(megabytes, pool.map(self.of_file, megabytes), strict=True):
                     step.advance(megabytes[file])
         finally:
             self.keep()
 
     def of(self, paths: Iterable[Path]) -> list[str]:
-        """A SHA-256 for each, of all that is in it: for a member of an archive the archive's, with the member's name;
-        of a folder, of the names and hashes of its files.
-        """
+        """A SHA-256 for each, of all that is in it: of a member of an archive the archive's, with the member's name."""
         return [self._of(path) for path in paths]
 
     def _of(self, path: Path) -> str:
         place, member = split_member(path)
-        if place.is_dir():
-            names = [[file.relative_to(place).as_posix(), self.of_file(file)] for file in _files_of(place)]
-            return hashlib.sha256(json.dumps(names).encode()).hexdigest()
         return self.of_file(place) + ("" if member is None else f"{ARCHIVE}{member}")
 
     def check(self, file: Path, item: Item) -> None:
@@ -132,32 +117,25 @@ class Digests:
         Raises:
             UserError: it is something else.
         """
-        if not file.is_dir():
-            names = ["sha256", *(["md5"] if item.md5 else [])]
-            check_sums(file, {name: self.of_file(file, name) for name in names}, item)
+        names = ["sha256", *(["md5"] if item.md5 else [])]
+        check_sums(file, {name: self.of_file(file, name) for name in names}, item)
 
     def of_file(self, path: Path, name: str = "sha256") -> str:
         """A hash of what a file holds."""
-        about = _about(path)
-        if not self._is_known(path, about):
-            self._known[str(path.resolve())] = {**about}
+        if not self._is_known(path):
+            self._known[str(path.resolve())] = {**_about(path)}
         known = self._known[str(path.resolve())]
         if name not in known:
             known[name] = _digest(path, name)
         return str(known[name])
 
-    def _is_known(self, path: Path, about: Mapping[str, int]) -> bool:
-        known = self._known.get(str(path.resolve()), {})
+    def _is_known(self, path: Path) -> bool:
+        about, known = _about(path), self._known.get(str(path.resolve()), {})
         return {name: known.get(name) for name in about} == about
 
     def keep(self) -> None:
         """Write down what is known."""
         write_text(self._path, json.dumps(self._known, indent=1, sort_keys=True) + "\n")
-
-
-def _files_of(place: Path) -> list[Path]:
-    """A file itself, or all in a folder."""
-    return sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
 
 
 def _about(path: Path) -> dict[str, int]:

@@ -1,11 +1,11 @@
-"""The stages that know pieces: text is drawn for the vocabulary, and every block becomes ids."""
+"""The stages that know pieces: text is drawn, a vocabulary is trained of it or given, and every block becomes ids."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -15,12 +15,15 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.binarize import EOS, UNKNOWN, id_type
+from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, write_dictionary
 from fairseq_mtmoe.data.corpora.engine.progress import Shown
 from fairseq_mtmoe.data.corpora.engine.selecting import Selection
 from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, WorkFolder, is_saved, save
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
-from fairseq_mtmoe.data.corpora.vocabulary import count_characters, known_characters
+from fairseq_mtmoe.data.corpora.recipes import Recipe
+from fairseq_mtmoe.data.corpora.vocabulary import Pieces, count_characters, known_characters, load, sample_lines, train
+from fairseq_mtmoe.data.corpora.vocabulary.training import RECIPE_NAMES, SIZE_RULE
+from fairseq_mtmoe.io.files import read_bytes, replacing
 
 SIDES = ("source", "target")
 
@@ -87,6 +90,102 @@ def gather_block(job: _GatherJob) -> tuple[int, list[str]]:
     """The job's number, and the sentences that it asks for."""
     with Saved(job.text) as saved:
         return job.number, saved.some_lines(job.side, job.rows)
+
+
+# ---- the vocabulary ----
+
+
+@dataclass(frozen=True)
+class ForVocabulary:
+    """What a vocabulary is made of besides text.
+
+    Attributes:
+        given: the recipe's files: `model` and `dictionary`, where it has them.
+        digests: of these.
+        names: what a user calls size and character coverage.
+    """
+
+    given: Mapping[str, Path] = field(default_factory=dict)
+    digests: Sequence[str] = ()
+    names: tuple[str, str] = RECIPE_NAMES
+
+
+TRAINED_BY = ("size", "temperature", "character_coverage")
+"""What of a recipe's vocabulary decides about a trained model."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Where the vocabulary is."""
+
+    stage: Stage
+    symbols: int  # of the dictionary, with fairseq's four
+    wanted: int  # how many there were to be
+
+    @property
+    def model(self) -> Path:
+        """The SentencePiece model."""
+        return self.stage.folder / "spm.model"
+
+    @property
+    def dictionary(self) -> Path:
+        """fairseq's dictionary, the same for all languages."""
+        return self.stage.folder / "dict.txt"
+
+    @property
+    def ids(self) -> Path:
+        """The dictionary's id for each piece of the model."""
+        return self.stage.folder / "ids.npy"
+
+
+def make_vocabulary(
+    work: WorkFolder,
+    recipe: Recipe,
+    made_of: ForVocabulary,
+    selections: Mapping[str, Sequence[Selection]],
+    workers: Workers,
+    shown: Shown,
+) -> Vocabulary:
+    """Train a model on text that is drawn by temperature, or take the given one.
+
+    Args:
+        selections: the training text of each language pair.
+
+    Raises:
+        UserError: the text is too small for the vocabulary, or a given file is none of its kind.
+    """
+    given = made_of.given
+    if given:
+        stage = work.stage("vocabulary", given=list(made_of.digests))
+    else:
+        keys = {pair: [one.key for one in of_pair] for pair, of_pair in sorted(selections.items())}
+        settings = {name: getattr(recipe.vocabulary, name) for name in TRAINED_BY}
+        about = {"settings": settings, "seed": recipe.seed, "sentencepiece": version("sentencepiece")}
+        stage = work.stage("vocabulary", text=keys, **about)
+    result = stage.result()
+    if result is None:
+        sizes = {} if given else text_sizes(selections)
+        places = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
+        text = gather_text(selections, places, workers, shown) if places else []
+        with shown.step("Making the vocabulary"):
+            if given:
+                model, wanted = read_bytes(given["model"]), 0
+            else:
+                model, wanted = train(text, recipe.vocabulary, sum(sizes.values()), made_of.names)
+            result = _write_vocabulary(stage, model, load(model, given.get("dictionary")), wanted)
+        if recipe.vocabulary.size is None and not given:
+            shown.note(f"Vocabulary: {result['symbols']:,} pieces, as nothing says how many: {SIZE_RULE}")
+    return Vocabulary(stage, int(result["symbols"]), int(result["wanted"]))
+
+
+def _write_vocabulary(stage: Stage, model: bytes, pieces: Pieces, wanted: int) -> dict[str, Any]:
+    with replacing(stage.folder / "spm.model") as path:
+        path.write_bytes(model)
+    with replacing(stage.folder / "ids.npy") as path:
+        np.save(path, pieces.ids)
+    with replacing(stage.folder / "dict.txt") as path:
+        write_dictionary(path, pieces.symbols)
+    return stage.finish({"symbols": len(SPECIAL) + len(pieces.symbols), "wanted": wanted})
 
 
 # ---- ids ----

@@ -11,22 +11,24 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from fairseq_mtmoe.data.corpora.blocks import BadLine
 from fairseq_mtmoe.data.corpora.cleaning.identification import check_model
-from fairseq_mtmoe.data.corpora.directory import write_once
-from fairseq_mtmoe.data.corpora.download.items import items_of
+from fairseq_mtmoe.data.corpora.data_dir import write_once
+from fairseq_mtmoe.data.corpora.engine.assembling import binarize
 from fairseq_mtmoe.data.corpora.engine.bad_lines import write_list
-from fairseq_mtmoe.data.corpora.engine.binarizing import ForVocabulary, binarize
 from fairseq_mtmoe.data.corpora.engine.digests import Digests, write_manifest
-from fairseq_mtmoe.data.corpora.engine.holding_out import draw_held_out, remove_held_out
+from fairseq_mtmoe.data.corpora.engine.encoding import ForVocabulary
+from fairseq_mtmoe.data.corpora.engine.held_out import draw_held_out, remove_held_out
 from fairseq_mtmoe.data.corpora.engine.progress import Shown, shown
 from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, RawCorpus, Reading
 from fairseq_mtmoe.data.corpora.engine.reporting import make_report, write_report
 from fairseq_mtmoe.data.corpora.engine.selecting import Selection, find_duplicates
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder, hash_of, plain
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
-from fairseq_mtmoe.data.corpora.readers import OnBadLine, ends_run, read
+from fairseq_mtmoe.data.corpora.raw_files import items_of
+from fairseq_mtmoe.data.corpora.readers import BAD_REASONS, OnBadLine, check
 from fairseq_mtmoe.data.corpora.recipes import Filters, Recipe, Role
-from fairseq_mtmoe.data.corpora.spm import MOST_PIECES, OPTIONS
+from fairseq_mtmoe.data.corpora.vocabulary.training import MOST_PIECES, OPTIONS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, regular_file
 
@@ -149,7 +151,7 @@ def prepare(
     """
     work = WorkFolder(out)
     with work.held():
-        digests = Digests(work.path / "files.json", workers)
+        digests = Digests(work.path / "files.json")
         inputs = find_inputs(recipe, raw, digests, allow_unequal)
         digests.keep()
         reports = []
@@ -177,16 +179,12 @@ def _key(made_from: Mapping[str, object]) -> str:
 def _check_left_out(out: Path, corpora: Sequence[RawCorpus], on_bad_line: OnBadLine) -> None:
     """See that a data directory was not made without what is to end this run, which may have to be stricter."""
     made = read_json(out / "report.json")["corpora"]
-    for files in (corpus.files for corpus in corpora):
-        bad = made[files.name]["bad"]
-        ends = any(ends_run(reason, on_bad_line, files) for reason in bad)
-        if ends or "unpaired" in bad:  # which up to 0.1.11 was said of files of unequal length as well
-            for _ in read(files, on_bad_line=on_bad_line):  # says what it is
-                pass
-        if ends:
-            raise UserError(
-                f"`{out}` was made without lines of {files.name} that are read today; remove it, and run this again."
-            )
+    for corpus in corpora:
+        for name, line, reason, excerpt in made[corpus.files.name]["bad_samples"]:
+            is_old = reason == "unpaired" and len(corpus.files.paths) == 2 and ".sgm" not in name
+            reason = "unequal" if is_old else reason  # which up to 0.1.11 was called so
+            if reason in BAD_REASONS:
+                check(BadLine(str(corpus.path_of(name)), line, reason, excerpt), on_bad_line, corpus.files)
 
 
 class _Run:

@@ -1,20 +1,19 @@
-"""The first stage: raw files are read and cleaned by the workers, in parts (`parts.py`)."""
+"""The first stage: raw files are read and cleaned by the workers, in parts (`jobs.py`)."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import BLOCK, CorpusFiles
 from fairseq_mtmoe.data.corpora.cleaning import RULES, asked
 from fairseq_mtmoe.data.corpora.engine.bad_lines import check_result, join_lists, joined_results
-from fairseq_mtmoe.data.corpora.engine.parts import (
+from fairseq_mtmoe.data.corpora.engine.jobs import (
     PART_BYTES,
-    CutJob,
     How,
     PartJob,
     clean_part,
@@ -26,7 +25,7 @@ from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, WorkFolder, is
 from fairseq_mtmoe.data.corpora.engine.unpacked import Unpacked
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.readers import OnBadLine
-from fairseq_mtmoe.data.corpora.readers.faults import said_of_unequal
+from fairseq_mtmoe.data.corpora.readers.errors import said_of_unequal
 from fairseq_mtmoe.data.corpora.recipes import Filters, Role
 from fairseq_mtmoe.errors import UserError
 
@@ -48,6 +47,10 @@ class RawCorpus:
     def names(self) -> tuple[str, ...]:
         """Of its files, in reports."""
         return self.paths or tuple(path.name for path in self.files.paths)
+
+    def path_of(self, name: str) -> Path:
+        """The path of the file that reports call so."""
+        return dict(zip(self.names, self.files.paths, strict=True)).get(name, Path(name))
 
     @property
     def is_turned(self) -> bool:
@@ -258,18 +261,15 @@ class _Pass:
 
     def _jobs(self, workers: Workers) -> list[list[PartJob]]:
         """The parts of each corpus."""
-        places = [self._unpacked.places(corpus.files.paths) for corpus, _ in self._corpora]
-        cuts = [
-            CutJob(number, corpus.files, BLOCK, of_corpus)
-            for number, ((corpus, _), of_corpus) in enumerate(zip(self._corpora, places, strict=True))
-        ]
-        jobs: list[list[PartJob]] = [[] for _ in cuts]
+        files = [replace(one.files, unpacked=self._unpacked.contents(one.files.paths)) for one, _ in self._corpora]
+        jobs: list[list[PartJob]] = [[] for _ in files]
+        cuts = [(number, of_corpus, BLOCK) for number, of_corpus in enumerate(files)]
         for number, parts in workers.map_blocks(cut, cuts):
             corpus, stage = self._corpora[number]
-            about = (places[number], self._reading.how(corpus), stage)
-            jobs[number] = [PartJob(number, part, *about, block) for block, part in enumerate(parts)]
+            how = self._reading.how(corpus)
+            jobs[number] = [PartJob(number, part, how, stage, block) for block, part in enumerate(parts)]
             if not parts:
-                jobs[number] = [PartJob(number, corpus.files, *about, None)]
+                jobs[number] = [PartJob(number, files[number], how, stage, None)]
         return jobs
 
     def _finish(self, number: int, blocks: int, bad: dict[str, Any] | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from fairseq_mtmoe.data.corpora.cleaning import CHANGES, RULES, chosen
 from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, Assembly
 from fairseq_mtmoe.data.corpora.engine.encoding import SIDES, Encoded
-from fairseq_mtmoe.data.corpora.engine.holding_out import DRAWN
+from fairseq_mtmoe.data.corpora.engine.held_out import DRAWN
 from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, summaries
 from fairseq_mtmoe.data.corpora.engine.selecting import Selection
 from fairseq_mtmoe.data.corpora.engine.store import plain

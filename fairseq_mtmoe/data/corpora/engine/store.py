@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.directory import disk_errors_of
+from fairseq_mtmoe.data.corpora.data_dir import disk_errors_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, write_text
 

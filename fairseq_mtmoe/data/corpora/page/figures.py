@@ -1,4 +1,4 @@
-"""The figures behind the charts and tables of a report: sums over corpora, pairs and tiers."""
+"""The figures behind the tables of a report: sums over corpora, pairs and tiers; and how to train on what was made."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ TRAIN = "train"
 BAD = "bad lines"
 """What stands beside the rules for lines that could not be read as pairs."""
 
-MEANING_OF_DRAWN = "taken for validation and test, for which the pair has no corpus; `%` is of the other lines"
-
 
 @dataclass
 class Flow:
@@ -26,7 +24,7 @@ class Flow:
         read: pairs that could be read.
         drawn: pairs for validation and test, where no corpus is for these; they are neither kept nor left out.
         dropped: pairs by rule.
-        bad: lines, or units, by reason.
+        bad: lines, or segments, by reason.
     """
 
     read: int = 0
@@ -117,18 +115,37 @@ def by_pair(report: Report) -> dict[str, dict[str, Report]]:
 
 def settings_of(recipe: Any, prefix: str = "") -> dict[str, str]:
     """A recipe in lines: `filters.max_ratio` and so on."""
-    if not isinstance(recipe, Mapping):
-        return {prefix or "recipe": _shown(recipe)}
-    found: dict[str, str] = {}
-    for name, value in recipe.items():
-        if name == "corpora":
-            continue
-        path = f"{prefix}.{name}" if prefix else str(name)
-        found |= settings_of(value, path) if isinstance(value, Mapping) else {path: _shown(value)}
-    return found
+    if isinstance(recipe, Mapping):
+        found: dict[str, str] = {}
+        for name, value in recipe.items():
+            found |= settings_of(value, f"{prefix}.{name}" if prefix else str(name)) if name != "corpora" else {}
+        return found
+    if isinstance(recipe, list | tuple):
+        recipe = ", ".join(map(str, recipe))
+    return {prefix or "recipe": "none" if recipe is None or recipe == "" else str(recipe)}
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None or value == "" else str(value)
+def training_command(report: Report, data: str = "DATA") -> str:
+    """A whole `fairseq-train` of the WMT-15 model in lines that a shell joins; sizes and rates are to begin with.
+
+    Args:
+        data: the data directory, as a shell reads it.
+    """
+    vocabulary = report["recipe"].get("vocabulary") if isinstance(report["recipe"], Mapping) else None
+    is_mbart = isinstance(vocabulary, Mapping) and vocabulary.get("language_tokens") == "mbart"
+    lines = [
+        f"fairseq-train {data} --user-dir fairseq_mtmoe --arch base_moe_wmt15 --task translation_heated",
+        f"--lang-dict {data}/langs.txt --lang-pairs {data}/lang_pairs.txt",
+        f"--encoder-langtok tgt --decoder-langtok{' --lang-tok-style mbart' if is_mbart else ''}",
+        "--sampling-method temperature --sampling-temperature 1.5",
+        "--criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1",
+        "--optimizer fused_adam --adam-betas '(0.9,0.98)' --lr 7e-4 --lr-scheduler inverse_sqrt --warmup-updates 4000",
+        "--max-tokens 8192 --max-epoch 30 --save-dir RUN",
+    ]
+    return " \\\n    ".join(lines)
+
+
+def shards_of(report: Report, data: str = "DATA") -> str:
+    """What fairseq's own tasks are given in the place of DATA; empty where that is DATA itself."""
+    shards = max((pair["shards"] for pair in report["pairs"].values()), default=1)
+    return ":".join(f"{data}/shard{number}" for number in range(shards)) if shards > 1 else ""

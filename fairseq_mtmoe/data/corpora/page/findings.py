@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairseq_mtmoe.data.corpora.page.figures import TRAIN, Report, flow_of, unknown_share
-from fairseq_mtmoe.data.corpora.readers.faults import HARMLESS, OF_FILES, said_of_unequal
+from fairseq_mtmoe.data.corpora.readers.errors import HARMLESS, OF_FILES, said_of_unequal
 
 MANY_BAD = 0.01
 """The share of a corpus' lines that could not be read from which on a reader should know."""

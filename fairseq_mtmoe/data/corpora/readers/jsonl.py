@@ -8,11 +8,10 @@ from itertools import islice
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
-from fairseq_mtmoe.data.corpora.readers.assembling import Pairs
-from fairseq_mtmoe.data.corpora.readers.faults import excerpt_of
+from fairseq_mtmoe.data.corpora.readers.errors import excerpt_of
 from fairseq_mtmoe.data.corpora.readers.languages import SIDES, best_match
 from fairseq_mtmoe.data.corpora.readers.lines import read_lines
-from fairseq_mtmoe.data.corpora.readers.units import Unit, gather
+from fairseq_mtmoe.data.corpora.readers.segments import Pairs, Segment, gather
 from fairseq_mtmoe.errors import UserError
 
 _SAMPLE = 1000  # objects that tell the keys
@@ -23,32 +22,32 @@ Path = tuple[str, ...]
 
 def read_jsonl(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     """The pairs of a file. Its keys are in `fields` (`translation.en` for one inside another), or its objects tell."""
-    return gather(_units(files), files)
+    return gather(_segments(files), files)
 
 
-def _units(files: CorpusFiles) -> Iterator[Unit]:
-    (name,), part = files.paths, files.part
+def _segments(files: CorpusFiles) -> Iterator[Segment]:
+    (content,), part = files.contents, files.part
     number = part.first - 1 if part else 0
-    paths = _paths_of(next(read_lines(name)).texts, files) if number else None  # the beginning tells for all
-    for batch in read_lines(name, span=part.spans[0] if part else None):
+    paths = _paths_of(next(read_lines(content)).texts, files) if number else None  # the beginning tells for all
+    for batch in read_lines(content, part.spans[0] if part else (0, None)):
         paths = paths or _paths_of(batch.texts, files)
         for index, text in enumerate(batch.texts):
             number += 1
             if index in batch.bad:
-                yield Unit(number, None, None, (), *batch.bad[index])
+                yield Segment(number, None, None, (), *batch.bad[index])
             else:
-                yield _unit(number, text, paths)
+                yield _segment(number, text, paths)
 
 
-def _unit(number: int, text: str, paths: tuple[Path, Path] | None) -> Unit:
+def _segment(number: int, text: str, paths: tuple[Path, Path] | None) -> Segment:
     row = _parsed(text)
     if row is None or paths is None:
-        return Unit(number, None, None, (), "keys" if text.strip() else "empty", excerpt_of(text))
+        return Segment(number, None, None, (), "keys" if text.strip() else "empty", excerpt_of(text))
     try:
         source, target = (_value(row, path) for path in paths)
     except LookupError:
-        return Unit(number, None, None, (), "keys", excerpt_of(text))
-    return Unit(number, source, target, excerpt=excerpt_of(text))
+        return Segment(number, None, None, (), "keys", excerpt_of(text))
+    return Segment(number, source, target, excerpt=excerpt_of(text))
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
@@ -77,14 +76,14 @@ def _value(row: Any, path: Path) -> str | None:
 def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Path, Path] | None:
     """The keys of both texts, or None if there is no object to tell them."""
     rows = list(islice((row for text in texts if (row := _parsed(text)) is not None), _SAMPLE))
-    found = (find_keys(row, files) for row in rows)
+    found = (_find_keys(row, files) for row in rows)
     paths = next((paths for paths in found if paths), None)
     if rows and not paths:
-        raise UserError(unknown_keys(rows[0], files))
+        raise UserError(_unknown_keys(rows[0], files))
     return paths
 
 
-def unknown_keys(row: Mapping[str, Any], files: CorpusFiles) -> str:
+def _unknown_keys(row: Mapping[str, Any], files: CorpusFiles) -> str:
     """The sentence for objects or columns of which nobody knows where the texts are."""
     return (
         f"`fields` of `{files.paths[0]}` must say under which keys {files.source_lang} and {files.target_lang} are, "
@@ -93,7 +92,7 @@ def unknown_keys(row: Mapping[str, Any], files: CorpusFiles) -> str:
     )
 
 
-def find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Path, Path] | None:
+def _find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Path, Path] | None:
     """Where an object has both texts: as `fields` says, else under the languages' codes, alone or in `translation`, or
     under `source` and `target`."""
     given = [files.fields.get(side) for side in ("source", "target")]

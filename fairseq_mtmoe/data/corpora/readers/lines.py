@@ -6,14 +6,14 @@ A line feed ends a line, and nothing else does, as in `io.files.text_lines`. Wha
 from __future__ import annotations
 
 import codecs
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from fairseq_mtmoe.data.corpora.readers.faults import MAX_LINE, Fault, excerpt_of
-from fairseq_mtmoe.data.corpora.readers.streams import Stream
-from fairseq_mtmoe.data.corpora.readers.unpacking import Span, open_stream
+from fairseq_mtmoe.data.corpora.blocks import Content
+from fairseq_mtmoe.data.corpora.readers.errors import MAX_LINE, Fault, check_whole, excerpt_of
+from fairseq_mtmoe.io.files import regular_file
 
 _CHUNK = 1 << 18
 """Bytes that are decoded at once: what a processor keeps near it."""
@@ -41,42 +41,64 @@ class Batch:
         return Batch(self.texts[start:end], bad)
 
 
-def read_lines(path: Path, encoding: str = "utf-8", span: Span | None = None) -> Iterator[Batch]:
-    """The lines of a file, packed or not, in an encoding that Python knows; a byte order mark says another one.
+def read_lines(content: Content, span: tuple[int, int | None] = (0, None)) -> Iterator[Batch]:
+    """The lines of a file in UTF-8, or in what a byte order mark says.
 
     Args:
-        span: whole lines of a plain file in UTF-8; else all of them.
+        span: bytes from … to before … (None: to the end): whole lines of a file in UTF-8.
 
     Raises:
-        UserError: there is no such file (see `open_stream`).
-        Fault: the file ends or breaks too early, after the last whole line before that place.
+        UserError: there is no such file.
+        Fault: unpacking ended too early, after the last whole line before that place.
     """
-    is_later = span is not None and span[0] > 0
-    with open_stream(path, span) as stream:
-        yield from _batches(stream if is_later else _Recoded(stream, encoding), any_feed=is_later)
-
-
-def _batches(stream: Stream | _Recoded, any_feed: bool) -> Iterator[Batch]:
-    pending = b""
-    while True:
-        try:
-            data = stream.read(_CHUNK)
-        except Fault as fault:
-            raise Fault(fault.reason, fault.message, lost=int(bool(pending))) from fault
-        if not data:
-            break
-        whole, feed, rest = data.rpartition(b"\n")
-        if feed:
-            any_feed = True
-            yield _decode(pending + whole)
-            pending = rest
-        else:
-            pending += rest
-        pending = pending[: _MAX_BYTES + 1]  # what is longer is no line of a corpus anyway
+    begin, end = span
+    any_feed, pending = begin > 0, b""
+    with regular_file(content.path, "a corpus' file").open("rb") as file:
+        file.seek(begin)
+        for data in _pieces(file, end):
+            whole, feed, rest = data.rpartition(b"\n")
+            if feed:
+                any_feed = True
+                yield _decode(pending + whole)
+                pending = rest
+            else:
+                pending += rest
+            pending = pending[: _MAX_BYTES + 1]  # what is longer is no line of a corpus anyway
+    if end is None:
+        check_whole(content, lost=int(bool(pending)))
     if not any_feed and b"\r" in pending[:-1]:  # at its end it may be half of Windows' line end
         yield Batch([""], {0: Unusable("line ends", excerpt_of(pending))})
     elif pending:
         yield _decode(pending)
+
+
+def _pieces(file: BinaryIO, end: int | None) -> Iterator[bytes]:
+    """The bytes of a file up to some place, as UTF-8 without a byte order mark."""
+    decoder = None if file.tell() else _decoder_of(file)
+    left = sys.maxsize if end is None else end - file.tell()
+    while data := file.read(min(_CHUNK, left)):
+        left -= len(data)
+        yield data if decoder is None else _recoded(decoder, data)
+    if decoder is not None:
+        yield _recoded(decoder, b"")
+
+
+def _decoder_of(file: BinaryIO) -> codecs.IncrementalDecoder | None:
+    """The decoder for what a byte order mark says. UTF-8 needs none, and its mark is passed over."""
+    head = file.read(4)
+    file.seek(3 if head.startswith(codecs.BOM_UTF8) else 0)
+    if not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
+        return None
+    is_32 = head in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+    # Half a character becomes bytes that are no UTF-8 either, in its own line.
+    return codecs.getincrementaldecoder("utf-32" if is_32 else "utf-16")("surrogatepass")
+
+
+def _recoded(decoder: codecs.IncrementalDecoder, data: bytes) -> bytes:
+    try:
+        return decoder.decode(data, final=not data).encode("utf-8", "surrogatepass")
+    except UnicodeError as error:
+        raise Fault("charset", str(error)) from error
 
 
 def _decode(lines: bytes) -> Batch:
@@ -114,29 +136,3 @@ def _decode_line(line: bytes) -> str | Unusable:
     except UnicodeDecodeError:
         return Unusable("encoding", excerpt_of(line))
     return text if len(text) <= MAX_LINE else Unusable("long", excerpt_of(line))
-
-
-class _Recoded:
-    """A stream's bytes as UTF-8 without a byte order mark, whatever they are encoded in."""
-
-    def __init__(self, stream: Stream, encoding: str) -> None:
-        self._stream = stream
-        head = stream.peek(4)
-        self._decoder: codecs.IncrementalDecoder | None = None
-        if head.startswith(codecs.BOM_UTF8):
-            stream.read(3)
-        elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
-            is_32 = head in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-            # Half a character becomes bytes that are no UTF-8 either, in its own line.
-            self._decoder = codecs.getincrementaldecoder("utf-32" if is_32 else "utf-16")("surrogatepass")
-        elif encoding not in ("utf-8", "ascii"):
-            self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
-
-    def read(self, size: int) -> bytes:
-        data = self._stream.read(size)
-        if self._decoder is None:
-            return data
-        try:
-            return self._decoder.decode(data, final=not data).encode("utf-8", "surrogatepass")
-        except UnicodeError as error:
-            raise Fault("charset", str(error)) from error

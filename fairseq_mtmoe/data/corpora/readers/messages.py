@@ -1,87 +1,126 @@
-"""What text catalogs and compiled ones have in common: a header, messages with plurals, and the pairs in them."""
+"""gettext catalogs, in text (`.po`) and compiled (`.mo`), as polib reads them."""
 
 from __future__ import annotations
 
-import codecs
+import gettext
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
-from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
-from fairseq_mtmoe.data.corpora.plurals import singular_and_plural_form
-from fairseq_mtmoe.data.corpora.readers.faults import Fault, excerpt_of
+import numpy as np
+import polib
+
+from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
+from fairseq_mtmoe.data.corpora.readers.errors import Fault, check_whole, excerpt_of
 from fairseq_mtmoe.data.corpora.readers.languages import is_same_language
-from fairseq_mtmoe.data.corpora.readers.lines import Unusable
-from fairseq_mtmoe.data.corpora.readers.units import Unit
+from fairseq_mtmoe.data.corpora.readers.segments import Pairs, Segment, gather
+from fairseq_mtmoe.io.files import read_bytes
 
-_CHARSET = re.compile(rb'^"?Content-Type:[^\n"]*?charset=([\w.:-]+)', re.MULTILINE | re.IGNORECASE)
+MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")
+"""How a compiled catalog begins: little-endian, big-endian."""
 
+_MAX_OVERLAP = 2
+"""How many times its size the strings of a compiled catalog may have together. Tools write them one after the other."""
 
-def charset(header: bytes) -> str:
-    """The encoding that a catalog's header names; UTF-8 if it names none that there is."""
-    match = _CHARSET.search(header)
-    try:
-        return codecs.lookup(match[1].decode("ascii")).name if match else "utf-8"
-    except LookupError:
-        return "utf-8"
+_PLURAL_FORMS = re.compile(r"plural\s*=\s*([^;]+)")
 
 
-def text_charset(header: bytes) -> str:
-    """The same, of text: some of Python's codecs are not.
+def read_gettext(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """The pairs of a catalog. An entry with a plural is two segments; fuzzy translations are none, obsolete entries are
+    no part of the catalog."""
+    return gather(_segments(files), files)
+
+
+def _segments(files: CorpusFiles) -> Iterator[Segment]:
+    (content,) = files.contents
+    check_whole(content)
+    is_compiled = files.format == "mo" or read_bytes(content.path).startswith(MAGIC)
+    catalog = load_catalog(content.path, is_compiled)
+    is_backwards = _is_backwards(catalog, files)
+    entries = (entry for entry in catalog if not entry.obsolete)
+    messages = (message for entry in entries for message in messages_of(entry, catalog))
+    for number, (source, target) in enumerate(messages, start=1):
+        texts: tuple[str | None, str | None] = (source, target or None)
+        source_text, target_text = texts[::-1] if is_backwards else texts
+        yield Segment(number, source_text, target_text, excerpt=excerpt_of(source))
+
+
+def _is_backwards(catalog: polib.POFile | polib.MOFile, files: CorpusFiles) -> bool:
+    """Whether translations are in the corpus' source language: the header says so, or messages are English."""
+    if lang := catalog.metadata.get("Language", ""):
+        return is_same_language(lang, files.source_lang) and not is_same_language(lang, files.target_lang)
+    return is_same_language("en", files.target_lang) and not is_same_language("en", files.source_lang)
+
+
+def load_catalog(path: Path, is_compiled: bool) -> polib.POFile | polib.MOFile:
+    """A catalog; loading one executes nothing.
 
     Raises:
-        Fault: the catalog names one that is not.
+        UserError: there is no such file.
+        Fault: it is none, or a part of one.
     """
-    name = charset(header)
+    content = read_bytes(path)
     try:
-        b"a".decode(name)
-    except UnicodeError:
-        pass  # there are other letters
-    except LookupError as error:
+        if not is_compiled:
+            return polib.pofile(str(path))
+        _check_strings(content)
+        return polib.mofile(str(path))
+    except UnicodeError as error:
         raise Fault("charset", str(error)) from error
-    return name
+    except (OSError, ValueError, LookupError, struct.error) as error:
+        raise Fault("damaged" if is_compiled else "markup", str(error)) from error
 
 
-class Header:
-    """What a catalog's first message says of the others."""
+def _check_strings(content: bytes) -> None:
+    """See that a compiled catalog is whole: polib takes what is there of a string for all of it.
 
-    def __init__(self, text: str) -> None:
-        fields = (line.partition(":") for line in text.split("\n"))
-        self._fields = {name.strip().lower(): value.strip() for name, _, value in fields}
-
-    def plural_forms(self) -> str:
-        """Which form belongs to which number."""
-        return self._fields.get("plural-forms", "")
-
-    def is_backwards(self, files: CorpusFiles) -> bool:
-        """Whether translations are in the corpus' source language: the header says so, or messages are English."""
-        lang = self._fields.get("language", "")
-        if lang:
-            return is_same_language(lang, files.source_lang) and not is_same_language(lang, files.target_lang)
-        return is_same_language("en", files.target_lang) and not is_same_language("en", files.source_lang)
+    Raises:
+        ValueError, struct.error: it is cut, or its strings overlap.
+    """
+    order = "<" if content.startswith(MAGIC[0]) else ">"
+    count, *tables = struct.unpack_from(f"{order}3I", content, 8)
+    for table in tables if count else ():
+        strings = np.frombuffer(content, f"{order}u4", 2 * count, table).reshape(count, 2).astype(np.int64)
+        if strings.sum(1).max() >= len(content):
+            raise ValueError("a string ends after the end of the file")
+        if strings[:, 0].sum() > _MAX_OVERLAP * len(content):
+            raise ValueError("its strings are longer together than itself")
 
 
-class Message(NamedTuple):
-    """A message with its translations, in forms for numbers if it has a plural."""
+def messages_of(entry: polib.POEntry | polib.MOEntry, catalog: polib.POFile | polib.MOFile) -> list[tuple[str, str]]:
+    """A message with its translation; with a plural, the singular and the plural, each with its form.
 
-    singular: str
-    plural: str | None
-    forms: Sequence[str]
+    An entry's context (`msgctxt`) tells translations apart, and is no text. What is fuzzy is not translated.
+    """
+    is_fuzzy = "fuzzy" in getattr(entry, "flags", ())  # which compiled entries have not
+    if not entry.msgid_plural:
+        return [(entry.msgid, "" if is_fuzzy else entry.msgstr)]
+    forms = {} if is_fuzzy else entry.msgstr_plural
+    header = catalog.metadata.get("Plural-Forms", "")
+    one, many = singular_and_plural_form(header, len(forms)) if forms else (0, 0)
+    return [(entry.msgid, forms.get(one, "")), (entry.msgid_plural, forms.get(many, ""))]
 
 
-def units_of(
-    message: Message, header: Header, number: int, files: CorpusFiles, bad: Unusable | None = None
-) -> Iterator[Unit]:
-    """The pairs of a message: one, or two if it has a plural. Their numbers follow `number`."""
-    forms = message.forms
-    sides = [(message.singular, forms[0] if forms else "")]
-    if message.plural is not None:
-        one, many = singular_and_plural_form(header.plural_forms(), len(forms)) if forms else (0, 0)
-        sides = [(message.singular, forms[one] if forms else ""), (message.plural, forms[many] if forms else "")]
-    for source, target in sides:
-        number += 1
-        texts: tuple[str | None, str | None] = (source, target or None)
-        if header.is_backwards(files):
-            texts = texts[::-1]
-        reason, excerpt = bad or (None, excerpt_of(source))
-        yield Unit(number, *texts, reason=reason, excerpt=excerpt)
+def singular_and_plural_form(header: str, num_forms: int) -> tuple[int, int]:
+    """Indices of the forms for n = 1, and for most n from 2 to 100, of an entry with `num_forms` (≥ 1) forms.
+
+    Form 0 is not the singular everywhere (Arabic's is for zero), and the last form is not always the general plural
+    (Latvian's is for zero, Polish's for fractions), so both are found by counting.
+
+    Args:
+        header: the value of `Plural-Forms`. Without a usable one: the first form and the last.
+    """
+    match = _PLURAL_FORMS.search(header)
+    if match is None:
+        return 0, num_forms - 1
+    try:
+        form_of = gettext.c2py(match[1].strip())  # admits numbers, n and C's operators, nothing else
+        singular = form_of(1)
+        plural = Counter(form_of(n) for n in range(2, 101)).most_common(1)[0][0]
+    except (ValueError, ZeroDivisionError):
+        return 0, num_forms - 1
+    if not (0 <= singular < num_forms and 0 <= plural < num_forms):
+        return 0, num_forms - 1
+    return singular, plural

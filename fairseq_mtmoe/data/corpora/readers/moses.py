@@ -1,30 +1,90 @@
-"""Two files, one for each side: line by line, the lines of one are the translations of the other's (Moses' format)."""
+"""Two files, one for each side: line by line, the lines of one are the translations of the other's (Moses' format).
+
+IWSLT's training files (`train.tags.en-de.en`) have lines between the sentences that say what a talk is. Text that is
+taken as it is (`text`) has no line that is left out.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from itertools import chain, islice
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
-from fairseq_mtmoe.data.corpora.readers.assembling import Pairs, usable_pairs
-from fairseq_mtmoe.data.corpora.readers.faults import Fault
+import numpy as np
+
+from fairseq_mtmoe.data.corpora.blocks import BadLine, Content, CorpusFiles
+from fairseq_mtmoe.data.corpora.readers.errors import Fault
 from fairseq_mtmoe.data.corpora.readers.lines import Batch, read_lines
+from fairseq_mtmoe.data.corpora.readers.segments import Pairs, usable_pairs
+from fairseq_mtmoe.io.files import text_batches
+
+ABOUT = ("doc", "url", "talkid", "keywords", "speaker", "reviewer", "translator")
+"""IWSLT's tags of what is said about a talk. One file may have more of them: translators are named in one alone."""
+
+# Of a line that cannot be used its excerpt is looked at, which may end too early and has signs in the place of others.
+_ABOUT = re.compile(rf"[\s\ufffd]*</?(?:{'|'.join(ABOUT)})\b")
+_TEXT = re.compile(r"\s*<(title|description)>(.*?)(?:</\1>\s*)?")
+_AT_ONCE = 2000  # lines
 
 
 def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     """The pairs of two files. Lines that one of them has more than the other are one `BadLine` at the end."""
-    spans = files.part.spans if files.part else (None, None)
-    return read_sides(files, [read_lines(path, span=span) for path, span in zip(files.paths, spans, strict=True)])
+    spans = files.part.spans if files.part else ((0, None),) * 2
+    return _read_sides(files, [read_lines(*one) for one in zip(files.contents, spans, strict=True)])
 
 
-def read_sides(files: CorpusFiles, lines: Sequence[Iterator[Batch]]) -> Iterator[Pairs | BadLine]:
+def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """The pairs of two files, by the number of the sentence. What one of them has more is one `BadLine` at the end."""
+    return _read_sides(files, list(map(_sentences, files.contents)))
+
+
+def _sentences(content: Content) -> Iterator[Batch]:
+    """The lines of text alone, titles and descriptions among them."""
+    for batch in read_lines(content):
+        kept = Batch([])
+        for index, line in enumerate(batch.texts):
+            bad = batch.bad.get(index)
+            if _ABOUT.match(line if bad is None else bad.excerpt):
+                continue
+            if bad is not None:
+                kept.bad[len(kept.texts)] = bad
+            match = _TEXT.fullmatch(line)
+            kept.texts.append(match[2] if match else line)
+        if kept.texts:
+            yield kept
+
+
+def read_text(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """The pairs of two files in UTF-8, line by line, also those without text on one side.
+
+    Raises:
+        UserError: a file is no text.
+    """
+    spans = files.part.spans if files.part else ((0, None),) * 2
+    sides = [text_batches(content.path, span=span) for content, span in zip(files.contents, spans, strict=True)]
+    one, other = map(chain.from_iterable, sides)
+    done = files.part.first - 1 if files.part else 0
+    while True:
+        source, target = list(islice(one, _AT_ONCE)), list(islice(other, _AT_ONCE))
+        both = min(len(source), len(target))
+        if both:
+            yield Pairs(source[:both], target[:both], np.arange(done + 1, done + 1 + both, dtype=np.int64))
+        done += both
+        if len(source) != len(target):
+            rest = max(len(source), len(target)) - both + sum(1 for _ in chain(one, other))
+            yield _unequal(str(files.paths[len(source) < len(target)]), done + rest, done)
+            return
+        if not both:
+            return
+
+
+def _read_sides(files: CorpusFiles, lines: Sequence[Iterator[Batch]]) -> Iterator[Pairs | BadLine]:
     """The pairs of two files, one of each line that is read of them.
 
     Args:
         lines: of each file.
     """
-    sides = [_Side(path, batches) for path, batches in zip(files.paths, lines, strict=True)]
-    source, target = sides
+    sides = source, target = [_Side(str(path), batches) for path, batches in zip(files.paths, lines, strict=True)]
     first = files.part.first if files.part else 1
     while number := min(side.ready() for side in sides):
         one, other = source.take(number), target.take(number)
@@ -38,8 +98,8 @@ def read_sides(files: CorpusFiles, lines: Sequence[Iterator[Batch]]) -> Iterator
 class _Side:
     """The lines of one file, as many at a time as both have."""
 
-    def __init__(self, path: Path, batches: Iterator[Batch]) -> None:
-        self.name = str(path)
+    def __init__(self, name: str, batches: Iterator[Batch]) -> None:
+        self.name = name
         self.fault: Fault | None = None
         self._batches = batches
         self._batch = Batch([])
@@ -70,18 +130,12 @@ class _Side:
         return rest + (self.fault.lost if self.fault else 0)
 
 
-def unequal(longer: str, lines: int, fewer: int) -> BadLine:
-    """What is said of two files of which one has more lines.
-
-    Args:
-        longer: the path of that one.
-        lines: how many it has.
-        fewer: how many the other one has.
-    """
+def _unequal(longer: str, lines: int, fewer: int) -> BadLine:
+    """What is said of two files of which one has more lines."""
     return BadLine(longer, fewer + 1, "unequal", f"{lines} lines", lines - fewer)
 
 
-def _ends(sides: list[_Side], line: int) -> Iterator[BadLine]:
+def _ends(sides: Sequence[_Side], line: int) -> Iterator[BadLine]:
     """What is wrong at the end of two files: one of them has more lines, or breaks."""
     rest = [side.count_rest() for side in sides]
     lost = max(rest)
@@ -92,4 +146,4 @@ def _ends(sides: list[_Side], line: int) -> Iterator[BadLine]:
             lost = 0
     if lost and rest[0] != rest[1]:
         longer = sides[0] if rest[0] else sides[1]
-        yield unequal(longer.name, line - 1 + lost, line - 1)
+        yield _unequal(longer.name, line - 1 + lost, line - 1)

@@ -6,21 +6,25 @@ import codecs
 import re
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
-from fairseq_mtmoe.data.corpora.readers import datasets, mo
-from fairseq_mtmoe.data.corpora.readers.faults import Fault
-from fairseq_mtmoe.data.corpora.readers.iwslt import ABOUT
-from fairseq_mtmoe.data.corpora.readers.unpacking import open_stream
+from fairseq_mtmoe.data.corpora.readers import messages
+from fairseq_mtmoe.data.corpora.readers.errors import check_whole
+from fairseq_mtmoe.data.corpora.readers.moses import ABOUT
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import regular_file
 
 _HEAD = 1 << 16
 _ROOT = re.compile(r"<(?!\?|!)\s*(?:[\w.-]+:)?([\w.-]+)")
 _ROOTS = {
-    **{"tmx": "tmx", "xliff": "xliff", "dataset": "wmt"},
+    **{"tmx": "tmx", "dataset": "wmt"},
     **dict.fromkeys(("srcset", "refset", "tstset", "mteval"), "sgm"),
     **dict.fromkeys(ABOUT, "iwslt"),
 }
 _COMMENT = re.compile(r"<!--.*?-->|<\?.*?\?>|<!\w[^<>\[]*(?:\[.*?\]\s*)?>", re.DOTALL)
 _CATALOG = re.compile(r"(?:[ \t]*(?:#.*)?\r?\n)*(?:msgctxt|msgid)[ \t]*\"")
+_MARKS = {
+    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-32"),
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16"),
+}
 
 
 def recognise(files: CorpusFiles) -> str | None:
@@ -30,23 +34,15 @@ def recognise(files: CorpusFiles) -> str | None:
         UserError: the content is of no known format.
         Fault: the file breaks before it begins.
     """
-    if files.paths[0].is_dir():
-        return "datasets"
-    two = len(files.paths) == 2
-    try:
-        with open_stream(files.paths[0]) as stream:
-            head = stream.peek(_HEAD)
-            if not head and not two:
-                stream.read(1)  # says what is wrong
-                return None
-    except Fault:
-        if not two:
-            raise
-        head = b""
+    content = files.contents[0]
+    with regular_file(content.path, "a corpus' file").open("rb") as file:
+        head = file.read(_HEAD)
     form = _form(head)
-    if two:
+    if len(files.paths) == 2:
         return form if form in ("sgm", "iwslt") else "moses"
-    if form:
+    if not head:
+        check_whole(content)
+    if form or not head:
         return form
     raise UserError(
         f"`{files.paths[0]}` must be a corpus in one of the formats that can be read, but its content is of none; "
@@ -55,11 +51,10 @@ def recognise(files: CorpusFiles) -> str | None:
 
 
 def _form(head: bytes) -> str | None:
-    if head.startswith(mo.MAGIC):
+    if head.startswith(messages.MAGIC):
         return "mo"
-    if head.startswith(datasets.MAGIC):
-        return "datasets"
-    text = _decoded(head).lstrip("\ufeff \t\r\n")
+    encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8")
+    text = head.decode(encoding, "replace").lstrip("\ufeff \t\r\n")
     if text.startswith("<") and (root := _ROOT.match(_COMMENT.sub("", text).lstrip())):
         if (form := _ROOTS.get(root[1].lower())) is not None:
             return form
@@ -68,13 +63,3 @@ def _form(head: bytes) -> str | None:
     elif _CATALOG.match(text):
         return "po"
     return "tsv" if "\t" in text else None
-
-
-def _decoded(head: bytes) -> str:
-    for mark, name in (
-        *((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32")),
-        *((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")),
-    ):
-        if head.startswith(mark):
-            return head.decode(name, "replace")
-    return head.decode("utf-8", "replace")

@@ -1,87 +1,30 @@
-"""The bytes of a corpus' file, whatever it is packed in: gzip, bzip2, xz, Zstandard, a member of a tar or zip archive.
+"""What is packed is written down unpacked, and read from there. fsspec knows compressed files, tar and zip archives.
 
-What a file is packed in is seen from its content.
+What a file is packed in is seen from its content. Members of an archive are found by comparing names, and go where the
+caller says: no name in an archive decides where anything is written.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
-import lzma
-import sys
-from collections.abc import Callable, Iterator, Mapping
+import errno
+import fnmatch
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
-from fairseq_mtmoe.data.corpora.readers import archives
-from fairseq_mtmoe.data.corpora.readers.streams import Stream
+import fsspec
+from fsspec.compression import compr
+
+from fairseq_mtmoe.data.corpora.blocks import Content
+from fairseq_mtmoe.data.corpora.readers.errors import Fault, excerpt_of
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.io.files import regular_file, replacing
 
+_CODECS = {b"\x1f\x8b\x08": "gzip", b"BZh": "bz2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _PACKED_TWICE = 3  # an archive's member may be packed itself, and be packed again by whoever mirrors it
-
-
-Span = tuple[int, int | None]
-"""Bytes of a plain file from … to before …, None for its end."""
-
-_PLACES: ContextVar[Mapping[str, Path]] = ContextVar("unpacked", default=MappingProxyType({}))
-
-
-@contextmanager
-def unpacked_at(places: Mapping[str, Path]) -> Iterator[None]:
-    """Meanwhile what is in these files, by their path, is read from where it lies unpacked."""
-    token = _PLACES.set(places)
-    try:
-        yield
-    finally:
-        _PLACES.reset(token)
-
-
-def plain_file(path: Path) -> Path | None:
-    """Where the bytes of a corpus' file lie as they are, if they do so somewhere."""
-    if (place := _PLACES.get().get(str(path))) is not None:
-        return place
-    if split_member(path)[1] is not None or not path.is_file():
-        return None
-    with path.open("rb") as file:
-        head = file.read(512)
-    return None if _unpacker(head[:6]) or archives.is_zip(head) or archives.is_tar(head) else path
-
-
-@contextmanager
-def open_stream(path: Path, span: Span | None = None) -> Iterator[Stream]:
-    """The unpacked bytes of a file, or of a member of an archive: `archive.tgz!path/inside`, where `*` stands for any
-    characters as long as one member alone is meant.
-
-    Args:
-        span: these alone, of a file that `plain_file` knows.
-
-    Raises:
-        UserError: there is no such file or member, or an archive is given without one.
-        Fault: an archive ends or breaks before its member.
-    """
-    place, member = split_member(path)
-    try:
-        with ExitStack() as stack:
-            if span is not None or str(path) in _PLACES.get():
-                raw = stack.enter_context((plain_file(path) or path).open("rb"))
-                yield Stream(_Part(raw, *(span or (0, None))), raw.tell)
-                return
-            raw, stream = open_packed(place, stack)
-            if member is None:
-                _check_no_archive(stream, path)
-                yield stream
-            else:
-                if "*" in member:
-                    member = _only_match(place, member, path)
-                yield _member(raw, stream, path, member, stack)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"`{path}` must be a corpus' file, but cannot be read: {reason}.") from error
+_SHOWN_NAMES = 5
+_PIECE = 1 << 18
 
 
 def split_member(path: Path) -> tuple[Path, str | None]:
@@ -94,80 +37,169 @@ def split_member(path: Path) -> tuple[Path, str | None]:
     return Path(text[:cut]), text[cut + 1 :]
 
 
-class _Part:
-    """Some bytes of a file."""
-
-    def __init__(self, raw: io.BufferedReader, begin: int, end: int | None) -> None:
-        raw.seek(begin)
-        self._raw = raw
-        self._left = sys.maxsize if end is None else end - begin
-
-    def read1(self, size: int, /) -> bytes:
-        data = self._raw.read1(min(size, self._left))
-        self._left -= len(data)
-        return data
+def is_packed(path: Path) -> bool:
+    """Whether a corpus' file is packed, or a member of an archive."""
+    place, member = split_member(path)
+    if member is not None or not place.is_file():  # whoever opens it says that there is none
+        return member is not None
+    with place.open("rb") as file:
+        head = file.read(512)
+    return _codec(head) is not None or _archive(head) is not None
 
 
-def open_packed(place: Path, stack: ExitStack) -> tuple[io.BufferedReader, Stream]:
-    """A file, and its bytes without the packing around all of it."""
-    raw = stack.enter_context(regular_file(place, "a corpus' file").open("rb"))
-    return raw, unpacked(Stream(raw, raw.tell), raw.tell, stack)
+def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
+    """Write down what is in files or members of one and the same file.
 
+    Args:
+        paths: where each goes.
 
-def unpacked(stream: Stream, spent: Callable[[], int], stack: ExitStack) -> Stream:
-    """Unpack what its first bytes say is packed, also when it is so several times."""
-    for _ in range(_PACKED_TWICE):
-        opener = _unpacker(stream.peek(6))
-        if opener is None:
-            break
-        stream = Stream(stack.enter_context(opener(stream)), spent)
-    return stream
+    Returns:
+        Where each is, and what ended it too early.
 
-
-def _unpacker(magic: bytes) -> Callable[[Any], Any] | None:
-    if magic.startswith(b"\x1f\x8b\x08"):
-        return lambda stream: gzip.GzipFile(fileobj=stream, mode="rb")
-    if magic.startswith(b"BZh") and magic[3:4].isdigit():
-        return bz2.BZ2File
-    if magic.startswith(b"\xfd7zXZ\0"):
-        return lzma.LZMAFile
-    return _zstandard() if magic.startswith(b"\x28\xb5\x2f\xfd") else None
-
-
-def _zstandard() -> Callable[[Any], Any]:
+    Raises:
+        UserError: there is no such member, or what is unpacked cannot be written (a full disk).
+    """
+    place = split_member(next(iter(paths)))[0]
     try:
-        from backports.zstd import ZstdFile
-    except ImportError as error:
-        raise UserError("What zstd packed needs backports.zstd: `pip install 'fairseq_mtmoe[corpora]'`.") from error
-    return ZstdFile
+        with regular_file(place, "a corpus' file").open("rb") as raw, ExitStack() as stack, _faults():
+            file = _decompressed(raw, stack)
+            kind = _archive(_head(file))
+            names = [split_member(path)[1] for path in paths]
+            if kind is None:
+                _check_no_members(next(iter(paths)), names)
+                return {path: _write(file, out) for path, out in paths.items()}
+            archive = fsspec.filesystem(kind, fo=_Unnamed(file) if kind == "tar" else file)
+            found = {path: _member(archive, path, name) for path, name in zip(paths, names, strict=True)}
+            order = sorted(found, key=lambda path: _place_of(archive, found[path]))
+            return {path: _write_member(archive, found[path], paths[path]) for path in order}
+    except Fault as fault:  # nothing can be read
+        for out in paths.values():
+            out.write_bytes(b"")
+        return {path: Content(out, fault.reason, fault.message) for path, out in paths.items()}
 
 
-def _check_no_archive(stream: Stream, path: Path) -> None:
-    if archives.is_zip(stream.peek(4)) or archives.is_tar(stream.peek(512)):
+class _Unnamed:
+    """A file without its name, by whose end fsspec would unpack once more what is unpacked."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.read, self.seek, self.tell, self.seekable = file.read, file.seek, file.tell, file.seekable
+
+
+def _place_of(archive: Any, name: str) -> int:
+    """Where a member begins in a tar archive: a compressed one goes forward only."""
+    return int(archive.index[name][1]) if archive.protocol == "tar" else 0
+
+
+def _write_member(archive: Any, name: str, out: Path) -> Content:
+    try:
+        with ExitStack() as stack, _faults():
+            return _write(_decompressed(stack.enter_context(archive.open(name)), stack), out)
+    except Fault as fault:
+        out.write_bytes(b"")
+        return Content(out, fault.reason, fault.message)
+
+
+def _write(file: BinaryIO, out: Path) -> Content:
+    """Write down what is left of a file, as far as it can be read."""
+    fault = None
+    with replacing(out) as partial, partial.open("wb") as target:
+        try:
+            for data in _pieces(file):
+                target.write(data)
+        except Fault as error:
+            fault = error
+    return Content(out, fault.reason, excerpt_of(fault.message)) if fault else Content(out)
+
+
+def _pieces(file: Any) -> Iterator[bytes]:
+    """The bytes of a file, each before the error that may follow it."""
+    while True:
+        with _faults():
+            data: bytes = file.read1(_PIECE)
+        if not data:
+            return
+        yield data
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Make a `Fault` of what goes wrong in unpackers, whose errors are of many types; the disk's go on as they are."""
+    try:
+        yield
+    except (Fault, UserError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # zipfile seeks before the beginning
+            raise
+        message = str(error) or type(error).__name__
+        is_cut = isinstance(error, EOFError) or "unexpected end of data" in message
+        raise Fault("truncated" if is_cut else "damaged", message) from error
+
+
+def _decompressed(file: BinaryIO, stack: ExitStack) -> BinaryIO:
+    """A file without what its first bytes say that it is packed in, also if it is so several times."""
+    for _ in range(_PACKED_TWICE):
+        codec = _codec(_head(file))
+        if codec is None:
+            break
+        if codec not in compr:
+            raise UserError("What zstd packed needs backports.zstd: `pip install 'fairseq_mtmoe[corpora]'`.")
+        file = stack.enter_context(compr[codec](file, mode="rb"))
+    return file
+
+
+def _head(file: Any) -> bytes:
+    pieces: list[bytes] = []
+    try:
+        while sum(map(len, pieces)) < 512 and (data := file.read1(512)):
+            pieces.append(data)
+    except Exception:
+        if not pieces:
+            raise
+    file.seek(0)  # whoever reads the file meets the error again
+    return b"".join(pieces)
+
+
+def _codec(head: bytes) -> str | None:
+    return next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
+
+
+def _archive(head: bytes) -> str | None:
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return "zip"
+    return "tar" if head[257:262] == b"ustar" else None
+
+
+def _check_no_members(path: Path, names: list[str | None]) -> None:
+    if any(name is not None for name in names):
+        raise UserError(f"`{path}` must be a member of a tar or zip archive, but what is before the `!` is none.")
+
+
+def _names(archive: Any) -> list[str]:
+    """The files in an archive."""
+    if archive.protocol == "tar":
+        return [name for name, (info, *_) in archive.index.items() if info["type"] == "file"]
+    return [info.filename for info in archive.zip.infolist() if not info.is_dir()]
+
+
+def _member(archive: Any, path: Path, wanted: str | None) -> str:
+    """The name of the one member that is meant; `*` stands for any characters, and a leading `./` for nothing."""
+    if wanted is None:
         rule = f"given with one of its members, such as `{path.name}!path/inside`, because it is an archive"
         must_be("the corpus' file", rule, str(path))
-
-
-def _member(raw: io.BufferedReader, stream: Stream, path: Path, member: str, stack: ExitStack) -> Stream:
-    """The bytes of an archive's member, unpacked."""
-    if archives.is_zip(stream.peek(4)):
-        source, size = archives.zip_member(raw, path, member, stack)
-        return unpacked(Stream(source, lambda: size), lambda: size, stack)
-    _check_tar(stream, path)
-    return unpacked(Stream(archives.tar_member(stream, path, member), raw.tell), raw.tell, stack)
-
-
-def _only_match(place: Path, pattern: str, path: Path) -> str:
-    """The name of the one member that a pattern means."""
-    with ExitStack() as stack:
-        raw, stream = open_packed(place, stack)
-        if archives.is_zip(stream.peek(4)):
-            return archives.matching(archives.zip_names(raw), pattern, path)
-        _check_tar(stream, path)
-        return archives.matching(archives.tar_names(stream), pattern, path)
-
-
-def _check_tar(stream: Stream, path: Path) -> None:
-    head = stream.peek(512)
-    if head and not archives.is_tar(head):
-        raise UserError(f"`{path}` must be a member of a tar or zip archive, but what is before the `!` is none.")
+    names = _names(archive)
+    plain = {name: name.removeprefix("./") for name in names}
+    wanted = wanted.removeprefix("./")
+    found = [name for name in names if plain[name] == wanted]
+    if "*" in wanted and not found:
+        pattern = wanted.replace("[", "[[]").replace("?", "[?]")
+        found = [name for name in names if fnmatch.fnmatchcase(plain[name], pattern)]
+    if len(found) == 1:
+        return str(found[0])
+    if found:
+        both = " and ".join(f"`{excerpt_of(name)}`" for name in found[:2])
+        raise UserError(f"`{path}` must be one member of the archive, but is both {both}.")
+    shown = ", ".join(map(excerpt_of, names[:_SHOWN_NAMES])) + (" …" if len(names) > _SHOWN_NAMES else "")
+    raise UserError(
+        f"`{path}` must be a member of the archive, but there is no `{wanted}`, only {shown or 'nothing at all'}."
+    )

@@ -2,7 +2,8 @@
 
 from fairseq_mtmoe.data.corpora.recipes.codes import Spelling, mbart_code, plain_code
 from fairseq_mtmoe.data.corpora.recipes.loading import SHIPPED, load_recipe
-from fairseq_mtmoe.data.corpora.recipes.parts import (
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import (
     Action,
     Corpus,
     Filters,
@@ -11,7 +12,6 @@ from fairseq_mtmoe.data.corpora.recipes.parts import (
     Shards,
     Vocabulary,
 )
-from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
 
 __all__ = [
     "SHIPPED",

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
+from typing import Any
 from urllib.parse import urlsplit
 
 from fairseq_mtmoe.data.corpora.recipes.codes import CODE, Spelling, mbart_code, plain_code
-from fairseq_mtmoe.data.corpora.recipes.parts import ARCHIVE, OPEN, SOURCE, TARGET, Corpus
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
-from fairseq_mtmoe.data.corpora.spm import LARGEST_SIZE, LEAST_COVERAGE
+from fairseq_mtmoe.data.corpora.recipes.schema import (
+    ARCHIVE,
+    LARGEST_SIZE,
+    LEAST_COVERAGE,
+    OPEN,
+    SOURCE,
+    TARGET,
+    Corpus,
+)
 from fairseq_mtmoe.data.translation.tiers import TIERS
 from fairseq_mtmoe.errors import UserError, must_be
 
@@ -154,6 +162,21 @@ def _check_same_downloads(where: str, corpora: Sequence[Corpus]) -> None:
                     must_be(f"{where}: {corpus.name}: {key}", f"what {other} has for {file}, {before}", value)
 
 
+_NUMBERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "held_out: valid": (lambda value: value >= 1, "at least 1"),
+    "held_out: test": (lambda value: value >= 1, "at least 1"),
+    "shards: pairs": (lambda value: value >= 1, "at least 1"),
+    "shards: most": (lambda value: value >= 1, "at least 1"),
+    "filters: max_characters": (lambda value: value >= 1, "at least 1"),
+    "filters: max_ratio": (lambda value: 1 < value < math.inf, "above 1"),
+    "filters: min_confidence": (lambda value: 0 <= value <= 1, "from 0 to 1"),
+    "vocabulary: size": (lambda value: value is None or 1 <= value <= LARGEST_SIZE, f"from 1 to {LARGEST_SIZE:,}"),
+    "vocabulary: temperature": (lambda value: 0 < value < math.inf, "above 0"),
+    "vocabulary: character_coverage": (lambda value: LEAST_COVERAGE <= value <= 1, f"from {LEAST_COVERAGE} to 1"),
+}
+"""By part and field, whether a number is allowed, and the rule."""
+
+
 def check_parts(recipe: Recipe) -> None:
     """See that all but the corpora makes sense.
 
@@ -165,37 +188,15 @@ def check_parts(recipe: Recipe) -> None:
         must_be(f"{path}: name", "letters, digits, `.`, `_` and `-`", recipe.name)
     if not isinstance(recipe.seed, int) or isinstance(recipe.seed, bool) or not 0 <= recipe.seed < 2**32:
         must_be(f"{path}: seed", "a whole number from 0 to 2³²-1", recipe.seed)
-    for key in ("valid", "test"):
-        if getattr(recipe.held_out, key) < 1:
-            must_be(f"{path}: held_out: {key}", "at least 1", getattr(recipe.held_out, key))
-    for key in ("pairs", "most"):
-        if getattr(recipe.shards, key) < 1:
-            must_be(f"{path}: shards: {key}", "at least 1", getattr(recipe.shards, key))
-    _check_filters(recipe)
-    _check_vocabulary(recipe)
+    for name, (is_allowed, rule) in _NUMBERS.items():
+        part, field = name.split(": ")
+        value = getattr(getattr(recipe, part), field)
+        if not is_allowed(value):
+            must_be(f"{path}: {name}", rule, value)
+    vocabulary = recipe.vocabulary
+    if vocabulary.dictionary is not None and vocabulary.model is None:
+        must_be(f"{path}: vocabulary: dictionary", "absent without a `model` that it belongs to", vocabulary.dictionary)
     named = [name for tier in TIERS for name in recipe.tiers.get(tier, [])]
     for name in named:
         if not all(map(CODE.fullmatch, name.split("-"))) or named.count(name) > 1:
             must_be(f"{path}: tiers", "languages or pairs, each in one tier", name)
-
-
-def _check_filters(recipe: Recipe) -> None:
-    filters, where = recipe.filters, f"{recipe.path}: filters"
-    if filters.max_characters < 1:
-        must_be(f"{where}: max_characters", "at least 1", filters.max_characters)
-    if not 1 < filters.max_ratio < math.inf:
-        must_be(f"{where}: max_ratio", "above 1", filters.max_ratio)
-    if not 0 <= filters.min_confidence <= 1:
-        must_be(f"{where}: min_confidence", "from 0 to 1", filters.min_confidence)
-
-
-def _check_vocabulary(recipe: Recipe) -> None:
-    vocabulary, where = recipe.vocabulary, f"{recipe.path}: vocabulary"
-    if vocabulary.size is not None and not 1 <= vocabulary.size <= LARGEST_SIZE:
-        must_be(f"{where}: size", f"from 1 to {LARGEST_SIZE:,}", vocabulary.size)
-    if not 0 < vocabulary.temperature < math.inf:
-        must_be(f"{where}: temperature", "above 0", vocabulary.temperature)
-    if not LEAST_COVERAGE <= vocabulary.character_coverage <= 1:
-        must_be(f"{where}: character_coverage", f"from {LEAST_COVERAGE} to 1", vocabulary.character_coverage)
-    if vocabulary.dictionary is not None and vocabulary.model is None:
-        must_be(f"{where}: dictionary", "absent without a `model` that it belongs to", vocabulary.dictionary)

@@ -9,9 +9,8 @@ from typing import Any
 
 from fairseq_mtmoe.data.corpora.recipes.checks import check_corpora, check_corpus, check_parts
 from fairseq_mtmoe.data.corpora.recipes.codes import Spelling, plain_code
-from fairseq_mtmoe.data.corpora.recipes.parts import Corpus, Filters, HeldOut, Shards, Vocabulary
-from fairseq_mtmoe.data.corpora.recipes.patterns import of_language
-from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe, of_language
+from fairseq_mtmoe.data.corpora.recipes.schema import Corpus, Filters, HeldOut, Shards, Vocabulary
 from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.io.yaml_files import check_names, read_mapping, structured
 

@@ -2,7 +2,6 @@
 
 from fairseq_mtmoe.data.corpora.vocabulary.coverage import count_characters, table
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import Pieces, known_characters, load
-from fairseq_mtmoe.data.corpora.vocabulary.sampling import sample_lines
-from fairseq_mtmoe.data.corpora.vocabulary.training import train
+from fairseq_mtmoe.data.corpora.vocabulary.training import sample_lines, train
 
 __all__ = ["Pieces", "count_characters", "known_characters", "load", "sample_lines", "table", "train"]

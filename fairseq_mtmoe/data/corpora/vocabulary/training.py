@@ -1,25 +1,122 @@
-"""A SentencePiece model for all languages, in which every script has its characters."""
+"""One SentencePiece model for all languages, in which every script has its characters.
+
+Its text is drawn by temperature, as ML-50's data was made (Tang et al. 2020, following XLM): the share of a language is
+proportional to (its share of all lines)^(1/T), so that the vocabulary has pieces for small languages too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import multiprocessing
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
+import sentencepiece
+import xxhash
+from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, scripts
-from fairseq_mtmoe.data.corpora.recipes import Vocabulary
-from fairseq_mtmoe.data.corpora.spm import (
-    CHARACTERS_PER_PIECE,
-    LEAST_PIECES,
-    MOST_PIECES,
-    RECIPE_NAMES,
-    TextTooSmall,
-    train_model_apart,
+from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
+from fairseq_mtmoe.data.corpora.recipes.schema import Vocabulary
+from fairseq_mtmoe.data.sampling import apportion, temperature_probabilities
+from fairseq_mtmoe.errors import UserError
+
+MAX_LINES = 400_000
+"""Lines of text that the model is trained on at most; more change no vocabulary of this size, and take minutes."""
+
+THREADS = 8
+"""Of training: as many on every machine, as sums depend on it, and the model says how many there were."""
+
+OPTIONS = ("--vocab-size", "--character-coverage")
+"""What a user of the command line calls size and character coverage."""
+
+RECIPE_NAMES = ("vocabulary.size", "vocabulary.character_coverage")
+"""What they are called in a recipe."""
+
+LEAST_PIECES, MOST_PIECES = 1000, 32_000
+"""Of a vocabulary whose size nobody says, unless the text is too small for them."""
+
+CHARACTERS_PER_PIECE = 4000
+
+SIZE_RULE = (
+    f"two for each different character and one more for every {CHARACTERS_PER_PIECE:,} characters of the text, from"
+    f" {LEAST_PIECES:,} to {MOST_PIECES:,}, as far as the text allows"
 )
 
-_AT_ONCE = 10_000  # lines
+_LINES_AT_ONCE = 10_000
+_PLACES_AT_ONCE = 1 << 20
 _LEAST_SHARE = 0.001
 """Of all letters, for a script to count as one of the text's own: a foreign name here and there needs no pieces."""
+
+Places = NDArray[np.int64]
+
+_TOO_FEW_PIECES = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
+_TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
+
+
+class TextTooSmall(UserError):
+    """A text does not give so many pieces.
+
+    Attributes:
+        most: how many it gives.
+    """
+
+    def __init__(self, sentence: str, most: int = 0) -> None:
+        super().__init__(sentence)
+        self.most = most
+
+
+# ---- its text ----
+
+
+def temperature_quotas(sizes: Mapping[str, int], temperature: float, total: int) -> dict[str, int]:
+    """How many of `total` lines each language gets: in proportion to size^(1/temperature), and at least one."""
+    shares = temperature_probabilities(list(sizes.values()), temperature)
+    counts = apportion(total, shares, offset=0.5)
+    return {lang: max(1, int(count)) for lang, count in zip(sizes, counts, strict=True)}
+
+
+def sample_lines(sizes: Mapping[str, int], temperature: float, seed: int, total: int = MAX_LINES) -> dict[str, Places]:
+    """The places of the sentences to take of each language, sorted; one that is wanted several times is there as often.
+
+    Every language has its share by `temperature_quotas`. One with fewer sentences is repeated whole, and the
+    remainder drawn by hash, so that places depend on sizes, temperature and seed alone.
+
+    Args:
+        sizes: how many sentences there are of each language; none of 0 is asked.
+        temperature: 1 takes languages by their size, more favours small ones.
+        seed: decides about the draw.
+        total: how many sentences to take, unless there are fewer.
+    """
+    sizes = {lang: size for lang, size in sorted(sizes.items()) if size}
+    quotas = temperature_quotas(sizes, temperature, min(sum(sizes.values()), total)) if sizes else {}
+    return {lang: _places(sizes[lang], quota, seed, lang) for lang, quota in quotas.items()}
+
+
+def _places(size: int, quota: int, seed: int, lang: str) -> Places:
+    copies, rest = divmod(quota, size)
+    drawn = _drawn(size, rest, xxhash.xxh3_64_intdigest(f"{seed}\n{lang}".encode()))
+    return np.sort(np.concatenate([np.tile(np.arange(size), copies) if copies else np.zeros(0, np.int64), drawn]))
+
+
+def _drawn(size: int, count: int, draw: int) -> Places:
+    """`count` different places below `size`: those with the smallest keys, a part of the places at a time."""
+    best = np.zeros(0, np.uint64)
+    places = np.zeros(0, np.int64)
+    for first in range(0, size if count else 0, _PLACES_AT_ONCE):
+        some = np.arange(first, min(first + _PLACES_AT_ONCE, size))
+        best = np.append(best, mixed(np.full(len(some), draw, np.uint64), some.astype(np.uint64)))
+        places = np.append(places, some)
+        smallest = np.argsort(best)[:count]
+        best, places = best[smallest], places[smallest]
+    return places
+
+
+# ---- the model ----
 
 
 def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
@@ -42,7 +139,7 @@ def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
 def train(
     lines: Sequence[str], vocabulary: Vocabulary, sentences: int, names: tuple[str, str] = RECIPE_NAMES
 ) -> tuple[bytes, int]:
-    """A serialized model with `vocabulary.size` pieces, in a process of its own (`spm.train_model_apart`); and how many
+    """A serialized model with `vocabulary.size` pieces, in a process of its own (`train_model_apart`); and how many
     it was to have. Without a size these are `default_size`, of which it has as many as the text allows.
 
     `vocabulary.character_coverage` holds for all characters together and for the letters of each script by themselves:
@@ -69,8 +166,8 @@ def train(
 def required_characters(lines: Sequence[str], coverage: float) -> str:
     """Of every script of the text the most frequent letters and marks, as many as make up this share of its text."""
     counts = np.zeros(CODES, np.int64)
-    for first in range(0, len(lines), _AT_ONCE):
-        codes = Columns.of(lines[first : first + _AT_ONCE]).codes
+    for first in range(0, len(lines), _LINES_AT_ONCE):
+        codes = Columns.of(lines[first : first + _LINES_AT_ONCE]).codes
         used, times = np.unique(codes, return_counts=True)
         counts[used] += times
     present = np.flatnonzero(counts)
@@ -84,3 +181,87 @@ def required_characters(lines: Sequence[str], coverage: float) -> str:
         if summed[-1] >= _LEAST_SHARE * letters:
             required += own[: np.searchsorted(summed, coverage * summed[-1]) + 1].tolist()
     return "".join(map(chr, sorted(required)))
+
+
+def train_model_apart(
+    lines: Sequence[str],
+    vocab_size: int,
+    character_coverage: float,
+    required_characters: str = "",
+    names: tuple[str, str] = OPTIONS,
+) -> bytes:
+    """`train_model` in a process of its own, which an interrupt ends at once: training itself, in C++, sees none."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    arguments = (list(lines), vocab_size, character_coverage, required_characters, names)
+    process = context.Process(target=_train_and_send, args=(sender, *arguments), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        result: bytes | Exception = receiver.recv()
+    except EOFError:
+        raise UserError("SentencePiece was stopped from outside, for want of memory most likely.") from None
+    finally:
+        process.kill()
+        process.join()
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _train_and_send(sender: Connection, *arguments: Any) -> None:
+    # Ctrl-C reaches every process of a terminal; the one that waits for this process ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        sender.send(train_model(*arguments))
+    except Exception as error:
+        sender.send(error)
+
+
+def train_model(
+    lines: Sequence[str],
+    vocab_size: int,
+    character_coverage: float,
+    required_characters: str = "",
+    names: tuple[str, str] = OPTIONS,
+) -> bytes:
+    """A serialized unigram model with exactly `vocab_size` pieces, the same bytes for the same lines.
+
+    Its special pieces have fairseq's names and places, so that an id is the same in the model and in a fairseq
+    dictionary made from it. Characters that are required have a piece, whatever the coverage says. Raises `UserError`,
+    in which size and coverage are called by `names`, if the text does not fit the vocabulary's size.
+    """
+    model = io.BytesIO()
+    required: dict[str, Any] = {"required_chars": required_characters} if required_characters else {}
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            character_coverage=character_coverage,
+            normalization_rule_name="identity",  # ours is NFC; SentencePiece's NFKC would rewrite references
+            bos_id=0,
+            pad_id=1,
+            eos_id=2,
+            unk_id=3,
+            num_threads=THREADS,
+            minloglevel=2,
+            **required,
+        )
+    except RuntimeError as error:
+        raise _vocabulary_error(str(error), vocab_size, names) from error
+    return model.getvalue()
+
+
+def _vocabulary_error(message: str, vocab_size: int, names: tuple[str, str]) -> Exception:
+    size, coverage = names
+    if match := _TOO_FEW_PIECES.search(message):
+        return UserError(
+            f"`{size}` must be at least {match[1]}, the number of characters in this text,"
+            f" but is {vocab_size} instead; raise it or lower `{coverage}`."
+        )
+    if match := _TOO_MANY_PIECES.search(message):
+        sentence = f"`{size}` must be at most {match[1]} for this text, but is {vocab_size} instead."
+        return TextTooSmall(sentence, int(match[1]))
+    return RuntimeError(f"SentencePiece failed: {message}")

@@ -7,11 +7,10 @@ import pytest
 import sentencepiece
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mtmoe.data.corpora.build import BuildOptions, Tools, build
-from fairseq_mtmoe.data.corpora.clean import normalise
-from fairseq_mtmoe.data.corpora.directory import content_hash
+from fairseq_mtmoe.data.corpora.build import BuildOptions, Overlap, Tools, build
+from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
+from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.engine import reading
-from fairseq_mtmoe.data.corpora.engine.overlap import Overlap
 from fairseq_mtmoe.data.corpora.engine.progress import shown
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import local_workers

@@ -1,9 +1,14 @@
+import os
 import struct
 import sys
+import time
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs
+from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs, language_code
+from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
+from fairseq_mtmoe.data.corpora.data_dir import content_hash
+from fairseq_mtmoe.data.corpora.messages import message_key, placeholders
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.catalogs import write_catalog
 from tests.helpers.harvests import harvest
@@ -26,7 +31,7 @@ def test_reads_translations_cleaned(tmp_path):
         ],
     )
     assert crop.pairs == {"de": [("Open file", "Datei öffnen")]}
-    assert crop.dropped == {"de": {"copy": 1, "placeholders": 1, "empty": 1}}
+    assert +crop.dropped["de"] == {"copy": 1, "placeholders": 1, "empty": 1}
 
 
 def test_contexts_give_translations_and_no_text(tmp_path):
@@ -40,7 +45,7 @@ def test_contexts_give_translations_and_no_text(tmp_path):
         ],
     )
     assert sorted(crop.pairs["de"]) == [("Open", "Geöffnet"), ("Open", "Öffnen")]
-    assert crop.dropped["de"] == {"duplicate": 1}
+    assert +crop.dropped["de"] == {"duplicate": 1}
 
 
 def plural(forms):
@@ -60,7 +65,7 @@ def test_plurals_of_one_form(tmp_path):
 
 def test_a_singular_and_its_plural_are_one_message(tmp_path):
     crop = harvest_one(tmp_path, "de", [plural(["%d Datei", "%d Dateien"])])
-    assert crop.messages.counts == {"de": 1}
+    assert crop.counts == {"de": 1}
 
 
 def test_context_and_plural_together(tmp_path):
@@ -106,7 +111,7 @@ def test_a_damaged_catalog_is_noted_and_left_out(tmp_path, damage):
     catalogs = find_catalogs([], [tmp_path])
     crop = harvest(catalogs)
     assert crop.pairs == {"de": [("Open", "Öffnen")]}
-    assert describe_sources(catalogs, crop.damaged) == [
+    assert describe_sources(catalogs, [catalogs[place] for place in crop.damaged]) == [
         {"source": str(tmp_path), "catalogs": 2, "damaged": ["de/LC_MESSAGES/bad.mo"]}
     ]
 
@@ -146,3 +151,39 @@ def test_bad_folders_and_languages(tmp_path, locale_folder):
 
 def test_only_wanted_languages(locale_folder):
     assert [catalog.lang for catalog in find_catalogs([], [locale_folder], ["sr_Latn", "fr"])] == ["fr", "sr_Latn"]
+
+
+def test_language_codes():
+    for locale, code in (
+        *(("de", "de"), ("de_DE", "de"), ("de_AT", "de_AT"), ("pt_PT", "pt"), ("pt-BR", "pt_BR"), ("es_419", "es_419")),
+        *(("hi_IN", "hi"), ("no", "nb"), ("iw", "he"), ("zh", "zh_Hans"), ("zh-Hans-CN", "zh_Hans")),
+        *(("zh_TW.Big5", "zh_Hant"), ("zh_HK", "zh_HK"), ("sr_RS@latin", "sr_Latn"), ("uz@cyrillic", "uz_Cyrl")),
+        *(("ca@valencia", "ca_valencia"), ("ckb", "ckb"), ("C", None), ("LC_MESSAGES", None), ("", None)),
+    ):
+        assert language_code(locale) == code
+
+
+def test_what_is_no_file_or_has_strings_that_overlap_is_noted_and_left_out(tmp_path):
+    folder = write_catalog(tmp_path, "de", [("Open", "Öffnen")]).parent
+    os.mkfifo(folder / "pipe.mo")
+    (folder / "folder.mo").mkdir()
+    (folder / "circle.mo").symlink_to("circle.mo")
+    entries, length = 2000, 1_000_000
+    head = struct.pack("<7I", 0x950412DE, 0, entries, 28, 28 + 8 * entries, 0, 28 + 16 * entries)
+    strings = struct.pack("<2I", length, 28 + 16 * entries) * 2 * entries
+    (folder / "overlap.mo").write_bytes(head + strings + b"a" * length + b"\0")
+    catalogs = find_catalogs([], [tmp_path])
+    found = harvest(catalogs)
+    assert len(found.damaged) == 4 and len(found.pairs["de"]) == 1
+    assert [content_hash(catalog.path) for catalog in catalogs].count("unreadable") == 3
+
+
+def test_long_lines_take_no_long_time():
+    """Sorting a run of marks, and trying all ways to take zeros apart, takes quadratic time."""
+    start = time.monotonic()
+    marks = "a" + "\u0301\u0316" * 100_000
+    assert len(normalise(marks)) > 199_000 and message_key(normalise(marks)) == "á"
+    assert placeholders("%" + "0" * 100_000) == {}
+    assert placeholders("a" * 2_000_000 + "{" * 1000) == {}
+    assert time.monotonic() - start < 5
+    assert normalise("e" + "\u0301" * 5000) == "é" + "\u0301" * 4999

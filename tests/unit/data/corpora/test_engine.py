@@ -11,7 +11,7 @@ import sentencepiece
 import yaml
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mtmoe.data.corpora.directory import STAMP
+from fairseq_mtmoe.data.corpora.data_dir import STAMP
 from fairseq_mtmoe.data.corpora.engine import reading
 from fairseq_mtmoe.data.corpora.engine.digests import Digests
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_block

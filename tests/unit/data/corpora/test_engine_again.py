@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from fairseq_mtmoe.data.corpora.engine import reading, store
+from fairseq_mtmoe.data.corpora.engine.encoding import TRAINED_BY
 from fairseq_mtmoe.data.corpora.engine.store import Saved
-from fairseq_mtmoe.data.corpora.engine.vocabulary_stage import TRAINED_BY
 from fairseq_mtmoe.data.corpora.recipes import Vocabulary
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.raw_corpora import Counting, change, digests, prepare_small, sentences, write_corpus, write_raw

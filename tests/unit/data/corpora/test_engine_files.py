@@ -8,12 +8,12 @@ from fairseq.data import Dictionary, data_utils, indexed_dataset
 
 from fairseq_mtmoe.data.corpora import binarize
 from fairseq_mtmoe.data.corpora.binarize import Writer, write_dictionary
+from fairseq_mtmoe.data.corpora.engine.assembling import SideJob, shards_of, sizes_of, write_side
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_lines
-from fairseq_mtmoe.data.corpora.engine.shards import SideJob, shards_of, sizes_of, write_side
 from fairseq_mtmoe.data.corpora.engine.store import Saved, packed, save
 from fairseq_mtmoe.data.corpora.recipes import Shards
-from fairseq_mtmoe.data.corpora.spm import train_model
 from fairseq_mtmoe.data.corpora.vocabulary import load
+from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 from tests.helpers.raw_corpora import sentences
 
 

@@ -8,11 +8,11 @@ import tarfile
 import pytest
 import yaml
 
-from fairseq_mtmoe.data.corpora.download.records import write_record
 from fairseq_mtmoe.data.corpora.engine.digests import Digests
 from fairseq_mtmoe.data.corpora.engine.pipeline import find_inputs
 from fairseq_mtmoe.data.corpora.engine.reporting import pair_table
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
+from fairseq_mtmoe.data.corpora.raw_files import write_record
 from fairseq_mtmoe.data.corpora.readers.unpacking import split_member
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
 from fairseq_mtmoe.errors import UserError

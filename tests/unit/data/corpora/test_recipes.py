@@ -1,7 +1,7 @@
 """Recipes: the shipped ones, a user's own, and a sentence for each mistake."""
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -354,18 +354,16 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "words"), MISTAKES, ids=[f"{path}={value}" for path, value, _ in MISTAKES])
-def test_each_mistake_has_its_sentence(load, path, value, words):
-    with pytest.raises(UserError) as error:
-        load(changed(path, value))
-    sentence = str(error.value)
-    assert re.search(words, sentence), sentence
-    assert "mine.yaml" in sentence
-    assert sentence.endswith(".")
-    assert "secret" not in sentence
+def test_each_mistake_has_its_sentence(load):
+    for path, value, words in MISTAKES:
+        with pytest.raises(UserError) as error:
+            load(changed(path, value))
+        sentence = str(error.value)
+        assert re.search(words, sentence), sentence
+        assert "mine.yaml" in sentence and sentence.endswith(".") and "secret" not in sentence
 
 
-@pytest.mark.parametrize("text", ["${oc.env:HOME}", "a/${name}/b", "${", "$${x}", "???", "$", "??"])
+@pytest.mark.parametrize("text", ["${oc.env:HOME}", "${", "???"])
 def test_texts_mean_what_they_say(load, text):
     """OmegaConf would fill in what the machine knows, and take `???` for a value that is missing."""
     content = changed("corpora.0.address", [f"https://example.org/{part}{text}" for part in "ab"])
@@ -445,13 +443,3 @@ def test_the_commented_lines_of_the_example_are_right(load):
     assert {"shop-de", "manuals-cs"} <= {corpus.name for corpus in recipe.corpora}
     assert recipe.vocabulary.model == "sentence.bpe.model"
     assert recipe.tiers == {"high": ["de", "fr"], "low": ["cs"]}
-
-
-def test_a_folder_of_datasets_is_a_corpus_and_no_other_format_is_a_folder(load, tmp_path):
-    (tmp_path / "set").mkdir()
-    recipe = load(changed("corpora.1", {"name": "b", "pair": "en-de", "role": "train", "files": "set"}))
-    corpus = recipe.corpora[1]
-    assert recipe.files_of(corpus, tmp_path).paths == (tmp_path / "set",)
-    assert "b" not in [missing.name for missing in recipe.missing(tmp_path)]
-    with pytest.raises(UserError, match="a folder instead"):
-        recipe.files_of(replace(corpus, format="tsv"), tmp_path)

@@ -14,7 +14,7 @@ from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.data.corpora.engine.workers import ThisProcess
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
-from fairseq_mtmoe.data.corpora.recipes.parts import HeldOut
+from fairseq_mtmoe.data.corpora.recipes.schema import HeldOut
 
 LINES = 9
 DRAWN = {"wmt15": 0, "ml50": 8}  # two pairs each for validation and test of the languages that have no such sets
@@ -59,15 +59,10 @@ def content(file, langs, form):
             for one in texts
         )
         return f'<?xml version="1.0"?><tmx version="1.4"><header srclang="en"/><body>{units}</body></tmx>'
-    if name.endswith(".xliff"):
+    if name.endswith(".po"):
         source, target = sorted(langs, key=lambda lang: lang != "en")
-        units = "".join(
-            f'<trans-unit id="{number}"><source>{one[source]}</source><target>{one[target]}</target></trans-unit>'
-            for number, one in enumerate(texts)
-        )
-        head = f'<file original="x" source-language="{source}" target-language="{target}" datatype="plaintext">'
-        body = f"{head}<body>{units}</body></file>"
-        return f'<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">{body}</xliff>'
+        entries = "".join(f'\nmsgid "{one[source]}"\nmsgstr "{one[target]}"\n' for one in texts)
+        return f'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n{entries}'
     if any(isinstance(field, str) and field != lang for field, lang in langs.items()) or len(langs) > 1:
         return table(texts, langs)
     (lang,) = langs

@@ -5,7 +5,7 @@ import random
 import pytest
 import sentencepiece
 
-from fairseq_mtmoe.data.corpora import spm
+from fairseq_mtmoe.data.corpora.vocabulary import training as spm
 from fairseq_mtmoe.errors import UserError
 
 WORDS = [a + b + c for a in ("gar", "mon", "tel") for b in ("di", "ro", "sa") for c in ("n", "lt", "mer")]

@@ -7,7 +7,7 @@ import pytest
 
 from fairseq_mtmoe.data.corpora import text
 from fairseq_mtmoe.data.corpora.readers import read
-from fairseq_mtmoe.data.corpora.readers.parts import parts_of
+from fairseq_mtmoe.data.corpora.readers.splitting import parts_of
 from fairseq_mtmoe.data.corpora.text import corpora_of, find_text_files, lone_carriage_returns, read_ranked_tiers
 from fairseq_mtmoe.errors import UserError
 

@@ -10,7 +10,6 @@ from fontTools.unicodedata import script
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora import clean
 from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning import (
     RULES,
@@ -23,6 +22,7 @@ from fairseq_mtmoe.data.corpora.cleaning import (
     sample,
     sentence_keys,
 )
+from fairseq_mtmoe.data.corpora.cleaning import normalising as clean
 from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, fold, folded, folding
 from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
 from fairseq_mtmoe.data.corpora.recipes import Action, Filters, Role

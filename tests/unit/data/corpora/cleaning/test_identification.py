@@ -9,7 +9,7 @@ import pytest
 
 from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning import Cleaner, identification
-from fairseq_mtmoe.data.corpora.cleaning.fasttext_format import is_whole
+from fairseq_mtmoe.data.corpora.cleaning.identification import _is_whole as is_whole
 from fairseq_mtmoe.data.corpora.cleaning.languages import languages, name_in, names_of
 from fairseq_mtmoe.data.corpora.recipes import Filters
 from fairseq_mtmoe.data.corpora.recipes.codes import MBART, plain_code

@@ -1,6 +1,6 @@
-"""10,000 damaged files: none crashes a reader, and none loses a line or unit that is not reported.
+"""5,000 damaged files: none crashes a reader, and none loses a line or segment that is not reported.
 
-They are files on the disk, in under 25 seconds of one core. `FUZZ=10 pytest …` draws ten times as many.
+They are files on the disk, in under 15 seconds of one core. `FUZZ=10 pytest …` draws ten times as many.
 """
 
 import bz2
@@ -16,14 +16,12 @@ import zipfile
 from xml.etree import ElementTree
 
 import polib
-import pyarrow as arrow
 import pytest
 from backports import zstd
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.readers import datasets
-from fairseq_mtmoe.data.corpora.readers.faults import excerpt_of
+from fairseq_mtmoe.data.corpora.readers.errors import excerpt_of
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.reading import all_lines, corpus, found_in, split_lines
 
@@ -122,7 +120,7 @@ LINES = b"".join("line %d ä\n".encode() % number for number in range(12))
 def test_moses(folder):
     (folder / "m.de").write_bytes(LINES)
 
-    @fuzz(1600, LINES)
+    @fuzz(800, LINES)
     def check(content):
         (folder / "m.en").write_bytes(content)
         result = found(folder / "m.en", folder / "m.de")
@@ -145,7 +143,7 @@ def test_talks(folder):
             text = excerpt_of(line)
         return not re.match(r"[\s\ufffd]*</?(?:doc|url|talkid|keywords|speaker|reviewer|translator)\b", text)
 
-    @fuzz(400, about.replace(b"Titel", b"Title") + LINES)
+    @fuzz(200, about.replace(b"Titel", b"Title") + LINES)
     def check(content):
         (folder / "k.en").write_bytes(content)
         result = found(folder / "k.en", folder / "k.de", format="iwslt")
@@ -160,7 +158,7 @@ def test_talks(folder):
 def test_tsv(folder):
     rows = b"".join("1\tline %d ä\tZeile\n".encode() % number for number in range(12))
 
-    @fuzz(1200, rows)
+    @fuzz(600, rows)
     def check(content):
         (folder / "t").write_bytes(content)
         result = found(folder / "t", format="tsv", fields={"source": 2, "target": 3})
@@ -174,7 +172,7 @@ def test_tsv(folder):
 def test_tsv_with_names(folder):
     rows = b"id\ten\tde\n" + b"".join("1\tline %d ä\tZeile\n".encode() % number for number in range(5))
 
-    @fuzz(400, rows)
+    @fuzz(200, rows)
     def check(content):
         (folder / "n").write_bytes(content)
         result = found(folder / "n", format="tsv")
@@ -188,7 +186,7 @@ def test_tsv_with_names(folder):
 def test_json_lines(folder):
     rows = b"".join(json.dumps({"en": f"a {n}", "de": "ü"}, ensure_ascii=False).encode() + b"\n" for n in range(8))
 
-    @fuzz(1200, rows)
+    @fuzz(600, rows)
     def check(content):
         (folder / "j").write_bytes(content)
         result = found(folder / "j", format="jsonl")
@@ -227,7 +225,7 @@ def test_packed(folder, packer):
     whole = PACKED[packer](LINES)
     (folder / "p.de").write_bytes(LINES)
 
-    @fuzz(250, whole)
+    @fuzz(100, whole)
     def check(content):
         (folder / "p").write_bytes(content)
         member = f"{folder / 'p'}!a" if packer in ("tar", "zip", "tgz") else folder / "p"
@@ -241,9 +239,6 @@ def test_packed(folder, packer):
 TMX = """<?xml version="1.0" encoding="UTF-8"?><tmx version="1.4"><header/><body>
 <tu><tuv xml:lang="en"><seg>One &amp; <hi>two</hi></seg></tuv><tuv xml:lang="de"><seg>Ä <ph>x</ph></seg></tuv></tu>
 <tu><tuv lang="en"><seg>Three</seg></tuv><tuv lang="de"><seg>Drei</seg></tuv></tu></body></tmx>"""
-XLIFF = """<xliff version="1.2"><file source-language="en" target-language="de"><body>
-<trans-unit id="1"><source>One <g>x</g></source><target>Eins</target></trans-unit>
-<trans-unit id="2"><source>Two</source></trans-unit></body></file></xliff>"""
 WMT = """<dataset id="x"><doc id="1"><src lang="en"><p><seg id="1">One</seg><seg id="2">Two</seg></p></src>
 <ref lang="de" translator="A"><p><seg id="1">Eins</seg><seg id="2">Zwei</seg></p></ref></doc></dataset>"""
 
@@ -252,11 +247,9 @@ NAMESPACES = (27, 28, 29)
 """expat's errors of prefixes, of which readers know nothing."""
 
 
-@pytest.mark.parametrize(
-    ("form", "text", "units"), [("tmx", TMX, ".//tu"), ("xliff", XLIFF, ".//trans-unit"), ("wmt", WMT, ".//src//seg")]
-)
+@pytest.mark.parametrize(("form", "text", "units"), [("tmx", TMX, ".//tu"), ("wmt", WMT, ".//doc/src//seg")])
 def test_xml(folder, form, text, units):
-    @fuzz(700, text.encode())
+    @fuzz(350, text.encode())
     def check(content):
         (folder / "x").write_bytes(content)
         result = found(folder / "x", format=form)
@@ -285,7 +278,7 @@ SEGMENT = re.compile(rb"<seg\b(?![\x80-\xff])[^<>]*>", re.IGNORECASE)
 def test_sgm(folder):
     (folder / "r").write_bytes(REFERENCES)
 
-    @fuzz(700, SGM)
+    @fuzz(350, SGM)
     def check(content):
         (folder / "s").write_bytes(content)
         result = found(folder / "s", folder / "r", format="sgm")
@@ -297,7 +290,7 @@ def test_sgm(folder):
 
 
 def test_sgm_of_both_sides(folder):
-    @fuzz(300, SGM)
+    @fuzz(150, SGM)
     def check(content):
         (folder / "b").write_bytes(content + REFERENCES)
         result = found(folder / "b", format="sgm")
@@ -322,21 +315,13 @@ msgid "two"
 msgstr ""
 "zwei"
 """
-MESSAGE = re.compile(r'msgid(_plural)?\s*".*"')
 
 
 def test_catalogs_in_text(folder):
-    @fuzz(1000, PO)
+    @fuzz(500, PO)
     def check(content):
         (folder / "c").write_bytes(content)
-        result = found(folder / "c", format="po")
-        assert result or is_archive(content)
-        if result and not is_recoded(content):
-            lines = [line.strip() for line in content.decode("utf-8-sig", "replace").split("\n")]
-            messages = [match for line in lines if "\0" not in line and (match := MESSAGE.fullmatch(line))]
-            header = bool(messages) and messages[0][0].partition('"')[2] == '"'
-            singular = sum(not message[1] for message in messages)
-            assert all_lines(*result) >= (singular if result[1] else len(messages)) - header
+        assert found(folder / "c", format="po") or is_archive(content)
 
     check()
 
@@ -345,7 +330,7 @@ def test_compiled_catalogs(folder):
     polib.pofile(PO.decode()).save_as_mofile(str(folder / "whole"))
     whole = (folder / "whole").read_bytes()
 
-    @fuzz(800, whole)
+    @fuzz(400, whole)
     def check(content):
         (folder / "mo").write_bytes(content)
         result = found(folder / "mo", format="mo")
@@ -353,22 +338,5 @@ def test_compiled_catalogs(folder):
         if result and not any(line.reason in ("damaged", "charset") and not line.lost for line in result[1]):
             order = "<" if content.startswith(b"\xde\x12\x04\x95") else ">"
             assert all_lines(*result) >= struct.unpack_from(f"{order}I", content, 8)[0] - 1
-
-    check()
-
-
-def test_streams_of_arrow(folder, monkeypatch):
-    monkeypatch.setattr(datasets, "isolated_items", lambda read, *what, **limits: read(*what))  # 200 times
-    content = arrow.Table.from_pylist([{"en": f"a {number}", "de": "b"} for number in range(9)])
-    with arrow.OSFile(str(folder / "arrow"), "wb") as file, arrow.ipc.new_stream(file, content.schema) as writer:
-        writer.write_table(content)
-    whole = (folder / "arrow").read_bytes()
-
-    @fuzz(200, whole)
-    def check(content):
-        (folder / "d").write_bytes(content)
-        result = found(folder / "d", format="datasets")
-        if result:
-            assert all_lines(*result) == 9 or any(line.reason in ("damaged", "truncated") for line in result[1])
 
     check()

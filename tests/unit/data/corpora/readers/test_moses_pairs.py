@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from fairseq_mtmoe.data.corpora.blocks import BadLine, Block
 from fairseq_mtmoe.data.corpora.readers import lines as lines_module
 from fairseq_mtmoe.data.corpora.readers import read
-from fairseq_mtmoe.data.corpora.readers.assembling import MAX_CHARACTERS
-from fairseq_mtmoe.data.corpora.readers.faults import MAX_LINE
+from fairseq_mtmoe.data.corpora.readers.errors import MAX_LINE
+from fairseq_mtmoe.data.corpora.readers.segments import MAX_CHARACTERS
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.reading import all_lines, corpus, found_in, places, split_lines, usable_line
 
@@ -57,13 +57,12 @@ def test_bad_lines_come_in_order_before_the_block_that_follows_them(two):
         ("ä".encode() * (5 * MAX_LINE), "long"),
     ],
 )
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_line_that_cannot_be_used_is_named_and_costs_its_pair_alone(two, line, reason, side):
+def test_a_line_that_cannot_be_used_is_named_and_costs_its_pair_alone(two, line, reason):
     good, with_bad = b"a\nb\nc\n", b"1\n" + line + b"\n3\n"
-    files = two(*((with_bad, good) if side == 0 else (good, with_bad)))
-    pairs, bad = found_in(files)
-    assert [number for number, _, _ in pairs] == [1, 3]
-    assert places(bad) == [(("a.en", "a.de")[side], 2, reason, 1)]
+    for name, files in (("a.en", (with_bad, good)), ("a.de", (good, with_bad))):
+        pairs, bad = found_in(two(*files))
+        assert [number for number, _, _ in pairs] == [1, 3]
+        assert places(bad) == [(name, 2, reason, 1)]
 
 
 def test_the_longest_line_is_kept(two):

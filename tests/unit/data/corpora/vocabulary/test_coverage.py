@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.corpora.cleaning.characters import table as table_of
 from fairseq_mtmoe.data.corpora.recipes import Vocabulary
-from fairseq_mtmoe.data.corpora.spm import train_model
 from fairseq_mtmoe.data.corpora.vocabulary import count_characters, known_characters, load, table, train
-from fairseq_mtmoe.data.corpora.vocabulary.training import required_characters
+from fairseq_mtmoe.data.corpora.vocabulary.training import required_characters, train_model
 from fairseq_mtmoe.errors import UserError
 
 LINES = st.lists(st.text("abc def, é1 жди ქართ漢字", max_size=15), max_size=6)

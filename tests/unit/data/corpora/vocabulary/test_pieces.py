@@ -8,8 +8,8 @@ import pytest
 import sentencepiece
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe.data.corpora.spm import train_model
 from fairseq_mtmoe.data.corpora.vocabulary import known_characters, load
+from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 from fairseq_mtmoe.errors import UserError
 
 TEXT = [f"{a}{b} {c}{a} {b}" for a in ("mor", "gel", "tir") for b in ("dan", "sup") for c in ("ak", "ne", "ol")] * 20

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
-from fairseq_mtmoe.data.corpora.spm import temperature_quotas
-from fairseq_mtmoe.data.corpora.vocabulary import sample_lines, sampling
+from fairseq_mtmoe.data.corpora.vocabulary import sample_lines, training
+from fairseq_mtmoe.data.corpora.vocabulary.training import temperature_quotas
 
 SIZES = {"de": 5000, "gu": 30, "en": 5030, "tlh": 0}
 
@@ -31,15 +31,15 @@ def test_all_is_taken_where_there_is_room():
 
 def test_the_draw_is_by_hash_whatever_is_looked_at_together(monkeypatch):
     one = sample_lines(SIZES, 5, 1, 3000)
-    monkeypatch.setattr(sampling, "_AT_ONCE", 77)
+    monkeypatch.setattr(training, "_PLACES_AT_ONCE", 77)
     again, other = sample_lines(SIZES, 5, 1, 3000), sample_lines(SIZES, 5, 2, 3000)
     assert all(np.array_equal(one[lang], again[lang]) for lang in one)
     assert not np.array_equal(one["de"], other["de"])
     draws = {place: int(mixed(np.array([9], np.uint64), np.array([place], np.uint64))[0]) for place in range(5000)}
-    assert set(sampling._drawn(5000, 40, 9).tolist()) == set(sorted(draws, key=draws.__getitem__)[:40])
+    assert set(training._drawn(5000, 40, 9).tolist()) == set(sorted(draws, key=draws.__getitem__)[:40])
 
 
 @pytest.mark.parametrize("share", [0, 1])
 def test_no_part_of_a_language_is_taken_more_often_than_another(share):
-    drawn = sampling._drawn(100_000, 20_000, 3 + share)
+    drawn = training._drawn(100_000, 20_000, 3 + share)
     assert abs(np.histogram(drawn, bins=10, range=(0, 100_000))[0] - 2000).max() < 200

@@ -3,7 +3,7 @@ import struct
 import polib
 import pytest
 
-from tests.helpers.reading import all_lines, corpus, found_in, places
+from tests.helpers.reading import corpus, found_in, places
 
 HEADER = """# A catalog
 #, fuzzy
@@ -90,40 +90,6 @@ def test_a_catalog_as_polib_reads_it(tmp_path):
         assert sorted(pair[1:] for pair in pairs) == wanted and len(wanted) == len(texts) and not bad
 
 
-def test_entries_that_are_damaged_cost_themselves(tmp_path):
-    text = PO.replace('msgstr "Выйти"', "msgstr Выйти").encode()
-    pairs, bad = found_in(written(tmp_path, text + b'\nmsgid "x"\nmsgstr "\xff"\n\nmsgid "y"\nmsgstr "z"\n'))
-    assert pairs == [*PAIRS[:3], (8, "y", "z")]
-    assert places(bad)[2:] == [("a", 6, "entry", 1), ("a", 7, "encoding", 1)] and all_lines(pairs, bad) == 8
-
-
-@pytest.mark.parametrize(
-    ("entries", "reasons"),
-    [
-        ('msgid "x"\nmsgid "y"\nmsgstr "z"\n', ["entry"]),  # nothing between two messages
-        ('msgid "x"\n\nmsgctxt "c"\nmsgid "y"\nmsgstr "z"\n', ["entry"]),
-        ('msgid "x"\nmsgstr "v"\nmsgstr "w"\n\nmsgid "y"\nmsgstr "z"\n', ["entry"]),
-        ('msgid "x"\nmsgstr ""\nmsgid\t"y"\nmsgstr "z"\n', ["untranslated"]),
-        ('msgctxt "c"\nmsgid ""\nmsgstr "v"\n\nmsgid "y"\nmsgstr "z"\n', ["empty"]),
-        ('msgid ""\nmsgstr "v"\n\nmsgid "y"\nmsgstr "z"\n', ["empty"]),  # a second header is a message
-    ],
-)
-@pytest.mark.parametrize("header", [HEADER, 'msgid ""\nmsgstr ""\n\n'])
-def test_no_entry_takes_another_one_in(tmp_path, header, entries, reasons):
-    pairs, bad = found_in(written(tmp_path, header + entries, format="po"))
-    assert pairs == [(2, "y", "z")] and places(bad) == [("a", 1, reason, 1) for reason in reasons]
-
-
-def test_a_message_with_a_plural_is_no_header(tmp_path):
-    pairs, bad = found_in(written(tmp_path, 'msgid ""\nmsgid_plural "y"\nmsgstr[0] "v"\nmsgstr[1] "z"\n', format="po"))
-    assert pairs == [(2, "y", "z")] and places(bad) == [("a", 1, "empty", 1)]
-
-
-def test_a_translation_without_a_message_is_no_header(tmp_path):
-    pairs, bad = found_in(written(tmp_path, 'msgstr "x"\n\nmsgid "y"\nmsgstr "z"\n', format="po"))
-    assert pairs == [(2, "y", "z")] and places(bad) == [("a", 1, "empty", 1)]
-
-
 def compiled(tmp_path):
     catalog = polib.pofile(PO)
     catalog.save_as_mofile(str(tmp_path / "mo"))
@@ -149,12 +115,11 @@ def test_a_compiled_catalog_cut_anywhere(tmp_path):
         assert not pairs and [line.reason for line in bad] == ["damaged"]
 
 
-def test_a_second_message_without_text_in_a_compiled_catalog(tmp_path):
-    content = bytearray(compiled(tmp_path))
-    count, originals = struct.unpack_from("<2I", content, 8)
-    struct.pack_into("<I", content, originals + 8, 0)  # the length of the one behind the header
-    pairs, bad = found_in(written(tmp_path, bytes(content)))
-    assert count == len(PAIRS) and all_lines(pairs, bad) >= count - 1 and len(bad) == 1
+@pytest.mark.parametrize(("wrong", "reason"), [("nonsense", "markup"), ('msgstr "\xff"', "charset")])
+def test_a_catalog_that_is_damaged_ends_in_one_bad_line(tmp_path, wrong, reason):
+    content = PO.encode().replace('msgstr "Выйти"'.encode(), wrong.encode("latin-1" if "\xff" in wrong else "utf-8"))
+    pairs, bad = found_in(written(tmp_path, content))
+    assert not pairs and [line.reason for line in bad] == [reason]
 
 
 @pytest.mark.parametrize("encoding", ["rot13", "idna", "no-such", "undefined"])

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles, Part
-from fairseq_mtmoe.data.corpora.readers.faults import Fault
+from fairseq_mtmoe.data.corpora.readers.errors import Fault
 from fairseq_mtmoe.data.corpora.readers.recognising import recognise
-from fairseq_mtmoe.data.corpora.readers.unpacking import plain_file
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import regular_file
 
 _OF_LINES = {"moses": 2, "text": 2, "tsv": 1, "jsonl": 1}
 """Formats whose pairs are lines, and how many files they have."""
@@ -28,17 +28,17 @@ def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[Corpu
     """A corpus in parts of at most so many lines and, where lines are not enormous, bytes in all files together.
 
     They are its lines, each once and in their order; lines that one file has more than the other are in the last part.
-    None are returned where it has to be read as a whole: another format, packed, another encoding, or damaged.
+    None are returned where it has to be read as a whole: another format or encoding.
     """
     try:
         form = recognise(files) if files.format == "auto" else files.format
     except (Fault, UserError):  # whoever reads it says what is wrong
         return []
-    places = [plain_file(path) for path in files.paths]
-    if form is None or len(places) != _OF_LINES.get(form) or not all(place and _is_in_utf8(place) for place in places):
+    places = [content.path for content in files.contents]
+    if form is None or len(places) != _OF_LINES.get(form) or not all(map(_is_in_utf8, places)):
         return []
     every = min(_EVERY, most_lines)
-    marks = [_marks(place, every) for place in places if place]
+    marks = [_marks(place, every) for place in places]
     begins = _begins(marks, most_lines // every, most_bytes)
     ends = [*begins[1:], None]
     spans = [
@@ -52,7 +52,7 @@ def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[Corpu
 
 
 def _is_in_utf8(place: Path) -> bool:
-    with place.open("rb") as file:
+    with regular_file(place, "a corpus' file").open("rb") as file:
         return not file.read(4).startswith(_OTHER_MARKS)
 
 

@@ -6,22 +6,21 @@ lines are cut into parts of a block each, any other is one job, which makes one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, CorpusFiles
-from fairseq_mtmoe.data.corpora.clean import normalise
 from fairseq_mtmoe.data.corpora.cleaning import Cleaner, unfiltered
+from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
 from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST, BadLines
 from fairseq_mtmoe.data.corpora.engine.store import Stage, is_saved, packed, save
 from fairseq_mtmoe.data.corpora.readers import OnBadLine, read
-from fairseq_mtmoe.data.corpora.readers.parts import parts_of
-from fairseq_mtmoe.data.corpora.readers.unpacking import split_member, unpacked_at
+from fairseq_mtmoe.data.corpora.readers.splitting import parts_of
 from fairseq_mtmoe.data.corpora.recipes import Filters, Role
 
 PART_BYTES = 16 << 20
@@ -46,38 +45,16 @@ class How:
 
 
 @dataclass(frozen=True)
-class CutJob:
-    """A corpus that may be read in parts.
-
-    Attributes:
-        corpus: the number by which it is known to whoever waits for the result.
-        unpacked: where its files are, by their path, as far as they were unpacked.
-    """
-
-    corpus: int
-    files: CorpusFiles
-    block: int
-    unpacked: Mapping[str, Path]
-
-
-def cut(job: CutJob) -> tuple[int, list[CorpusFiles]]:
-    """The corpus' number and its parts: none, where it has to be read as a whole."""
-    with unpacked_at(job.unpacked):
-        return job.corpus, parts_of(job.files, job.block, PART_BYTES)
-
-
-@dataclass(frozen=True)
 class PartJob:
     """A part of a corpus, or all of it.
 
     Attributes:
-        corpus, unpacked: see `CutJob`.
+        corpus: the number by which it is known to whoever waits for the result.
         number: of the part and its block; None for a whole corpus, which has as many as it needs.
     """
 
     corpus: int
     files: CorpusFiles
-    unpacked: Mapping[str, Path]
     how: How
     stage: Stage
     number: int | None
@@ -85,8 +62,7 @@ class PartJob:
     @property
     def size(self) -> int:
         """The bytes of its files."""
-        places = [self.unpacked.get(str(path)) or split_member(path)[0] for path in self.files.paths]
-        sizes = [place.stat().st_size for place in places]
+        sizes = [content.path.stat().st_size for content in self.files.contents]
         if self.files.part is None:
             return sum(sizes)
         spans = zip(self.files.part.spans, sizes, strict=True)
@@ -99,37 +75,40 @@ class PartJob:
         return self.stage.block(self.number)
 
 
+class Done(NamedTuple):
+    """What came of a job."""
+
+    corpus: int
+    number: int | None
+    pairs: int
+    blocks: int  # that there are now
+    bad: dict[str, Any] | None  # of a whole corpus, what is known of its bad lines; a part's are in its block's summary
+
+
+def cut(job: tuple[int, CorpusFiles, int]) -> tuple[int, list[CorpusFiles]]:
+    """A corpus' number and its parts: none, where it has to be read as a whole.
+
+    Args:
+        job: the number, the corpus, and how many pairs a part has at most.
+    """
+    number, files, block = job
+    return number, parts_of(files, block, PART_BYTES)
+
+
 def list_of(stage: Stage, number: int | None) -> Path:
     """The file that lists the bad lines of a part, or of a whole corpus."""
     return stage.folder / (LIST if number is None else f"{number:06d}.{LIST}")
 
 
-@dataclass(frozen=True)
-class Done:
-    """What came of a job.
-
-    Attributes:
-        corpus, number: the job's.
-        blocks: how many there are now.
-        bad: of a whole corpus, what is known of its bad lines; of a part it is in the block's summary.
-    """
-
-    corpus: int
-    number: int | None
-    pairs: int
-    blocks: int
-    bad: dict[str, Any] | None
-
-
 def clean_part(job: PartJob) -> Done:
     """Read, clean and write down a part of a corpus, or all blocks of it that are not there from an earlier run."""
-    bad = BadLines(list_of(job.stage, job.number), job.files)
-    if job.number is None:
-        with unpacked_at(job.unpacked), bad:
+    with BadLines(list_of(job.stage, job.number), job.files) as bad:
+        if job.number is None:
             pairs, blocks = _clean_whole(job, bad)
+        else:
+            block = _joined(job.files, list(_blocks(job, bad)))
+    if job.number is None:
         return Done(job.corpus, None, pairs, blocks, bad.result())
-    with unpacked_at(job.unpacked), bad:
-        block = _joined(job.files, list(_blocks(job, bad)))
     clean_block(block, job.how, job.out, bad.result())  # which says that its list of bad lines is there, too
     return Done(job.corpus, job.number, len(block.source), 1, None)
 
@@ -146,17 +125,17 @@ def _clean_whole(job: PartJob, bad: BadLines) -> tuple[int, int]:
 
 
 def _blocks(job: PartJob, bad: BadLines) -> Iterator[Block]:
-    """The reader's blocks, with the sides as the corpus' pair has them; bad lines are noted."""
+    """The reader's blocks, with the sides as the corpus' pair has them; bad lines are noted.
+
+    The other direction's have no further references: those are of its target alone.
+    """
     for item in read(job.files, job.how.block, job.how.on_bad_line):
         if isinstance(item, BadLine):
             bad.note(item)
+        elif job.how.is_turned:
+            yield replace(item, source=item.target, target=item.source, references=())
         else:
-            yield turned(item) if job.how.is_turned else item
-
-
-def turned(block: Block) -> Block:
-    """The block of the other direction, without further references: those are of its target alone."""
-    return replace(block, source=block.target, target=block.source, references=())
+            yield item
 
 
 def _joined(files: CorpusFiles, blocks: Sequence[Block]) -> Block:
@@ -178,11 +157,8 @@ def clean_block(block: Block, how: How, out: Path, bad: dict[str, Any]) -> None:
         cleaned = unfiltered(block, how.role)
     else:
         cleaned = _cleaner(how.filters, how.source_lang, how.target_lang, how.role)(block)
-    references = {
-        name: array
-        for number, lines in enumerate(block.references)
-        for name, array in packed(f"reference{number}", list(map(normalise, lines))).items()
-    }
+    texts = {"source": cleaned.source, "target": cleaned.target}
+    texts |= {f"reference{number}": list(map(normalise, lines)) for number, lines in enumerate(block.references)}
     summary = {
         "read": len(block.source),
         "kept": len(cleaned.source),
@@ -192,18 +168,9 @@ def clean_block(block: Block, how: How, out: Path, bad: dict[str, Any]) -> None:
         "samples": cleaned.samples,
         "bad": bad,
     }
-    save(
-        out,
-        summary,
-        **packed("source", cleaned.source),
-        **packed("target", cleaned.target),
-        **references,
-        lines=cleaned.lines,
-        exact=cleaned.exact,
-        near=cleaned.near,
-        source_keys=cleaned.source_keys,
-        target_keys=cleaned.target_keys,
-    )
+    keys = {name: getattr(cleaned, name) for name in ("lines", "exact", "near", "source_keys", "target_keys")}
+    arrays = {name: array for text, lines in texts.items() for name, array in packed(text, lines).items()}
+    save(out, summary, **arrays, **keys)
 
 
 @lru_cache(4)

@@ -7,7 +7,6 @@ everything it was made from, and the sizes of its files: while both still hold, 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -91,7 +90,7 @@ def write_once(
         overwriting: what `overwrite` is for, for the sentence that names it.
 
     Returns whether anything was written. On any failure `out` stays as it was and nothing else stays at all.
-    Raises `UserError` if `out` holds something else, if it cannot be written, or if another run writes it.
+    Raises `UserError` if `out` holds something else or cannot be written.
     """
     out = Path(os.path.realpath(out))
     made_with = {**_versions(), **options}
@@ -191,34 +190,15 @@ def _file_sizes(folder: Path) -> dict[str, int]:
 
 @contextmanager
 def _partial_directory(out: Path) -> Iterator[Path]:
-    """An empty directory beside `out` that no other run has, gone at the end unless it was moved into place.
-
-    The lock lives on the directory itself, so that what a killed run left behind is told from what a running one
-    is still writing.
-    """
+    """An empty directory beside `out`, gone at the end unless it was moved into place. Whoever makes `out` holds its
+    work folder, so that no other run has this one."""
     partial = out.with_name(f".{out.name}.partial")
-    partial.mkdir(exist_ok=True)
-    descriptor = os.open(partial, os.O_RDONLY)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"`{out}` is being written by another run; wait for its end.") from error
-        try:
-            _remove_content(partial)
-            yield partial
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        yield partial
     finally:
-        os.close(descriptor)
-
-
-def _remove_content(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _backup(out: Path) -> Path:

@@ -1,6 +1,6 @@
 """The parts of a recipe: its YAML has the fields of these dataclasses, which `docs/recipes.md` explains.
 
-`loading.py` reads and checks it.
+`loading.py` reads it, `checks.py` checks it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from fairseq_mtmoe.data.corpora.recipes.codes import Spelling
 ARCHIVE = "!"  # `archive.tgz!path/inside` is a member of an archive
 SOURCE, TARGET = "{source}", "{target}"  # in a corpus of several pairs: the codes of its languages
 OPEN = ("xx", "yy")  # in a pair: any language
+LEAST_COVERAGE = 0.98  # of characters, that SentencePiece takes
+LARGEST_SIZE = 1_000_000  # of a vocabulary: beyond what any model has
 
 
 class Role(Enum):

@@ -5,40 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
+from fairseq_mtmoe.data.corpora.blocks import BadLine, Content, CorpusFiles
 from fairseq_mtmoe.errors import UserError
 
 MAX_LINE = 65_536
 """Characters. A longer line is no sentence, and a file without line ends must not fill the memory."""
 
-MAX_EXPANSION = 250
-"""How many times its size a packed file may grow; text grows ten times, the same line again and again a hundred."""
-
-FREE_EXPANSION = 64 << 20
-"""Bytes that any packed file may grow to, whatever its size."""
-
 BAD_REASONS = {
-    "encoding": "not in UTF-8, or not in the encoding that the file says it has",
+    "encoding": "not in UTF-8",
     "nul": "has a NUL byte",
     "empty": "no text on one side",
     "long": f"longer than {MAX_LINE} characters",
     "line ends": "the file's lines end in carriage returns alone",
     "columns": "another number of columns than the first lines have",
     "keys": "not a JSON object with both texts",
-    "entry": "not what an entry of a catalog is",
-    "untranslated": "a unit without text in one of the two languages, or whose translation is marked as unfinished",
+    "untranslated": "a segment without text in one of the two languages, or whose translation is marked as unfinished",
     "unpaired": "one side has segments that the other does not have",
     "unequal": "one of two files has more lines: after one that is missing all pairs are shifted",
     "markup": "not what the format says; the rest of the file cannot be read",
     "charset": "not in the encoding that the file says it has, or in an unknown one; the rest cannot be read",
-    "entity": "declares or uses entities of its own, which are never expanded",
     "truncated": "the packed file ends too early; what is after that is lost",
     "damaged": "the packed file is damaged; what is after that cannot be read",
-    "bomb": f"grows to more than {MAX_EXPANSION} times its packed size, and over {FREE_EXPANSION >> 20} MiB",
 }
 """Every reason of a `BadLine`, and what it means in a report."""
 
-OF_FILES = frozenset({"line ends", "markup", "charset", "entity", "truncated", "damaged", "bomb"})
+OF_FILES = frozenset({"line ends", "markup", "charset", "truncated", "damaged"})
 """What ends the reading of a file: nobody knows how much is lost with its rest."""
 
 OnBadLine = Literal["stop", "drop", "salvage"]
@@ -54,7 +45,7 @@ class Fault(Exception):
     Args:
         reason: a key of `BAD_REASONS`.
         message: where it is, in the file's own terms.
-        lost: how many lines or units it is known to cost, those on the other side of a pair of files not counted.
+        lost: number of lines or segments that it is known to cost, without those on the other side of a pair of files.
     """
 
     def __init__(self, reason: str, message: str, lost: int = 0) -> None:
@@ -62,6 +53,16 @@ class Fault(Exception):
         self.reason = reason
         self.message = message
         self.lost = lost
+
+
+def check_whole(content: Content, lost: int = 0) -> None:
+    """See that all of a file was unpacked.
+
+    Raises:
+        Fault: it was not.
+    """
+    if content.reason:
+        raise Fault(content.reason, content.message, lost)
 
 
 def excerpt_of(text: str | bytes) -> str:
@@ -101,19 +102,17 @@ def ends_run(reason: str, on_bad_line: OnBadLine, files: CorpusFiles) -> bool:
     """Whether a bad line ends the run, or is counted and left out.
 
     A line of training text is left out if the user does not say `stop`. A file whose rest cannot be read ends the run,
-    as nobody knows how much is lost, unless he says `salvage`; a bomb does in any case. Two files of unequal length do,
-    whatever he says of lines, unless `files.allow_unequal`: nobody knows where a line is missing. Validation and test
-    sets are read whole or not at all: scores of a part of them are no one else's.
+    as nobody knows how much is lost, unless he says `salvage`. Two files of unequal length do, whatever he says of
+    lines, unless `files.allow_unequal`: nobody knows where a line is missing. Validation and test sets are read whole
+    or not at all: scores of a part of them are no one else's.
     """
     if reason in HARMLESS:
         return False
-    if files.is_evaluation or reason == "bomb":
+    if files.is_evaluation:
         return True
     if reason == "unequal":
         return not files.allow_unequal
-    if on_bad_line == "stop":
-        return True
-    return reason in OF_FILES and on_bad_line == "drop"
+    return on_bad_line == "stop" or (reason in OF_FILES and on_bad_line == "drop")
 
 
 def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
@@ -135,8 +134,6 @@ def _sentence(bad: BadLine, files: CorpusFiles) -> str:
     elif bad.reason == "unequal":
         ends = "where one is missing all pairs after it are shifted: mend them,"
         ends += f" or take the first {bad.line - 1} lines of both with `--allow-unequal`"
-    elif bad.reason == "bomb":
-        ends = "get it again, or unpack it yourself"
     elif is_end:
         ends = "get it again, or mend it, or take what is before that with `--on-bad-line salvage`"
     else:

@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from fairseq_mtmoe.data.corpora import directory
-from fairseq_mtmoe.data.corpora.directory import FORMAT, STAMP, content_hash, fingerprint
+from fairseq_mtmoe.data.corpora import data_dir
+from fairseq_mtmoe.data.corpora.data_dir import FORMAT, STAMP, content_hash, fingerprint
 from fairseq_mtmoe.data.corpora.engine.digests import MANIFEST, write_manifest
 from fairseq_mtmoe.errors import UserError
 
-write_once = partial(directory.write_once, options={"seed": 1})
+write_once = partial(data_dir.write_once, options={"seed": 1})
 
 
 def filler(content):
@@ -54,14 +54,14 @@ def test_another_key_replaces_everything_when_asked_to(tmp_path):
 
 def test_what_was_made_otherwise_is_told_apart(tmp_path):
     out = tmp_path / "out"
-    directory.write_once(out, "one", filler("one"), {"seed": 1, "langs": ["de"], "size": 5})
+    data_dir.write_once(out, "one", filler("one"), {"seed": 1, "langs": ["de"], "size": 5})
     for options, words in (
         ({"seed": 2, "langs": ["de"], "size": 5}, r"was made with seed 1 \(now 2\), and models"),
         ({"seed": 1, "langs": [], "size": 6}, r"was made with langs \['de'\] \(now \[\]\), size 5 \(now 6\), and"),
         ({"seed": 1, "langs": ["de"], "size": 5, "new": 1}, r"was made with new None \(now 1\), and models"),
     ):
         with pytest.raises(UserError, match=words):
-            directory.write_once(out, "two", unreachable, options)
+            data_dir.write_once(out, "two", unreachable, options)
 
 
 def test_a_directory_of_0_1_0_is_kept(tmp_path):
@@ -132,18 +132,6 @@ def test_refuses_what_it_did_not_write(tmp_path):
     assert tree(stranger) == {"letter": "dear"}
     with pytest.raises(UserError, match="must be a folder, but is a file"):
         write_once(stranger / "letter", "key", unreachable)
-
-
-def test_two_runs_do_not_mix(tmp_path):
-    out = tmp_path / "out"
-
-    def fill(folder):
-        with pytest.raises(UserError, match="is being written by another run"):
-            write_once(out, "key", unreachable)
-        filler("first")(folder)
-
-    write_once(out, "key", fill)
-    assert tree(out)["deep/file"] == "first"
 
 
 def test_cleans_up_after_a_killed_run(tmp_path):

@@ -1,0 +1,312 @@
+"""Files of a recipe from the web: resumed where they broke off, verified, and under their names only when complete.
+
+The beginning of a file is in `NAME.part`, and what is known of the file in `NAME.part.json`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import BinaryIO, Protocol
+
+import requests
+import urllib3
+
+from fairseq_mtmoe import __version__
+from fairseq_mtmoe.data.corpora.raw_files import Item, digests, is_there, mismatch, record_path, write_record
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import move_into_place, read_json, write_text
+
+PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Seconds before each try, counted from the last that got further than any before; after these the file is left."""
+
+TIMEOUT = (20.0, 60.0)  # seconds until there is a connection, and without a byte
+PER_HOST = 2
+_PIECE = 1 << 18
+_TRIES_OF_WRONG = 2  # complete downloads with a wrong checksum after which a third is not tried
+_TRY_AGAIN = {408, 425, 429, 500, 502, 503, 504}
+_LONGEST_PAUSE = 300.0
+_RANGE = re.compile(r"bytes (\d+)-")
+
+
+class Watch(Protocol):
+    """Who is told how far a file is; from several threads."""
+
+    def has(self, item: Item, done: int, size: int | None) -> None:
+        """So many bytes of it are there, of so many in all, if that is known."""
+        ...
+
+    def waits(self, item: Item, reason: str, pause: float) -> None:
+        """Something went wrong, and it is tried again after so many seconds."""
+        ...
+
+
+class Stopped(Exception):
+    """Somebody asked to stop."""
+
+
+class _Interrupted(Exception):
+    """The connection or the server failed; another try may go better.
+
+    Attributes:
+        pause: what the server asks to wait, in seconds.
+        is_unreachable: whether there was no connection to the host at all.
+    """
+
+    def __init__(self, reason: str, pause: float = 0.0, is_unreachable: bool = False) -> None:
+        super().__init__(reason)
+        self.pause = pause
+        self.is_unreachable = is_unreachable
+
+
+@dataclass
+class _Run:
+    """What the files of one call share."""
+
+    raw: Path
+    watch: Watch
+    pauses: Sequence[float]
+    timeout: tuple[float, float]
+    stop: Event = field(default_factory=Event)
+    unreachable: dict[str, str] = field(default_factory=dict)  # hosts, and why: their other files are not waited for
+
+
+def download(
+    items: Sequence[Item],
+    raw: Path,
+    watch: Watch,
+    pauses: Sequence[float] = PAUSES,
+    timeout: tuple[float, float] = TIMEOUT,
+) -> dict[str, str]:
+    """Let these files be below `raw`, as far as they can be had. Interrupted, the next call goes on.
+
+    Returns:
+        By file, in a sentence, why it could not be had.
+    """
+    run, failed, raised = _Run(raw, watch, pauses, timeout), dict[str, str](), list[BaseException]()
+    queues: dict[str, SimpleQueue[Item]] = defaultdict(SimpleQueue)
+    for item in items:
+        queues[item.host].put(item)
+
+    def work(queue: SimpleQueue[Item]) -> None:
+        with _new_session() as session:
+            while not run.stop.is_set():
+                try:
+                    item = queue.get_nowait()
+                    _fetch(item, run, session)
+                except (Empty, Stopped):
+                    return
+                except UserError as error:
+                    failed[item.file] = str(error)
+                except OSError as error:
+                    reason = f"{error.strerror or error} (`{error.filename}`)"
+                    failed[item.file] = f"`{raw / item.file}` cannot be written: {reason}."
+                except BaseException as error:  # a mistake of ours: shown by the thread that waits
+                    run.stop.set()
+                    raised.append(error)
+
+    queued = [queue for queue in queues.values() for _ in range(min(PER_HOST, queue.qsize()))]
+    threads = [Thread(target=work, args=(queue,), daemon=True) for queue in queued]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        run.stop.set()  # where somebody interrupts; what is on the disk by then is gone on with
+    if raised:
+        raise raised[0]
+    return {item.file: failed[item.file] for item in items if item.file in failed}
+
+
+def _new_session() -> requests.Session:
+    """A session that takes proxies from the environment, and sends no passwords of `.netrc` to anyone."""
+    session = requests.Session()
+    session.auth = lambda request: request
+    agent = {"User-Agent": f"fairseq_mtmoe/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
+    session.headers.update(agent)
+    return session
+
+
+def _fetch(item: Item, run: _Run, session: requests.Session) -> None:
+    """Let a file be below `raw`; what an earlier call got of it is kept.
+
+    Raises:
+        UserError: it cannot be had, or is not what it must be; nothing is under its name then that was not before.
+        Stopped: the run stops; the next call goes on.
+    """
+    target = run.raw / item.file
+    if is_there(target, item):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _Part.only_here(target) as part:
+        for _ in range(_TRIES_OF_WRONG):
+            _receive(item, part, run, session)
+            sums = digests(part.path)
+            wrong = mismatch(sums, part.size, item, target)
+            if not wrong:
+                move_into_place(part.path, target)
+                part.note_path.unlink(missing_ok=True)
+                write_record(target, item.address, sums["sha256"])
+                return
+            part.begin_anew()
+        hint = "" if item.sha256 or item.md5 else f"; if the new one is right, delete {record_path(target)}"
+        raise UserError(f"`{item.address}` is not what it must be: {wrong}{hint}.")
+
+
+@dataclass
+class _Part:
+    """The beginning of a file."""
+
+    path: Path
+    note_path: Path
+    file: BinaryIO
+
+    @classmethod
+    @contextmanager
+    def only_here(cls, target: Path) -> Iterator[_Part]:
+        """The part of a file, which no other run writes meanwhile."""
+        path = target.with_name(f"{target.name}.part")
+        with open(path, "ab", buffering=0) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(f"`{target}` is being downloaded by another run; wait for its end.") from error
+            part = cls(path, target.with_name(f"{target.name}.part.json"), file)
+            try:
+                yield part
+            finally:
+                if path.exists() and not part.size:
+                    path.unlink()
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.path.stat().st_size
+
+    def begin_anew(self) -> None:
+        """Forget what there is."""
+        self.file.truncate(0)
+        self.note_path.unlink(missing_ok=True)
+
+    def validator(self, item: Item) -> str | None:
+        """By what the rest of the same file is asked for: an ETag or a date; None if it must begin anew."""
+        try:
+            note = dict(read_json(self.note_path))
+        except (UserError, ValueError, TypeError):
+            return None
+        if note.get("address") != item.address or not self.size:
+            return None
+        validator = str(note.get("validator") or "")
+        return validator if validator or item.sha256 or item.md5 else None
+
+
+def _receive(item: Item, part: _Part, run: _Run, session: requests.Session) -> None:
+    """Get all of a file into its part: tried again as long as a try gets further than those before it."""
+    furthest, tries = part.size, 0
+    while True:
+        if item.host in run.unreachable:
+            raise UserError(f"`{item.address}` cannot be had: {run.unreachable[item.host]}.")
+        try:
+            _ask(item, part, run, session)
+            return
+        except _Interrupted as error:
+            tries = 0 if part.size > furthest else tries + 1
+            furthest = max(furthest, part.size)
+            if tries > len(run.pauses):
+                if error.is_unreachable:
+                    run.unreachable[item.host] = str(error)
+                raise UserError(f"`{item.address}` cannot be had after {tries} tries: {error}.") from error
+            pause = max(run.pauses[max(tries - 1, 0)], error.pause)
+            run.watch.waits(item, str(error), pause)
+            if run.stop.wait(pause):
+                raise Stopped from error
+
+
+def _ask(item: Item, part: _Part, run: _Run, session: requests.Session) -> None:
+    """Ask for a file, or for the rest of it, and add what comes to the part."""
+    validator = part.validator(item)
+    if validator is None:
+        part.begin_anew()
+    headers = {"Range": f"bytes={part.size}-"} if part.size else {}
+    if validator:
+        headers["If-Range"] = validator
+    try:
+        with session.get(item.address, headers=headers, stream=True, timeout=run.timeout) as response:
+            _check(response, item, part)
+            _append(response, item, part, run)
+    except UserError:
+        raise
+    except (ValueError, requests.TooManyRedirects) as error:  # of requests and urllib, about where a redirect leads
+        raise UserError(f"`{item.address}` cannot be had: it leads to no file of the web ({error}).") from error
+    except requests.ConnectionError as error:
+        raise _Interrupted(f"{item.host} cannot be reached ({_said(error)})", is_unreachable=True) from error
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise _Interrupted(_said(error)) from error
+
+
+def _check(response: requests.Response, item: Item, part: _Part) -> None:
+    """See that an answer has the file, or the rest of it that was asked for."""
+    status, said = response.status_code, f"the server answers {response.status_code} {response.reason}"
+    if status == 416 and part.size:
+        part.begin_anew()
+        raise _Interrupted("the file is not longer than what there was of it")
+    if status in _TRY_AGAIN:
+        seconds = response.headers.get("Retry-After", "")
+        raise _Interrupted(said, min(float(seconds), _LONGEST_PAUSE) if seconds.isdecimal() else 0.0)
+    is_page = response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
+    if status not in (200, 206) or is_page:
+        wrong = "the server answers with a page to read, and not with a file" if status in (200, 206) else said
+        raise UserError(f"`{item.address}` cannot be had: {wrong}.")
+    if item.address.startswith("https:") and not response.url.startswith("https:"):
+        raise UserError(
+            f"`{item.address}` cannot be had: it leads to {response.url}, which anyone on the way can change."
+        )
+    if status == 200:
+        part.begin_anew()
+    found = _RANGE.match(response.headers.get("Content-Range", ""))
+    if status == 206 and (not found or int(found[1]) != part.size):
+        raise _Interrupted("the server sends another part of the file than it was asked for")
+
+
+def _append(response: requests.Response, item: Item, part: _Part, run: _Run) -> None:
+    """Add what comes to the part, as it is sent: a file that is compressed stays so."""
+    length = response.headers.get("Content-Length", "")
+    size = part.size + int(length) if length.isdecimal() else None
+    if item.size is not None and size is not None and size != item.size:
+        part.begin_anew()
+        raise UserError(
+            f"`{item.address}` cannot be had: it has {size:,} bytes and not the {item.size:,} that are published."
+        )
+    tag = response.headers.get("ETag", "")
+    validator = response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
+    write_text(part.note_path, json.dumps({"address": item.address, "validator": validator}) + "\n")
+    run.watch.has(item, part.size, size)
+    try:
+        while piece := response.raw.read1(_PIECE, decode_content=False):
+            left = memoryview(piece)
+            while left:
+                left = left[part.file.write(left) :]
+            run.watch.has(item, part.size, size)
+            if run.stop.is_set():
+                raise Stopped
+    except urllib3.exceptions.ProtocolError as error:
+        whole = "an unknown number of" if size is None else f"{size:,}"
+        raise _Interrupted(f"the connection ended after {part.size:,} of {whole} bytes") from error
+    if size is not None and part.size != size:
+        raise _Interrupted(f"the connection ended after {part.size:,} of {size:,} bytes")
+
+
+def _said(error: BaseException) -> str:
+    """What went wrong, in a word or two: libraries put the same into each other's texts."""
+    while isinstance(inner := getattr(error, "reason", None) or next(iter(error.args), None), BaseException):
+        error = inner
+    return " ".join(str(error).split())[:200] or type(error).__name__

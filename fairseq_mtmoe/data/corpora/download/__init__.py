@@ -1,1 +1,0 @@
-"""What of a recipe is openly available, from the web into RAW: resumed, verified, complete or absent."""

@@ -1,0 +1,94 @@
+"""A corpus in parts is the whole corpus, line by line."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from fairseq_mtmoe.data.corpora.blocks import BadLine
+from fairseq_mtmoe.data.corpora.readers import read, splitting
+from fairseq_mtmoe.data.corpora.readers.splitting import parts_of
+from tests.helpers.reading import corpus
+from tests.unit.data.corpora.readers.test_packed_files import SOURCE, TARGET
+
+ODD = [b"", b" ", b"\xff\xfe is none", b"\xef\xbb\xbfmark", b"a\rb", b"nul\0", b"BZh9 \x1f\x8b\x08", b"one\ttwo\tthree"]
+
+
+def noted(files):
+    """All pairs with their line, and all bad lines, each in their order."""
+    pairs, bad = [], []
+    for item in read(replace(files, allow_unequal=True)):
+        if isinstance(item, BadLine):
+            bad.append(item)
+        else:
+            pairs += zip(item.lines.tolist(), item.source, item.target, strict=True)
+    return pairs, bad
+
+
+def lines_of(draw, count, wrap):
+    end = draw.choice([b"\n", b"\r\n"])
+    texts = [draw.choice(ODD) if draw.random() < 0.1 else wrap(draw.randrange(1000)) for _ in range(count)]
+    texts[0] = wrap(0)  # the beginning says what a file is
+    return end.join(texts) + end * draw.randrange(2)
+
+
+def moses(folder, draw, count):
+    for name in ("a", "b"):
+        more = draw.choice([0, 0, 1, 25]) if name == "b" else 0
+        (folder / name).write_bytes(lines_of(draw, count + more, lambda number: b"sentence %d" % number))
+    return corpus(folder / "a", folder / "b")
+
+
+def tsv(folder, draw, count):
+    head = b"de\ten\n" if draw.random() < 0.5 else b""
+    rows = lines_of(draw, count, lambda number: b"Satz %d ist da\tthe sentence %d is of the here" % (number, number))
+    (folder / "a.tsv").write_bytes(head + rows)
+    return corpus(folder / "a.tsv", fields={} if head else {"source": 2, "target": 1})
+
+
+def jsonl(folder, draw, count):
+    def row(number):
+        return json.dumps({"en": f"sentence {number}", "de": draw.choice([f"Satz {number}", None, "\ud800"])}).encode()
+
+    (folder / "a.jsonl").write_bytes(row(0) + b"\n" + lines_of(draw, count, row))
+    return corpus(folder / "a.jsonl", format="jsonl")
+
+
+@pytest.mark.parametrize("kind", [moses, tsv, jsonl])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_parts_of_a_corpus_are_the_corpus(kind, seed, tmp_path, monkeypatch):
+    draw = random.Random(seed)
+    monkeypatch.setattr(splitting, "_CHUNK", draw.choice([7, 64, 1 << 20]))
+    monkeypatch.setattr(splitting, "_EVERY", draw.choice([1, 3, 10]))
+    files = kind(tmp_path, draw, draw.choice([1, 39, 40, 41, 150]))
+    most_lines, most_bytes = draw.choice([(20, 1 << 20), (40, 1 << 20), (40, 300), (3, 20)])
+    pairs, bad = noted(files)
+    found = parts_of(files, most_lines, most_bytes)
+    each = [noted(part) for part in found]
+    assert [one for of_part, _ in each for one in of_part] == pairs
+    assert [one for _, of_part in each for one in of_part] == bad
+    assert len(found) >= len(pairs) // most_lines and all(len(of_part) <= most_lines for of_part, _ in each)
+
+
+def test_parts_are_as_large_as_they_may_be(tmp_path, monkeypatch):
+    monkeypatch.setattr(splitting, "_EVERY", 10)
+    (tmp_path / "a").write_bytes(SOURCE)
+    (tmp_path / "b").write_bytes(TARGET)
+    files = corpus(tmp_path / "a", tmp_path / "b")
+    assert [part.part.first for part in parts_of(files, 100, 1 << 20)] == [1, 101, 201]
+    by_bytes = parts_of(files, 100, 2000)
+    assert all(
+        sum(end - begin for begin, end in part.part.spans) <= 2000 and len(noted(part)[0]) >= 30
+        for part in by_bytes[:-1]
+    )
+
+
+@pytest.mark.parametrize("content", [SOURCE.decode().encode("utf-16"), b"<tmx></tmx>", None, b"text"])
+def test_what_is_no_plain_text_in_lines_is_read_as_a_whole(content, tmp_path):
+    if content is not None:
+        (tmp_path / "a").write_bytes(content)
+    assert parts_of(corpus(tmp_path / "a"), 10, 1000) == []
+    if content not in (b"text", b"<tmx></tmx>", None):
+        (tmp_path / "b").write_bytes(SOURCE)
+        assert parts_of(corpus(tmp_path / "a", tmp_path / "b"), 10, 1000) == []
