@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "results.csv"
 FINISHED, AVERAGED, ENTRY, LAST = "finished.json", "averaged.pt", "entry.json", "checkpoint_last.pt"
 RATED = "0"  # the seed that the table has for runs of the sweep of learning rates
+Known = tuple[str, str, str]  # row, seed and task of a line of the table
 COLUMNS = (
     "study", "row", "seed", "task", "tier", "metric", "update", "value", "n", "commit", "version", "processor", "date",
 )  # fmt: skip
