@@ -202,6 +202,8 @@ def run_tests(clone: Path, tests: list[str], timeout: float) -> tuple[str, str]:
         done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         return "found", "did not end"
+    if done.returncode in (4, 5):
+        sys.exit(f"`{' '.join(tests)}` must be tests, but pytest says: {done.stderr.strip() or 'there are none'}")
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     return ("survived", "") if done.returncode == 0 else ("found", failed[1] if failed else f"exit {done.returncode}")
 

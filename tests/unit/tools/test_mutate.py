@@ -87,6 +87,8 @@ def test_the_first_test_that_fails_is_named(clone):
     (clone / "fairseq_mtmoe/moe/half.py").write_text("def half(x):\n    return x\n")
     assert mutate.run_tests(clone, ["tests"], 100) == ("found", "tests/test_half.py::test_it")
     assert mutate.run_tests(clone, ["tests"], 0.01) == ("found", "did not end")
+    with pytest.raises(SystemExit, match="`nowhere` must be tests, but pytest says: ERROR: file"):
+        mutate.run_tests(clone, ["nowhere"], 100)
 
 
 def test_the_table_says_what_was_found(clone, monkeypatch, capsys):
