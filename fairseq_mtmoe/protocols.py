@@ -5,7 +5,6 @@ Whoever calls a hook asks `isinstance` first, because fairseq's own tasks, model
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,30 +141,6 @@ class BecomesSparse(Protocol):
 
     def sparsify(self) -> None:
         """Get them."""
-        ...
-
-
-@runtime_checkable
-class StopsAfterUpdates(Protocol):
-    """A trainer whose run a signal ends after an update, and which may leave an update out."""
-
-    left_out: bool
-    """Whether the last step made no update."""
-    owed_validation: dict[str, Any] | None
-    """The validation that a signal kept the run from, for its next checkpoint."""
-
-    @property
-    def stopped_by(self) -> signal.Signals | None:
-        """The signal that ends the run, in all processes from the same step on."""
-        ...
-
-
-@runtime_checkable
-class RefusesNonfiniteWeights(Protocol):
-    """A trainer that looks at the weights before they are saved."""
-
-    def expect_finite_weights(self) -> None:
-        """Raise a `UserError` if some are not finite; all processes call it together."""
         ...
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.data import fairseq_readers
-from fairseq_mtmoe.fairseq_patches import help_text, rich_format, trainer_class
+from fairseq_mtmoe.fairseq_patches import commands
 from fairseq_mtmoe.fairseq_patches.patch import Patch, instead
-from fairseq_mtmoe.training import all_gather, failures, launch, loop, saving, screen, signals, told_figures
+from fairseq_mtmoe.training import failures, launch, metrics_hook, saving, screen, stopping
 
 PATCHES = (
     # ---- the interpreter ----
@@ -56,56 +56,56 @@ PATCHES = (
     # ---- how processes start, meet and compute ----
     Patch(
         "fairseq.distributed.utils.call_main",
-        (launch.resolving, launch.correcting_tpu, screen.with_screen, signals.watching),
+        (launch.resolving, launch.correcting_tpu, screen.with_screen, stopping.watching),
         "`--bf16` is no TPU; processes start on CPUs too, and as ours; the log's format; signals end runs in order.",
         "(cfg, main, **kwargs)",
     ),
     Patch(
         "fairseq.distributed.utils.all_gather_list",
-        (all_gather.of_any_size,),
+        (metrics_hook.of_any_size,),
         "fairseq sends by way of GPUs what processes on CPUs tell each other, in validation without a trainer, too.",
         "(data, group=None, max_size=16384)",
     ),
     # ---- commands and the trainer ----
     Patch(
         "fairseq.options.parse_args_and_arch",
-        (help_text.with_whole_help, help_text.with_task_of_checkpoint),
+        (commands.with_whole_help, commands.with_task_of_checkpoint),
         "fairseq prints its help before it adds the options of the chosen task, model, criterion and optimizer; "
         "`fairseq-validate` without `--task` ends in `KeyError: None`.",
         "(parser, input_args=None, ...)",
     ),
     Patch(
         "fairseq.dataclass.constants.LOG_FORMAT_CHOICES",
-        (rich_format.with_choice,),
+        (commands.with_choice,),
         "`--log-format rich` is a choice.",
     ),
     Patch(
         "fairseq.logging.progress_bar.progress_bar",
-        (rich_format.with_rich, told_figures.telling),
+        (commands.with_rich, metrics_hook.telling),
         "`--log-format rich` has a progress bar of its own; the run log gets the figures that progress bars get.",
         "(iterator, log_format=None, log_interval=100, log_file=None, ...)",
     ),
     Patch(
         "fairseq_cli.train.validate_and_save",
-        (loop.after_updates,),
+        (stopping.after_updates,),
         "An update that was left out is not validated and saved again; a signal saves and ends.",
         "(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)",
     ),
     Patch(
         "fairseq_cli.train.get_training_stats",
-        (loop.without_unknown,),
+        (metrics_hook.without_unknown,),
         "A figure that no batch since the last line had, such as the loss of one of several tasks, is shown as None.",
         "(stats)",
     ),
     Patch(
         "fairseq_cli.train.train",
-        (loop.saving_on_signals,),
+        (stopping.saving_on_signals,),
         "From the first update on a signal waits for its end, and the log has the options and the model.",
         "(cfg, trainer, task, epoch_itr)",
     ),
     Patch(
         "fairseq.trainer.Trainer.__new__",
-        (trainer_class.choosing_ours,),
+        (commands.choosing_ours,),
         "fairseq's training command names its trainer, of which `SparseTrainer` is a subclass.",
         "(self, cfg, task, model, criterion, quantizer=None)",
         signature_of="fairseq.trainer.Trainer.__init__",

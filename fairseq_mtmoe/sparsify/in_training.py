@@ -46,18 +46,11 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
         if update_num <= 1:  # what cannot work is said at once, not after the dense updates
             read_state(optimizer, trained_parameters(model))
         return False
-    sparsify_with_optimizer(model, optimizer)
+    sparse_state = sparsify_with_state(model, read_state(optimizer, trained_parameters(model)))
+    write_state(optimizer, trained_parameters(model), sparse_state)
     sentence = f"sparsified after {update_num} dense updates: {len(expert_slots(model))} layers got experts"
     logger.info(sentence, extra={"for_screen": True})  # see training/screen.py
     return True
-
-
-def sparsify_with_optimizer(model: SparseModel, optimizer: Any) -> None:
-    """Turn every slot's feed-forward layer into experts, and the optimizer's state of it into theirs."""
-    dense = trained_parameters(model)
-    state = read_state(optimizer, dense)
-    sparse_state = sparsify_with_state(model, state)
-    write_state(optimizer, trained_parameters(model), sparse_state)
 
 
 def sparsify_with_state(model: SparseModel, state: NamedState) -> NamedState:
@@ -66,11 +59,11 @@ def sparsify_with_state(model: SparseModel, state: NamedState) -> NamedState:
     model.sparsify()
     sparse: NamedState = {}
     for name, entry in state.items():
-        heirs = _heirs(model, name)
-        for target, take in heirs.items():
+        targets = sparse_targets(model, name)
+        for target, take in targets.items():
             sparse[target] = map_tensors(entry, shapes[name], take)
             _forget_old_units(sparse[target], model.get_parameter(target), _drawn_anew(model, target))
-        if not heirs:
+        if not targets:
             sparse[name] = map_tensors(entry, shapes[name], Tensor.clone)
     return sparse
 
@@ -86,13 +79,13 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
     dense = dict(copy.state_dict())
     copy.sparsify()
     copy.requires_grad_(False)
-    heirs = {target: (key, take) for key in dense for target, take in _heirs(copy, key).items()}
+    sources = {target: (key, take) for key in dense for target, take in sparse_targets(copy, key).items()}
     values, own = model.state_dict(), copy.state_dict()
 
     def value_of(key: str, dense: Mapping[str, Tensor]) -> Tensor:
-        if key not in heirs:
+        if key not in sources:
             return dense.get(key, values[key])
-        source, take = heirs[key]
+        source, take = sources[key]
         return _mixed(take(dense[source]), values[key], _drawn_anew(model, key))
 
     for key in own.keys() - dense.keys():
@@ -101,8 +94,11 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
         average.fp32_params = {key: value_of(key, average.fp32_params).float() for key in own}
 
 
-def _heirs(model: nn.Module, dense_key: str) -> dict[str, Callable[[Tensor], Tensor]]:
-    """The parameters of a sparse model that begin as one of the dense model, and as what of it; none: it goes on."""
+def sparse_targets(model: nn.Module, dense_key: str) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Return the parameters of a sparse model that begin as one of the dense model, and as what part of it.
+
+    None for a parameter that both models have.
+    """
     layers = expert_layers(model)
     key = expert_key(dense_key, set(layers))
     if key is None:
@@ -110,10 +106,14 @@ def _heirs(model: nn.Module, dense_key: str) -> dict[str, Callable[[Tensor], Ten
     path, _, name = key.partition(EXPERTS)
     experts, shared = layers[path].experts, layers[path].shared
     size = 0 if shared is None else shared.inner_size
-    heirs = {key: lambda value: _stacked(own_part(name, value, size), experts.placement.count)}
+
+    def copies(value: Tensor) -> Tensor:
+        return value.unsqueeze(0).repeat(experts.placement.count, *([1] * value.dim()))
+
+    targets: dict[str, Callable[[Tensor], Tensor]] = {key: lambda value: copies(own_part(name, value, size))}
     if size and name in UNITS:
-        heirs[f"{path}{SHARED}{name}"] = lambda value: shared_part(name, value, size).clone()
-    return heirs
+        targets[f"{path}{SHARED}{name}"] = lambda value: shared_part(name, value, size).clone()
+    return targets
 
 
 def _drawn_anew(model: nn.Module, key: str) -> Tensor | None:
@@ -134,7 +134,3 @@ def _forget_old_units(entry: Entry, parameter: Tensor, drawn: Tensor | None) -> 
 def _mixed(copies: Tensor, values: Tensor, drawn: Tensor | None) -> Tensor:
     """Copies of a dense model's parameter, and the values of what was drawn anew."""
     return copies if drawn is None else torch.where(drawn, values.to(copies), copies)
-
-
-def _stacked(value: Tensor, count: int) -> Tensor:
-    return value.unsqueeze(0).repeat(count, *([1] * value.dim()))

@@ -23,7 +23,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, spawn
 from fairseq_mtmoe import known_warnings
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.training import rendezvous, signals
+from fairseq_mtmoe.training import rendezvous, stopping
 from fairseq_mtmoe.training.unsupported import refuse_full_sharding
 
 _LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
@@ -93,7 +93,7 @@ def resolving(original: Callable[..., Any]) -> Callable[..., Any]:
         if spawned:
             options.distributed_init_method = _local_address(options)
         distributed_utils.infer_init_method(options)  # under SLURM each process has learnt its rank then
-        if signals.is_training(main):
+        if stopping.is_training(main):
             _forget_the_run_before(main)
             refuse_full_sharding(cfg)
             if options.distributed_rank == 0:

@@ -1,4 +1,4 @@
-"""Which options all processes of a run must share, and what is said where they do not.
+"""The options of a run: those that all ranks must share, and those that are not the defaults.
 
 Processes make the same steps in the same order, of parts of the same batches: with other options they would wait for
 each other, or learn something else.
@@ -6,12 +6,18 @@ each other, or learn something else.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from omegaconf import OmegaConf
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
@@ -23,7 +29,8 @@ _GROUPS = (
     "distributed_training", "model", "task", "criterion", "optimizer", "lr_scheduler", "optimization", "common",
     "dataset", "ema", "bmuf", "checkpoint",
 )  # fmt: skip
-_NAMES = {"model": "--arch"}  # of what a group's `_name` is
+_NAMES = {"model": "arch"}  # of what a group's `_name` is
+_NOT_OF_TRAINING = ("interactive", "generation", "eval_lm", "common_eval", "scoring")
 # What is a process's or a machine's own, and what only the first process acts on.
 _OWN = {
     "distributed_rank", "device_id", "distributed_init_method", "distributed_port", "distributed_num_procs",
@@ -62,24 +69,26 @@ def differing(name: str, first: Any, rank: int, value: Any) -> str:
 
 
 def _leaves(values: Any, group: str) -> Iterator[tuple[str, Any]]:
-    """Names and values of a group, which is fairseq's, or an architecture's that keeps all options as they came."""
-    if isinstance(values, Namespace):
-        values = vars(values)
-    elif OmegaConf.is_config(values):
-        values = OmegaConf.to_container(values, resolve=True, enum_to_str=True)
-    for name, value in values.items():
+    for name, value in _values_of(values).items():
         if name == "_name":
-            yield _NAMES.get(group, _option(group)), value
+            yield _option(_NAMES.get(group, group)), value
         elif isinstance(value, Mapping):
             for inner, leaf in _leaves(value, group):
                 yield f"{group}.{name}.{inner.lstrip('-')}", leaf
         elif name not in _OWN:
-            yield _option(name), _plain(value)
+            yield _option(name), value if value is None or isinstance(value, int | float) else _last_part(value)
 
 
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, int | float):
-        return value
+def _values_of(group: Any) -> dict[str, Any]:
+    """Plain values of a group, which is fairseq's, or an architecture's that keeps all options as they came."""
+    if isinstance(group, Namespace):
+        return vars(group)
+    if OmegaConf.is_config(group):
+        group = OmegaConf.to_container(group, resolve=True, enum_to_str=True)
+    return dict(group) if isinstance(group, Mapping) else {}
+
+
+def _last_part(value: Any) -> str:
     return str(value).rsplit(os.sep, 1)[-1]
 
 
@@ -99,3 +108,84 @@ def _restored(options: Any) -> Options:
             return {name: f"a place with {os.path.basename(path)}"}
     except (UserError, OSError):
         return {name: f"a place without {os.path.basename(path)}"}
+
+
+# ---- what is not the default ----
+
+
+def changed_options(cfg: Any) -> dict[str, Any]:
+    """Return the options of a run's configuration that are not the defaults, by name with underscores, plain values.
+
+    Of a model also those that its architecture set.
+    """
+    found: dict[str, Any] = {}
+    for group in (name for name in cfg if name not in _NOT_OF_TRAINING):
+        for name, value in _changed(group, _values_of(cfg[group])):
+            found.setdefault(name, value)
+    return found
+
+
+def _changed(group: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    chosen = values.get("_name")
+    if chosen is not None:
+        yield _NAMES.get(group, group), chosen
+    known = _defaults(_dataclass_of(group, chosen))
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _nested(name, value)
+        elif name != "_name" and not _is_default(value, known.get(name)):
+            yield name, _plain(value)
+
+
+def _nested(group: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Groups in groups, of which nobody says the defaults."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _nested(f"{group}.{name}", value)
+        elif value is not None:
+            yield f"{group}.{name}", _plain(value)
+
+
+def _dataclass_of(group: str, chosen: str | None) -> Any:
+    """Whose fields a group's options are; None where nobody says."""
+    if chosen is None:
+        field = FairseqConfig.__dataclass_fields__.get(group)
+        return field.type if field is not None else None
+    if group == "model":
+        return MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(chosen, chosen))
+    if group == "task":
+        return TASK_DATACLASS_REGISTRY.get(chosen)
+    return REGISTRIES.get(group, {}).get("dataclass_registry", {}).get(chosen)
+
+
+def _defaults(of: Any) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(of):
+        return {}
+    return {
+        field.name: field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        for field in dataclasses.fields(of)
+    }
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """Whether it is, or nothing, or another option's value, which is shown there."""
+    refers = isinstance(default, str) and default.startswith("${")
+    return value is None or refers or value == default or str(value) == str(default)
+
+
+def _plain(value: Any) -> Any:
+    """A value that any JSON has and any reader of run logs expects."""
+    if isinstance(value, list) and all(isinstance(one, bool | int | float | str) for one in value):
+        return value
+    return value if isinstance(value, bool | int | float) else str(value)
+
+
+@contextmanager
+def with_option(options: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside, one of fairseq's options has this value."""
+    with open_dict(options):
+        before, options[name] = options[name], value
+        try:
+            yield
+        finally:
+            options[name] = before

@@ -22,7 +22,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from fairseq_mtmoe.errors import UserError, first_line, must_be
-from fairseq_mtmoe.training import failures, screen, signals
+from fairseq_mtmoe.training import failures, screen, stopping
 from fairseq_mtmoe.training.option_check import Options, differing, first_difference, shared_options
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
             screen.close()
             failures.stop()
 
-    with signals.watched_if_training(main):
+    with stopping.watched_if_training(main):
         options = cfg.distributed_training
         if options.distributed_rank is None:
             options.distributed_rank = kwargs.pop("start_rank", 0) + i

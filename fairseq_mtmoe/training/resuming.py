@@ -1,25 +1,44 @@
 """What a run goes on from: a checkpoint that is there, with the moments of the same optimizer for the same loss.
 
 fairseq trains from scratch, without a word, where the file that it was told to go on from is not there, and ends in an
-assertion where criterion or optimizer are others.
+assertion where criterion or optimizer are others. It saves as the position in an epoch how many batches one process has
+seen. Tasks whose iterator counts those of all processes, such as `translation_heated`, go on exactly; for all others
+the position is converted as well as it can be. Those also draw their batches once, for the epoch in which a process
+starts: a run that goes on must draw for the same as before.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.file_io import PathManager
 from fairseq.optim import OPTIMIZER_REGISTRY
 
-from fairseq_mtmoe.checkpoints import loading, mismatch, reader
+from fairseq_mtmoe.checkpoints import assemble, loading, mismatch, reader
+from fairseq_mtmoe.checkpoints.reader import CheckpointFile
+from fairseq_mtmoe.checkpoints.states import has_experts, is_shared_part
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import regular_file
-from fairseq_mtmoe.protocols import GoesOn
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from fairseq_mtmoe.optim.optimizer_state import trained_parameters
+from fairseq_mtmoe.optim.saved_state import Parameters
+from fairseq_mtmoe.protocols import BecomesSparse, GoesOn
+from fairseq_mtmoe.slots import expert_layers, expert_slots
+from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.training.option_check import with_option
 
+logger = logging.getLogger(__name__)
+
+SEEN = "iterations_in_epoch"
+PROCESSES = "num_processes"
+DRAWN = "drawn_in_epoch"
+EXACT = "batches_in_epoch"  # in the state of an iterator that needs no conversion
 LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for this file in `--save-dir`
 
 # fairseq's wrappers of an optimizer, whose state is not the optimizer's own.
@@ -37,9 +56,13 @@ def expect_what_is_asked_for(cfg: Any, suffix: str) -> None:
     Raises:
         UserError: that sentence.
     """
-    asked = asked_for(cfg, suffix)
-    if asked is not None:
-        expect(*asked)
+    path, option = asked_for(cfg, suffix) or ("", "")
+    if not path:
+        return
+    if not PathManager.path_requires_pathmanager(path):
+        regular_file(path, f"a checkpoint to go on from (`{option}`)")
+    elif not PathManager.isfile(path):
+        must_be(option, "a checkpoint to go on from", path)
 
 
 def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
@@ -54,18 +77,6 @@ def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
         if path is not None:
             return path, f"--{name.replace('_', '-')}"
     return None
-
-
-def expect(path: str, option: str) -> None:
-    """Refuse a file to go on from that is none.
-
-    Raises:
-        UserError: there is no such file.
-    """
-    if not PathManager.path_requires_pathmanager(path):
-        regular_file(path, f"a checkpoint to go on from (`{option}`)")
-    elif not PathManager.isfile(path):
-        must_be(option, "a checkpoint to go on from", path)
 
 
 def another_optimizer(cfg: Any, path: str) -> str | None:
@@ -129,3 +140,87 @@ def _described(class_name: Any, registry: Any) -> str:
     """The option's values that make an object of this class."""
     names = [name for name, kind in registry.items() if kind.__name__ == class_name]
     return WRAPPERS.get(class_name) or " or ".join(names) or str(class_name)
+
+
+# ---- the share of each process ----
+
+
+@contextmanager
+def reading_shares(trainer: Any) -> Iterator[None]:
+    """Inside, each process reads a checkpoint itself: of a model with experts what it needs, and no more.
+
+    fairseq's way for other models is to send what the first process read, as a pickle of its options' own classes,
+    which safe loading refuses.
+    """
+    if trainer.data_parallel_world_size == 1:
+        yield
+        return
+    reading = functools.partial(loading.within, read=functools.partial(_read_share, trainer))
+    in_each_process = with_option(trainer.cfg.checkpoint, "load_checkpoint_on_all_dp_ranks", True)
+    with in_each_process, reading() if expert_slots(trainer.get_model()) else nullcontext():
+        yield
+
+
+def _read_share(trainer: Any, path: str) -> dict[str, Any]:
+    """What this process needs of a checkpoint, whoever wrote it; the model becomes sparse first if that is."""
+    model = trainer.get_model()
+    with CheckpointFile(path) as file:
+        state = file.peek() or {}
+        sparse = unwrapped(model)
+        if isinstance(sparse, BecomesSparse) and sparse.is_dense and has_experts(state):
+            sparse.sparsify()
+        placement = placement_of(trainer)
+        if placement is None or not (placement.is_sharded or is_shared_part(state)):
+            return assemble.load_shared_part(path, file)
+        try:
+            return assemble.load_local(path, placement, trained_shapes(trainer), is_flat(trainer), file)
+        except UserError as error:
+            raise mismatch.refusal_of(model, path, file.load(mapped=True)) or error from error
+
+
+def placement_of(trainer: Any) -> ExpertPlacement | None:
+    """Which experts this process trains; None while the model has none."""
+    layers = expert_layers(trainer.get_model()).values()
+    return next((layer.experts.placement for layer in layers), None)
+
+
+def trained_shapes(trainer: Any) -> Parameters:
+    """Names and local shapes of the trained parameters, in the order of fairseq's optimizer."""
+    modules = {"": trainer.get_model(), "criterion.": trainer.get_criterion()}
+    return [(at + name, value.shape) for at, module in modules.items() for name, value in trained_parameters(module)]
+
+
+def is_flat(trainer: Any) -> bool:
+    """Whether fairseq's optimizer keeps all parameters in one float32 vector."""
+    common = trainer.cfg.common
+    return bool(common.fp16 and not common.memory_efficient_fp16 and not common.fp16_no_flatten_grads)
+
+
+# ---- the position in an epoch ----
+
+
+def with_epoch_position(extra_state: dict[str, Any], num_processes: int, drawn: int | None) -> dict[str, Any]:
+    """What fairseq saves beside a model, with how many processes its position is of and when its batches were drawn."""
+    position = extra_state.get("train_iterator")
+    if position is None or EXACT in position:
+        return extra_state
+    return {**extra_state, "train_iterator": {**position, PROCESSES: num_processes, DRAWN: drawn}}
+
+
+def drawn_in_epoch(extra_state: dict[str, Any] | None) -> int | None:
+    """The epoch for which the batches of a position were drawn; None if any will do, or it is not known."""
+    drawn: int | None = (extra_state or {}).get("train_iterator", {}).get(DRAWN)
+    return drawn
+
+
+def adapt_epoch_position(extra_state: dict[str, Any] | None, num_processes: int) -> dict[str, Any] | None:
+    """What was saved, with the position in the epoch of so many processes; between two of them, the earlier one."""
+    position = (extra_state or {}).get("train_iterator", {})
+    before = position.get(PROCESSES, num_processes)
+    if extra_state is None or EXACT in position or before == num_processes:
+        return extra_state
+    batches = position[SEEN] * before
+    again = batches % num_processes
+    if again:
+        logger.warning(f"{again} batches of this epoch are seen twice: {batches} were, by {before} processes")
+    return {**extra_state, "train_iterator": {**position, SEEN: batches // num_processes}}

@@ -4,17 +4,26 @@ fairseq saves in the first process alone. Where experts are exchanged, the other
 first one decides to save, and write their experts when it does; the first one writes the rest last, which makes the
 checkpoint a whole. Whatever fails in one of them fails in all, with the same sentence, and leaves the checkpoints that
 there were: a process that fails still comes to where the others wait for it, and says so there.
+
+One training at a time saves in a folder: two would replace each other's checkpoints and remove each other's experts.
+The lock is of the kind that belongs to a process and no child of it (POSIX's, `fcntl.lockf`): however the process ends,
+the system takes it back, as does the server of a network file system, and workers that load data cannot keep it.
 """
 
 from __future__ import annotations
 
-import functools
+import errno
+import fcntl
+import io
 import logging
 import os
+import re
 import shutil
+import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +31,19 @@ from fairseq import checkpoint_utils, utils
 from fairseq.file_io import PathManager
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import assemble, file_io, layout, loading, mismatch, shards
+from fairseq_mtmoe.checkpoints import file_io, layout, shards
 from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
 from fairseq_mtmoe.checkpoints.copying import copy_with_experts
-from fairseq_mtmoe.checkpoints.reader import CheckpointFile
-from fairseq_mtmoe.checkpoints.states import content_of, has_experts, is_shared_part, split
+from fairseq_mtmoe.checkpoints.states import content_of, split
 from fairseq_mtmoe.errors import UserError, first_line, must_be
-from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from fairseq_mtmoe.optim.optimizer_state import trained_parameters
-from fairseq_mtmoe.optim.saved_state import Parameters
-from fairseq_mtmoe.protocols import BecomesSparse, LeavesFile, RefusesNonfiniteWeights
-from fairseq_mtmoe.slots import expert_layers, expert_slots
+from fairseq_mtmoe.protocols import LeavesFile
 from fairseq_mtmoe.slots.model_inputs import unwrapped
-from fairseq_mtmoe.training import failures, rotation, screen
-from fairseq_mtmoe.training.overriding import with_option
+from fairseq_mtmoe.training import failures, retention, screen
+from fairseq_mtmoe.training.resuming import placement_of, trained_shapes
+
+LOCK_NAME = ".training.lock"  # it may stay for ever: the file locks nothing
+
+_HOLDER = re.compile(r"process \d+ of [\w.-]+ since [\d :-]+")
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +53,7 @@ def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | No
 
     Args:
         cfg: fairseq's options of checkpoints.
-        trainer: of any kind; all processes call this.
+        trainer: ours; all processes call this.
         epoch_itr: where in the data the run is.
         val_loss: what the last validation came to, if there was one.
 
@@ -55,8 +63,7 @@ def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | No
     Raises:
         UserError: a process could not write its part; the checkpoints are then what they were before.
     """
-    if isinstance(trainer, RefusesNonfiniteWeights):
-        trainer.expect_finite_weights()
+    trainer.expect_finite_weights()
     placement = placement_of(trainer)
     if placement is None or not placement.is_sharded:
         saved = _save(cfg, trainer, epoch_itr, val_loss)
@@ -76,7 +83,7 @@ def _save(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any
         os.makedirs(cfg.save_dir, exist_ok=True)
     remembered = vars(checkpoint_utils.save_checkpoint)  # where fairseq's functions look for the best loss
     if val_loss is not None:
-        remembered["best"] = rotation.better(cfg, val_loss, remembered.get("best", val_loss))
+        remembered["best"] = retention.better(cfg, val_loss, remembered.get("best", val_loss))
     if cfg.no_save:
         return None
     trainer.consolidate_optimizer()
@@ -84,10 +91,10 @@ def _save(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any
         if trainer.always_call_state_dict_during_save_checkpoint:
             trainer.state_dict()
         return None
-    moment = rotation.Moment(epoch_itr.epoch, trainer.get_num_updates(), epoch_itr.end_of_epoch(), val_loss)
+    moment = retention.Moment(epoch_itr.epoch, trainer.get_num_updates(), epoch_itr.end_of_epoch(), val_loss)
     logger.info(f"Preparing to save checkpoint for epoch {moment.epoch} @ {moment.updates} updates")
     best = remembered.get("best")
-    paths = rotation.due(cfg, moment, trainer.checkpoint_suffix, best)
+    paths = retention.files_to_save(cfg, moment, trainer.checkpoint_suffix, best)
     saved = None
     if paths:
         begin = time.perf_counter()
@@ -102,7 +109,7 @@ def _save(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any
         took = f"writing took {time.perf_counter() - begin} seconds"
         at = f"epoch {moment.epoch} @ {moment.updates} updates, score {val_loss}"
         logger.info(f"Saved checkpoint {paths[0]} ({at}) ({took})")
-    rotation.remove_old(cfg, moment, trainer.checkpoint_suffix)
+    retention.remove_old(cfg, moment, trainer.checkpoint_suffix)
     return saved
 
 
@@ -248,52 +255,70 @@ def _expect_files(folder: Path, entries: list[dict[str, Any]], save_dir: str) ->
             must_be("--save-dir", "one folder that all machines of the run share", save_dir)
 
 
-@contextmanager
-def reading_shares(trainer: Any) -> Iterator[None]:
-    """Inside, each process reads a checkpoint itself: of a model with experts what it needs, and no more.
+# ---- the lock of the folder ----
 
-    fairseq's way for other models is to send what the first process read, as a pickle of its options' own classes,
-    which safe loading refuses.
+
+def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
+    """Have the first process of a run hold its folder; all of them call this, and all fail if it does.
+
+    Returns:
+        in the first process a file, which holds the lock until it is closed, or the process ends; else None.
+
+    Raises:
+        UserError: another training holds the lock.
     """
-    if trainer.data_parallel_world_size == 1:
-        yield
-        return
-    reading = functools.partial(loading.within, read=functools.partial(_read_share, trainer))
-    in_each_process = with_option(trainer.cfg.checkpoint, "load_checkpoint_on_all_dp_ranks", True)
-    with in_each_process, reading() if expert_slots(trainer.get_model()) else nullcontext():
-        yield
-
-
-def _read_share(trainer: Any, path: str) -> dict[str, Any]:
-    """What this process needs of a checkpoint, whoever wrote it; the model becomes sparse first if that is."""
-    model = trainer.get_model()
-    with CheckpointFile(path) as file:
-        state = file.peek() or {}
-        sparse = unwrapped(model)
-        if isinstance(sparse, BecomesSparse) and sparse.is_dense and has_experts(state):
-            sparse.sparsify()
-        placement = placement_of(trainer)
-        if placement is None or not (placement.is_sharded or is_shared_part(state)):
-            return assemble.load_shared_part(path, file)
+    held, sentence = None, None
+    if is_first:
         try:
-            return assemble.load_local(path, placement, trained_shapes(trainer), is_flat(trainer), file)
+            held = lock(save_dir)
         except UserError as error:
-            raise mismatch.refusal_of(model, path, file.load(mapped=True)) or error from error
+            sentence = str(error)
+    if failures.several_processes():
+        box = [sentence]
+        dist.broadcast_object_list(box, src=0, group=failures.made_between_hosts())
+        sentence = box[0]
+    if sentence is not None:
+        raise UserError(sentence)
+    return held
 
 
-def placement_of(trainer: Any) -> ExpertPlacement | None:
-    """Which experts this process trains; None while the model has none."""
-    layers = expert_layers(trainer.get_model()).values()
-    return next((layer.experts.placement for layer in layers), None)
+def lock(save_dir: str) -> io.FileIO | None:
+    """Lock a folder for this process; None, with a warning, where that cannot be done: training does not need it.
+
+    Raises:
+        UserError: another process holds the lock.
+    """
+    path = Path(save_dir) / LOCK_NAME
+    try:
+        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666), "r+")
+    except OSError as error:
+        _warn(path, error)
+        return None
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} of {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}".encode())
+    except OSError as error:
+        holder = _holder(file)
+        file.close()
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise UserError(
+                f"`--save-dir` must be a folder that no other training uses, but `{save_dir}` is used by {holder}: "
+                "wait for its end, or choose another folder."
+            ) from error
+        _warn(path, error)
+        return None
+    return file
 
 
-def trained_shapes(trainer: Any) -> Parameters:
-    """Names and local shapes of the trained parameters, in the order of fairseq's optimizer."""
-    modules = {"": trainer.get_model(), "criterion.": trainer.get_criterion()}
-    return [(at + name, value.shape) for at, module in modules.items() for name, value in trained_parameters(module)]
+def _warn(path: Path, error: OSError) -> None:
+    logger.warning(f"`{path}` cannot be locked ({error.strerror}): a second training here would not be noticed")
 
 
-def is_flat(trainer: Any) -> bool:
-    """Whether fairseq's optimizer keeps all parameters in one float32 vector."""
-    common = trainer.cfg.common
-    return bool(common.fp16 and not common.memory_efficient_fp16 and not common.fp16_no_flatten_grads)
+def _holder(file: io.FileIO) -> str:
+    """Who holds the lock, as that process has written it."""
+    try:
+        written = _HOLDER.fullmatch((file.read(300) or b"").decode(errors="replace"))
+    except OSError:
+        written = None
+    return written[0] if written else "another process"

@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -267,6 +268,38 @@ def with_screen(original: Callable[..., Any]) -> Callable[..., Any]:
             close()
 
     return call_main
+
+
+class _LateOptions(logging.Filter):
+    """Holds back the options and the model, which fairseq logs in thousands of characters, until the training begins.
+
+    A run that ends before that ends with a sentence, which nobody would find below them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: deque[logging.LogRecord] = deque(maxlen=2)  # of this run
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is to be shown now: fairseq logs these two as objects, and all else as text."""
+        if not isinstance(record.msg, str):
+            self.held.append(record)
+        return isinstance(record.msg, str)
+
+
+_late_options = _LateOptions()
+_logger_of_command = logging.getLogger("fairseq_cli.train")
+
+
+def hold_options_back() -> None:
+    """Have the training command log its options and its model when `show_options` is called."""
+    _logger_of_command.addFilter(_late_options)
+
+
+def show_options() -> None:
+    """Log what was held back."""
+    while _late_options.held:
+        _logger_of_command.callHandlers(_late_options.held.popleft())
 
 
 def is_rich(log_format: Any) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,31 +19,30 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
 from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.moe import BaseGate, RunningPrices, forget_prices, remember_prices
 from fairseq_mtmoe.protocols import CountsUpdates, RunObserver, SamplesByUpdates
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
-from fairseq_mtmoe.training import failures, screen, signals, told_figures
-from fairseq_mtmoe.training.changed_options import changed_options
-from fairseq_mtmoe.training.comm_log import ExpertCommLog
-from fairseq_mtmoe.training.gate_rate import GateRate
-from fairseq_mtmoe.training.gradients import clip_all, local_experts
-from fairseq_mtmoe.training.nonfinite import (
+from fairseq_mtmoe.training import failures, metrics_hook, screen, stopping
+from fairseq_mtmoe.training.distributed_trainer import DistributedTrainer
+from fairseq_mtmoe.training.metrics_hook import ExpertCommLog
+from fairseq_mtmoe.training.option_check import changed_options
+from fairseq_mtmoe.training.steps import (
+    GateRate,
     NonfiniteUpdates,
     SkippedUpdate,
+    clip_all,
     forget_gradients,
     search,
     show_in_gradients,
 )
-from fairseq_mtmoe.training.prices import PriceUpdates
-from fairseq_mtmoe.training.resumable_trainer import ResumableTrainer
 from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work, warn_of_what_does_nothing, will_exchange
-from fairseq_mtmoe.training.workers import PastEpochs
 
 logger = logging.getLogger(__name__)
 
 
-class SparseTrainer(ResumableTrainer):
+class SparseTrainer(DistributedTrainer):
     """Trains models whose experts are in several processes, and models that become sparse in the middle of a run.
 
     Raises:
@@ -53,12 +54,12 @@ class SparseTrainer(ResumableTrainer):
         self._wrapped_dense = False
         self._idle = False
         self._gate_rate = self._rate_of_gates(cfg, model)
-        self._price_updates = PriceUpdates(lambda: self._layers)
-        self._trained_on, self._validated_on = PastEpochs(), PastEpochs()
+        self._is_stepping = False
+        self._trained_on, self._validated_on = DataloaderWorkers(), DataloaderWorkers()
         self._dummies: list[bool] = []  # of the batches of the step under way
         super().__init__(cfg, task, model, criterion, quantizer)
         screen.follow(self)
-        told_figures.follow(task)
+        metrics_hook.follow(task)
         if isinstance(task, RunObserver):
             task.begins(changed_options(cfg), self.device, model)
         refuse_what_cannot_work(self.cfg, model)
@@ -69,7 +70,7 @@ class SparseTrainer(ResumableTrainer):
         self._limit_waiting()
         self._nonfinite = self._count_nonfinite()
         self.left_out = False  # whether the last step made no update
-        self._elected: signal.Signals | None = None
+        self._agreed_signal: signal.Signals | None = None
         self._comm_log = ExpertCommLog(expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False))
         if self._nonfinite is not None:
             self.get_criterion().register_forward_hook(show_in_gradients)
@@ -193,7 +194,7 @@ class SparseTrainer(ResumableTrainer):
         Raises:
             UserError: too many updates in a row were not finite, or another process is lost.
         """
-        with failures.naming_lost_processes(), self._comm_log.update(), self._price_updates.step():
+        with failures.naming_lost_processes(), self._comm_log.update(), self._moving_prices():
             self._dummies.clear()
             self._validated_on.end()
             if isinstance(self.task, CountsUpdates):
@@ -213,10 +214,25 @@ class SparseTrainer(ResumableTrainer):
                 self._nonfinite.log(passed=not self.left_out)
         return output
 
+    @contextmanager
+    def _moving_prices(self) -> Iterator[None]:
+        """Around a step: the running prices of BASE layers move with an update that it makes, and with nothing else."""
+        forget_prices(self._running_prices)  # of an update that was left out
+        self._is_stepping = True
+        try:
+            yield
+        finally:
+            self._is_stepping = False
+
+    @property
+    def _running_prices(self) -> list[RunningPrices]:
+        return [layer.gate.prices for layer in self._layers if isinstance(layer.gate, BaseGate)]
+
     def set_num_updates(self, num_updates: int) -> None:
         """As fairseq's; an update that was made moves the running prices of BASE layers."""
-        alone = self.data_parallel_world_size == 1 or self.cfg.optimization.use_bmuf  # whose updates are local
-        self._price_updates.made(None if alone else self.data_parallel_process_group)
+        if self._is_stepping:
+            alone = self.data_parallel_world_size == 1 or self.cfg.optimization.use_bmuf  # whose updates are local
+            remember_prices(self._running_prices, None if alone else self.data_parallel_process_group)
         super().set_num_updates(num_updates)
 
     def begin_valid_epoch(self, epoch: int) -> None:
@@ -226,7 +242,7 @@ class SparseTrainer(ResumableTrainer):
             Stopped: a signal ends the run.
         """
         if self.stopped_by is not None:
-            raise signals.Stopped
+            raise stopping.Stopped
         self._comm_log.report(self.task, self.get_num_updates())
         super().begin_valid_epoch(epoch)
 
@@ -241,7 +257,7 @@ class SparseTrainer(ResumableTrainer):
             self._dummies.clear()
             output = super().valid_step(sample, raise_oom or self._exchanges)
         if self.stopped_by is not None:
-            raise signals.Stopped
+            raise stopping.Stopped
         return output
 
     def _aggregate_logging_outputs(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
@@ -254,18 +270,18 @@ class SparseTrainer(ResumableTrainer):
             logging_outputs, ignore = real, False
             sums = (float(sum(log["sample_size"] for log in real)), *sums[1:])
         world_size = self.data_parallel_world_size
-        vote = signals.vote(signals.received(), world_size)
+        vote = stopping.encode_signal(stopping.received(), world_size)
         logs, found = super()._aggregate_logging_outputs(logging_outputs, *sums, vote, ignore=ignore)
         # One wait for a GPU: fairseq, too, looks at the first of the sums soon.
         tensors = all(torch.is_tensor(value) for value in found)
         *numbers, votes = torch.stack(found).tolist() if tensors else map(float, found)
-        self._elected = signals.elected(votes, world_size)
+        self._agreed_signal = stopping.decode_signal(votes, world_size)
         return logs, numbers
 
     @property
     def stopped_by(self) -> signal.Signals | None:
         """The signal that ends the run, if there is one, in all processes from the same step on."""
-        return signals.received() if self.data_parallel_world_size == 1 else self._elected
+        return stopping.received() if self.data_parallel_world_size == 1 else self._agreed_signal
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
         """As fairseq's, over the experts of all processes.
@@ -275,11 +291,10 @@ class SparseTrainer(ResumableTrainer):
             UserError: the scale of half-precision gradients fell to its minimum.
         """
         try:
-            experts = local_experts(self._layers)
-            if experts is None:
-                norm: Tensor = super().clip_grad_norm(clip_norm)
-            else:
-                norm = clip_all(self.optimizer, experts, clip_norm)
+            sharded = [layer.experts for layer in self._layers if layer.experts.placement.is_sharded]
+            norm: Tensor = (
+                clip_all(self.optimizer, sharded, clip_norm) if sharded else super().clip_grad_norm(clip_norm)
+            )
         except OverflowError as error:
             if self.cuda:
                 raise
@@ -303,3 +318,29 @@ class SparseTrainer(ResumableTrainer):
             return
         logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.overflow}")
         metrics.log_scalar("loss_scale", self.optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
+
+
+class DataloaderWorkers:
+    """The worker processes that load an epoch's batches, ended when it is over.
+
+    fairseq's iterator of an epoch refers to itself, and so keeps its workers until Python looks for cycles, which may
+    be many epochs later. Those of a validation stay until the next one.
+    """
+
+    def __init__(self) -> None:
+        self._iterators: list[Any] = []
+
+    def add(self, iterator: Any) -> Any:
+        """Remember an iterator over epochs; returns it."""
+        if not any(known is iterator for known in self._iterators):
+            self._iterators.append(iterator)
+        return iterator
+
+    def end(self) -> None:
+        """End the workers of all epochs that were begun so far; how many batches they had is still known."""
+        for iterator in self._iterators:
+            for name in ("_cur_epoch_itr", "_current_epoch_iterator"):  # of fairseq's two kinds of iterators
+                counting: Any = getattr(iterator, name, None)
+                if hasattr(counting, "_itr"):
+                    counting._itr = iter(())
+        self._iterators.clear()

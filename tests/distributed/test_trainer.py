@@ -11,7 +11,7 @@ import torch
 
 from fairseq_mtmoe.checkpoints import assemble
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training.run_lock import lock
+from fairseq_mtmoe.training.saving import lock
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
 from tests.helpers.trainers import groups_of, spoil, state_of, trainer_here

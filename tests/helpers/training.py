@@ -36,13 +36,13 @@ def run_here(options: Iterable[object]) -> dict[str, Any]:
     cfg = configured(options)
     from fairseq_cli import train
 
-    from fairseq_mtmoe.training import signals
+    from fairseq_mtmoe.training import stopping
 
     logging.disable(logging.INFO)
     result: dict[str, Any] = {"norms": [], "losses": [], "validations": []}
     metrics.reset()
     vars(checkpoint_utils.save_checkpoint).pop("best", None)  # another run's of this process
-    with signals.watched(), _watched(result):
+    with stopping.watched(), _watched(result):
         train.main(cfg)
     return result
 
@@ -71,7 +71,7 @@ def interrupted(method: str, when: int, number: signal.Signals, at_calls: bool =
     Args:
         when: the number of the call, or with `at_calls=False` of updates that were made.
     """
-    from fairseq_mtmoe.training import signals
+    from fairseq_mtmoe.training import stopping
     from fairseq_mtmoe.training.trainer import SparseTrainer
 
     original, calls = getattr(SparseTrainer, method), itertools.count(1)
@@ -79,7 +79,7 @@ def interrupted(method: str, when: int, number: signal.Signals, at_calls: bool =
     def interrupting(trainer: Any, *args: Any, **kwargs: Any) -> Any:
         if when == (next(calls) if at_calls else trainer.get_num_updates()):
             os.kill(os.getpid(), number)
-            while signals.received() is None:
+            while stopping.received() is None:
                 time.sleep(0.001)
         return original(trainer, *args, **kwargs)
 

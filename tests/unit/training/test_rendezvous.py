@@ -4,7 +4,6 @@ import io
 import socket
 import threading
 import time
-from argparse import Namespace
 
 import pytest
 from fairseq.distributed import utils as distributed_utils
@@ -14,7 +13,6 @@ from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import rendezvous, screen
-from fairseq_mtmoe.training.option_check import shared_options
 from fairseq_mtmoe.training.rendezvous import CPU, Rendezvous, choose_backend
 
 SECONDS = 0.5
@@ -129,60 +127,6 @@ def test_a_lost_store_is_no_silence():
 )
 def test_nccl_needs_a_gpu_for_each_process(wanted, places, chosen):
     assert choose_backend(wanted, places) == chosen
-
-
-# ---- the options ----
-
-
-def configuration(folder, **changes):
-    cfg = {
-        "common": {"seed": 1, "log_format": "simple"},
-        "distributed_training": {"distributed_world_size": 2, "distributed_rank": 0, "device_id": 0},
-        "model": {"_name": "base_moe", "num_experts": 4, "encoder": {"layers": 6}},
-        "task": {"_name": "translation", "data": "here", "seed": "${common.seed}", "lang_pairs": "/a/pairs.txt"},
-        "dataset": {"num_workers": 1, "max_tokens": 100},
-        "checkpoint": {"save_dir": str(folder), "restore_file": "checkpoint_last.pt", "reset_meters": False},
-        "generation": {"beam": 5},
-    }
-    cfg = OmegaConf.create(cfg)
-    for name, value in changes.items():
-        OmegaConf.update(cfg, name.replace("__", "."), value)
-    return cfg
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"model__num_experts": 8}, "--num-experts"),
-        ({"model___name": "base_dense"}, "--arch"),
-        ({"model__encoder__layers": 5}, "model.encoder.layers"),
-        ({"common__seed": 2}, "--seed"),
-        ({"task__lang_pairs": "en-de"}, "--lang-pairs"),
-        ({"distributed_training__distributed_rank": 1}, None),
-        ({"task__data": "elsewhere", "task__lang_pairs": "/b/pairs.txt"}, None),
-        ({"dataset__num_workers": 0, "common__log_format": "json"}, None),
-    ],
-    ids=str,
-)
-def test_what_must_be_the_same(change, name, tmp_path):
-    one, other = shared_options(configuration(tmp_path)), shared_options(configuration(tmp_path, **change))
-    assert next((key for key in one if one[key] != other[key]), None) == name and set(one) == set(other)
-
-
-def test_options_of_an_architecture_as_they_came(tmp_path):
-    cfg = OmegaConf.create({"model": None}, flags={"allow_objects": True})
-    cfg.model = Namespace(arch="transformer", encoder_layers=6, distributed_rank=1, save_dir="x", lr=[0.1])
-    assert shared_options(cfg) == {"--arch": "transformer", "--encoder-layers": 6, "--lr": "[0.1]"}
-
-
-def test_a_folder_that_is_not_shared_is_seen_by_its_checkpoint(tmp_path):
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    empty = shared_options(configuration(there))
-    assert shared_options(configuration(here)) == empty
-    (here / "checkpoint_last.pt").touch()
-    assert shared_options(configuration(here))["--save-dir"] == "a place with checkpoint_last.pt"
-    assert empty["--save-dir"] == "a place without checkpoint_last.pt"
 
 
 def test_the_line_of_progress_ends_with_the_process(monkeypatch):

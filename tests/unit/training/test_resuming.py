@@ -14,7 +14,8 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.sparsify.upcycle import upcycle
-from fairseq_mtmoe.training import epoch_position, loop
+from fairseq_mtmoe.training import resuming, stopping
+from fairseq_mtmoe.training.resuming import adapt_epoch_position, drawn_in_epoch, with_epoch_position
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
@@ -56,7 +57,7 @@ def sentence(tmp_path, *arguments, **keywords):
 
 def test_fine_tuning_begins_with_the_first_epoch_whenever_the_other_run_drew_its_batches(tmp_path, caplog):
     drawn, state = str(tmp_path / "drawn.pt"), file_io.load(SPARSE)
-    state["extra_state"]["train_iterator"][epoch_position.DRAWN] = 7
+    state["extra_state"]["train_iterator"][resuming.DRAWN] = 7
     file_io.save(state, drawn)
     trainer = trainer_here(OLD / "data", tmp_path / "run", *RUNS["sparse"], "--finetune-from-model", drawn)
     with caplog.at_level("INFO"):
@@ -170,9 +171,9 @@ def test_a_file_elsewhere_must_be_there_too(tmp_path, monkeypatch):
 
 def test_a_validation_is_made_up_for_by_a_run_that_goes_on_and_by_no_other(tmp_path, monkeypatch):
     made_up = []
-    monkeypatch.setattr(loop, "make_up_for", lambda place, trainer: made_up.append(place))
+    monkeypatch.setattr(stopping, "run_pending", lambda place, trainer: made_up.append(place))
     trainer = go_on(tmp_path, "sparse", "--restore-file", SPARSE)
-    trainer.owed_validation = {"epoch": 1, "end_of_epoch": True}
+    trainer.pending_validation = {"epoch": 1, "end_of_epoch": True}
     path = save(trainer, tmp_path / "owes.pt")
     again = go_on(tmp_path, "sparse", "--restore-file", path)
     (place,) = made_up
@@ -204,11 +205,6 @@ SIZES = {
     "heads alone, which no shape shows": (
         ("--encoder-attention-heads", 4),
         "`--encoder-attention-heads` must be 2 to load `{path}`, but is 4 instead.",
-    ),
-    "positions": (
-        ("--encoder-learned-pos",),
-        "`--encoder-learned-pos` must be off to load `{path}`, but is on instead; base_moe, base_dense and transformer "
-        "are an `--arch` that leaves it off.",
     ),
 }
 
@@ -392,3 +388,36 @@ def test_a_stock_model_goes_on_as_a_sparse_one_with_its_moments(tmp_path):
                     "--continue-once", tmp_path / "sparse.pt")  # fmt: skip
     assert trainer.get_num_updates() == 1
     assert state_of(trainer)["0.exp_avg"].abs().sum() > 0
+
+
+# ---- the position in an epoch ----
+
+
+def position(iterations, **others):
+    return {"train_iterator": {"epoch": 2, "iterations_in_epoch": iterations, **others}, "val_loss": 1.0}
+
+
+@pytest.mark.parametrize(("before", "now", "place"), [(2, 4, 3), (2, 2, 6), (1, 4, 1), (3, 1, 18)])
+def test_the_place_is_that_of_as_many_batches_or_the_earlier_one(before, now, place):
+    found = adapt_epoch_position(with_epoch_position(position(6), before, 1), now)
+    assert found["train_iterator"]["iterations_in_epoch"] == place and found["val_loss"] == 1.0
+
+
+def test_batches_that_are_seen_again_are_with_epoch_position(caplog):
+    adapt_epoch_position(with_epoch_position(position(6), 1, 1), 4)
+    assert "2 batches of this epoch are seen twice" in caplog.text
+
+
+def test_an_exact_place_and_one_of_before_stay(caplog):
+    exact = position(6, batches_in_epoch=12)
+    assert adapt_epoch_position(with_epoch_position(exact, 2, 1), 4) == exact
+    assert adapt_epoch_position(position(6), 4) == position(6)
+    assert adapt_epoch_position(None, 4) is None
+    assert with_epoch_position({}, 4, 1) == {}  # fairseq's crash.pt
+    assert not caplog.text
+
+
+def test_the_epoch_for_which_batches_were_drawn_is_kept():
+    assert drawn_in_epoch(adapt_epoch_position(with_epoch_position(position(6), 2, 1), 4)) == 1
+    assert drawn_in_epoch(with_epoch_position(position(6), 2, None)) is None
+    assert drawn_in_epoch(position(6)) is None and drawn_in_epoch(None) is None

@@ -1,13 +1,25 @@
-"""What each of several processes reads of a checkpoint that it goes on from."""
+"""What several processes read of a checkpoint; and the lock of a run's folder, which no dead process holds."""
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from fairseq_mtmoe.checkpoints.reshard import write_in_parts
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training.saving import _read_share
+from fairseq_mtmoe.training import saving
+from fairseq_mtmoe.training.resuming import _read_share
+from fairseq_mtmoe.training.saving import LOCK_NAME, lock
 from tests.golden.old_runs import OLD, RUNS
+from tests.helpers.digits import make_digit_corpus
 from tests.helpers.opened import opened_from_now
 from tests.helpers.trainers import trainer_here
+from tests.helpers.training import train_here
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +43,102 @@ def test_what_differs_is_said_without_opening_the_file_again(parts, tmp_path):
     with pytest.raises(UserError, match=r"`--encoder-embed-dim` must be 8 .* to load `.*checkpoint_last\.pt`, but"):
         _read_share(trainer, str(parts))
     assert opened() == ["checkpoint_last.pt"]
+
+
+# ---- the lock ----
+
+# Holds the lock of a folder as a run does, with a child that outlives it and has all its files, until it is killed.
+HOLDER = """
+import fcntl, os, sys, time
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+file.write("process 123 of a-host.net since 2022-02-22 22:22")
+file.flush()
+if os.fork() == 0:
+    time.sleep(60)
+    os._exit(0)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / LOCK_NAME)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_second_training_says_who_holds_the_folder(holder, tmp_path):
+    corpus = make_digit_corpus(tmp_path / "data", train=60, valid=4, test=4)
+    sentence = rf"no other training uses, but `{tmp_path}` is used by process 123 of a-host.net since 2022-02-22 22:22"
+    with pytest.raises(UserError, match=sentence):
+        train_here(corpus, tmp_path, "--max-tokens", 120)
+    (tmp_path / LOCK_NAME).write_text("\0damaged" * 1000)
+    with pytest.raises(UserError, match="is used by another process: wait"):
+        lock(str(tmp_path))
+    trainer_here(corpus, tmp_path, "--max-tokens", 120, "--no-save").lock_save_dir()  # it writes nothing
+
+
+def test_processes_lock_a_folder_together_once(tmp_path, monkeypatch):
+    """Also those that hold nothing themselves: the first one, which does, would not wait for them a second time."""
+    asked = []
+    monkeypatch.setattr(saving, "lock_together", lambda *given: asked.append(given))
+    trainer = trainer_here(
+        make_digit_corpus(tmp_path / "data", train=60, valid=4, test=4), tmp_path, "--max-tokens", 120
+    )
+    trainer.lock_save_dir()
+    trainer.lock_save_dir()
+    assert asked == [(str(tmp_path), True)]
+
+
+def test_a_killed_process_holds_nothing_and_neither_does_its_child(holder, tmp_path):
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    with lock(str(tmp_path)):
+        holder_now = (tmp_path / LOCK_NAME).read_text()
+        assert f"process {os.getpid()} of " in holder_now and "2022" not in holder_now
+
+
+def test_a_run_holds_its_folder_and_leaves_it(tmp_path):
+    def is_free():
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=lambda: lock(str(tmp_path)).close())
+        process.start()
+        process.join()
+        return process.exitcode == 0
+
+    held = lock(str(tmp_path))
+    assert not is_free()
+    held.close()
+    assert is_free()
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    assert lock(str(tmp_path)) is None
+    assert "cannot be locked" in caplog.text and os.strerror(errno.ENOLCK) in caplog.text
+
+
+def test_a_file_that_cannot_be_opened_is_a_warning(tmp_path, caplog):
+    (tmp_path / LOCK_NAME).mkdir()
+    assert lock(str(tmp_path)) is None
+    assert "cannot be locked (Is a directory)" in caplog.text
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / LOCK_NAME).rmdir()
+    (tmp_path / "pipe").rename(tmp_path / LOCK_NAME)
+    assert lock(str(tmp_path)) is None
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("text")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK_NAME).symlink_to(tmp_path / "precious")
+    assert lock(str(tmp_path / "run")) is None
+    assert (tmp_path / "precious").read_text() == "text"

@@ -13,7 +13,7 @@ from torch.multiprocessing import spawn
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.training import signals
+from fairseq_mtmoe.training import stopping
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.training import interrupted, train_here
 from tests.kill.runs import Outcome, compare
@@ -52,7 +52,7 @@ def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_n
     ):
         with interrupted(moment[0], moment[1], number, *moment[2:]) as ended:
             train_here(corpus, run, *options, *SAVES)
-        assert ended.value.code == signals.exit_code(number)
+        assert ended.value.code == stopping.exit_code(number)
         updates.append(updates_of(run))
         sentence = f"{number.name} ended the run after update {updates[-1]}: the same command goes on from `{run}/"
         assert sentence in capfd.readouterr().err
@@ -85,18 +85,18 @@ def wait_for(condition):
 
 
 def test_the_first_signal_counts_and_the_handlers_come_back(capfd):
-    before = [signal.getsignal(number) for number in signals.SIGNALS]
-    with signals.watched():
-        signals.saves_from_now_on()
-        assert signals.received() is None
+    before = [signal.getsignal(number) for number in stopping.SIGNALS]
+    with stopping.watched():
+        stopping.saves_from_now_on()
+        assert stopping.received() is None
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)  # as from `timeout`: one for the process and one for its group
-        wait_for(signals.received)
+        wait_for(stopping.received)
         time.sleep(0.05)
-        with signals.watched():
-            assert signals.received() is signal.SIGTERM
-    assert signals.received() is None
-    assert [signal.getsignal(number) for number in signals.SIGNALS] == before
+        with stopping.watched():
+            assert stopping.received() is signal.SIGTERM
+    assert stopping.received() is None
+    assert [signal.getsignal(number) for number in stopping.SIGNALS] == before
     notice = "SIGTERM: the run saves after this update and ends; a second signal ends it at once.\n"
     assert capfd.readouterr().err == notice
 
@@ -104,10 +104,10 @@ def test_the_first_signal_counts_and_the_handlers_come_back(capfd):
 def test_signals_that_were_ignored_stay_so():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with signals.watched():
+        with stopping.watched():
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.1)
-            assert signals.received() is None
+            assert stopping.received() is None
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -127,15 +127,15 @@ def ends(function, *after):
 
 
 def start_up(tell):
-    with signals.watched():
+    with stopping.watched():
         tell.send(None)
         time.sleep(60)
 
 
 def inside_c_code(tell):
     """As in an exchange with a process that does not answer: no handler of Python's runs."""
-    with signals.watched():
-        signals.saves_from_now_on()
+    with stopping.watched():
+        stopping.saves_from_now_on()
         tell.send(None)
         libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
         libc.pthread_mutex_lock(mutex)
@@ -149,14 +149,14 @@ def test_a_signal_before_the_first_update_ends_at_once(capfd):
 
 
 def test_a_second_signal_ends_at_once_whatever_the_process_waits_for(capfd):
-    assert ends(inside_c_code, (0, signal.SIGUSR1), (signals.AS_ONE + 0.2, signal.SIGINT)) == 130
+    assert ends(inside_c_code, (0, signal.SIGUSR1), (stopping.AS_ONE + 0.2, signal.SIGINT)) == 130
     assert "SIGINT ended the run at once" in capfd.readouterr().err
 
 
 def waits_for_spawned(tell):
     """As torch does, for processes of which one has ended, which `active_children` has not noticed."""
     alive, ended = (multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,)) for _ in range(2))
-    with signals.watched():
+    with stopping.watched():
         alive.start(), ended.start()
         ended.kill()
         ended.join(10)
@@ -172,16 +172,16 @@ def test_a_signal_reaches_those_that_torch_spawned_and_nobody_else():
 
 
 def with_worker(tell):
-    with signals.watched():
+    with stopping.watched():
         worker = FORK.Process(target=time.sleep, args=(60,), daemon=True)
         worker.start()
         time.sleep(0.1)
-        for number in signals.SIGNALS:
+        for number in stopping.SIGNALS:
             stranger = FORK.Process(target=os.kill, args=(worker.pid, number))
             stranger.start()
             stranger.join()
         worker.join(0.2)
-        assert worker.is_alive() and signals.received() is None
+        assert worker.is_alive() and stopping.received() is None
         worker.terminate()
         worker.join(10)
         assert not worker.is_alive()
@@ -199,11 +199,10 @@ def test_workers_end_by_their_parents_signal_alone():
 @pytest.mark.parametrize(
     ("got", "agreed"),
     [
-        ([None, None, None], None),
         ([None, signal.SIGUSR1, None], signal.SIGUSR1),
-        ([signal.SIGTERM] * 3, signal.SIGTERM),
+        ([None] * 3, None),
         ([signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1], signal.SIGTERM),
     ],
 )
 def test_processes_agree_on_a_signal(got, agreed):
-    assert signals.elected(sum(signals.vote(number, 3) for number in got), 3) == agreed
+    assert stopping.decode_signal(sum(stopping.encode_signal(number, 3) for number in got), 3) == agreed

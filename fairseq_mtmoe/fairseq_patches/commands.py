@@ -1,8 +1,8 @@
-"""What fairseq's command lines lack: `fairseq-train … --help` with the options of the chosen task, model, criterion and
-optimizer, and `fairseq-validate` without `--task`.
+"""What fairseq's commands lack: `--help` with the options of the chosen task, model, criterion and optimizer,
+`fairseq-validate` without `--task`, `--log-format rich`, and our trainer, which `--user-dir` cannot name.
 
-fairseq prints its help before it adds these options, whichever are chosen on the same command line, and looks up the
-task None where a command has no default.
+fairseq prints its help before it adds the chosen options, whichever are chosen on the same command line, and looks up
+the task None where a command has no default.
 """
 
 from __future__ import annotations
@@ -11,10 +11,18 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
+
+from fairseq.logging import progress_bar
+from fairseq.trainer import Trainer
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.fairseq_patches.patch import apply_to_commands
+from fairseq_mtmoe.training.screen import NAME, RichProgressBar, is_rich
+from fairseq_mtmoe.training.trainer import SparseTrainer
+from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work
 
 _HELP = {"-h", "--help"}
 _EPILOG = "`mtmoe options` lists what the plugin fairseq_mtmoe adds, with the defaults of each architecture."
@@ -87,3 +95,53 @@ def _add_chosen(parser: argparse.ArgumentParser, given: list[str]) -> None:
             kind.add_args(group)
         elif getattr(kind, "__dataclass", None) is not None:
             gen_parser_from_dataclass(group, kind.__dataclass())
+
+
+# ---- `--log-format rich`; `training/screen.py` has what it shows ----
+
+
+def with_choice(choices: type[Enum]) -> type[Enum]:
+    """The same class with one more member: fairseq's configurations refer to it and were built before we came."""
+    if NAME not in choices.__members__:
+        member = object.__new__(choices)
+        member._name_ = member._value_ = NAME
+        choices._member_names_.append(NAME)
+        choices._member_map_[NAME] = choices._value2member_map_[NAME] = member
+    return choices
+
+
+def with_rich(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's choice of a progress bar, with its wrappers (tensorboard and others) also around ours."""
+
+    @functools.wraps(original)
+    def make(iterator: Any, log_format: Any = None, log_interval: int = 100, **kwargs: Any) -> Any:
+        if not is_rich(log_format):
+            return original(iterator, log_format, log_interval, **kwargs)
+        simple = progress_bar.SimpleProgressBar
+        progress_bar.SimpleProgressBar = RichProgressBar
+        try:
+            return original(iterator, "simple", log_interval, **{**kwargs, "log_file": None})
+        finally:
+            progress_bar.SimpleProgressBar = simple
+
+    return make
+
+
+# ---- the trainer ----
+
+
+def choosing_ours(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`Trainer.__new__`, which makes a `SparseTrainer` where fairseq's own trainer was asked for.
+
+    By then the training command is loaded, however it was started.
+    """
+
+    def __new__(cls: type[Trainer], cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        apply_to_commands()
+        if cls is Trainer:
+            cls = SparseTrainer
+        elif not issubclass(cls, SparseTrainer) and hasattr(cfg, "distributed_training"):
+            refuse_what_cannot_work(cfg, model)  # fairseq's trainer of parallel models
+        return object.__new__(cls)
+
+    return __new__

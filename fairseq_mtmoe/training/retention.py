@@ -39,8 +39,8 @@ def better(cfg: Any, one: float, other: float) -> float:
     return max(one, other) if cfg.maximize_best_checkpoint_metric else min(one, other)
 
 
-def due(cfg: Any, moment: Moment, suffix: str, best: float | None) -> list[str]:
-    """The files that are to be written.
+def files_to_save(cfg: Any, moment: Moment, suffix: str, best: float | None) -> list[str]:
+    """Return the paths of the checkpoints to write now.
 
     Args:
         cfg: fairseq's options of checkpoints.

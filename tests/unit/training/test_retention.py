@@ -41,6 +41,9 @@ class Saving:
     def get_model(self):
         return nn.Linear(1, 1)
 
+    def expect_finite_weights(self):
+        pass
+
     def consolidate_optimizer(self):
         pass
 

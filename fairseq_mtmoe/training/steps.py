@@ -1,0 +1,264 @@
+"""What an update does beyond fairseq's: experts' gradients, the gates' learning rate, non-finite updates.
+
+fairseq's `utils.clip_grad_norm_` leaves parameters with an `expert` mark out of the norm, and its flat float32 vector
+has no marks. The norm here is that of all parameters of all processes, the same number in each of them and in one. So
+all of them skip the same updates. An update from finite gradients can still make weights that are not finite; these
+are neither saved nor trained on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from fairseq.logging import metrics
+from fairseq.nan_detector import NanDetector
+from fairseq.optim import FairseqBMUF
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from fairseq_mtmoe.checkpoints.fallback import newest_good_in
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe import ExpertBank, MoELayer
+from fairseq_mtmoe.moe.parallel.placement import average_over_replicas
+
+logger = logging.getLogger(__name__)
+
+
+class SkippedUpdate(Exception):
+    """Raised between the backward pass and the optimizer's step, to leave the step out.
+
+    `overflow` is what the scaler of half-precision gradients says when their scale was too large; None otherwise.
+    """
+
+    def __init__(self, overflow: OverflowError | None = None) -> None:
+        super().__init__()
+        self.overflow = overflow
+
+
+class NonfiniteUpdates:
+    """Counts them, in all and in a row, and ends the run after `limit` in a row; with a limit of 0 at the first."""
+
+    def __init__(self, limit: int, save_dir: str) -> None:
+        self.limit = limit
+        self.save_dir = save_dir
+        self.total = 0
+        self.in_a_row = 0
+
+    def add(self, update: int) -> None:
+        """Count one in the place of update number `update`.
+
+        Raises:
+            UserError: there were `limit` in a row.
+        """
+        self.total += 1
+        self.in_a_row += 1
+        if self.in_a_row >= self.limit:
+            times = f"{self.in_a_row} times in a row " if self.in_a_row > 1 else ""
+            raise UserError(
+                f"The loss or its gradients were not finite {times}in the place of update {update} "
+                f"(`--max-nonfinite {self.limit}`): {advice(self.save_dir)}."
+            )
+        logger.warning(f"update {update}: loss or gradients are not finite; left this batch out ({self.total} so far)")
+
+    def log(self, passed: bool) -> None:
+        """Log the total once there is one; an update that `passed` ends a row."""
+        if passed:
+            self.in_a_row = 0
+        if self.total:
+            metrics.log_scalar("nonfinite_updates", self.total, weight=0, priority=510, round=0)
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint keeps."""
+        return {"total": self.total, "in_a_row": self.in_a_row}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on counting from what a checkpoint kept; one of before 0.1.1 kept nothing."""
+        self.total, self.in_a_row = state.get("total", 0), state.get("in_a_row", 0)
+
+
+def advice(save_dir: str) -> str:
+    """The end of a sentence about a training that diverged: what to change, and which checkpoint to go on from."""
+    newest = newest_good_in(save_dir)
+    if newest is None:
+        rest = "start again; no checkpoint with finite weights was saved"
+    elif newest.name == "checkpoint_last.pt":
+        rest = f"go on from `{newest}`, saved before"
+    else:
+        rest = f"go on with `--restore-file {newest}`, the newest checkpoint whose weights are finite"
+    return f"lower `--lr`, raise `--warmup-updates` or set `--clip-norm`, and {rest}"
+
+
+def are_finite(weights: Iterable[Tensor], in_all_processes: bool) -> bool:
+    """Whether all elements of all weights are finite, in this process or in all of them; waits for a GPU once.
+
+    Args:
+        in_all_processes: then every process must call it together, and each gets the same answer.
+    """
+    norms = torch._foreach_norm([weight.detach() for weight in weights if weight.numel()], math.inf)
+    spoiled = (~torch.stack([norm.float() for norm in norms]).isfinite()).any().float()
+    if in_all_processes:
+        dist.all_reduce(spoiled)
+    return not spoiled.item()
+
+
+def forget_gradients(optimizer: Any) -> None:
+    """Drop the gradients, and what a half-precision optimizer without a scaler was going to multiply them by."""
+    optimizer.zero_grad()
+    if getattr(optimizer, "scaler", None) is None and hasattr(optimizer, "_multiply_factor"):
+        optimizer._multiply_factor = 1.0
+
+
+def search(trainer: Any, samples: list[Any]) -> None:
+    """Log which modules' outputs are not finite, as fairseq does; its search backward fails on our outputs."""
+    trainer._set_seed()
+    with NanDetector(trainer.get_model(), backward=False):
+        for sample in samples:
+            prepared, _ = trainer._prepare_sample(sample)
+            update = trainer.get_num_updates()
+            trainer.task.train_step(prepared, trainer.model, trainer.criterion, trainer.optimizer, update)
+
+
+def show_in_gradients(criterion: nn.Module, inputs: Any, output: Any) -> None:
+    """A forward hook of the criterion: a loss that is not finite gives gradients that are not, without waiting for it.
+
+    Otherwise an infinite sum can leave its finite terms' gradients behind.
+    """
+    loss = output[0]
+    if isinstance(loss, Tensor) and loss.requires_grad:
+        poison = (loss.detach() * 0).sum()  # 0, or NaN
+        loss.register_hook(lambda grad: grad + poison.to(grad.dtype))
+
+
+# ---- experts' gradients ----
+
+
+def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Tensor:
+    """Average the experts' gradients over their replicas and clip all gradients to `max_norm` (0: not at all).
+
+    It takes the model's own gradients, which fairseq's half-precision optimizers have not yet copied to float32.
+
+    Args:
+        banks: the experts that this process holds while others hold the rest.
+
+    Returns:
+        the norm of all gradients, with fairseq's scales undone, the same number in every process.
+    """
+    placement = banks[0].placement
+    experts = [parameter for bank in banks for parameter in bank.parameters() if parameter.requires_grad]
+    for parameter in experts:
+        if parameter.grad is None:  # every replica must bring each gradient
+            parameter.grad = torch.zeros_like(parameter)
+    average_over_replicas([gradient(parameter) for parameter in experts], placement)
+    local = set(experts)
+    shared = None  # where fairseq cannot give their norm, what it is computed from
+    if getattr(optimizer, "has_flat_params", False):
+        shared = [parameter for parameter in optimizer.fp16_params if parameter not in local]
+
+    def norm_of_all(shared_norm: Tensor) -> Tensor:
+        if shared is not None:
+            shared_norm = squares(shared).sqrt().to(shared_norm)
+        squared = squares(experts).to(shared_norm)
+        dist.all_reduce(squared, group=placement.group)
+        return (shared_norm.square() + squared).sqrt()
+
+    norm: Tensor = optimizer.clip_grad_norm(max_norm, aggregate_norm_fn=norm_of_all)
+    return norm
+
+
+def squares(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """The sum of the squares of all elements of their gradients, in float32."""
+    gradients = [gradient(parameter) for parameter in parameters if parameter.grad is not None]
+    norms = torch._foreach_norm(gradients, 2, dtype=torch.float32) if gradients else [torch.zeros(())]
+    return torch.stack(list(norms)).square().sum()
+
+
+def gradient(parameter: nn.Parameter) -> Tensor:
+    """A parameter's gradient, which there is."""
+    assert parameter.grad is not None
+    return parameter.grad.detach()
+
+
+# ---- gates ----
+
+
+class GateRate:
+    """`--gate-lr-factor`: gates learn at a rate of their own, because each update of theirs is stretched.
+
+    fairseq has one learning rate, and in half precision one vector of all parameters. So the optimizer makes its
+    update, and the change of the gates is then stretched: for Adam, SGD and other optimizers whose change is
+    proportional to the learning rate this is a rate of their own, weight decay included. With `--expert-combine
+    preserving` a gate's gradient is proportional to `blend`, which begins at 0: `blend` has the gates' rate, too.
+
+    Args:
+        asked: the factor that the user asked for, from 0, at which they stay as they are; 1 is the rate of all else;
+            None where nobody asked.
+        usual: the factor of a new run where nobody asked.
+        layers: gives the expert layers, which a model that starts dense does not have yet.
+    """
+
+    def __init__(self, asked: float | None, usual: float, layers: Callable[[], list[MoELayer]]) -> None:
+        self._asked = asked
+        self._factor = usual if asked is None else asked
+        self._with_blend = True
+        self._layers = layers
+        self._before: list[Tensor] = []
+
+    def follow(self, optimizer: Any) -> None:
+        """Stretch each update that this optimizer of fairseq's makes."""
+        if isinstance(optimizer, FairseqBMUF):
+            optimizer = optimizer._optimizer
+
+        def remember(*_: Any) -> None:
+            self._before = [value.clone() for value in self._values(optimizer)]
+
+        @torch.no_grad()
+        def stretch(*_: Any) -> None:
+            for before, value in zip(self._before, self._values(optimizer), strict=True):
+                value.copy_(before.lerp(value, self._factor))
+
+        optimizer.optimizer.register_step_pre_hook(remember)
+        optimizer.optimizer.register_step_post_hook(stretch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"factor": self._factor, "with_blend": self._with_blend}
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Go on as the run that a checkpoint is of.
+
+        Args:
+            state: None in checkpoints of before 0.1.12, whose runs go on as they began: `blend` has the rate of all
+                else, and so have gates unless the user asks. Empty where the gates are new.
+        """
+        self._with_blend = state is not None and bool(state.get("with_blend", True))
+        if self._asked is None:
+            self._factor = 1.0 if state is None else float(state.get("factor", self._factor))
+
+    def _values(self, optimizer: Any) -> Iterator[Tensor]:
+        """What the optimizer changes of the gates: the parameters, or float32 copies of those in half precision."""
+        if self._factor == 1:
+            return
+        chosen = [parameter for layer in self._layers() for parameter in self._parameters(layer)]
+        masters = getattr(optimizer, "fp32_params", None)
+        if masters is None:
+            yield from (parameter.detach() for parameter in chosen)
+            return
+        if isinstance(masters, dict):
+            (vector,) = masters.values()
+            masters = vector.detach().split([parameter.numel() for parameter in optimizer.fp16_params])
+        gates = {id(parameter) for parameter in chosen}
+        for parameter, master in zip(optimizer.fp16_params, masters, strict=True):
+            if id(parameter) in gates:
+                yield master.detach()
+
+    def _parameters(self, layer: MoELayer) -> list[Tensor]:
+        """A layer's parameters with the gates' rate; no others have it."""
+        if not layer.gate.is_learned:
+            return []
+        if self._with_blend and layer.blend is not None:
+            return [layer.gate.weight, layer.blend]
+        return [layer.gate.weight]

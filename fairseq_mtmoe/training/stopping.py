@@ -1,0 +1,319 @@
+"""SIGINT (Ctrl-C), SIGTERM and SIGUSR1: a run saves after the update under way and ends; a second one ends it at once.
+
+Python runs signal handlers between its own instructions, and none while the process waits for others inside C++ code.
+Hence a thread reads the signals, from a socket into which Python puts them as soon as they come.
+
+A validation that a signal ends is pending: the checkpoint says so, and the run that goes on from it makes it first. So
+it validates and saves at the same places as one that nobody interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
+from typing import Any, NoReturn
+
+from fairseq import checkpoint_utils
+from torch import distributed as dist
+from torch.multiprocessing.spawn import ProcessExitedException
+
+from fairseq_mtmoe.protocols import RunObserver
+from fairseq_mtmoe.training import failures, screen
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+AS_ONE = 1.0  # seconds: `timeout` signals the process and then its whole group, torchrun forwards what a terminal sent
+PENDING = "owed_validation"  # in a checkpoint's extra state
+
+_RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
+_watch: _Watch | None = None
+_validate_and_save: Callable[..., Result] | None = None  # fairseq's, of the training command once that is loaded
+
+Result = tuple[list[float | None], bool]  # the validation losses, and whether the run is to end
+
+
+class Stopped(Exception):
+    """Raised inside a validation that a signal ends before its time."""
+
+
+# ---- the signals of this process ----
+
+
+class _Watch:
+    """Takes the signals of this process but for those that it ignores, as what a script starts with `&` does SIGINT."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self.saves = False  # whether there are updates after whose end the run can be saved
+        self._since = 0.0
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        watched = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._handlers = {number: signal.signal(number, lambda *_: None) for number in watched}
+        threading.Thread(target=self._listen, name="signals", daemon=True).start()
+
+    def close(self) -> None:
+        """Give the signals back."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        signal.set_wakeup_fd(self._wakeup)
+        self._writer.shutdown(socket.SHUT_WR)  # the thread ends, also if a forked child has the socket, too
+        self._writer.close()
+
+    def _listen(self) -> None:
+        while number := self._reader.recv(1):
+            if number[0] in self._handlers:
+                self._take(signal.Signals(number[0]))
+        self._reader.close()
+
+    def _take(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if self.received is not None:
+            if now - self._since > AS_ONE:
+                _end_at_once(number, "at once: the same command goes on from what was saved before")
+            return
+        self.received, self._since = number, now
+        spawned = [child for child in multiprocessing.active_children() if isinstance(child, SpawnProcess)]
+        if self.saves:
+            _say(f"{number.name}: the run saves after this update and ends; a second signal ends it at once.")
+        elif spawned:  # they train and say how the run ends; torch has nothing to add
+            logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
+            for child in spawned:
+                if child.pid:
+                    with suppress(ProcessLookupError):  # it has ended
+                        os.kill(child.pid, number)
+        else:
+            _end_at_once(number, "before its first update, and nothing is lost: the same command starts it again")
+
+
+def _end_at_once(number: signal.Signals, how: str) -> None:
+    _say(f"{number.name} ended the run {how}.")
+    os._exit(exit_code(number))
+
+
+def _say(sentence: str) -> None:
+    """Show a sentence, of the first process alone; Python's own streams might be in use by what is interrupted."""
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        os.write(2, f"{sentence}\n".encode())
+
+
+def exit_code(number: signal.Signals) -> int:
+    """What a shell calls the end by a signal: 130 for SIGINT, 143 for SIGTERM, 138 for SIGUSR1."""
+    return 128 + number
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Inside, our signals no longer end this process by themselves."""
+    global _watch
+    if _watch is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _watch = _Watch()
+    try:
+        yield
+    finally:
+        if _watch is not None:  # in a child that was forked inside it is None
+            _watch.close()
+            _watch = None
+
+
+def saves_from_now_on() -> None:
+    """There are updates from now on: a signal waits for the end of one."""
+    if _watch is not None:
+        _watch.saves = True
+
+
+def received() -> signal.Signals | None:
+    """The first of our signals that this process got, if any."""
+    return None if _watch is None else _watch.received
+
+
+def encode_signal(number: signal.Signals | None, world_size: int) -> float:
+    """The number for a signal that one process got, if any; `decode_signal` understands the sum over all processes."""
+    return 0.0 if number is None else float((world_size + 1) ** SIGNALS.index(number))
+
+
+def decode_signal(votes: float, world_size: int) -> signal.Signals | None:
+    """The first of our signals that any process got."""
+    counts = [round(votes) // (world_size + 1) ** place % (world_size + 1) for place in range(len(SIGNALS))]
+    return next((number for number, count in zip(SIGNALS, counts, strict=True) if count), None)
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, such as a worker that loads data: only the parent ends it, which needs it until it has saved.
+
+    A terminal, `timeout`, torchrun and SLURM send their signals to all processes of a run, the workers included.
+    """
+    global _watch
+    if _watch is not None:
+        _watch = None
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        threading.Thread(target=_obey_parent, daemon=True).start()
+
+
+def _obey_parent() -> None:
+    while True:
+        info = signal.sigwaitinfo(SIGNALS)
+        if info.si_signo == signal.SIGTERM and info.si_pid == os.getppid():
+            os._exit(0)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+# ---- fairseq's training command ----
+
+
+def watching(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `call_main`, which watches the signals of a training from its start."""
+
+    @functools.wraps(original)
+    def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
+        with watched_if_training(main):
+            try:
+                return original(cfg, main, **kwargs)
+            except ProcessExitedException as error:
+                number = received()
+                code = error.exit_code if number is None else exit_code(number)
+                if code in map(exit_code, SIGNALS):
+                    raise SystemExit(code) from None  # the process that it started has said it
+                raise
+
+    return call_main
+
+
+def watched_if_training(main: Callable[..., Any]) -> AbstractContextManager[None]:
+    """`watched` where `main` is that of fairseq's training command."""
+    return watched() if is_training(main) else nullcontext()
+
+
+def is_training(main: Callable[..., Any]) -> bool:
+    """Whether this is the main function of fairseq's training command."""
+    return "validate_and_save" in getattr(main, "__globals__", {})
+
+
+def is_training_command() -> bool:
+    """Whether fairseq's training command is what runs here."""
+    return _validate_and_save is not None
+
+
+def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
+    """The training command's `train`, an epoch, in which there are updates after whose end a run can be saved."""
+    screen.hold_options_back()
+
+    @functools.wraps(original)
+    def train(*args: Any, **kwargs: Any) -> Result:
+        with watched():  # fairseq-hydra-train loads plugins too late to be watched from its start
+            saves_from_now_on()
+            screen.show_options()
+            return original(*args, **kwargs)
+
+    return train
+
+
+def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
+    """The training command's `validate_and_save`, which is called after each batch."""
+    global _validate_and_save
+    _validate_and_save = original
+
+    @functools.wraps(original)
+    def validate_and_save(
+        cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
+    ) -> Result:
+        """As fairseq's, after updates and at the ends of epochs: a batch that was left out left all as it was."""
+        number = trainer.stopped_by
+        pending: dict[str, Any] | None = None
+        result: Result = [None], False
+        try:
+            if end_of_epoch or not trainer.left_out:
+                result = original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+        except Stopped:
+            pending = {"epoch": epoch_itr.epoch, "end_of_epoch": end_of_epoch}
+            number = trainer.stopped_by
+        if number is None or result[1]:
+            is_last = end_of_epoch and epoch_itr.next_epoch_idx > (cfg.optimization.max_epoch or math.inf)
+            if (result[1] or is_last) and isinstance(task, RunObserver):
+                task.ended()
+            return result
+        trainer.pending_validation = pending
+        _save_and_end(cfg.checkpoint, trainer, epoch_itr, number)
+
+    return validate_and_save
+
+
+def _save_and_end(cfg: Any, trainer: Any, epoch_itr: Any, number: signal.Signals) -> NoReturn:
+    with failures.naming_lost_processes():
+        checkpoint_utils.save_checkpoint(cfg, trainer, epoch_itr, None)
+        if failures.several_processes():
+            # Whoever starts processes may kill the others when one ends.
+            dist.barrier(group=failures.made_between_hosts())
+    if trainer.is_data_parallel_master:
+        done = f"{number.name} ended the run after update {trainer.get_num_updates()}"
+        print(f"{done}: {_how_to_go_on(cfg, trainer.checkpoint_suffix)}.", file=sys.stderr, flush=True)
+    raise SystemExit(exit_code(number))
+
+
+def _how_to_go_on(cfg: Any, suffix: str) -> str:
+    for name in ("no_save", "no_last_checkpoints"):
+        if getattr(cfg, name):
+            return f"with `--{name.replace('_', '-')}` it saves nothing to go on from"
+    once = [f"`--{name.replace('_', '-')}`" for name in _RESETS if getattr(cfg, name)]
+    if cfg.restore_file != "checkpoint_last.pt":
+        once.insert(0, "`--restore-file`")
+    command = f"the same command without {', '.join(once)}" if once else "the same command"
+    return f"{command} goes on from `{cfg.save_dir}/checkpoint_last{suffix}.pt`"
+
+
+# ---- a validation that a signal ended ----
+
+
+@dataclass(frozen=True)
+class TrainingPosition:
+    """A position in the training as a checkpoint has it, for fairseq's functions that ask its iterator."""
+
+    epoch: int
+    is_end: bool
+    state: dict[str, Any]
+
+    def end_of_epoch(self) -> bool:
+        """Whether the epoch is over."""
+        return self.is_end
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state from which an iterator goes on."""
+        return self.state
+
+
+def pending_of(extra_state: dict[str, Any] | None) -> TrainingPosition | None:
+    """The position of a checkpoint's pending validation, from what is saved beside its model."""
+    pending = (extra_state or {}).get(PENDING)
+    if extra_state is None or not pending:
+        return None
+    return TrainingPosition(pending["epoch"], pending["end_of_epoch"], extra_state["train_iterator"])
+
+
+def run_pending(position: TrainingPosition, trainer: Any) -> None:
+    """Validate, and save, where a signal kept the run from it; the run may then be over."""
+    if _validate_and_save is None:
+        return
+    cfg = trainer.cfg
+    subsets = cfg.dataset.valid_subset.split(",")
+    losses, is_over = _validate_and_save(cfg, trainer, trainer.task, position, subsets, position.is_end)
+    if position.is_end:
+        trainer.lr_step(position.epoch, losses[0])
+    if is_over:
+        cfg.optimization.max_epoch = -1  # no epoch is begun
