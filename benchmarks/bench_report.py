@@ -21,9 +21,9 @@ from measure import Report, report_name
 from timing import Floor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from fairseq_mtmoe.analysis.page import page_of
+from fairseq_mtmoe.analysis.report.page import page_of
 from tests.helpers.browser import Browser, find_browser, running_browser
-from tests.helpers.run_facts import made_up_facts
+from tests.helpers.reported_runs import made_up_facts
 
 SECONDS, MEGABYTES = Floor(2.0, at_most=True), Floor(5.0, at_most=True)
 TURNS = 7

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.analysis import run_log
+from fairseq_mtmoe.analysis.event_fields import FIELDS
 from fairseq_mtmoe.analysis.run_log import Event
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
 from fairseq_mtmoe.errors import UserError
@@ -192,8 +193,10 @@ Fields = dict[str, Any]
 
 
 def moments_of(events: Sequence[Event], update: str = "update") -> Moments:
-    """When events happened."""
-    return Moments(*(_column(events, key) for key in (update, "minutes", "tokens", "epoch")))
+    """When events of one kind happened, as far as such events say it."""
+    told = FIELDS[events[0]["event"]] if events else {}
+    keys = (update, "minutes", "tokens", "epoch")
+    return Moments(*(_column(events, key) if key in told else np.full(len(events), np.nan) for key in keys))
 
 
 def _column(events: Sequence[Event], *path: str) -> Values:

@@ -7,15 +7,16 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from fairseq_mtmoe.analysis.run_facts.fields import Facts
-from fairseq_mtmoe.analysis.run_facts.gathering import Gatherer
+from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer
 from fairseq_mtmoe.cli._long_runs import stopped_by_sigterm
+from fairseq_mtmoe.cli.plot import check_drawing
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import check_writable, output_file, write_text
 
@@ -43,6 +44,7 @@ def command(runs: tuple[Path, ...], out: Path, scores: tuple[Path, ...], watch: 
     Of several RUNs whose test sets are the same the page says how far each is above the first, and whether that is
     chance.
     """
+    check_drawing()
     if out.suffix.lower() not in SUFFIXES:
         must_be("OUT.html", "the page to write, a name that ends in .html", str(out))
     if scores and len(scores) != len(runs):
@@ -74,7 +76,7 @@ def write_page(gatherer: Gatherer, out: Path, watch: float | None) -> None:
 
 
 def _page_of(facts: Facts) -> str:
-    from fairseq_mtmoe.analysis.page.html import page_of  # which brings jinja2 along
+    from fairseq_mtmoe.analysis.report.page import page_of  # which brings jinja2 along
 
     return page_of(facts)
 
@@ -113,7 +115,7 @@ def _settle(gatherer: Gatherer, out: Path) -> None:
         write_page(gatherer, out, None)
     except UserError:
         if gatherer.latest is not None:
-            write_text(out, _page_of({**gatherer.latest, "watched": None}))
+            write_text(out, _page_of(replace(gatherer.latest, watched=None)))
         raise
 
 

@@ -64,6 +64,7 @@ def lines(
     low: float | None = None,
     high: float | None = None,
     sides: Sides = "independent",
+    hover: bool = False,
 ) -> Chart:
     """Lines over moments, in a panel for each `panel`; where a point is `sparse`, a vertical line with this text.
 
@@ -74,15 +75,17 @@ def lines(
         columns: of panels.
         low, high: ends of the vertical axis; without them those of the points.
         sides: whether panels have vertical axes of their own.
+        hover: whether every point says its values to a mouse near it.
     """
     names = order_of(points, "line")
+    short = "~s" if isinstance(points, list) and any((point["x"] or 0) >= 10_000 for point in points) else ",~f"
     check_size(LEGEND_LINE * len(names))
-    moments = 0 if isinstance(points, str) else len({point["x"] for point in points})
+    moments = FEW + 1 if isinstance(points, str) else len({point["x"] for point in points})
     scale = alt.Scale(type="log" if log else "linear", zero=False, nice=False, padding=5,
                       domain=alt.Undefined if low is None and high is None else [low, high])  # fmt: skip
     legend = alt.Legend(title=None, symbolType="stroke")
     base = alt.Chart().encode(
-        x=alt.X("x:Q", title=x, axis=alt.Axis(format="~s", tickMinStep=1, grid=False),
+        x=alt.X("x:Q", title=x, axis=alt.Axis(format=short, tickMinStep=1, grid=False),
                 scale=alt.Scale(zero=False, nice=False, padding=5)),
         color=alt.Color("line:N", scale=colors(names), legend=legend),
         strokeDash=alt.StrokeDash("line:N", legend=legend,
@@ -97,7 +100,10 @@ def lines(
     marked: Any = {"filled": True, "size": 28} if moments <= FEW else False
     became_sparse = base.transform_filter("datum.sparse").mark_rule().encode(tooltip="sparse:N")
     said = base.transform_filter("datum.sparse").mark_text(align="left", dx=3, y=6, fontSize=9).encode(text="sparse:N")
-    chart = alt.layer(drawn.mark_line(point=marked, clip=low is not None), became_sparse, said, data=data_of(points))
+    near = [drawn.mark_point(opacity=0, size=90)] if hover else []
+    chart = alt.layer(
+        drawn.mark_line(point=marked, clip=low is not None), became_sparse, said, *near, data=data_of(points)
+    )
     sized = chart.properties(width=size[0], height=size[1])
     return panels(sized, columns, order_of(points, "panel")).resolve_scale(y=sides)
 

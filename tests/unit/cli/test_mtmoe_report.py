@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fairseq_mtmoe.analysis.run_facts.gathering import Gatherer
+from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer
 from fairseq_mtmoe.cli import report
 from fairseq_mtmoe.cli.report import command, keep_fresh
 from fairseq_mtmoe.errors import UserError
@@ -74,7 +74,7 @@ def test_scores_of_another_folder_are_shown(run, tmp_path):
 
 
 def test_a_watched_page_is_made_anew_when_there_is_something_new(run, tmp_path, monkeypatch):
-    pages: list[dict] = []
+    pages: list[Facts] = []
     monkeypatch.setattr(report, "write_page", lambda gatherer, out, watch: pages.append(gatherer.gather(watch)))
     looks = iter(range(5))
 
@@ -88,7 +88,7 @@ def test_a_watched_page_is_made_anew_when_there_is_something_new(run, tmp_path, 
             raise KeyboardInterrupt
 
     keep_fresh(Gatherer([run]), tmp_path / "page.html", 3.0, sleep)
-    assert [(page["watched"], len(page["runs"][0]["sparsified"])) for page in pages] == [(3.0, 1), (None, 1)]
+    assert [(page.watched, len(page.runs[0].sparsified)) for page in pages] == [(3.0, 1), (None, 1)]
 
 
 def test_a_watched_log_that_is_damaged_for_a_moment_is_read_the_next_time(run, tmp_path, capsys):
@@ -153,21 +153,21 @@ def test_places_that_cannot_be_are_one_sentence(run, tmp_path):
 def test_several_folders_of_scores_are_said_not_to_be_shown(run, tmp_path):
     for name in ("a", "b"):
         write_evaluation(run / "scores" / name, 0.3, sentences=10)
-    (note,) = Gatherer([run]).gather()["notes"]
+    (note,) = Gatherer([run]).gather().notes
     assert "there are 2 folders of them" in note
-    assert Gatherer([run], [run / "scores" / "a"]).gather()["notes"] == []
+    assert Gatherer([run], [run / "scores" / "a"]).gather().notes == []
 
 
 def test_an_empty_log_says_that_nothing_was_logged_yet(tmp_path):
     (tmp_path / "mtmoe.jsonl").touch()
-    assert Gatherer([tmp_path]).gather()["runs"][0]["notes"] == ["The run has logged nothing yet."]
+    assert Gatherer([tmp_path]).gather().runs[0].notes == ["The run has logged nothing yet."]
 
 
 @pytest.mark.parametrize("layers", [{}, {"encoder.layers.1": [[0, 0], [0, 0]]}])
 def test_experts_that_had_no_token_are_no_part_of_the_page(tmp_path, layers):
     event = {"event": "experts", "update": 5, "task_names": ["en-ab", "en-ac"], "layers": layers}
     (tmp_path / "mtmoe.jsonl").write_text(json.dumps(event) + "\n")
-    assert Gatherer([tmp_path]).gather()["runs"][0]["experts"]["updates"] == []
+    assert Gatherer([tmp_path]).gather().runs[0].rows == []
 
 
 def test_a_watched_page_of_a_run_that_vanishes_stays_as_it_was_and_is_not_watched(run, tmp_path, capsys):

@@ -4,16 +4,17 @@ One training for all tests.
 """
 
 import json
-import math
 import struct
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from fairseq.logging import progress_bar
 from tensorboardX.proto.event_pb2 import Event
 
-from fairseq_mtmoe.analysis.run_facts.gathering import Gatherer
+from fairseq_mtmoe.analysis.questions import entropy
+from fairseq_mtmoe.analysis.rows import read_run
 from fairseq_mtmoe.analysis.run_log import read
 from tests.helpers.training import train_here
 
@@ -119,15 +120,14 @@ def test_tensorboard_gets_the_same_figures(followed, events):
 
 def test_tensorboard_gets_who_uses_which_expert(followed, events):
     valid = scalars(followed / "boards" / "valid")
-    facts = Gatherer([followed]).gather()["runs"][0]
-    entropy = facts["entropy"]
-    assert entropy["layers"] and entropy["updates"] == [6, 12]
-    for place, layer in enumerate(entropy["layers"]):
+    rows = read_run(followed).of("experts")
+    assert rows[0].moments.update.tolist() == [6, 12]
+    for layer in {row.layer for row in rows}:
         assert set(valid[f"experts_used/{layer}"]) == {6, 12}
-        for at, update in enumerate(entropy["updates"]):
-            known = [values[at] for values in entropy["values"][place] if values[at] is not None]
-            assert valid[f"expert_entropy/{layer}"][update] == pytest.approx(math.fsum(known) / len(known), abs=1e-3)
-    assert all(f"expert_entropy/{task}" in valid for task in entropy["tasks"])
+        for at, update in enumerate((6, 12)):
+            mean = np.nanmean([entropy(row)[at] for row in rows if row.layer == layer])
+            assert valid[f"expert_entropy/{layer}"][update] == pytest.approx(mean, abs=1e-3)
+    assert all(f"expert_entropy/{row.task}" in valid for row in rows)
 
 
 def test_weights_and_biases_gets_what_tensorboard_gets(followed):

@@ -5,9 +5,10 @@ import shutil
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.analysis.run_facts.gathering import ScoresOfRun, run_facts
+from fairseq_mtmoe.analysis.charts.runs import sampling_axis
+from fairseq_mtmoe.analysis.report.warnings import warnings_of
+from fairseq_mtmoe.analysis.rows import read_run
 from fairseq_mtmoe.analysis.run_log import read
-from fairseq_mtmoe.analysis.series import read_run
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.digits import make_digit_corpus
@@ -72,7 +73,8 @@ def test_one_long_epoch_heats_and_resumes_within(small, tmp_path):
     assert temperatures(tmp_path / "whole") == pytest.approx([1.5 * np.sqrt(1 + 3 * at / 20) for at, _ in updates])
     assert updates[-1][0] == 20 and updates[-1][1] > 1.5 * updates[0][1]
     assert temperatures(tmp_path / "parts") == temperatures(tmp_path / "whole") and same(parts, whole)
-    assert read_run(tmp_path / "whole").sampling.moments == ("update", [at for at, _ in updates])
+    over, places = sampling_axis(read_run(tmp_path / "whole").of("sampling"))
+    assert (over, places.tolist()) == ("update", [at for at, _ in updates])
 
 
 @pytest.mark.parametrize("limit", [("--max-update", 3), ("--max-epoch", 1)])
@@ -80,8 +82,8 @@ def test_heating_by_epochs_in_a_run_of_one_epoch_is_warned_of(limit, small, tmp_
     by_epoch = ("--heating-coefficient", 3, "--heating-epochs", 5, "--max-tokens", 400)
     train_here(small, tmp_path / "run", *by_epoch, *limit)
     assert "the temperature stays at 1.5, whatever --heating-coefficient is" in caplog.text
-    warnings = run_facts(read(tmp_path / "run"), "run", "run", ScoresOfRun(), 1000)["warnings"]
-    (text,) = [warning["text"] for warning in warnings if warning["kind"] == "still_temperature"]
+    warnings = warnings_of(read_run(tmp_path / "run"))
+    (text,) = [warning.text for warning in warnings if warning.kind == "still_temperature"]
     assert "stayed at 1.5" in text
 
 

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.analysis.run_facts.curves import curves_of
+from fairseq_mtmoe.analysis.rows import run_of
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.analysis.scores import score_pair
 from fairseq_mtmoe.errors import UserError
@@ -47,10 +47,8 @@ def test_what_is_logged_is_what_an_evaluation_finds(data, run):
     mean = sum(score.bleu for score in scores.values()) / len(PAIRS)
     assert 3 < mean < 99.9 and validations[-1] == [event["all"]["bleu"]] == [pytest.approx(mean, abs=0.006)]
     assert event["tiers"]["high"]["bleu"] == event["pairs"]["en-aa"]["bleu"]
-    assert {(row["key"], row["better"]) for row in curves_of([event])["rows"] if row["metric"] == "bleu"} >= {
-        ("all", "higher"),
-        ("pair:en-bb", "higher"),
-    }
+    shown = {row.task for row in run_of([event], "run").rows if row.metric == "bleu" and not row.is_better_low}
+    assert shown >= {"all", "en-bb"}
 
 
 def go_on(rank, data, folder, world_size):

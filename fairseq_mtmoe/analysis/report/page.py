@@ -1,0 +1,350 @@
+"""The page: facts of runs in one HTML file (`page.html.j2`, `page.css`, `page.js`, and Vega, which draws the charts).
+
+A section is a list of rows of some groups, shown as a chart with a table below; `SECTIONS` says which. Charts are the
+shapes of `charts/look.py`, whose points the page's script takes from the rows that a reader chose. Where there is more
+than a page has room for, moments are left out, and translations: the best of each curve and peaks of training stay.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from fairseq_mtmoe.analysis.differences import Differences
+from fairseq_mtmoe.analysis.gates import FIGURES
+from fairseq_mtmoe.analysis.questions import evenly, shares
+from fairseq_mtmoe.analysis.report.gathering import Facts, RunReport
+from fairseq_mtmoe.analysis.report.samples import Sample
+from fairseq_mtmoe.analysis.report.setups import setups_of
+from fairseq_mtmoe.analysis.rows import VALIDATION, Row, Values
+from fairseq_mtmoe.analysis.significance import LEVEL
+from fairseq_mtmoe.io.pages import policy_hash, templates, visible
+
+HERE = Path(__file__).parent
+CELLS = 500_000
+"""Shares of experts on a page, of all runs together: 1.3 MB."""
+NUMBERS = 250_000
+"""Of curves of validation and training, of all runs together: 1.5 MB."""
+TEXTS = 900_000
+"""Bytes of translations on a page, of all runs together."""
+MOST_POINTS = 2000  # of training
+NOTHING, WHOLE = 65_535, 10_000
+"""A packed share where no token was counted, and one of 1."""
+SPEED = ("wps", "ups", "wpb", "bsz", "padding", "gb_free", "expert_comm_ms")
+SECTIONS: list[dict[str, Any]] = [
+    {"id": "curves", "title": "Validation", "groups": VALIDATION, "by": "task"},
+    {"id": "training", "title": "Training", "groups": ["train"], "by": "metric",
+     "only": ["loss", "nll_loss", "gnorm", "lr", "clip", "skipped", "loss_scale"]},
+    {"id": "sampling", "title": "Sampling", "groups": ["sampling"], "by": "task", "x": "epoch"},
+    {"id": "selection", "title": "What uncertainty sampling trains on", "groups": ["selection"], "by": "task"},
+    {"id": "experts", "title": "Experts", "heat": "experts"},
+    {"id": "entropy", "title": "How evenly tokens are spread", "groups": ["entropy"], "by": "task"},
+    {"id": "gates", "title": "Gates", "groups": ["gates"], "by": "layer"},
+    {"id": "sources", "title": "Sources", "heat": "sources"},
+    {"id": "speed", "title": "Speed", "groups": ["train"], "by": "metric", "only": list(SPEED)},
+    {"id": "exchange", "title": "Exchange of tokens", "groups": ["exchange"], "by": "layer"},
+]  # fmt: skip
+TITLES = {
+    "ppl": "perplexity", "loss": "loss", "nll_loss": "loss without smoothing", "lr": "learning rate",
+    "gnorm": "norm of gradients", "clip": "clipped updates, %", "wps": "tokens per second", "ups": "updates per second",
+    "wpb": "tokens per update", "bsz": "examples per update", "padding": "padding, share of positions",
+    "skipped": "left out updates so far", "loss_scale": "loss scale", "gb_free": "free memory, GB",
+    "expert_comm_ms": "exchange of tokens, ms per update", "probability": "sampling probability",
+    "share": "share of what was trained on", "entropy": "entropy, 1 is even", "share_of_data": "share of the data seen",
+    "seconds": "seconds per update", "megabytes": "megabytes per update", **FIGURES,
+}  # fmt: skip
+PERCENT = ("probability", "share", "share_of_data", "changed", "padding")
+_SPELLED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+
+
+def page_of(facts: Facts) -> str:
+    """A report as HTML: the same bytes for the same facts."""
+    data, notes = data_of(facts)
+    style, vega, own = _file("page.css"), _vega(), _file("page.js")
+    return templates(HERE).get_template("page.html.j2").render(
+        facts=facts,
+        title=" · ".join(visible(run.name) for run in facts.runs),
+        warnings=sorted(
+            ((warned, number) for number, run in enumerate(facts.runs) for warned in run.warnings),
+            key=lambda one: ("high", "mid", "low").index(one[0].severity),
+        ),
+        notes={**_notes(facts), **dict.fromkeys(notes, ())},
+        setups=setups_of({run.name: run.setup for run in facts.runs}),
+        sparks=[_spark(run.rows) for run in facts.runs],
+        figure=_figure,
+        style=Markup(style),
+        scripts=[Markup(vega), Markup(own)],
+        hashes=[policy_hash(vega), policy_hash(own)],
+        style_hash=policy_hash(style),
+        data=Markup(as_script(data)),
+    )  # fmt: skip
+
+
+def data_of(facts: Facts) -> tuple[dict[str, Any], list[str]]:
+    """What the page's script shows, and what to say of what there was no room for."""
+    rows, experts = thinned([run.rows for run in facts.runs]), pack_experts(facts.runs)
+    samples, left_out = _with_room([run.scores.samples for run in facts.runs])
+    moments: dict[bytes, int] = {}
+    columns: list[dict[str, list[float | None]]] = []
+    found: list[dict[str, Any]] = []
+    for number, of_run in enumerate(rows):
+        for row in of_run:
+            if row.group == "experts":
+                continue
+            key = b"".join(values.tobytes() for values in vars(row.moments).values())
+            if key not in moments:
+                moments[key] = len(columns)
+                columns.append({name: numbers(values, 10) for name, values in vars(row.moments).items()})
+            found.append({"r": number, "g": row.group, "m": row.metric, "t": visible(row.task), "l": visible(row.layer),
+                          "a": moments[key], "v": numbers(row.value)})  # fmt: skip
+    notes = []
+    if sum(map(len, (row.value for of in rows for row in of if row.group in VALIDATION))) < sum(
+        len(row.value) for run in facts.runs for row in run.rows if row.group in VALIDATION
+    ):
+        notes.append("There was no room for every validation; the best one of each line is shown.")
+    if any(one and one["thinned"] for one in experts):
+        notes.append(
+            "Not all validations are among the moments at which experts are shown: the page would be too large."
+        )
+    notes += [f"There was no room for {left_out} translations."] if left_out else []
+    return {
+        "watched": facts.watched,
+        "runs": [{"name": visible(run.name), "unit": run.unit, "sparsified": run.sparsified} for run in facts.runs],
+        "moments": columns,
+        "rows": found,
+        "experts": experts,
+        "scores": _scores(facts),
+        "texts": _texts(samples),
+        "sections": SECTIONS,
+        "titles": TITLES,
+        "percent": PERCENT,
+        "specs": specs(),
+    }, notes
+
+
+def numbers(values: Values, digits: int = 5) -> list[float | int | None]:
+    """With so many significant digits; None for what is no finite number."""
+    return [None if not math.isfinite(value) else _short(value, digits) for value in values.tolist()]
+
+
+def _short(value: float, digits: int) -> float | int:
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 2**53 else short
+
+
+def as_script(data: Mapping[str, Any]) -> str:
+    """JSON that a `<script>` element may hold: no sign in it can end the element or a line of a program."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_SPELLED)
+
+
+@cache
+def specs() -> dict[str, Any]:
+    """The shapes of charts, whose points the page brings."""
+    from fairseq_mtmoe.analysis.charts import look, models
+
+    charts = {"lines": look.lines("points", "x", hover=True), "heat": look.heat("points", "", "", axis=".1%"),
+              "dots": models.dots("points")}  # fmt: skip
+    return {
+        name: {key: part for key, part in chart.to_dict().items() if key != "config"} for name, chart in charts.items()
+    }
+
+
+@cache
+def _vega() -> str:
+    import vl_convert
+
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
+
+
+@cache
+def _file(name: str) -> str:
+    text = (HERE / name).read_text(encoding="utf-8")
+    return templates(HERE).from_string('{% include "basics.css" %}\n').render() + text if name.endswith("css") else text
+
+
+def _notes(facts: Facts) -> dict[str, list[str]]:
+    """What the page does not show, with the names of the runs of which that is so; none where it is of all of them."""
+    found: dict[str, list[str]] = {note: [] for note in facts.notes}
+    for run in facts.runs:
+        for note in run.notes:
+            found.setdefault(note, []).append(run.name)
+    return {note: names if len(names) < len(facts.runs) else [] for note, names in found.items()}
+
+
+def _figure(value: float | None, digits: int = 0) -> str:
+    """A number for people: a large one in millions, a smaller one in thousands; empty if nobody knows."""
+    if value is None:
+        return ""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:,.1f} M"
+    return f"{value / 1e3:,.0f} k" if abs(value) >= 10_000 else f"{value:,.{digits}f}"
+
+
+def _spark(rows: Sequence[Row]) -> str:
+    """The corners of a small line of 118 by 22 pixels: a run's first curve, in logarithms; empty if it has none."""
+    values = next((row.value for row in rows if row.group in VALIDATION), np.zeros(0))
+    logs = np.log(np.maximum(values[np.isfinite(values)], 1e-9))[:: max(1, len(values) // 118)]
+    if len(logs) < 2:
+        return ""
+    heights = 23 - 22 * (logs - logs.min()) / (float(np.ptp(logs)) or 1.0)
+    return " ".join(f"{x:.0f},{y:.1f}" for x, y in zip(np.linspace(1, 119, len(logs)), heights, strict=True))
+
+
+def thinned(runs: Sequence[Sequence[Row]]) -> list[list[Row]]:
+    """The rows of runs, of whose validation and training moments are left out until there is room."""
+    step, found = 1, [_each(rows, 1) for rows in runs]
+    most = max((len(row.value) for rows in runs for row in rows if row.group in VALIDATION), default=0)
+    while step < max(most, MOST_POINTS // 2) and sum(map(_size, found)) > NUMBERS:
+        step += max(1, step // 4)  # of thousands of moments soon few
+        found = [_each(rows, step) for rows in runs]
+    return found
+
+
+def _size(rows: Sequence[Row]) -> int:
+    return sum(len(row.value) for row in rows if row.group in (*VALIDATION, "train"))
+
+
+def _each(rows: Sequence[Row], step: int) -> list[Row]:
+    """Each step-th moment of validation, the last, and the best ones; of training at most `MOST_POINTS` // step."""
+    validated = [row for row in rows if row.group in VALIDATION]
+    count = len(validated[0].value) if validated else 0
+    kept = {*range(0, count, step), *([count - 1] if count else [])}
+    kept |= {best for row in validated if (best := row.place_of_best) is not None}
+    places = sorted(kept)
+    return [
+        row.at(places) if row.group in VALIDATION and len(places) < count
+        else peaks(row, max(2, MOST_POINTS // step)) if row.group == "train" else row
+        for row in rows
+    ]  # fmt: skip
+
+
+def peaks(row: Row, most: int) -> Row:
+    """At most so many moments: two for each stretch, its first and its last, with its lowest and highest value.
+
+    These two come in the order in which they were.
+    """
+    if len(row.value) <= most:
+        return row
+    ends, values = [], []
+    for stretch in np.array_split(np.arange(len(row.value)), most // 2):
+        of = row.value[stretch]
+        ends += [int(stretch[0]), int(stretch[-1])]
+        places = sorted((int(np.nanargmin(of)), int(np.nanargmax(of)))) if np.isfinite(of).any() else [0, 0]
+        values += [float(of[place]) for place in places]
+    return replace(row.at(ends), value=np.array(values))
+
+
+def pack_experts(runs: Sequence[RunReport]) -> list[dict[str, Any] | None]:
+    """Shares in base64, two bytes each (little-endian, in 1/10,000), by update, layer, task and expert.
+
+    There are as many moments as there is room for in all runs, but two at least.
+    """
+    of_runs = [[row for row in run.rows if row.group == "experts"] for run in runs]
+    at_once = sum(_layout(rows)[1] for rows in of_runs)
+    most = max(2, CELLS // max(1, at_once))
+    return [_packed(rows, most) if rows else None for rows in of_runs]
+
+
+def _layout(rows: Sequence[Row]) -> tuple[dict[str, int], int]:
+    """The number of experts by layer, and of shares at one moment."""
+    sizes = {row.layer: row.value.shape[1] for row in rows}
+    return sizes, sum(sizes.values()) * len({row.task for row in rows})
+
+
+def _packed(rows: Sequence[Row], most: int) -> dict[str, Any]:
+    sizes, cells = _layout(rows)
+    tasks, updates = list(dict.fromkeys(row.task for row in rows)), rows[0].moments.update
+    places, found = evenly(len(updates), most), {(row.layer, row.task): shares(row) for row in rows}
+    packed = np.full((len(places), cells), NOTHING, "<u2")
+    start = 0
+    for layer, size in sizes.items():
+        for task in tasks:
+            if (layer, task) in found:
+                of = np.rint(WHOLE * found[layer, task][places])
+                packed[:, start : start + size] = np.where(np.isnan(of), NOTHING, of)
+            start += size
+    return {
+        "updates": numbers(updates[places], 10),
+        "layers": [visible(layer) for layer in sizes],
+        "sizes": list(sizes.values()),
+        "tasks": [visible(task) for task in tasks],
+        "packed": base64.b64encode(packed.tobytes()).decode(),
+        "thinned": len(places) < len(updates),
+    }
+
+
+def _scores(facts: Facts) -> dict[str, Any]:
+    """By metric and test set, each run's score and the half of its interval; differences with significance."""
+    rows = [(number, row) for number, run in enumerate(facts.runs) for row in run.scores.rows]
+    tiers = {task: tier for run in facts.runs for task, tier in run.scores.tiers.items()}
+    order = {"pair": 0, "task": 0}
+    sets = {(row.group, row.task): row.n for _, row in sorted(rows, key=lambda one: order.get(one[1].group, 1))}
+    values: dict[str, dict[str, dict[int, list[float | int | None]]]] = {}
+    for number, row in rows:
+        of = numbers(np.array([row.value[0], row.stderr]), 6)
+        values.setdefault(visible(row.metric), {}).setdefault(_key(row.group, row.task), {})[number] = of
+    return {
+        "sets": [
+            {"key": _key(group, task), "label": visible(task), "tier": tiers.get(task, ""), "n": n,
+             "mean": group not in ("pair", "task")}
+            for (group, task), n in sets.items()
+        ],
+        "values": values,
+        "differences": [_difference(*one) for one in facts.comparisons],
+        "level": LEVEL,
+    }  # fmt: skip
+
+
+def _key(group: str, task: str) -> str:
+    return f"{group}:{visible(task)}"
+
+
+def _difference(first: str, second: str, found: Differences) -> dict[str, Any]:
+    of = {_key("pair", name): one for name, one in found.pairs.items()}
+    of |= {_key("all" if name == "all" else "tier", name): one for name, one in found.groups.items()}
+    return {
+        "first": visible(first), "second": visible(second), "metric": visible(found.metric),
+        "of": {key: numbers(np.array([one.difference, *one.interval, one.p_randomisation])) for key, one in of.items()},
+    }  # fmt: skip
+
+
+def _with_room(samples: Sequence[list[Sample]]) -> tuple[list[list[Sample]], int]:
+    """As many translations of each pair as there is room for, and how many were left out."""
+    ranked = [[(sum(one.pair == before.pair for before in of[:place]), one) for place, one in enumerate(of)]
+              for of in samples]  # fmt: skip
+    most = max((rank + 1 for of in ranked for rank, _ in of), default=0)
+    while most > 1 and sum(_bytes(one) for of in ranked for rank, one in of if rank < most) > TEXTS:
+        most -= 1
+    kept = [[one for rank, one in of if rank < most] for of in ranked]
+    return kept, sum(map(len, samples)) - sum(map(len, kept))
+
+
+def _bytes(one: Sample) -> int:
+    return sum(len(text.encode(errors="surrogatepass")) for text in (one.source or "", *one.references, one.hypothesis))
+
+
+def _texts(samples: Sequence[Sequence[Sample]]) -> list[dict[str, Any]]:
+    """Each sentence once, with the translations of all runs."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, of in enumerate(samples):
+        for one in of:
+            fields = {**asdict(one), "by": []}
+            text = {name: _visible(value) for name, value in fields.items() if name != "hypothesis"}
+            sentence = found.setdefault((one.pair, one.line, one.references), text)
+            sentence["by"].append([number, visible(one.hypothesis)])
+    return list(found.values())
+
+
+def _visible(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_visible(one) for one in value]
+    return visible(value) if isinstance(value, str) else value

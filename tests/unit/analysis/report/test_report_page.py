@@ -1,0 +1,216 @@
+"""The page of runs, read without a browser: what goes into it, in how many bytes, and that nothing gets out."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+
+import lxml.html
+import numpy as np
+import pytest
+
+from fairseq_mtmoe.analysis.questions import shares
+from fairseq_mtmoe.analysis.report import page
+from fairseq_mtmoe.analysis.report.gathering import run_report
+from fairseq_mtmoe.analysis.report.page import HERE, as_script, data_of, numbers, page_of, thinned
+from fairseq_mtmoe.analysis.report.scores import ScoresOfRun
+from fairseq_mtmoe.analysis.report.setups import setups_of
+from fairseq_mtmoe.analysis.rows import VALIDATION, run_of
+from fairseq_mtmoe.io.pages import visible
+from tests.helpers.reported_runs import HOSTILE, made_up_facts, read_facts
+
+
+def parsed(facts):
+    return lxml.html.document_fromstring(page_of(facts).encode())
+
+
+def facts_in(document):
+    return json.loads(document.get_element_by_id("facts").text)
+
+
+def test_the_script_makes_elements_in_one_way_and_is_small():
+    script, style = ((HERE / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    assert not re.search("innerHTML|insertAdjacent|document.write|eval|</script|<!--", script)
+    assert len(script.splitlines()) + len(style.splitlines()) <= 700
+
+
+def test_the_policy_names_the_scripts_and_the_style_of_the_page_and_no_others():
+    document = parsed(made_up_facts())
+    policy = document.xpath("//meta[@http-equiv='Content-Security-Policy']/@content")[0]
+    parts = [*document.xpath("//script[not(@type)]"), *document.xpath("//style")]
+    hashes = [base64.b64encode(hashlib.sha256(part.text.encode()).digest()).decode() for part in parts]
+    assert re.findall("sha256-([^']+)", policy) == hashes and len(hashes) == 3
+    assert "unsafe" not in policy and policy.startswith("default-src 'none'")
+
+
+def test_hostile_texts_make_no_element_and_no_attribute(tmp_path):
+    plain, hostile = parsed(read_facts(tmp_path / "a")), parsed(read_facts(tmp_path / "b", hostile=True))
+    tags = [[one.tag for one in document.xpath("//*[not(self::code)]")] for document in (hostile, plain)]
+    assert tags[0] == tags[1]
+    assert [sorted(one.attrib) for one in hostile.xpath("//*[not(self::code)]")] == [
+        sorted(one.attrib) for one in plain.xpath("//*[not(self::code)]")
+    ]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_data_of_any_text_stays_data(text):
+    script = as_script({"runs": [visible(text)]})
+    assert not re.search("[<>&\u2028\u2029]", script)
+    assert json.loads(script) == {"runs": [visible(text)]}
+
+
+def test_the_page_has_every_figure_of_the_facts(tmp_path):
+    facts = read_facts(tmp_path)
+    found = facts_in(parsed(facts))
+    for number, run in enumerate(facts.runs):
+        shown = {(row["g"], row["m"], row["t"], row["l"]): row for row in found["rows"] if row["r"] == number}
+        assert len(shown) == sum(row.group != "experts" for row in run.rows)
+        for row in run.rows:
+            if row.group != "experts":
+                one = shown[row.group, row.metric, row.task, row.layer]
+                assert one["v"] == pytest.approx(numbers(row.value)) and len(one["v"]) == len(row.value)
+                assert found["moments"][one["a"]]["update"] == numbers(row.moments.update, 10)
+        texts = [text for text in found["texts"] if [number, run.scores.samples[0].hypothesis] in text["by"]]
+        assert texts[0]["references"] == list(run.scores.samples[0].references)
+    scores = found["scores"]
+    assert [one["label"] for one in scores["sets"]] == ["en-gu", "en-de", "en-fr", "low", "high", "all"]
+    row = next(row for row in facts.runs[1].scores.rows if (row.task, row.metric) == ("en-de", "BLEU"))
+    assert scores["values"]["BLEU"]["pair:en-de"]["1"] == pytest.approx([row.value[0], row.stderr], rel=1e-5)
+    first, second, differences = facts.comparisons[0]
+    one, of = scores["differences"][0], differences.pairs["en-de"]
+    assert (one["first"], one["second"], one["metric"]) == (first, second, "BLEU")
+    wanted = [of.difference, *of.interval, of.p_randomisation]
+    assert one["of"]["pair:en-de"] == pytest.approx(wanted, rel=1e-4)
+    assert page_of(facts) == page_of(facts)
+
+
+def test_shares_are_packed_by_update_layer_task_and_expert(tmp_path):
+    facts = made_up_facts(3, 3000, num_experts=5)
+    (packed,) = data_of(facts)[0]["experts"]
+    values = np.frombuffer(base64.b64decode(packed["packed"]), "<u2").reshape(len(packed["updates"]), 2, 3, 5) / 10_000
+    for row in facts.runs[0].rows:
+        if row.group == "experts":
+            place = packed["layers"].index(row.layer), packed["tasks"].index(row.task)
+            np.testing.assert_allclose(values[:, *place], shares(row), atol=1e-4)
+
+
+def test_tasks_without_tokens_and_layers_of_several_sizes_are_packed():
+    events = [{"event": "experts", "update": 5, "task_names": ["de", "fr"],
+               "layers": {"a": [[1, 3], [0, 0]], "b": [[1, 2, 7], [5, 0, 0]]}}]  # fmt: skip
+    facts = made_up_facts()
+    facts.runs[0].rows = run_of(events, "run").rows
+    (packed,) = data_of(facts)[0]["experts"]
+    none = page.NOTHING
+    assert np.frombuffer(base64.b64decode(packed["packed"]), "<u2").tolist() == [
+        2500, 7500, none, none, 1000, 2000, 7000, 10_000, 0, 0,
+    ]  # fmt: skip
+    assert packed["sizes"] == [2, 3] and not packed["thinned"]
+
+
+def test_where_there_are_too_many_shares_moments_are_left_out_and_the_page_says_so(monkeypatch):
+    monkeypatch.setattr(page, "CELLS", 2000)
+    data, notes = data_of(made_up_facts(10, 10_000, 2))
+    assert all(len(one["updates"]) == 12 and one["thinned"] for one in data["experts"])  # of 2 layers of 4 experts
+    assert all((one["updates"][0], one["updates"][-1]) == (500, 10_000) for one in data["experts"])
+    assert any("Not all validations are among the moments" in note for note in notes)
+
+
+@pytest.mark.parametrize("room", [30_000, 10])
+def test_where_there_are_too_many_curves_moments_are_left_out_and_bests_and_peaks_stay(monkeypatch, room):
+    monkeypatch.setattr(page, "NUMBERS", room)
+    facts = made_up_facts(5, 100_000, 2)
+    found = thinned([run.rows for run in facts.runs])
+    kept = sum(len(row.value) for rows in found for row in rows if row.group in (*VALIDATION, "train"))
+    assert kept <= room or room == 10  # there is never so little room
+    for run, rows in zip(facts.runs, found, strict=True):
+        for old, new in zip(run.rows, rows, strict=True):
+            if old.group in VALIDATION:
+                assert len(new.value) < len(old.value) and new.value.min() == old.value.min()
+                assert new.moments.update[[0, -1]].tolist() == old.moments.update[[0, -1]].tolist()
+            if old.group == "train":
+                assert new.value.max() == old.value.max()
+    assert any("no room for every validation" in note for note in data_of(facts)[1])
+
+
+def test_a_few_runs_have_room_for_every_validation():
+    facts = made_up_facts(20, 50_000, 2)
+    found = thinned([run.rows for run in facts.runs])
+    lengths = [[len(row.value) for row in run.rows] for run in facts.runs]
+    assert [[len(row.value) for row in rows] for rows in found] == lengths
+
+
+def test_where_there_are_too_many_texts_each_pair_keeps_some(monkeypatch):
+    monkeypatch.setattr(page, "TEXTS", 100_000)
+    facts = made_up_facts(10, 1000, 2, samples=5)
+    for run in facts.runs:
+        run.scores.samples = [replace(one, hypothesis="ein Satz " * 130) for one in run.scores.samples]
+    data, notes = data_of(facts)
+    assert len(data["texts"]) == 10 * 4 and "There was no room for 20 translations." in notes
+
+
+def test_ten_runs_of_fifty_languages_are_below_5_mb():
+    facts = made_up_facts(50, 100_000, 10, samples=5, num_experts=16)
+    assert len(page_of(facts).encode()) < 5_000_000
+
+
+def test_a_run_that_said_nothing_has_a_page():
+    facts = made_up_facts()
+    facts.runs[0] = run_report(run_of([], "run"), ScoresOfRun())
+    text = parsed(facts).text_content()
+    assert "Nothing of note" in text and "do not say how the runs were started" in text
+
+
+def test_setups_say_where_runs_differ():
+    found = setups_of({
+        "a": {"options": {"lr": [0.1], "arch": "x"}, "seed": 1, "sizes": {"en-de": 1000, "en-fr": 20},
+              "versions": {"torch": "2"}},
+        "b": {"options": {"lr": [0.2], "arch": "x", "fp16": True}, "seed": 1, "commit": None},
+    })  # fmt: skip
+    assert found.runs == ["a", "b"]
+    assert dict(found.differing) == {"training sentences": ["1,020 in 2 sets", ""], "--lr": ["[0.1]", "[0.2]"],
+                                     "torch (version)": ["2", ""], "--fp16": ["", "true"]}  # fmt: skip
+    assert found.common == [("seed", "1"), ("--arch", "x")]
+
+
+def test_spellings_of_one_path_are_no_difference_and_sizes_of_models_are():
+    setup = {"data": "data/x", "folder": "/home", "options": {"init_encoder": "a/../b.pt"}, "parameters": 12_000}
+    spelled = {"data": "/home/data/x/", "folder": "/tmp", "options": {"init_encoder": "/home/b.pt"}}
+    found = setups_of({"a": setup, "b": {**spelled, "parameters": 24_000}, "c": {**spelled, "parameters": 24_000}})
+    assert found.differing == [("parameters", ["12,000", "24,000", "24,000"])]
+    assert found.common == [("data", "data/x"), ("--init-encoder", "a/../b.pt")]
+    elsewhere = setups_of({"a": setup, "b": {**setup, "folder": "/other"}})
+    assert [name for name, _ in elsewhere.differing] == ["data", "--init-encoder"]
+
+
+def test_commands_are_apart_from_what_differs():
+    """They are long, and differ where runs are compared: what they differ in stands in the table."""
+    setup = {"options": {"lr": [0.1]}, "command": "fairseq-train --lr 0.1"}
+    found = setups_of({"a": setup, "b": {**setup, "command": "<b>"}, "c": {"options": {"lr": [0.1]}}})
+    assert found.commands == [("a", "fairseq-train --lr 0.1"), ("b", "<b>")]
+    assert (found.differing, found.common) == ([], [("--lr", "[0.1]")])
+
+
+def test_a_watched_page_is_looked_at_again_without_javascript_too():
+    document = parsed(replace(made_up_facts(), watched=30.0))
+    assert document.xpath("//noscript/meta[@http-equiv='refresh']/@content") == ["30"]
+    assert not parsed(made_up_facts()).xpath("//noscript/meta")
+
+
+def test_notes_are_said_once_and_warnings_of_all_runs_are_the_most_severe_first():
+    facts = made_up_facts(3, 1000, 3)
+    facts.runs[1].notes.append("No `scores`.")
+    for run in facts.runs:
+        run.notes.append("Nothing is compared.")
+
+    def change(event):
+        bad = {"padding": 0.2, "skipped": 900} if event["event"] == "train" else {}
+        return {**event, **bad}
+
+    warned = made_up_facts(3, 1000, 3, change=change)
+    for run, other in zip(facts.runs, warned.runs, strict=True):
+        run.warnings = other.warnings
+    document = parsed(facts)
+    found = [one.text_content().strip() for one in document.xpath("//section[@id='warnings']/p")]
+    assert sorted(found) == ["Nothing is compared.", "run-2: No scores."]
+    assert document.xpath("//ul[@class='warnings']/li/@class") == ["high"] * 3 + ["low"] * 3

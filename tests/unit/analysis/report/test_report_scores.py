@@ -1,0 +1,184 @@
+"""What a report shows of test sets: scores with confidence, differences with significance, some translations."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_mtmoe.analysis import task_scores
+from fairseq_mtmoe.analysis.differences import SEED, Sampling, find_differences
+from fairseq_mtmoe.analysis.evaluated import outputs_of, read_evaluations
+from fairseq_mtmoe.analysis.report import gathering
+from fairseq_mtmoe.analysis.report import scores as report_scores
+from fairseq_mtmoe.analysis.report.gathering import Gatherer
+from fairseq_mtmoe.analysis.significance import SAMPLES, compared, draw, half_interval, resampled
+from fairseq_mtmoe.analysis.task_scores import SetScore, TaskScore
+from fairseq_mtmoe.errors import UserError
+from tests.helpers.evaluations import references, write_evaluation
+from tests.helpers.run_logs import events_of_a_run, write_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """b is below a."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, wrong, seed in (("a", 0.3, 1), ("b", 0.5, 2)):
+        write_run(folder / name, events_of_a_run(pairs=1, validations=1, train_events=1))
+        write_evaluation(folder / name / "scores", wrong, seed, sentences=20)
+    return [folder / "a", folder / "b"]
+
+
+@pytest.fixture(scope="module")
+def facts(runs: list[Path]) -> Any:
+    return Gatherer(runs).gather()
+
+
+def rows_of(scores):
+    return {(row.group, row.task, row.metric): row for row in scores.rows}
+
+
+def test_scores_of_pairs_tiers_and_all_have_confidence(runs, facts):
+    scores = facts.runs[0].scores
+    written = json.loads((runs[0] / "scores" / "scores.json").read_text())
+    rows = rows_of(scores)
+    sets = ["en-gu", "en-de", "en-fr", "low", "high", "all"]
+    assert list(dict.fromkeys(task for _, task, _ in rows)) == sets and scores.subset == "test"
+    assert [rows[group, task, "BLEU"].n for group, task in (("tier", "low"), ("tier", "high"), ("all", "all"))] == [
+        1,
+        2,
+        3,
+    ]
+    for pair in sets[:3]:
+        for metric, key in (("BLEU", "bleu"), ("chrF++", "chrf")):
+            assert rows["pair", pair, metric].value[0] == written["pairs"][pair][key]
+            assert 0.5 < rows["pair", pair, metric].stderr < 20
+    assert rows["all", "all", "BLEU"].value[0] == pytest.approx(written["averages"]["all"]["bleu"])
+    assert rows["all", "all", "BLEU"].stderr < min(rows["pair", pair, "BLEU"].stderr for pair in sets[:3])
+    assert scores.signatures[0].startswith("BLEU nrefs:1|") and scores.tiers["en-gu"] == "low"
+
+
+def test_confidence_is_that_of_sacrebleus_paired_bootstrap(runs):
+    """sacreBLEU draws for two systems; the first one's interval does not depend on the other."""
+    evaluations = read_evaluations([run / "scores" for run in runs])
+    scorer, outputs = outputs_of("BLEU", "en-de", evaluations)
+    seed = Sampling(SEED, SAMPLES, 10).seed_of("en-de")
+    paired = compared(draw(scorer, *outputs, seed, SAMPLES, 10))
+    for output, error in zip(outputs, (paired.first_error, paired.other_error), strict=True):
+        assert half_interval(resampled(scorer, output, seed)) == pytest.approx(error, rel=1e-4)
+
+
+def test_a_run_is_compared_with_the_first_as_by_mtmoe_compare(runs, facts):
+    evaluations = read_evaluations([run / "scores" for run in runs])
+    expected = find_differences(evaluations, Sampling(SEED, SAMPLES, report_scores.SAMPLING.trials))
+    assert [(first, second, one.metric) for first, second, one in facts.comparisons] == [
+        ("a", "b", "BLEU"), ("a", "b", "chrF++"),
+    ]  # fmt: skip
+    for (_, _, found), same in zip(facts.comparisons, expected, strict=True):
+        assert (found.pairs, found.groups) == (same.pairs, same.groups)
+    assert facts.notes == []
+
+
+def test_samples_are_spread_over_lengths_and_the_same_of_every_system(facts):
+    samples = [[one for one in run.scores.samples if one.pair == "en-de"] for run in facts.runs]
+    lines = [[sample.line for sample in of] for of in samples]
+    assert lines[0] == lines[1] and len(set(lines[0])) == 5
+    texts = references("en-de", 20)
+    whole = sorted(map(len, texts))
+    assert [len(sample.references[0]) for sample in samples[0]] == [whole[place] for place in (2, 6, 10, 14, 18)]
+    assert all(sample.references == (texts[sample.line - 1],) for sample in samples[0])
+    assert samples[0][0].source is None
+    assert any("Sources of translations are not shown of en-gu" in note for note in facts.runs[0].notes)
+
+
+def test_sources_come_from_the_data_that_was_translated(runs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs[0], run)
+    content = json.loads((run / "scores" / "scores.json").read_text())
+    content["settings"]["data"] = str(tmp_path / "data")
+    (run / "scores" / "scores.json").write_text(json.dumps(content))
+    (tmp_path / "data" / "raw").mkdir(parents=True)
+    for pair, sentences in (("en-de", 20), ("en-gu", 19), ("en-fr", 20)):
+        lines = [f"{pair} source {line}" + " and more" * 100 for line in range(1, sentences + 1)]
+        (tmp_path / "data" / "raw" / f"test.{pair}.en").write_text("\n".join(lines) + "\n")
+    found = Gatherer([run]).gather().runs[0]
+    sample = [one for one in found.scores.samples if one.pair == "en-de"][2]
+    assert sample.source is not None and sample.source.startswith(f"en-de source {sample.line} and more")
+    assert len(sample.source) == 600 and sample.source.endswith("…")
+    # There is another test set by now.
+    assert {one.source for one in found.scores.samples if one.pair == "en-gu"} == {None}
+    assert sum("not shown of en-gu: " in note for note in found.notes) == 1
+
+
+def test_other_test_sets_are_not_compared_and_a_note_says_why(runs, tmp_path):
+    other = write_run(tmp_path / "c", events_of_a_run(pairs=1, validations=1))
+    write_evaluation(other / "scores", 0.3, pairs={"en-de": "high"}, sentences=20)
+    facts = Gatherer([runs[0], other]).gather()
+    assert facts.comparisons == [] and "has no en-gu" in facts.notes[0]
+    assert facts.runs[1].scores.rows
+
+
+def test_texts_that_do_not_give_the_scores_are_refused(runs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs[0], run)
+    text = (run / "scores" / "en-de.hyp").read_text().splitlines()
+    (run / "scores" / "en-de.hyp").write_text("\n".join([*text[:-1], "nothing"]) + "\n")
+    with pytest.raises(UserError, match="must hold what was scored"):
+        Gatherer([run]).gather()
+    (run / "scores" / "scores.json").write_text('{"pairs": {"en-de": 1}}')
+    with pytest.raises(UserError, match="scores"):
+        Gatherer([run]).gather()
+    (run / "scores" / "scores.json").write_text("[1]")
+    with pytest.raises(UserError, match="must hold the scores of mtmoe evaluate or of fairseq-validate"):
+        Gatherer([run]).gather()
+
+
+def test_a_benchmarks_scores_have_confidence(tmp_path):
+    run = write_run(tmp_path / "run", events_of_a_run(pairs=1, validations=1))
+    tasks = [
+        TaskScore(
+            "rte",
+            "RTE",
+            "accuracy",
+            True,
+            (SetScore("rte", 277, 70.0, 2.0, "", {"f1": (60.0, 1.0)}, {"accuracy": 52.7}, "yes"),),
+        ),
+        TaskScore("cola", "CoLA", "mcc", True, (SetScore("cola", 1043, 50.0, float("nan")),)),
+    ]
+    (run / "scores").mkdir()
+    settings = {"checkpoint": "x.pt", "subset": "valid", "seed": 1}
+    (run / "scores" / "scores.json").write_text(task_scores.to_json(tasks, settings))
+    scores = Gatherer([run]).gather().runs[0].scores
+    rows = rows_of(scores)
+    assert rows["task", "RTE (accuracy)", "score"].value[0] == 70
+    assert rows["task", "RTE (accuracy)", "score"].stderr == pytest.approx(3.92)
+    assert rows["task", "RTE (accuracy)", "majority"].value[0] == 52.7
+    assert rows["task", "RTE (f1)", "score"].value[0] == 60 and ("task", "RTE (f1)", "majority") not in rows
+    assert math.isnan(rows["task", "CoLA (mcc)", "score"].stderr)
+    assert scores.remarks == ["rte: every prediction is `yes`."]
+    averages = {task: row.value[0] for (group, task, _), row in rows.items() if group == "group"}
+    assert averages == {"small": 60, "all": 60, "all (CA-MTL)": 55}
+
+
+def test_what_takes_long_is_done_once_while_files_stay_the_same(runs, tmp_path, monkeypatch):
+    for module in (report_scores, gathering):
+        monkeypatch.setattr(module, "SAMPLING", Sampling(SEED, 10, 10))
+    copies = [tmp_path / run.name for run in runs]
+    for run, copy in zip(runs, copies, strict=True):
+        shutil.copytree(run, copy)
+    told: list[str] = []
+    gatherer = Gatherer(copies, advance=told.append)
+    first = gatherer.gather()
+    assert len(told) == 3 * 3  # both runs' intervals, and their differences
+    stamp = gatherer.stamp()
+    assert gatherer.gather().comparisons == first.comparisons and len(told) == 9
+    with open(copies[0] / "mtmoe.jsonl", "a") as log:
+        log.write('{"event": "sparsified", "update": 2000, "num_experts": 4}\n')
+    assert gatherer.stamp() != stamp and gatherer.gather().runs[0].sparsified[-1] == (2000, 4)
+    assert len(told) == 9
+    shutil.rmtree(copies[1] / "scores")
+    write_evaluation(copies[1] / "scores", 0.1, sentences=20)
+    again = gatherer.gather()
+    assert len(told) == 15 and again.comparisons[0][2].groups != first.comparisons[0][2].groups
