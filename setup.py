@@ -82,6 +82,7 @@ setup(
             "pycountry>=24",
             "Django>=5",
             "Sphinx>=8",
+            "matplotlib>=3.8",  # its documentation is text of the tasks of `make demo-glue`
         ],
         "corpora": [  # `mtmoe download` and `mtmoe prepare corpora`
             "requests>=2.32",  # downloads, resumed; long established, and brings the certificates that it checks
