@@ -74,6 +74,11 @@ def test_what_is_drawn_after_a_bank_is_the_same_where_it_copies_or_has_no_memory
     assert drawn[0] == drawn[1] == drawn[2]
 
 
+def test_the_seed_decides_how_experts_start():
+    torch.manual_seed(1)
+    assert not torch.equal(next(ExpertBank(5, H, F).parameters()), start(ExpertBank, 5)[0])
+
+
 def test_experts_start_independently_from_fairseqs_distribution():
     torch.manual_seed(0)
     bank = ExpertBank(4, 64, 256)
