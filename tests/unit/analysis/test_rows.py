@@ -87,6 +87,8 @@ def test_experts_have_the_tokens_of_tasks_and_layers_that_had_some():
     assert list(found) == [("enc", "de"), ("enc", "lv"), ("one", "all tokens")]  # `one` does not tell tasks apart
     assert found["enc", "de"].tolist() == [[1, 3], [2, 2]]
     assert np.isnan(found["enc", "lv"][0]).all() and found["enc", "lv"][1].tolist() == [4, 1]
+    alone = run_of([{"event": "experts", "update": 1, "task_names": ["de"], "layers": {"enc": [[1, 3]]}}], "run")
+    assert [row.task for row in alone.rows] == ["de"]  # the only task has the only row
 
 
 def test_moments_are_early_middle_late_or_those_nearest_to_the_wanted():
