@@ -281,11 +281,6 @@ def test_large_text_is_prepared_by_all_cores(tmp_path, raw, monkeypatch):
     assert asked[0] == 1 and asked[2] == 3
 
 
-def test_text_without_tiers_takes_them_by_size(tmp_path, raw):
-    run("text", raw, tmp_path / "out", *SMALL)
-    assert json.loads((tmp_path / "out" / "tiers.json").read_text()) == {"high": ["en-de"], "mid": [], "low": []}
-
-
 def test_wrong_input_leaves_no_trace(tmp_path, folder, raw):
     out, pipes = tmp_path / "out", tmp_path / "raw" / "pipes"
     pipes.mkdir()

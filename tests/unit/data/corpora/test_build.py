@@ -73,24 +73,6 @@ def test_fairseq_reads_back_every_sentence(made):
     assert json.loads((out / "sizes.json").read_text())["train"] == {"en-de": [122], "en-fr": [41]}
 
 
-def test_one_dictionary_with_the_models_ids(made):
-    _, out, _ = made
-    texts = {(out / f"dict.{lang}.txt").read_text() for lang in ("en", "de", "fr")}
-    assert len(texts) == 1
-    dictionary = Dictionary.load(str(out / "dict.de.txt"))
-    model = sentencepiece.SentencePieceProcessor(model_file=str(out / "spm.model"))
-    assert dictionary.symbols == [model.id_to_piece(i) for i in range(model.get_piece_size())]
-
-
-def test_ids_are_those_of_fairseqs_own_encoding(made):
-    raw, out, _ = made
-    dictionary = Dictionary.load(str(out / "dict.de.txt"))
-    model = sentencepiece.SentencePieceProcessor(model_file=str(out / "spm.model"))
-    dataset = data_utils.load_indexed_dataset(str(out / "test.en-de.de"), dictionary)
-    pieces = " ".join(model.encode(lines(raw, "test.en-de.de")[3], out_type=str))
-    assert dataset[3].tolist() == dictionary.encode_line(pieces, add_if_not_exist=False).tolist()
-
-
 def test_text_is_taken_as_it_is(tmp_path, text_folder):
     """Nothing that `prepare corpora` leaves out goes but empty training pairs; evaluation text keeps all lines."""
     source = ["Same as the target", "…", "a", "Twice", "Twice", lines(text_folder, "test.en-de.en")[0], "", "\x07", "x"]
@@ -207,15 +189,6 @@ def test_files_that_do_not_fit_together(tmp_path, text_folder):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(UserError, match=sentence):
             build_from(text_folder, tmp_path / "data")
-
-
-def test_what_a_run_leaves_is_what_it_did(tmp_path, text_folder):
-    """A file of text that was changed is read again, and nothing else."""
-    build_from(text_folder, tmp_path / "data")
-    write(text_folder, "valid", "en-fr", ["other"], ["autre"])
-    counting = Counting()
-    build_from(text_folder, tmp_path / "data", workers=counting)
-    assert counting.done["clean_part"] == 1 and counting.done["encode_block"] == 1
 
 
 def test_tiers_are_named_or_by_size(tmp_path):

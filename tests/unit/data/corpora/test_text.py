@@ -74,29 +74,12 @@ def test_only_line_feeds_end_a_line(text_folder):
     assert pairs_of(text_folder, "train.en-de") == list(zip(sources, ["eins", "zwei\rdrei"], strict=True))
 
 
-def test_a_carriage_return_inside_a_line_misaligns_nothing(text_folder):
-    """As many lone carriage returns on both sides, in other lines: every pair after the first would be another's."""
-    sources, targets = ([f"{word}{i}" for i in range(42)] for word in ("source", "target"))
-    sources[3] += "\r(again)"
-    targets[19] += "\r(again)"
-    for lang, lines in (("en", sources), ("de", targets)):
-        (text_folder / f"train.en-de.{lang}").write_bytes("".join(f"{line}\n" for line in lines).encode())
-    assert pairs_of(text_folder, "train.en-de") == list(zip(sources, targets, strict=True))
-
-
 def test_lone_carriage_returns_are_found(text_folder, monkeypatch):
     monkeypatch.setattr(text, "_CHUNK", 4)
     path = text_folder / "some.txt"
     for content, expected in ((b"abc\r\nd", 0), (b"abc\rde", 1), (b"abc\r", 1), (b"abcd\r\r\n", 1), (b"abc\n", 0)):
         path.write_bytes(content)
         assert lone_carriage_returns([path]) == ["some.txt"] * expected
-
-
-def test_language_codes_of_mbart(text_folder):
-    for path in text_folder.glob("*.en-de.*"):
-        path.rename(text_folder / path.name.replace("en-de", "en_XX-de_DE").replace(".en", ".en_XX", 2).replace(
-            ".en_XX_XX", ".en_XX").replace(".de", ".de_DE"))  # fmt: skip
-    assert list(find_text_files(text_folder)) == ["en-fr", "en_XX-de_DE"]
 
 
 def test_bad_folders(tmp_path, text_folder):

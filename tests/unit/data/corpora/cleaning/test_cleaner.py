@@ -5,7 +5,6 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-import xxhash
 from fontTools.unicodedata import script
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -24,7 +23,6 @@ from fairseq_mtmoe.data.corpora.cleaning import (
 )
 from fairseq_mtmoe.data.corpora.cleaning import normalising as clean
 from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, fold, folded, folding
-from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
 from fairseq_mtmoe.data.corpora.recipes import Action, Filters, Role
 
 # Letters, marks, digits, spaces and what is invisible, of scripts that Unicode treats each in its own way.
@@ -243,26 +241,11 @@ def test_samples_are_the_same_however_they_are_put_together(samples, cut):
     assert chosen([*parts[1], *parts[0]]) == chosen(samples)
 
 
-def test_samples_show_the_beginning_of_long_sentences():
-    assert sample(3, "a" * 1000, "b") == (3, "a" * 200 + "…", "b")
-
-
 def test_keys_stay_what_they_are():
     """They are on disk in folders of work that a newer version goes on with."""
     out = Cleaner(FILTERS, "en", "ru", "valid")(block_of([("Ten (10) pigs", "Straße ½ ﬁ")]))
     keys = (*out.source_keys, *out.target_keys, *sentence_keys([""]), *out.exact, *out.near)
     assert [f"{key:016x}" for key in keys] == KEYS
-
-
-def test_a_key_is_the_hash_of_the_folded_text():
-    text = "Straße № 5 — ﬁn, İstanbul 漢字 हिन्दी"
-    assert fold("ß") + fold("½") + fold("́") + fold("i") == "ss12i"
-    assert sentence_keys([text])[0] == xxhash.xxh3_64_intdigest(reference_fold(text).encode("utf-32-le"))
-
-
-def test_the_order_of_a_pair_counts():
-    one, other = np.array([[3], [5]], np.uint64)
-    assert mixed(one, other) != mixed(other, one)
 
 
 def test_folding_has_every_character():

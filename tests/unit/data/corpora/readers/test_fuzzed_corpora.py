@@ -15,13 +15,11 @@ import tarfile
 import zipfile
 from xml.etree import ElementTree
 
-import polib
 import pytest
 from backports import zstd
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.readers.errors import excerpt_of
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.reading import all_lines, corpus, found_in, split_lines
 
@@ -131,30 +129,6 @@ def test_moses(folder):
     check()
 
 
-def test_talks(folder):
-    """Lines about talks count on neither side."""
-    about = b"<url>http://a</url>\n<talkid>1</talkid>\n<title>Titel</title>\n"
-    (folder / "k.de").write_bytes(about + LINES)
-
-    def is_text(line):
-        try:
-            text = line.decode() if b"\0" not in line else excerpt_of(line)
-        except UnicodeDecodeError:
-            text = excerpt_of(line)
-        return not re.match(r"[\s\ufffd]*</?(?:doc|url|talkid|keywords|speaker|reviewer|translator)\b", text)
-
-    @fuzz(200, about.replace(b"Titel", b"Title") + LINES)
-    def check(content):
-        (folder / "k.en").write_bytes(content)
-        result = found(folder / "k.en", folder / "k.de", format="iwslt")
-        assert result or is_archive(content)
-        if result and not is_recoded(content):
-            lines = split_lines(content.removeprefix(b"\xef\xbb\xbf"))
-            assert all_lines(*result) == max(sum(map(is_text, lines)), 13)
-
-    check()
-
-
 def test_tsv(folder):
     rows = b"".join("1\tline %d ä\tZeile\n".encode() % number for number in range(12))
 
@@ -165,20 +139,6 @@ def test_tsv(folder):
         assert result or is_archive(content) or content.count(b"\n") < 10  # columns that nobody can tell
         if result and not is_recoded(content):
             assert all_lines(*result) == number_of_lines(content)
-
-    check()
-
-
-def test_tsv_with_names(folder):
-    rows = b"id\ten\tde\n" + b"".join("1\tline %d ä\tZeile\n".encode() % number for number in range(5))
-
-    @fuzz(200, rows)
-    def check(content):
-        (folder / "n").write_bytes(content)
-        result = found(folder / "n", format="tsv")
-        if result and not is_recoded(content):
-            names = int(re.search(rb"\ben\s*\tde", content) is not None)
-            assert number_of_lines(content) - all_lines(*result) in (0, names)
 
     check()
 
@@ -289,18 +249,6 @@ def test_sgm(folder):
     check()
 
 
-def test_sgm_of_both_sides(folder):
-    @fuzz(150, SGM)
-    def check(content):
-        (folder / "b").write_bytes(content + REFERENCES)
-        result = found(folder / "b", format="sgm")
-        assert result or is_archive(content)
-        if result:
-            assert all_lines(*result) >= 3
-
-    check()
-
-
 PO = b"""msgid ""
 msgstr "Content-Type: text/plain; charset=UTF-8\\n"
 
@@ -322,21 +270,5 @@ def test_catalogs_in_text(folder):
     def check(content):
         (folder / "c").write_bytes(content)
         assert found(folder / "c", format="po") or is_archive(content)
-
-    check()
-
-
-def test_compiled_catalogs(folder):
-    polib.pofile(PO.decode()).save_as_mofile(str(folder / "whole"))
-    whole = (folder / "whole").read_bytes()
-
-    @fuzz(400, whole)
-    def check(content):
-        (folder / "mo").write_bytes(content)
-        result = found(folder / "mo", format="mo")
-        assert result or is_archive(content)
-        if result and not any(line.reason in ("damaged", "charset") and not line.lost for line in result[1]):
-            order = "<" if content.startswith(b"\xde\x12\x04\x95") else ">"
-            assert all_lines(*result) >= struct.unpack_from(f"{order}I", content, 8)[0] - 1
 
     check()
