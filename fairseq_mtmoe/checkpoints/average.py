@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.assemble import load_mapped, whole
 from fairseq_mtmoe.checkpoints.prices import prices_of, with_prices
-from fairseq_mtmoe.checkpoints.states import PARTS, State
+from fairseq_mtmoe.checkpoints.sharding import PARTS, State
 from fairseq_mtmoe.errors import UserError, must_be
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")

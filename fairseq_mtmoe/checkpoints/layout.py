@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Required
 
-from fairseq_mtmoe.checkpoints.states import VERSION, State
+from fairseq_mtmoe.checkpoints.sharding import VERSION, State
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.typed import Name, Text, fault
 

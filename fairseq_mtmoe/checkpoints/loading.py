@@ -19,10 +19,10 @@ from typing import Any
 
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import assemble, building, file_io, mismatch
+from fairseq_mtmoe.checkpoints import assemble, file_io, mismatch, rebuild
+from fairseq_mtmoe.checkpoints.file_io import readable
 from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
-from fairseq_mtmoe.checkpoints.reader import readable
-from fairseq_mtmoe.checkpoints.states import AVERAGES, PARTS
+from fairseq_mtmoe.checkpoints.sharding import AVERAGES, PARTS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.gates import base_gates
@@ -49,12 +49,12 @@ class LoadContext:
     holds_all: bool = True
     expect: Callable[[str, mismatch.State], None] | None = None
     loaded: list[tuple[mismatch.Origin, mismatch.State]] = field(default_factory=list)
-    source: building.Source | None = None
+    source: rebuild.Source | None = None
 
     def check(self, path: str, state: dict[str, Any]) -> None:
-        """See `building.check`."""
+        """See `rebuild.check`."""
         if self.kinds is not None:
-            self.source = building.check(path, state, self.kinds, self.holds_all)
+            self.source = rebuild.check(path, state, self.kinds, self.holds_all)
 
 
 # The boundary to fairseq, which calls `load_checkpoint_to_cpu` and knows of no context.
@@ -92,7 +92,7 @@ def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: b
         on_all_ranks: whether all processes call this.
 
     Raises:
-        UserError: see `validation.read` and `building.check`, or `context.expect` refuses it.
+        UserError: see `validation.read` and `rebuild.check`, or `context.expect` refuses it.
     """
     if context.read is not None:
         state = _upgraded(path, context.read(path), context, overrides)
@@ -197,7 +197,7 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> tuple[list[Any], Any, Any]:
         if num_shards == 1:
             return load_models(filenames, arg_overrides, task, strict, suffix, state)
-        kinds = building.EVERYTHING if task is None else ("model",)
+        kinds = rebuild.EVERYTHING if task is None else ("model",)
         with whole_models(), within(kinds=kinds, holds_all=False):
             loaded: tuple[list[Any], Any, Any] = original(
                 filenames, arg_overrides, task, strict, suffix, num_shards, state
@@ -210,7 +210,7 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
 def load_models(
     paths: Sequence[str], overrides: dict[str, Any] | None, task: Any, strict: bool, suffix: str, state: Any = None
 ) -> tuple[list[Any], Any, Any]:
-    """Models of files: whole, and no others than `building.py` lets them be.
+    """Models of files: whole, and no others than `rebuild.py` lets them be.
 
     Args:
         paths: a checkpoint for each model.
@@ -235,7 +235,7 @@ def load_models(
         if not PathManager.path_requires_pathmanager(path):
             regular_file(path, "a checkpoint file")
     models, options = [], None
-    context = LoadContext(kinds=building.EVERYTHING if task is None else ("model",))
+    context = LoadContext(kinds=rebuild.EVERYTHING if task is None else ("model",))
     with whole_models():
         for path in paths:
             if state is None:
@@ -252,7 +252,7 @@ def load_models(
     return models, options, task
 
 
-def _built(path: str, state: dict[str, Any], task: Any, strict: bool, source: building.Source) -> tuple[Any, Any, Any]:
+def _built(path: str, state: dict[str, Any], task: Any, strict: bool, source: rebuild.Source) -> tuple[Any, Any, Any]:
     """The model that a checkpoint describes, with its weights; its options; and the task, set up if there was none."""
     from fairseq import models, tasks
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import GATE, VOCABULARY
-from fairseq_mtmoe.checkpoints.states import AVERAGES, State, is_shared_part
+from fairseq_mtmoe.checkpoints.sharding import AVERAGES, State, is_shared_part
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.key_maps import GATE
-from fairseq_mtmoe.checkpoints.states import AVERAGES, State
+from fairseq_mtmoe.checkpoints.sharding import AVERAGES, State
 
 PRICES = (".prices.total", ".prices.weight")  # of BASE gates
 

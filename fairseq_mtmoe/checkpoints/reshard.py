@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.assemble import load_mapped, whole
-from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
-from fairseq_mtmoe.checkpoints.copying import save_whole
+from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_mapped, whole, write_shard
+from fairseq_mtmoe.checkpoints.copying import remove_orphans, save_whole
 from fairseq_mtmoe.checkpoints.layout import expert_folder, new_id, with_shard_list
 from fairseq_mtmoe.checkpoints.prices import PRICES
-from fairseq_mtmoe.checkpoints.shards import ShardReader, write_shard
-from fairseq_mtmoe.checkpoints.states import Content, State, count_experts, is_shared_part, narrow, split
+from fairseq_mtmoe.checkpoints.sharding import Content, State, count_experts, is_shared_part, narrow, split
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters, has_shape

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from fairseq_mtmoe.checkpoints.reader import peek
+from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.errors import UserError, must_be
 
 BATCH_SIZE = 32

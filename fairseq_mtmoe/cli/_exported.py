@@ -21,8 +21,8 @@ from fairseq_mtmoe.backbones.t5 import hugging_face as of_t5
 from fairseq_mtmoe.backbones.t5 import model_file
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
-from fairseq_mtmoe.checkpoints.described import model_options
-from fairseq_mtmoe.checkpoints.states import has_experts
+from fairseq_mtmoe.checkpoints.rebuild import model_options
+from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizer_files import load_tokenizer
 from fairseq_mtmoe.errors import UserError

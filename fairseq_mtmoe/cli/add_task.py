@@ -49,15 +49,15 @@ def command(
 
     output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
     register()
-    from fairseq_mtmoe.checkpoints import building
+    from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_mapped
     from fairseq_mtmoe.checkpoints.copying import save_with_experts
-    from fairseq_mtmoe.checkpoints.described import model_options, without_memory
     from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
-    from fairseq_mtmoe.checkpoints.states import is_shared_part
+    from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
+    from fairseq_mtmoe.checkpoints.sharding import is_shared_part
 
     state = load_mapped(checkpoint)
-    source = building.check(checkpoint, state, ["model"], holds_all=not is_shared_part(state))
+    source = rebuild.check(checkpoint, state, ["model"], holds_all=not is_shared_part(state))
     options = model_options(state) or {}
     if options.get("heads"):
         change = _task_of_benchmark(options, name, task_table, seed)

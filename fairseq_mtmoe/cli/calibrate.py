@@ -53,7 +53,7 @@ def command(
     from fairseq_mtmoe.checkpoints.assemble import is_in_parts
     from fairseq_mtmoe.checkpoints.copying import save_with_experts
     from fairseq_mtmoe.checkpoints.layout import expert_folder
-    from fairseq_mtmoe.checkpoints.states import is_shared_part
+    from fairseq_mtmoe.checkpoints.sharding import is_shared_part
 
     if is_in_parts(checkpoint):
         expert_folder(out)  # what cannot be written is said before the work

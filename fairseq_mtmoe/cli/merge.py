@@ -28,14 +28,14 @@ def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
     from fairseq_mtmoe import register
 
     register()
-    from fairseq_mtmoe.checkpoints import building, file_io
+    from fairseq_mtmoe.checkpoints import file_io, rebuild
     from fairseq_mtmoe.checkpoints.copying import save_whole
-    from fairseq_mtmoe.checkpoints.described import model_options
-    from fairseq_mtmoe.checkpoints.states import AVERAGES
+    from fairseq_mtmoe.checkpoints.rebuild import model_options
+    from fairseq_mtmoe.checkpoints.sharding import AVERAGES
     from fairseq_mtmoe.models.pemt.merging import Merger
 
     state = file_io.load(str(checkpoint))
-    building.check(checkpoint, state, ["model"])
+    rebuild.check(checkpoint, state, ["model"])
     options = model_options(state)
     if options is None:
         raise UserError(f"`{checkpoint}` must be a checkpoint of a model that borrows from sources, but is not.")

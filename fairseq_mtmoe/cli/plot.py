@@ -102,7 +102,7 @@ def read_runs(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[Run]:
 
 def checkpoints_of(runs: Sequence[Run], paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """By the runs' names, what their best checkpoints hold, or their last; without those that have none to read."""
-    from fairseq_mtmoe.checkpoints.reader import peek
+    from fairseq_mtmoe.checkpoints.file_io import peek
 
     found = {run.name: checkpoint_of(path) for run, path in zip(runs, paths, strict=True)}
     states = {name: peek(path) for name, path in found.items() if path is not None}

@@ -119,7 +119,7 @@ def look_at(run: Path) -> LookedAt:
     Raises:
         UserError: there is none, or it is of another task.
     """
-    from fairseq_mtmoe.checkpoints.reader import peek
+    from fairseq_mtmoe.checkpoints.file_io import peek
 
     checkpoint = run if run.is_file() else checkpoint_of(run)
     if checkpoint is None:

@@ -66,13 +66,13 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
     as in DENSE, else as `mtmoe options base_moe` says; --task-names are DENSE's languages.
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
-    from fairseq_mtmoe.checkpoints import building, file_io
+    from fairseq_mtmoe.checkpoints import file_io, rebuild
     from fairseq_mtmoe.checkpoints.copying import save_whole
     from fairseq_mtmoe.sparsify.upcycle import upcycle
 
     checkpoint = file_io.load(str(dense))
     given = {name: value for name, value in options.items() if value is not None}
-    source = building.check(dense, checkpoint, ["model"])
+    source = rebuild.check(dense, checkpoint, ["model"])
     result = upcycle(model, checkpoint, given, seed, source)
     save_whole(result, sparse)
     moments = "with" if "last_optimizer_state" in result else "without"

@@ -21,10 +21,10 @@ from fairseq.data import Dictionary
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints import building
+from fairseq_mtmoe.checkpoints import rebuild
 from fairseq_mtmoe.checkpoints.assemble import load_mapped
 from fairseq_mtmoe.checkpoints.prices import prices_of, put_prices, without_prices
-from fairseq_mtmoe.checkpoints.states import State, count_experts
+from fairseq_mtmoe.checkpoints.sharding import State, count_experts
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import stored
@@ -231,7 +231,7 @@ def _dictionaries_of_pairs(task: Any) -> dict[str, tuple[Dictionary, Dictionary]
 def _training_settings(state: dict[str, Any], path: str, data: str) -> Any:
     """Those of the checkpoint's task, on other data; what it read from files of the run, as the task remembers it."""
     settings = stored.task_settings(state, path)
-    building.check_name(path, state, "criterion")
+    rebuild.check_name(path, state, "criterion")
     stored.change(settings, data=data)
     remembered = state.get("task_state") or {}
     if "lang_pairs" in remembered and not stored.setting(settings, "extra_lang_pairs"):

@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, open_dict
 
-from fairseq_mtmoe.checkpoints import building, loading
+from fairseq_mtmoe.checkpoints import loading, rebuild
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.translation.file_names import find_side
 from fairseq_mtmoe.errors import UserError, must_be
@@ -68,7 +68,7 @@ def task_settings(
         )
     if name not in tasks:
         must_be(path, f"a checkpoint of {what} ({', '.join(tasks)})", name)
-    building.check_name(path, state, "task")  # fairseq may find another name in it
+    rebuild.check_name(path, state, "task")  # fairseq may find another name in it
     settings = copy.deepcopy(task)
     for side in ("left_pad_source", "left_pad_target"):
         if isinstance(settings, Namespace) and hasattr(settings, side):

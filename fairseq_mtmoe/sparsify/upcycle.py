@@ -13,9 +13,9 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from torch import nn
 
-from fairseq_mtmoe.checkpoints import building
-from fairseq_mtmoe.checkpoints.described import configuration, model_options, stand_in_task
+from fairseq_mtmoe.checkpoints import rebuild
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE, MOE
+from fairseq_mtmoe.checkpoints.rebuild import configuration, model_options, stand_in_task
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.optim.saved_state import NamedState, has_shape, saved_state
@@ -35,7 +35,7 @@ def upcycle(
     checkpoint: dict[str, Any],
     options: dict[str, Any],
     seed: int = 1,
-    source: building.Source = building.UNCHECKED,
+    source: rebuild.Source = rebuild.UNCHECKED,
 ) -> dict[str, Any]:
     """A sparse checkpoint: every expert a copy of its block's feed-forward layer, gates drawn with `seed`.
 
@@ -45,7 +45,7 @@ def upcycle(
         options: values of some of the sparse model's options, `num_experts` for example; others are the checkpoint's
             or, where it has none of that name, the defaults.
         seed: of the gates' initial values, and of units drawn anew.
-        source: the checkpoint's file, see `building.check`.
+        source: the checkpoint's file, see `rebuild.check`.
 
     Raises:
         UserError: the checkpoint is not a dense transformer's, no such model or option is known, or an option is out of

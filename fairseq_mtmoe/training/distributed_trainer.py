@@ -24,7 +24,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, registe
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_mtmoe.checkpoints import loading
-from fairseq_mtmoe.checkpoints.fallback import suggested_fallback
+from fairseq_mtmoe.checkpoints.last_good import suggested_fallback
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import MoELayer
 from fairseq_mtmoe.optim.loaded_state import check_when_loading

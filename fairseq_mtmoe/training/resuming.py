@@ -20,9 +20,9 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.file_io import PathManager
 from fairseq.optim import OPTIMIZER_REGISTRY
 
-from fairseq_mtmoe.checkpoints import assemble, loading, mismatch, reader
-from fairseq_mtmoe.checkpoints.reader import CheckpointFile
-from fairseq_mtmoe.checkpoints.states import has_experts, is_shared_part
+from fairseq_mtmoe.checkpoints import assemble, file_io, loading, mismatch
+from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
+from fairseq_mtmoe.checkpoints.sharding import has_experts, is_shared_part
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
@@ -83,7 +83,7 @@ def another_optimizer(cfg: Any, path: str) -> str | None:
     """The optimizer of the run that saved a checkpoint, where this run has another one of the same state."""
     if PathManager.path_requires_pathmanager(path):
         return None
-    state = reader.peek(path) or {}
+    state = file_io.peek(path) or {}
     options = (state.get("cfg") or {}).get("optimizer")
     saved = options.get("_name") if isinstance(options, Mapping) else getattr(state.get("args"), "optimizer", None)
     return saved if isinstance(saved, str) and saved != cfg.optimizer._name else None

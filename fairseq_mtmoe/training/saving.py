@@ -31,10 +31,9 @@ from fairseq import checkpoint_utils, utils
 from fairseq.file_io import PathManager
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import file_io, layout, shards
-from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
-from fairseq_mtmoe.checkpoints.copying import copy_with_experts
-from fairseq_mtmoe.checkpoints.states import content_of, split
+from fairseq_mtmoe.checkpoints import assemble, file_io, layout
+from fairseq_mtmoe.checkpoints.copying import copy_with_experts, remove_orphans
+from fairseq_mtmoe.checkpoints.sharding import content_of, split
 from fairseq_mtmoe.errors import UserError, first_line, must_be
 from fairseq_mtmoe.protocols import LeavesFile
 from fairseq_mtmoe.slots.model_inputs import unwrapped
@@ -214,7 +213,7 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
     try:
         folder = layout.expert_folder(filename) / save_id
         shared_part, content = _parts(trainer, extra_state)
-        written = None if content is None else shards.write_shard(folder, content)
+        written = None if content is None else assemble.write_shard(folder, content)
     except Exception as error:  # running out of memory, say: the others must not wait for this process
         own, written = error, _words(error)
     everything: list[Any] = [None] * dist.get_world_size()

@@ -20,7 +20,7 @@ from fairseq.optim import FairseqBMUF
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints.fallback import newest_good_in
+from fairseq_mtmoe.checkpoints.last_good import newest_good_in
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, MoELayer
 from fairseq_mtmoe.moe.parallel.placement import average_over_replicas

@@ -11,7 +11,7 @@ from fairseq import utils
 from torch import distributed as dist
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import file_io, shards
+from fairseq_mtmoe.checkpoints import assemble, file_io
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import failures
 from tests.golden.old_runs import OLD, RUNS
@@ -92,7 +92,7 @@ def a_full_disk_in_the_second(rank):
         def refuse(path, content):
             raise UserError(f"`{path}` cannot be written: No space left on device.")
 
-        shards.write_shard = refuse
+        assemble.write_shard = refuse
 
 
 def a_fault_in_the_first(rank):
@@ -115,8 +115,8 @@ def no_memory_in(rank_that_fails, rank):
 
 def a_folder_of_its_own_in_the_second(rank):
     if rank == 1:
-        write = shards.write_shard
-        shards.write_shard = lambda folder, content: write(f"{folder}/elsewhere", content)
+        write = assemble.write_shard
+        assemble.write_shard = lambda folder, content: write(f"{folder}/elsewhere", content)
 
 
 def go_on(rank, data, folder, fail):

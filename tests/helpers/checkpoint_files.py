@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fairseq_mtmoe.checkpoints.checksum import write_checksum
-from fairseq_mtmoe.checkpoints.reader import CheckpointFile
+from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
 
 
 def without_checksum(path: Path) -> Path:

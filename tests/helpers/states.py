@@ -15,8 +15,8 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.checkpoints import file_io, layout
-from fairseq_mtmoe.checkpoints.shards import write_shard
-from fairseq_mtmoe.checkpoints.states import split
+from fairseq_mtmoe.checkpoints.assemble import write_shard
+from fairseq_mtmoe.checkpoints.sharding import split
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers.models import batch, moe_model
 

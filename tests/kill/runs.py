@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import assemble, layout
-from fairseq_mtmoe.checkpoints.states import is_shared_part
+from fairseq_mtmoe.checkpoints.sharding import is_shared_part
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fairseq_mtmoe.backbones.hugging_face import check_tensors
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.described import model_options
 from fairseq_mtmoe.checkpoints.key_maps import TASK_EMBEDDINGS
+from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.pemt.about import About, AboutSource
 from fairseq_mtmoe.models.pemt.config import SOURCE

@@ -27,7 +27,7 @@ from fairseq_mtmoe.analysis.task_scores import (
     to_markdown,
 )
 from fairseq_mtmoe.checkpoints import checksum
-from fairseq_mtmoe.checkpoints.reader import peek
+from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.data.nlu.reading import source_files
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.errors import UserError

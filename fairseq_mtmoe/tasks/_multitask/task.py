@@ -18,7 +18,7 @@ from omegaconf import open_dict
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.described import model_options
+from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture

@@ -5,8 +5,8 @@ import torch
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.assemble import load_local, load_mapped, load_shared_part, localize, whole
-from fairseq_mtmoe.checkpoints.reader import peek
-from fairseq_mtmoe.checkpoints.states import has_experts
+from fairseq_mtmoe.checkpoints.file_io import peek
+from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers.states import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
+from fairseq_mtmoe.checkpoints.copying import remove_orphans
 from fairseq_mtmoe.checkpoints.layout import expert_folder
 from fairseq_mtmoe.io.files import replacing
 from tests.helpers.states import files_of

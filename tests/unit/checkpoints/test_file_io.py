@@ -11,7 +11,7 @@ from fairseq.file_io import PathManager
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io, loading
-from fairseq_mtmoe.checkpoints.reader import readable
+from fairseq_mtmoe.checkpoints.file_io import readable
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.checkpoint_files import verify
 

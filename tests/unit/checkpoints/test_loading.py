@@ -6,10 +6,10 @@ from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import assemble, file_io, layout
+from fairseq_mtmoe.checkpoints.assemble import write_shard
 from fairseq_mtmoe.checkpoints.copying import copy_with_experts
 from fairseq_mtmoe.checkpoints.loading import within
-from fairseq_mtmoe.checkpoints.shards import write_shard
-from fairseq_mtmoe.checkpoints.states import split
+from fairseq_mtmoe.checkpoints.sharding import split
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, are_whole
 from tests.helpers.states import trained
 

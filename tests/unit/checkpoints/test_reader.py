@@ -8,8 +8,8 @@ import torch
 
 from fairseq_mtmoe.checkpoints import assemble, file_io
 from fairseq_mtmoe.checkpoints.copying import copy_with_experts
-from fairseq_mtmoe.checkpoints.fallback import newest_good
-from fairseq_mtmoe.checkpoints.reader import CheckpointFile, peek
+from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, peek
+from fairseq_mtmoe.checkpoints.last_good import newest_good
 from fairseq_mtmoe.checkpoints.reshard import write_in_parts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement

@@ -6,10 +6,9 @@ import shutil
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
+from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_shared_part, whole
+from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
 from fairseq_mtmoe.checkpoints.layout import expert_folder
-from fairseq_mtmoe.checkpoints.reader import CheckpointFile
-from fairseq_mtmoe.checkpoints.shards import ShardReader
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.states import files_of, trained, write_in_parts
 

@@ -14,10 +14,10 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import assemble, checksum, fallback, file_io, loading
-from fairseq_mtmoe.checkpoints.cleanup import remove_orphans
-from fairseq_mtmoe.checkpoints.reader import peek
-from fairseq_mtmoe.checkpoints.states import has_experts
+from fairseq_mtmoe.checkpoints import assemble, checksum, file_io, last_good, loading
+from fairseq_mtmoe.checkpoints.copying import remove_orphans
+from fairseq_mtmoe.checkpoints.file_io import peek
+from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.checkpoint_files import verify
 from tests.helpers.pickles import checkpoint, write_pickle
@@ -127,7 +127,7 @@ def test_nothing_is_executed_whatever_the_environment_says(tmp_path, monkeypatch
         torch.save(checkpoint(model={"w": Touch()}), tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
         for load in LOADERS.values():
             refused(tmp_path / "a.pt", "which loading could execute", load)
-    assert not fallback.newest_good(tmp_path / "b.pt") and not (tmp_path / "executed").exists()
+    assert not last_good.newest_good(tmp_path / "b.pt") and not (tmp_path / "executed").exists()
 
 
 def test_every_load_of_torch_in_the_package_says_weights_only():

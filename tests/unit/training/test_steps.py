@@ -7,7 +7,7 @@ import torch
 from fairseq.logging import metrics
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.fallback import newest_good_in
+from fairseq_mtmoe.checkpoints.last_good import newest_good_in
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.mt_tag import MTTaGModel
 from fairseq_mtmoe.optim.optimizer_state import MASTER, read_state, trained_parameters

@@ -16,7 +16,7 @@ from fairseq.models.transformer import TransformerModel
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import validation
-from fairseq_mtmoe.checkpoints.building import TRUST
+from fairseq_mtmoe.checkpoints.rebuild import TRUST
 from fairseq_mtmoe.cli.upcycle import command as upcycle
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator

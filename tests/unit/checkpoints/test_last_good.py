@@ -9,7 +9,7 @@ import torch
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
 from fairseq_mtmoe.checkpoints.copying import copy_with_experts
-from fairseq_mtmoe.checkpoints.fallback import newest_good, newest_good_in
+from fairseq_mtmoe.checkpoints.last_good import newest_good, newest_good_in
 from fairseq_mtmoe.checkpoints.layout import shards_of
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.checkpoint_files import change, dated, verify, with_checksum, without_checksum

@@ -10,7 +10,7 @@ import torch
 
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.checkpoints.layout import shards_of, shared_part_of
-from fairseq_mtmoe.checkpoints.states import is_shared_part
+from fairseq_mtmoe.checkpoints.sharding import is_shared_part
 from fairseq_mtmoe.checkpoints.validation import read
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints.states import count_experts, is_shared_part, join, split
+from fairseq_mtmoe.checkpoints.sharding import count_experts, is_shared_part, join, split
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers.states import EXPERT, assert_same, local_parameters, local_state, placements, trained

@@ -1,27 +1,33 @@
-"""What a checkpoint's own options may build: models and the like that are known to do no more than they say.
+"""The model that a checkpoint describes: of known kinds alone, which do no more than they say.
 
 A file names its model, and fairseq's models do as they like with a file's options: some evaluate them, some open what
-they name. So a file is taken at its word for the models of this package and stock translation transformers alone, whose
-code was read for that; a user can trust others by name. Nor may a file describe a model larger than the one that it
-holds. What users give on the command line is theirs, and not looked at.
+they name. A file may therefore choose the models of this package and stock translation transformers alone, whose code
+was read for that; a user can trust others by name. Nor may a file describe a model larger than the one that it holds.
+What users give on the command line is theirs, and not looked at. Commands that need no data make the model of options
+and stand-ins for what a task gives.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.reader import readable
+from fairseq_mtmoe.checkpoints.file_io import readable
+from fairseq_mtmoe.checkpoints.sharding import State, has_experts
 from fairseq_mtmoe.checkpoints.validation import every_option
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.parallel.placement import whole_models
+from fairseq_mtmoe.protocols import BecomesSparse
 
 TRUST = "MTMOE_TRUST"  # the environment variable with names that a user adds
 OURS = "fairseq_mtmoe."
@@ -206,3 +212,69 @@ def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
     yield from module.parameters(recurse=False)
     yield from module.buffers(recurse=False)
     yield from (value for value in vars(module).values() if isinstance(value, Tensor))
+
+
+def model_options(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The options of a checkpoint's model by name; None where it has none of fairseq 0.12 or later."""
+    options = (checkpoint.get("cfg") or {}).get("model")
+    if isinstance(options, Namespace):
+        options = vars(options)
+    return options if isinstance(options, dict) else None
+
+
+def configuration(kind: type, options: Mapping[str, Any]) -> Any:
+    """A model's dataclass with those of the options that it knows."""
+    names = {field.name for field in dataclasses.fields(kind)} - {"_name"}
+    return kind(**{name: value for name, value in options.items() if name in names})
+
+
+def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> SimpleNamespace:
+    """What `build_model` wants of a task: dictionaries of the right sizes, one object where they are shared.
+
+    An encoder with heads has its sizes among its options.
+
+    Args:
+        weights: of the model.
+        more_symbols: by which both dictionaries are larger.
+    """
+    if "decoder.embed_tokens.weight" not in weights:
+        return SimpleNamespace(pretrained=None)
+    from fairseq.data import Dictionary
+
+    def sized(count: int) -> Dictionary:
+        dictionary = Dictionary()
+        for index in range(len(dictionary), count):
+            dictionary.add_symbol(f"symbol{index}")
+        return dictionary
+
+    source, target = (len(weights[f"{side}.embed_tokens.weight"]) + more_symbols for side in ("encoder", "decoder"))
+    source_dictionary = sized(source)
+    return SimpleNamespace(
+        source_dictionary=source_dictionary,
+        target_dictionary=source_dictionary if source == target else sized(target),
+    )
+
+
+def without_memory(source: Source, state: State, options: Mapping[str, Any], more_symbols: int = 0) -> nn.Module:
+    """The model of a checkpoint with all its experts, whose tensors have names and shapes alone.
+
+    Args:
+        source: the checkpoint, see `check`.
+        state: of a checkpoint of this package, whole or a shared part.
+        options: of its model, or others in their place.
+        more_symbols: by which its vocabularies are larger.
+
+    Raises:
+        UserError: the options are wrong, or describe a larger model than the checkpoint holds.
+    """
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+
+    name = ARCH_MODEL_NAME_REGISTRY.get(options["_name"], options["_name"])
+    cfg = configuration(MODEL_DATACLASS_REGISTRY[name], options)
+    with torch.device("meta"), whole_models():
+        model: nn.Module = source.build(
+            MODEL_REGISTRY[name].build_model, cfg, stand_in_task(state["model"], more_symbols)
+        )
+        if has_experts(state) and isinstance(model, BecomesSparse) and model.is_dense:
+            model.sparsify()
+    return model
