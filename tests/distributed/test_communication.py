@@ -77,8 +77,8 @@ KINDS = [
     ("task", False, "autocast", True),
     ("base", True, "float32", False),
 ]
-# More experts than processes, as many, and fewer, which are replicated.
-CASES = [(*sizes, *kind) for sizes in [(2, 4), (4, 8), (4, 4), (4, 2)] for kind in KINDS]
+# More experts than processes; as many, and fewer, which are replicated.
+CASES = [(2, 4, *kind) for kind in KINDS] + [(4, experts, *KINDS[0]) for experts in (8, 4, 2)]
 
 
 def run_cases(rank, cases):
@@ -156,7 +156,7 @@ def test_a_layer_sends_what_the_formula_says_and_nothing_else(several, case):
 def test_half_precision_sends_half_of_the_rows_bytes(several):
     # Task gates choose the same experts in all types that the rows may have.
     for (full, *_), (half, *_) in zip(
-        several[4, 8, "task", False, "float32", True], several[4, 8, "task", False, "autocast", True], strict=True
+        several[2, 4, "task", False, "float32", True], several[2, 4, "task", False, "autocast", True], strict=True
     ):
         rows = {
             dtype: sum(num_bytes for _, found, num_bytes in calls if found == dtype)

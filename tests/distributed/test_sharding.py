@@ -120,7 +120,6 @@ def test_spread_state_trains_and_resumes_alike(kind, num_experts):
         ({"num_experts": 4}, "temperature", True, "with experts in several processes"),
         ({"num_experts": 3}, "uncertainty", True, "with `--sampling-method uncertainty`"),
         ({"freeze_layers": "half"}, "temperature", True, "with `--freeze-layers half`"),
-        ({"freeze_layers": 3}, "temperature", True, "with `--freeze-layers 3`"),
         ({"num_experts": 3, "gate_lr_factor": 2.0}, "temperature", True, "with `--gate-lr-factor`"),
         ({"num_experts": 3}, "temperature", False, "on a machine without CUDA"),
         ({"num_experts": 3, "freeze_layers": "0"}, "temperature", True, None),

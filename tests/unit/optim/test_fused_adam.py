@@ -7,7 +7,6 @@ import torch
 from fairseq.optim import build_optimizer
 from fairseq.optim.adafactor import Adafactor
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
-from fairseq.optim.adamax import Adamax
 from fairseq.optim.nag import NAG
 from omegaconf import OmegaConf
 from torch import nn
@@ -140,19 +139,16 @@ WRONG_STATES = {
     "no step": ({"step": "7"}, "a tensor or a number, but is str"),
     "missing": ({"exp_avg_sq": None}, "there, but is missing"),
     "integers": ({"exp_avg": torch.zeros(3, 4, dtype=torch.int64)}, "floating-point numbers, but is int64"),
-    "complex": ({"exp_avg": torch.zeros(3, 4, dtype=torch.complex64)}, "floating-point numbers, but is complex64"),
     "NaN": ({"exp_avg": torch.full((3, 4), float("nan"))}, "finite, but is not finite"),
-    "infinity": ({"exp_avg_sq": torch.full((3, 4), float("inf"))}, "finite, but is not finite"),
     "negative": ({"exp_avg_sq": torch.full((3, 4), -1.0)}, "nowhere below 0, but is -1 somewhere"),
     "negative step": ({"step": -1}, "nowhere below 0, but is -1 somewhere"),
 }
 
 
 @pytest.mark.parametrize(("change", "words"), WRONG_STATES.values(), ids=WRONG_STATES)
-@pytest.mark.parametrize("kind", [FusedAdam, Adam])
-def test_a_state_that_does_not_fit_is_not_loaded(kind, change, words):
+def test_a_state_that_does_not_fit_is_not_loaded(change, words):
     values = parameters()
-    optimizer = kind(values, **SETTINGS)
+    optimizer = Adam(values, **SETTINGS)
     check_when_loading(optimizer, lambda: ["first", *"bcd"])  # as the trainer does for every optimizer
     give_gradients(values, 0)
     optimizer.step()
@@ -169,9 +165,7 @@ def test_a_state_that_does_not_fit_is_not_loaded(kind, change, words):
 OTHERS = {
     "adafactor": lambda values: Adafactor(values, beta1=0.9),
     "nag": lambda values: NAG(values, lr=0.1, momentum=0.9),
-    "adamax": Adamax,
     "adagrad": torch.optim.Adagrad,
-    "adadelta": torch.optim.Adadelta,
     "sgd": torch.optim.SGD,
 }
 

@@ -16,7 +16,9 @@ from fairseq_mtmoe.training import failures
 
 LOST = (
     "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:22941.",
+    "[/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:26001: Connection reset by peer.",
     "[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete",
+    "Wait timeout",
     "NCCL error in: ProcessGroupNCCL.cpp:2006, remote process exited or there was a network error",
 )
 OTHERS = (RuntimeError("out of memory"), ValueError("Connection closed by peer"), UserError("Timed out waiting"))

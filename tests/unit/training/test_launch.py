@@ -44,6 +44,7 @@ TABLE = {
         start(gpus=3, environment=torchrun(6, 7, LOCAL_RANK="2")), (7, 6, ENVIRONMENT, True, 2),
     ),
     "torchrun on one GPU": (start(gpus=1, environment=torchrun(1, 2, LOCAL_RANK="1")), (2, 1, ENVIRONMENT, True, 0)),
+    "a launcher without local ranks": (start(gpus=4, environment=torchrun(6, 8)), (8, 6, ENVIRONMENT, True, 2)),
     "torchrun with one process": (start(environment=torchrun(0, 1)), (1, 0, None, False, 0)),
     "an address with --cpu": (
         start(gpus=8, cpu=True, distributed_init_method=ADDRESS, distributed_world_size=16, distributed_rank=8),

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.analysis.event_fields import what_is_wrong
-from fairseq_mtmoe.training.option_check import changed_options, shared_options
+from fairseq_mtmoe.training.option_check import changed_options, first_difference, shared_options
 from tests.helpers.commands import training_arguments
 from tests.helpers.training import configured
 
@@ -72,6 +72,12 @@ def configuration(folder, **changes):
 def test_what_must_be_the_same(change, name, tmp_path):
     one, other = shared_options(configuration(tmp_path)), shared_options(configuration(tmp_path, **change))
     assert next((key for key in one if one[key] != other[key]), None) == name and set(one) == set(other)
+
+
+def test_an_option_that_one_rank_does_not_have_differs():
+    assert first_difference({"--lr": 1}, {"--lr": 1, "--dense-updates": 5}) == "--dense-updates"
+    assert first_difference({"--lr": 1, "--dense-updates": 5}, {"--lr": 1}) == "--dense-updates"
+    assert first_difference({"--lr": 1}, {"--lr": 1}) is None
 
 
 def test_options_of_an_architecture_as_they_came(tmp_path):

@@ -79,8 +79,7 @@ def assert_stops_as_fairseq_does(trainer):
 # ---- updates that are left out ----
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("precision", "way"), [*(("float32", way) for way in WAYS), ("bfloat16", next(iter(WAYS)))])
 def test_bad_updates_are_as_if_their_batches_were_not_there(precision, way, corpus, tmp_path):
     options = (*SMALL, "--update-freq", 2, "--store-ema", "--ema-decay", 0.5, "--dropout", 0.1)
     spoiled = trainer_here(corpus, tmp_path, *options, **PRECISIONS[precision])
@@ -256,7 +255,6 @@ def test_expert_layers_are_idle_for_dummy_batches_alone(corpus, tmp_path):
 
 WRONG = {
     "encoder layers at random": (dict(model__encoder_layerdrop=0.1), "`--encoder-layerdrop` must be 0 with experts"),
-    "decoder layers at random": (dict(model__decoder_layerdrop=0.1), "`--decoder-layerdrop` must be 0 with experts"),
     "another back end": (
         dict(distributed_training__ddp_backend="slowmo"),
         "`--ddp-backend` must be one of pytorch_ddp",
