@@ -20,6 +20,7 @@ from fairseq_mtmoe.backbones.hugging_face import Additions, check_tensors
 from fairseq_mtmoe.backbones.t5 import hugging_face as of_t5
 from fairseq_mtmoe.backbones.t5 import model_file
 from fairseq_mtmoe.backbones.t5.config import T5Config
+from fairseq_mtmoe.backbones.t5.model import bare_state
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
@@ -119,7 +120,7 @@ def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], stat
     if options.get("pemt"):
         state, added = separated(path, options, state)
         more, said = (additions(added, "", "T5ForConditionalGeneration"),), WITH_CODE
-    state = model_file.bare_state(state, config)
+    state = bare_state(state, config)
     check_tensors(path, model_file.wanted_tensors(config), state)
     pieces = content["task_state"]["sentencepiece"].numpy().tobytes()
     return Exported(PretrainedT5(config, pieces, state), more, said)

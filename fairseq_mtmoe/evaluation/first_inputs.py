@@ -29,7 +29,7 @@ def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
     """The rows of the first block's input that are no padding, (N, H).
 
     Args:
-        model: an encoder with heads, see `models._encoder.EncoderModel`.
+        model: an encoder with heads, see `backbones.bert.model.EncoderModel`.
         net_input: of a batch.
     """
     found: list[Tensor] = []

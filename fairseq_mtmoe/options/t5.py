@@ -7,7 +7,7 @@ from typing import Optional
 
 @dataclass
 class T5Options:
-    """Mixed into the configuration of every model on a T5; `models/_t5.py` reads it.
+    """Mixed into the configuration of every model on a T5; `backbones/t5/model.py` reads it.
 
     Sizes that are not given are the pretrained model's; those that are must agree with it.
     """

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
-from fairseq_mtmoe.models._encoder import note_sizes
+from fairseq_mtmoe.backbones.bert.model import note_sizes
 from fairseq_mtmoe.protocols import TaskDescription
 from tests.helpers.bert import TINY, pretrained
 from tests.helpers.encoders import HEADS, NO_DROPOUT

@@ -42,6 +42,7 @@ MAY_IMPORT = {
         *("errors", "io", "moe", "conditioning", "checkpoints", "slots"),
         *("backbones/blocks", "backbones/sizes", "backbones/hugging_face"),
     },
+    "backbones/bert/model": {"protocols", "errors", "conditioning", "options", "backbones/bert", "backbones/blocks"},
     "backbones/t5": {
         *("errors", "io", "checkpoints", "slots"),
         *("backbones/blocks", "backbones/sizes", "backbones/hugging_face", "backbones/translation"),
@@ -49,10 +50,6 @@ MAY_IMPORT = {
     "task_types": {"errors", "backbones/bert", "data/nlu"},
     "sparsify": {"errors", "moe", "checkpoints", "slots", "optim"},
     "models": set(),
-    "models/_encoder": {"protocols", "errors", "conditioning", "options", "backbones/bert", "backbones/blocks"},
-    "models/_t5": {"errors", "backbones/t5"},
-    "models/_transfer": {"errors", "moe", "conditioning"},
-    "models/_translator": set(),
     "criterions": {"errors", "moe", "slots", "task_types"},
     "optim": {"errors"},
     "training": {
@@ -101,11 +98,11 @@ MAY_IMPORT = {
     },
     "tasks/glue": {
         *("protocols", "errors", "slots", "checkpoints", "task_types", "criterions"),
-        *("tasks/_benchmark", "tasks/_multitask", "backbones/bert", "models/_encoder", "data/nlu"),
+        *("tasks/_benchmark", "tasks/_multitask", "backbones/bert", "backbones/bert/model", "data/nlu"),
     },
     "tasks/text_to_text": {
         *("protocols", "errors", "slots", "checkpoints", "task_types"),
-        *("tasks/_benchmark", "tasks/_multitask", "backbones/t5", "models/_t5", "data/nlu"),
+        *("tasks/_benchmark", "tasks/_multitask", "backbones/t5", "data/nlu"),
     },
     "tasks/translation": {
         *("protocols", "errors", "io", "slots", "criterions", "tasks/_multitask", "analysis", "evaluation"),
@@ -117,8 +114,7 @@ MAY_IMPORT = {
 OF_A_SYSTEM = {
     *("errors", "moe", "conditioning", "checkpoints", "slots", "options"),
     *("protocols", "backbones/blocks", "backbones/hugging_face"),
-    *("backbones/translation", "backbones/bert", "backbones/t5"),
-    *("models/_encoder", "models/_t5", "models/_transfer", "models/_translator"),
+    *("backbones/translation", "backbones/bert", "backbones/bert/model", "backbones/t5"),
 }
 NO_FAIRSEQ = (
     *("errors", "protocols", "io", "moe", "conditioning", "slots"),
@@ -233,7 +229,7 @@ def test_the_table_names_only_what_is_there():
 
 @pytest.mark.parametrize("place", NO_FAIRSEQ)
 def test_pure_places_do_not_import_fairseq(place):
-    files = [PACKAGE / f"{place}.py"] if (PACKAGE / f"{place}.py").exists() else list((PACKAGE / place).rglob("*.py"))
+    files = [file for name, file in modules() if place_of(name) == place]
     assert files
     assert not [file for file in files for module in imported_modules(file) if module.split(".")[0] == "fairseq"]
 

@@ -15,7 +15,8 @@ import torch
 from fairseq_mtmoe.backbones.hugging_face import CONFIG, Additions, check_tensors, read_weights, renamed, write_model
 from fairseq_mtmoe.backbones.t5.config import read_config
 from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT, hugging_face_key, our_key
-from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5, bare_state, wanted_tensors
+from fairseq_mtmoe.backbones.t5.model import bare_state
+from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5, wanted_tensors
 from fairseq_mtmoe.backbones.t5.spiece import spiece_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes, read_json

@@ -1,17 +1,30 @@
-"""T5 as a fairseq model of encoder and decoder."""
+"""T5 as a fairseq model of encoder and decoder: its sizes, and a pretrained one's weights where a new one begins."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.models import FairseqEncoderDecoderModel, register_model_architecture
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.backbones.blocks import SlotPlans
 from fairseq_mtmoe.backbones.t5.config import T5Config
+from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
+from fairseq_mtmoe.errors import UserError, must_be
+
+# fairseq's names of the options for a T5's sizes.
+SIZES = {
+    "encoder_layers": "num_layers",
+    "decoder_layers": "num_decoder_layers",
+    "encoder_embed_dim": "d_model",
+    "encoder_attention_heads": "num_heads",
+}
 
 
 class T5Model(FairseqEncoderDecoderModel):
@@ -67,3 +80,96 @@ def shifted(answers: LongTensor, config: T5Config) -> Tensor:
     """What the decoder reads when it is to write `answers` (B, L): they begin with T5's first token."""
     first = torch.full_like(answers[:, :1], config.decoder_start_token_id)
     return torch.cat([first, answers[:, :-1]], dim=1)
+
+
+def whole_state(state: Mapping[str, Tensor], config: T5Config) -> dict[str, Tensor]:
+    """A model's state of one in which each tensor is there once."""
+    whole = {**state, **dict.fromkeys(OUR_EMBEDDINGS, state[OUR_EMBEDDINGS[0]])}
+    if config.tie_word_embeddings:
+        whole[OUR_OUTPUT] = state[OUR_EMBEDDINGS[0]]
+    return whole
+
+
+def bare_state(state: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
+    """The reverse."""
+    twice = {*OUR_EMBEDDINGS[1:], *((OUR_OUTPUT,) if config.tie_word_embeddings else ())}
+    return {name: value for name, value in state.items() if name not in twice}
+
+
+def note_sizes(cfg: Any, t5: T5Config) -> None:
+    """Note in a new model's configuration what it is built with, and its checkpoints are built with again.
+
+    Args:
+        cfg: with `T5Options`; fairseq gives models a copy of it, so that the task does this.
+        t5: the pretrained model's sizes.
+
+    Raises:
+        UserError: it is another model's.
+    """
+    if not isinstance(getattr(cfg, "t5", None), str):
+        must_be("--arch", "a model on a T5, such as t5_base", getattr(cfg, "_name", None))
+    cfg.t5 = json.dumps(t5.sizes)
+
+
+def t5_config(cfg: Any) -> T5Config:
+    """The sizes of a model's T5.
+
+    Raises:
+        UserError: the task gives no T5, or a size is another one than the T5's.
+    """
+    if not cfg.t5:
+        raise UserError(
+            "`--task` must be one that gives a model its T5, such as `--task text_to_text`, but gives none."
+        )
+    known = json.loads(cfg.t5)
+    for option, name in SIZES.items():
+        given = getattr(cfg, option)
+        if given is not None and given != known[name]:
+            must_be(
+                f"--{option.replace('_', '-')}",
+                f"{known[name]}, as in the pretrained T5 (--arch t5 and pemt_t5 take any)",
+                given,
+            )
+    return replace(T5Config(**known), dropout_rate=cfg.dropout)
+
+
+def begin(model: T5Model, task: Any) -> None:
+    """Give a new model the pretrained T5's weights, if the task has some; what it has beside a T5 stays.
+
+    Args:
+        model: of the T5's sizes.
+        task: whose `pretrained` is the T5; None where a checkpoint's weights follow.
+    """
+    if task.pretrained is not None and task.pretrained.state:
+        state = whole_state(task.pretrained.state, model.config)
+        missing, beyond = model.load_state_dict(state, strict=False)
+        assert not beyond and not set(missing) & set(state)
+
+
+def register_sizes(model_name: str, sizes: Mapping[str, Callable[[Any], None]]) -> None:
+    """Register every `model_name_SIZE`; `model_name` itself has the sizes of the pretrained T5."""
+    for suffix, size in sizes.items():
+        register_model_architecture(model_name, f"{model_name}_{suffix}")(size)
+
+
+def small(args: Any) -> None:
+    """T5 small: 6 blocks each of 512, 60M parameters."""
+    _default(args, 6, 512, 8)
+
+
+def base(args: Any) -> None:
+    """T5 base: 12 blocks each of 768, 220M parameters."""
+    _default(args, 12, 768, 12)
+
+
+def large(args: Any) -> None:
+    """T5 large: 24 blocks each of 1024, 770M parameters."""
+    _default(args, 24, 1024, 16)
+
+
+PUBLISHED = {"small": small, "base": base, "large": large}
+
+
+def _default(args: Any, layers: int, width: int, heads: int) -> None:
+    for option, value in zip(SIZES, (layers, layers, width, heads), strict=True):
+        setattr(args, option, getattr(args, option, None) or value)

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.backbones.hugging_face import check_tensors, expect_no_checkpoint, read_imported
 from fairseq_mtmoe.backbones.t5.config import T5Config
-from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT
-from fairseq_mtmoe.backbones.t5.model import T5Model
+from fairseq_mtmoe.backbones.t5.model import T5Model, bare_state
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 
@@ -70,20 +69,6 @@ def read(path: str | Path, content: Mapping[str, Any]) -> PretrainedT5:
         raise UserError(f"`{path}` must hold a model of SentencePiece, but holds none.")
     check_tensors(path, wanted_tensors(config), state)
     return PretrainedT5(config, pieces.numpy().tobytes(), state)
-
-
-def whole_state(state: Mapping[str, Tensor], config: T5Config) -> dict[str, Tensor]:
-    """A model's state of one in which each tensor is there once."""
-    whole = {**state, **dict.fromkeys(OUR_EMBEDDINGS, state[OUR_EMBEDDINGS[0]])}
-    if config.tie_word_embeddings:
-        whole[OUR_OUTPUT] = state[OUR_EMBEDDINGS[0]]
-    return whole
-
-
-def bare_state(state: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
-    """The reverse."""
-    twice = {*OUR_EMBEDDINGS[1:], *((OUR_OUTPUT,) if config.tie_word_embeddings else ())}
-    return {name: value for name, value in state.items() if name not in twice}
 
 
 def wanted_tensors(config: T5Config) -> dict[str, Tensor]:

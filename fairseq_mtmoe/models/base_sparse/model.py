@@ -11,8 +11,7 @@ from typing import Any
 from fairseq.models import register_model
 
 from fairseq_mtmoe.backbones.translation.conditional import Conditions
-from fairseq_mtmoe.backbones.translation.model import Transformer
-from fairseq_mtmoe.models._translator import register_sizes
+from fairseq_mtmoe.backbones.translation.model import Transformer, register_sizes
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
 from fairseq_mtmoe.options.tasks import names_of_tasks
 from fairseq_mtmoe.options.transformer import nested_options

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairseq_mtmoe.models._encoder import base, large, minilm
+from fairseq_mtmoe.backbones.bert.model import base, large, minilm
 
 
 def ca_mtl_large(args: Any) -> None:

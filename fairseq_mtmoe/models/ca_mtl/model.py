@@ -9,12 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from fairseq.models import register_model
-from torch import Tensor
 
 from fairseq_mtmoe.backbones.bert.heads import heads_from_text
-from fairseq_mtmoe.conditioning import with_new_conditions
-from fairseq_mtmoe.models._encoder import EncoderModel, build_encoder, register_sizes
-from fairseq_mtmoe.models._transfer import transferred
+from fairseq_mtmoe.backbones.bert.model import EncoderModel, build_encoder, register_sizes
 from fairseq_mtmoe.models.ca_mtl.architectures import SIZES
 from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig
 from fairseq_mtmoe.options.tasks import names_of_tasks
@@ -40,12 +37,6 @@ class CAMTLModel(EncoderModel):
         model = cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
         model.task_names = names_of_tasks(cfg)
         return model
-
-    def load_state_dict(  # fairseq's
-        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
-    ) -> Any:
-        """As fairseq's; see `transferred`. A checkpoint without conditional parts begins with new ones."""
-        return super().load_state_dict(with_new_conditions(self, transferred(self, state_dict)), strict)
 
 
 register_sizes("ca_mtl", SIZES)

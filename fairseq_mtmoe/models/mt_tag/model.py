@@ -10,13 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from fairseq.models import register_model
-from torch import Tensor
 
 from fairseq_mtmoe.backbones.bert.heads import heads_from_text
-from fairseq_mtmoe.conditioning import with_new_conditions
+from fairseq_mtmoe.backbones.bert.model import EncoderModel, build_encoder, encoder_config, register_sizes
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._encoder import EncoderModel, build_encoder, encoder_config, register_sizes
-from fairseq_mtmoe.models._transfer import transferred
 from fairseq_mtmoe.models.mt_tag.architectures import SIZES
 from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTSwitchConfig, MTTaGConfig
 from fairseq_mtmoe.slots.plan import check_experts, plan_experts
@@ -36,19 +33,12 @@ class MTDenseModel(EncoderModel):
         """
         return cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
 
-    def load_state_dict(  # fairseq's
-        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
-    ) -> Any:
-        """As fairseq's; see `transferred`."""
-        return super().load_state_dict(transferred(self, state_dict), strict)
-
 
 @register_model("mt_tag", dataclass=MTTaGConfig)
 class MTTaGModel(SparseModel, EncoderModel):
     """An encoder whose blocks hold experts: copies of its own feed-forward layers, at once or after dense updates."""
 
     gate_lr_factor = 30.0  # at the rate of fine-tuning, gates stay near their random start
-    reuse_gate: str | None = None
 
     @classmethod
     def build_model(cls, cfg: MTTaGConfig, task: Any) -> MTTaGModel:
@@ -72,14 +62,6 @@ class MTTaGModel(SparseModel, EncoderModel):
         if not cfg.dense_updates:
             model.sparsify()
         return model
-
-    def load_state_dict(  # type: ignore[override]  # fairseq's
-        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
-    ) -> Any:
-        """As fairseq's; see `transferred`."""
-        self.adapt_to(state_dict)
-        state = with_new_conditions(self, transferred(self, state_dict, self.reuse_gate))
-        return super().load_state_dict(state, strict)
 
 
 @register_model("mt_switch", dataclass=MTSwitchConfig)

@@ -18,9 +18,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder, Encoded
 from fairseq_mtmoe.backbones.bert.heads import heads_from_text
-from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
-from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.models._encoder import (
+from fairseq_mtmoe.backbones.bert.model import (
     EncoderModel,
     base,
     encoder_config,
@@ -30,7 +28,9 @@ from fairseq_mtmoe.models._encoder import (
     pretrained_state,
     register_sizes,
 )
-from fairseq_mtmoe.models._transfer import HEADS, transferred
+from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
+from fairseq_mtmoe.backbones.bert.transfer import HEADS
+from fairseq_mtmoe.errors import must_be
 from fairseq_mtmoe.models.pemt.borrowing import PemtModel, adapter_plan, beginnings
 from fairseq_mtmoe.models.pemt.config import PemtOptions
 from fairseq_mtmoe.models.pemt.prompted import Prompted
@@ -108,12 +108,6 @@ class PemtBertModel(PemtModel, EncoderModel):
         if encoded.mixture is None or not encoded.mixture.wants_similarities:
             return {}
         return {SPARSITY: task_sparsity_loss([encoded.mixture])}
-
-    def load_state_dict(  # type: ignore[override]  # fairseq's
-        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
-    ) -> Any:
-        """See `PemtModel`; a checkpoint of other tasks gives no heads (`transferred`)."""
-        return super().load_state_dict(transferred(self, state_dict), strict)
 
 
 register_sizes("pemt_bert", {"minilm": minilm, "base": base, "large": large})

@@ -10,8 +10,7 @@ from typing import Any
 
 from fairseq.models import BaseFairseqModel, register_model
 
-from fairseq_mtmoe.backbones.t5.model import T5Model
-from fairseq_mtmoe.models._t5 import PUBLISHED, begin, register_sizes, t5_config
+from fairseq_mtmoe.backbones.t5.model import PUBLISHED, T5Model, begin, register_sizes, t5_config
 from fairseq_mtmoe.models.pemt.borrowing import PemtModel, adapter_plan, beginnings
 from fairseq_mtmoe.models.pemt.config import PemtT5Config
 from fairseq_mtmoe.models.pemt.t5 import PemtT5Decoder, PemtT5Encoder

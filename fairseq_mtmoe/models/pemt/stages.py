@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
 
+from fairseq_mtmoe.backbones.bert.transfer import HEADS
 from fairseq_mtmoe.checkpoints.key_maps import MIXTURE, TASK_EMBEDDINGS, VOCABULARY
-from fairseq_mtmoe.models._transfer import HEADS
 from fairseq_mtmoe.models.pemt.config import SOURCE, TARGET
 
 PROMPT = "encoder.prompt."

@@ -16,10 +16,9 @@ from torch import LongTensor, Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, Conditions
-from fairseq_mtmoe.backbones.translation.model import Transformer
+from fairseq_mtmoe.backbones.translation.model import Transformer, register_sizes
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.errors import must_be
-from fairseq_mtmoe.models._translator import register_sizes
 from fairseq_mtmoe.models.pemt import passes
 from fairseq_mtmoe.models.pemt.borrowing import PemtModel, adapter_plan, beginnings
 from fairseq_mtmoe.models.pemt.config import PemtOptions

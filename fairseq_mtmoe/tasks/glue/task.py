@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.backbones.bert import encoder_file
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
+from fairseq_mtmoe.backbones.bert.model import note_sizes
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
@@ -28,7 +29,6 @@ from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, chosen_rows
 from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.models._encoder import note_sizes
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.task_types import TaskType, task_type_of

@@ -19,7 +19,7 @@ from fairseq.data import Dictionary
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from fairseq_mtmoe.backbones.t5.model import T5Model
+from fairseq_mtmoe.backbones.t5.model import T5Model, note_sizes
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
 from fairseq_mtmoe.data.nlu.few_shot import drawn_examples
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
@@ -27,7 +27,6 @@ from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.text_split import TextCollate, TextDataset, TextSplit, TextTokenizer, text_split
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.models._t5 import note_sizes
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.task_types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text

@@ -12,10 +12,10 @@ from tokenizers.implementations import BertWordPieceTokenizer
 
 from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
+from fairseq_mtmoe.backbones.bert.model import note_sizes
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._encoder import note_sizes
 from tests.helpers.bert import CONFIGS, TINY, batch, perturb, tiny_encoder
 from tests.helpers.encoders import HEADS
 from tests.helpers.t5 import ALL_CONFIGS, texts, tiny_t5

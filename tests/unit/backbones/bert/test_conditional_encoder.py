@@ -8,7 +8,7 @@ import torch
 from fairseq_mtmoe.backbones.bert.conditional import ConditionalEncoder, Conditions
 from fairseq_mtmoe.backbones.bert.config import BERT, BERT_BASE, BERT_LARGE, ROBERTA
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.backbones.bert.freezing import freeze
+from fairseq_mtmoe.backbones.bert.model import freeze
 from fairseq_mtmoe.conditioning import ATTENTION, PARTS, conditional_names, with_new_conditions
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.bert import CONFIGS, TINY, batch, in_all_places, perturb, tiny_encoder

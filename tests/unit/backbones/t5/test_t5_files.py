@@ -13,7 +13,7 @@ import torch
 from fairseq_mtmoe.backbones.t5 import hugging_face, model_file
 from fairseq_mtmoe.backbones.t5.config import T5Config, read_config
 from fairseq_mtmoe.backbones.t5.key_map import hugging_face_key, our_key
-from fairseq_mtmoe.backbones.t5.model import T5Model
+from fairseq_mtmoe.backbones.t5.model import T5Model, whole_state
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.errors import UserError
@@ -57,7 +57,7 @@ def test_a_file_holds_all_of_it(config, tmp_path):
     wanted.save(path)
     assert_same(model_file.load(path), wanted)
     model = tiny_t5(config, seed=2)
-    model.load_state_dict(model_file.whole_state(model_file.load(path).state, config))
+    model.load_state_dict(whole_state(model_file.load(path).state, config))
     words = texts((3, 3, 3))
     torch.testing.assert_close(model(texts(), None, words), tiny_t5(config)(texts(), None, words))
 
@@ -65,7 +65,7 @@ def test_a_file_holds_all_of_it(config, tmp_path):
 def logits_of(model, inputs):
     """Those of our model with these weights."""
     ours = T5Model(model.config, dictionary(model.config)).eval()
-    ours.load_state_dict(model_file.whole_state(model.state, model.config))
+    ours.load_state_dict(whole_state(model.state, model.config))
     with torch.no_grad():
         return ours(inputs["input_ids"], None, inputs["decoder_input_ids"])[0]
 

@@ -8,10 +8,10 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
 
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.backbones.bert.model import SIZES as ENCODER_SIZES
+from fairseq_mtmoe.backbones.bert.model import encoder_config
 from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._encoder import SIZES as ENCODER_SIZES
-from fairseq_mtmoe.models._encoder import encoder_config
 from fairseq_mtmoe.models.ca_mtl import CAMTLModel
 from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig
 from tests.helpers import encoders

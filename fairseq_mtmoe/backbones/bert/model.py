@@ -14,10 +14,10 @@ from torch import LongTensor, Tensor
 from fairseq_mtmoe.backbones.bert.conditional import ConditionalEncoder, Conditions
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder, Encoded
-from fairseq_mtmoe.backbones.bert.freezing import freeze
 from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, heads_to_text
+from fairseq_mtmoe.backbones.bert.transfer import transferred
 from fairseq_mtmoe.backbones.blocks import SlotPlans
-from fairseq_mtmoe.conditioning import with_new_conditions
+from fairseq_mtmoe.conditioning import conditional_names, with_new_conditions
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.options import value_of
 from fairseq_mtmoe.options.conditional import conditional_parts, has_large_form
@@ -42,9 +42,13 @@ class EncoderModel(BaseFairseqModel):
     Args:
         encoder: of all tasks.
         heads: each task's head, in the order of the task ids.
+
+    Attributes:
+        reuse_gate: the tasks of a checkpoint whose gates those of all tasks begin as; None: see `transferred`.
     """
 
     accepts_task_ids = True
+    reuse_gate: str | None = None
 
     def __init__(self, encoder: BertEncoder, heads: Mapping[str, HeadSize]) -> None:
         super().__init__()
@@ -80,6 +84,13 @@ class EncoderModel(BaseFairseqModel):
         )
         outputs: dict[str, Tensor] = self.heads(encoded.hidden, rows, spans)
         return {**outputs, **self.extra(encoded)}
+
+    def load_state_dict(  # fairseq's
+        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """As fairseq's; heads and gates of other tasks: see `transferred`. Conditional parts may begin anew."""
+        state = with_new_conditions(self, transferred(self, state_dict, self.reuse_gate))
+        return super().load_state_dict(state, strict)
 
     def extra(self, encoded: Encoded) -> dict[str, Tensor]:
         """What is said beside the tasks' numbers, under names that no task has."""
@@ -172,6 +183,17 @@ def _empty_encoder(cfg: Any, config: EncoderConfig, slot_plans: SlotPlans | None
         return BertEncoder(config, slot_plans, cfg.checkpoint_activations)
     conditions = Conditions(parts, len(names_of_tasks(cfg)), cfg.conditional_positions, has_large_form(cfg))
     return ConditionalEncoder(config, conditions, slot_plans, cfg.checkpoint_activations)
+
+
+def freeze(encoder: BertEncoder, num_blocks: int) -> None:
+    """Keep the lowest `num_blocks` blocks, and if there are any the embeddings, but for what is conditional of them."""
+    if not num_blocks:
+        return
+    frozen = ("embed_", "layernorm_embedding.", *(f"layers.{index}." for index in range(num_blocks)))
+    adapts = set(conditional_names(encoder))
+    for name, parameter in encoder.named_parameters():
+        if name.startswith(frozen) and name not in adapts:
+            parameter.requires_grad_(False)
 
 
 def frozen_blocks(cfg: Any, num_blocks: int) -> int:

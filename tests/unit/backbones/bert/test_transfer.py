@@ -3,8 +3,8 @@ import torch
 from torch import nn
 
 from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads
+from fairseq_mtmoe.backbones.bert.transfer import transferred
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models._transfer import transferred
 from fairseq_mtmoe.moe.gates import SwitchGate, TaskGate
 
 
