@@ -16,9 +16,8 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import T5Model, shifted
-from fairseq_mtmoe.models.pemt.about import About, AboutSource
-from fairseq_mtmoe.models.pemt.borrowing import Beginnings, adapter_plan
-from fairseq_mtmoe.models.pemt.config import BOTTLENECK, LORA, SOURCE, TARGET, PemtOptions
+from fairseq_mtmoe.models.pemt.base_model import LoadedSources, adapter_plan
+from fairseq_mtmoe.models.pemt.config import BOTTLENECK, LORA, SOURCE, TARGET, Metadata, PemtOptions, SourceMetadata
 from fairseq_mtmoe.models.pemt.model import PemtT5Model
 from fairseq_mtmoe.slots import adapter_blocks, merge_adapters
 
@@ -120,11 +119,11 @@ def pemt(size: Size, symbols: Dictionary, stage: str, kind: str = LORA, sources:
     options |= {"adapter_alpha": float(RANK), "pemt_sources": ",".join(f"{k}.pt" for k in range(sources))}
     cfg = SimpleNamespace(**options)
     words = tuple(range(3, 3 + size.prompt))
-    about = About("target", "", words, tuple(AboutSource(f"{k}", "", size.prompt) for k in range(sources)))
+    about = Metadata("target", "", words, tuple(SourceMetadata(f"{k}", "", size.prompt) for k in range(sources)))
     plan = adapter_plan(cfg, about, size.config.d_model)
     blocks = max(size.config.num_layers, size.config.num_decoder_layers)
     model = PemtT5Model(size.config, symbols, dict.fromkeys(range(blocks), plan))
-    model.begin(cfg, Beginnings(about, {}))
+    model.begin(cfg, LoadedSources(about, {}))
     return model
 
 

@@ -27,7 +27,7 @@ from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizer_files import load_tokenizer
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt.exporting import additions, separated
+from fairseq_mtmoe.models.pemt.merging import additions, separated
 
 HEADS, ENCODER = "heads.", "encoder."
 WITH_CODE = "; its prompt and adapters need `trust_remote_code=True`, as no class of transformers has them"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.models.pemt import source_file
-from fairseq_mtmoe.models.pemt.stages import is_added, trains
+from fairseq_mtmoe.models.pemt.config import is_added, is_trainable
 from tests.helpers.benchmark import (
     logged,
     make_benchmark,
@@ -69,7 +69,7 @@ def test_resuming_without_sources_changes_no_bit(data, sources, target, tmp_path
 def test_what_trains_is_the_task_s_own_and_all_else_stays(data, sources, target):
     checkpoint = torch.load(target / "checkpoint_last.pt")
     state, begun = checkpoint["model"], torch.load(data / "encoder.pt")["model"]
-    trained = {name for name in state if trains(name, "target")}
+    trained = {name for name in state if is_trainable(name, "target")}
     kept = {name for name in state if not is_added(name) and name not in trained}
     assert [name for name in kept if not torch.equal(state[name], begun[name.removeprefix("encoder.")])] == []
     assert len(checkpoint["last_optimizer_state"]["state"]) == len(trained)

@@ -7,7 +7,7 @@ import torch
 
 from fairseq_mtmoe.backbones.t5 import model_file
 from fairseq_mtmoe.models.pemt import source_file
-from fairseq_mtmoe.models.pemt.stages import is_added, trains
+from fairseq_mtmoe.models.pemt.config import is_added, is_trainable
 from tests.helpers.benchmark import logged, make_benchmark
 from tests.helpers.commands import PLUGIN, run
 from tests.helpers.text_to_text import make_t5, text_arguments, train_text
@@ -80,7 +80,7 @@ def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimizer_state(data, sourc
         for key, value in source.adapters.items():
             assert torch.equal(state[key][index], value)
         assert torch.equal(state["encoder.prompt.sources"][index][: len(source.prompt)], source.prompt)
-    trained = [name for name in state if trains(name, "target")]
+    trained = [name for name in state if is_trainable(name, "target")]
     moved = [name for name in trained if is_added(name) or not torch.equal(state[name], t5.state[name])]
     assert moved == trained
     assert len(checkpoint["last_optimizer_state"]["state"]) == len(trained)

@@ -12,7 +12,8 @@ from torch import nn
 from fairseq_mtmoe.protocols import TaskDescription
 from tests.helpers.models import SIZES, TASKS, dense_model, perturb, stub_task
 
-from fairseq_mtmoe.models.pemt.translation import PemtTranslationConfig, PemtTranslationModel  # isort: skip
+from fairseq_mtmoe.models.pemt.config import PemtTranslationConfig  # isort: skip
+from fairseq_mtmoe.models.pemt.model import PemtTranslationModel  # isort: skip
 
 DESCRIPTION = (5, 9, 4)  # tokens
 RANK = 3

@@ -16,7 +16,8 @@ from tests.helpers.bert import TINY, pretrained
 from tests.helpers.encoders import HEADS, NO_DROPOUT
 from tests.helpers.pemt import BOTTLENECK, DESCRIPTIONS, TARGET
 
-from fairseq_mtmoe.models.pemt.bert import PemtBertConfig, PemtBertModel  # isort: skip
+from fairseq_mtmoe.models.pemt.config import PemtBertConfig  # isort: skip
+from fairseq_mtmoe.models.pemt.model import PemtBertModel  # isort: skip
 
 
 def bert_options(config: EncoderConfig = TINY, **options: Any) -> PemtBertConfig:

@@ -1,18 +1,24 @@
-"""Options of PEMT: what trains, what it borrows from, and how."""
+"""Options of PEMT (what trains, what it borrows from, and how), and what a model notes in its checkpoints."""
 
+import json
+import re
 from argparse import SUPPRESS
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, List, Optional
 
 from fairseq.dataclass import FairseqDataclass
 
+from fairseq_mtmoe.checkpoints.key_maps import MIXTURE
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.models.pemt.prompts import DESCRIPTION, INITS
+from fairseq_mtmoe.options.conditional import ConditionalOptions
+from fairseq_mtmoe.options.encoder import EncoderOptions
 from fairseq_mtmoe.options.run import RunOptions
 from fairseq_mtmoe.options.t5 import T5Options
+from fairseq_mtmoe.options.transformer import FlatTransformerConfig
 
 SOURCE, TARGET = STAGES = ("source", "target")
 LORA, BOTTLENECK = ADAPTERS = ("lora", "bottleneck")
+DESCRIPTION, RANDOM = INITS = ("description", "random")
 ALPHA = 64.0  # the authors' code
 CORRELATION, ACTIVATIONS, HIDDEN = GATE_INPUTS = ("correlation", "activations", "hidden")
 
@@ -67,6 +73,16 @@ class PemtT5Config(PemtOptions, RunOptions, T5Options, FairseqDataclass):
     """PEMT on a pretrained T5."""
 
 
+@dataclass
+class PemtBertConfig(PemtOptions, RunOptions, EncoderOptions, FairseqDataclass):
+    """PEMT on a pretrained encoder."""
+
+
+@dataclass
+class PemtTranslationConfig(PemtOptions, ConditionalOptions, RunOptions, FlatTransformerConfig):
+    """What `--arch pemt_translation…` adds to fairseq's transformer options."""
+
+
 def source_paths(cfg: Any) -> List[str]:
     """The files of `--pemt-sources`."""
     return [path for path in cfg.pemt_sources.split(",") if path]
@@ -114,3 +130,99 @@ def has_prompt(cfg: Any) -> bool:
 
 def _shown(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+# ---- names in a model's state ----
+
+PROMPT = "encoder.prompt."
+SOURCE_PROMPTS = "encoder.prompt.sources"
+FINGERPRINT = "backbone_fingerprint"
+
+_TRAINABLE = {
+    SOURCE: re.compile(r"heads\..*|encoder\.prompt\.weight|.*\.mixture\.adapters\..*"),
+    TARGET: re.compile(
+        r"heads\..*|encoder\.prompt\.weight|.*\.mixture\.(gate|target_adapter)\..*|.*layer_?norm\w*\.(weight|bias)"
+    ),
+}
+
+
+def is_trainable(name: str, stage: str) -> bool:
+    """Whether a parameter of this name trains in a stage."""
+    return bool(_TRAINABLE[stage].fullmatch(name))
+
+
+def is_added(name: str) -> bool:
+    """Whether this is the name of what a model has beside its backbone: prompts, adapters, gates."""
+    return MIXTURE in name or name.startswith(PROMPT) or name == FINGERPRINT
+
+
+# ---- what a model was built with ----
+
+MOST_VECTORS = 1 << 16  # of a prompt: options that ask for more are damaged
+
+
+@dataclass(frozen=True)
+class SourceMetadata:
+    """A source that a model borrows from: its task, the description of it, and how long its prompt is; 0 without."""
+
+    task: str
+    description: str
+    length: int
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a model was built with.
+
+    Attributes:
+        task: which it is trained on.
+        description: the sentence that its prompt begins as.
+        tokens: the sentence's, in the model's dictionary.
+        sources: in the order of the gates' weights.
+        merged_rank: of the one adapter in each layer that sources were folded into (`merging.py`); 0 without.
+    """
+
+    task: str
+    description: str
+    tokens: tuple[int, ...]
+    sources: tuple[SourceMetadata, ...]
+    merged_rank: int = 0
+
+    def to_text(self) -> str:
+        """In JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_text(cls, text: str) -> "Metadata":
+        """The reverse.
+
+        Raises:
+            UserError: it is the reverse of nothing.
+        """
+        try:
+            values = json.loads(text)
+            sources = tuple(SourceMetadata(**source) for source in values.pop("sources"))
+            about = cls(**{**values, "tokens": tuple(values["tokens"]), "sources": sources})
+            _check(about)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"`pemt` in a checkpoint's options must say what it was built with, but says {text[:80]!r}."
+            ) from error
+        return about
+
+
+def _check(about: "Metadata") -> None:
+    """Raise the `ValueError` of a value that nobody wrote."""
+    texts = [
+        about.task,
+        about.description,
+        *(text for source in about.sources for text in (source.task, source.description)),
+    ]
+    numbers: list[Any] = [about.merged_rank, *about.tokens, *(source.length for source in about.sources)]
+    lengths = [len(about.tokens), *(source.length for source in about.sources)]
+    if not all(isinstance(text, str) for text in texts) or not all(
+        type(number) is int and number >= 0 for number in numbers
+    ):
+        raise ValueError
+    if max(about.merged_rank, *lengths) > MOST_VECTORS:
+        raise ValueError

@@ -3,6 +3,9 @@
 Gates that read the prompt alone give every sentence the same weights (equation 2). LoRA under fixed weights is a change
 of the matrix beside it, and goes into it; bottlenecks are one bottleneck of rank K·r. What the prompt attended to is
 added to it. The target's own adapters stay: they come after the feed-forward layer, with a non-linearity.
+
+`separated` and `additions` hand a merged model to `transformers`: no class of the library's has adapters after
+feed-forward layers, so that its folder brings `modeling_pemt.py` along.
 """
 
 from __future__ import annotations
@@ -10,15 +13,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_mtmoe.backbones.hugging_face import Additions
 from fairseq_mtmoe.errors import UserError, must_be
-from fairseq_mtmoe.models.pemt.about import About
-from fairseq_mtmoe.models.pemt.config import CORRELATION, LORA, check_options, gate_input
+from fairseq_mtmoe.models.pemt.config import (
+    CORRELATION,
+    LORA,
+    PROMPT,
+    SOURCE,
+    Metadata,
+    check_options,
+    gate_input,
+    is_added,
+)
 from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt
 from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.mixture import MixtureGate
@@ -26,7 +39,6 @@ from fairseq_mtmoe.moe.mixture import MixtureGate
 State = Mapping[str, Tensor]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
-_PROMPT = "encoder.prompt."
 _GATE = re.compile(r"(.+)\.mixture\.gate\.weight")
 
 
@@ -41,7 +53,7 @@ class Merger:
         alpha: LoRA's scale times its rank.
     """
 
-    about: About
+    about: Metadata
     adapter: str
     rank: int
     alpha: float
@@ -53,7 +65,7 @@ class Merger:
         Raises:
             UserError: it borrows from nothing, or its gates have no fixed weights.
         """
-        about = About.from_text(options["pemt"]) if options.get("pemt") else None
+        about = Metadata.from_text(options["pemt"]) if options.get("pemt") else None
         if about is None or not about.sources:
             raise UserError(
                 "The checkpoint must be of a model that borrows from sources (--pemt-stage target), but is not."
@@ -107,16 +119,16 @@ class Merger:
                 like = state[f"{path}.mixture.adapters.up"]
                 for name, value in bank.merged(weights_K).state_dict().items():
                     result[f"{path}.mixture.adapters.{name}"] = value.to(like)
-        del result[f"{_PROMPT}sources"]
-        result[f"{_PROMPT}weight"] = self._prompt(state).to(state[f"{_PROMPT}weight"])
+        del result[f"{PROMPT}sources"]
+        result[f"{PROMPT}weight"] = self._prompt(state).to(state[f"{PROMPT}weight"])
         return result
 
     @torch.no_grad()
     def _prompt(self, state: State) -> Tensor:
         """What stands before each sentence, (P, H)."""
-        _, width = _shape(state, f"{_PROMPT}weight", 2)
+        _, width = _shape(state, f"{PROMPT}weight", 2)
         prompt = CorrelatedPrompt(len(self.about.tokens), width, [source.length for source in self.about.sources])
-        mixed: Tensor = _filled(prompt, state, _PROMPT)()
+        mixed: Tensor = _filled(prompt, state, PROMPT)()
         return mixed
 
     def _bank(self, state: State, prefix: str) -> AdapterBank:
@@ -145,3 +157,87 @@ def _shape(state: State, name: str, dimensions: int) -> torch.Size:
     if name not in state or state[name].dim() != dimensions:
         raise UserError(f"The checkpoint must have a `{name}` of {dimensions} dimensions, but has none: it is damaged.")
     return state[name].shape
+
+
+# ---- for transformers ----
+
+_CODE = Path(__file__).with_name("modeling_pemt.py")
+_PART = re.compile(r"(?P<stack>encoder|decoder)\.layers\.(?P<block>\d+)\.mixture\.(?P<part>.+)")
+# A part of ours -> its name there; a bank of adapters has one member, and `up` the other way round.
+_NAMES = {
+    **{f"target_adapter.{name}.{kind}": f"{name}.{kind}" for name in ("down", "up") for kind in ("weight", "bias")},
+    **{"adapters.down": "narrow.weight", "adapters.down_bias": "narrow.bias"},
+    **{"adapters.up": "widen.weight", "adapters.up_bias": "widen.bias"},
+}
+# What is loaded by which of the library's automatic classes.
+_LOADED_BY = {
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "Model": "AutoModel",
+}
+
+
+def separated(
+    path: Path, options: Mapping[str, Any], state: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The state of a model's backbone with its heads, and what PEMT added.
+
+    Raises:
+        UserError: it is a source, or borrows from sources under gates.
+    """
+    if options.get("pemt_stage") == SOURCE:
+        raise UserError(f"`{path}` must be of `--pemt-stage target`, but is a source for others to borrow from.")
+    if Metadata.from_text(options["pemt"]).sources:
+        raise UserError(
+            f"`{path}` must have its sources folded in, which no class of `transformers` mixes; "
+            f"`mtmoe merge {path} merged.pt` first, and export that."
+        )
+    added = {name: value for name, value in state.items() if is_added(name)}
+    return {name: value for name, value in state.items() if name not in added}, added
+
+
+def additions(added: Mapping[str, Tensor], base: str, architecture: str) -> Additions:
+    """What a folder has beside the backbone's.
+
+    Args:
+        added: see `separated`.
+        base: what names of the backbone's parameters begin with there; empty, or with a dot at its end.
+        architecture: the library's class of the backbone, such as `BertModel`.
+
+    Raises:
+        UserError: a part has no name there.
+    """
+    tensors = {}
+    for name, value in added.items():
+        found = _PART.fullmatch(name)
+        if found is not None and found["part"] in _NAMES:
+            one = value[0] if found["part"].startswith("adapters.") else value
+            place = _place(found["stack"], found["block"], architecture)
+            turned = one.t() if found["part"] == "adapters.up" else one
+            tensors[f"{base}{place}.adapters.{_NAMES[found['part']]}"] = turned.contiguous()
+        elif name == f"{PROMPT}weight":
+            tensors[f"{base}prompt"] = value
+        elif found is not None:
+            raise UserError(f"The checkpoint must be as `mtmoe merge` writes it, but has `{name}`: it is damaged.")
+    own = f"Pemt{architecture}"
+    loaded_by = next(loader for ending, loader in _LOADED_BY.items() if architecture.endswith(ending))
+    values = {
+        "architectures": [own],
+        "auto_map": {loaded_by: f"{_CODE.stem}.{own}"},
+        "pemt": {
+            "prompt": len(tensors.get(f"{base}prompt", ())),
+            "target": _rows(tensors, ".adapters.down.bias"),
+            "beside": _rows(tensors, ".adapters.narrow.bias"),
+        },
+    }
+    return Additions(values, tensors, {_CODE.name: _CODE.read_bytes()})
+
+
+def _place(stack: str, block: str, architecture: str) -> str:
+    if architecture.startswith("T5"):
+        return f"{stack}.block.{block}.layer.{1 if stack == 'encoder' else 2}"
+    return f"encoder.layer.{block}"
+
+
+def _rows(tensors: Mapping[str, Tensor], ending: str) -> int:
+    return next((len(value) for name, value in tensors.items() if name.endswith(ending)), 0)

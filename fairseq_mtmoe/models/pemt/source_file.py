@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fairseq_mtmoe.backbones.bert.transfer import HEADS
 from fairseq_mtmoe.backbones.hugging_face import check_tensors
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.key_maps import TASK_EMBEDDINGS
+from fairseq_mtmoe.checkpoints.key_maps import TASK_EMBEDDINGS, VOCABULARY
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt.about import About, AboutSource
-from fairseq_mtmoe.models.pemt.config import SOURCE
+from fairseq_mtmoe.models.pemt.config import SOURCE, Metadata, SourceMetadata, is_added
 
 KIND = "pemt-source"
 PROMPT = "prompt"  # the key of its tensor
@@ -78,9 +78,9 @@ class Source:
         return {name: value for name, value in self.tensors.items() if name != PROMPT}
 
     @property
-    def about(self) -> AboutSource:
+    def about(self) -> SourceMetadata:
         """What is noted of it."""
-        return AboutSource(self.task, self.description, 0 if self.prompt is None else len(self.prompt))
+        return SourceMetadata(self.task, self.description, 0 if self.prompt is None else len(self.prompt))
 
     def save(self, path: str | Path) -> None:
         """Write the file, completely or not at all."""
@@ -131,7 +131,7 @@ def _what_it_is(path: str | Path, content: Mapping[str, Any]) -> str:
         return "another"
     if options.get("pemt_stage") != SOURCE or not options.get("pemt"):
         return "the checkpoint of a model that is no source"
-    task = About.from_text(options["pemt"]).task
+    task = Metadata.from_text(options["pemt"]).task
     return f"the whole checkpoint of {task}: its file is `{file_of(Path(path).parent, task)}`"
 
 
@@ -203,3 +203,22 @@ def fingerprint(parameters: Iterable[tuple[str, Tensor]], left_out: Mapping[str,
         digest.update(f"{name} {tuple(numbers.shape)}\n".encode())
         digest.update(numbers.numpy().data)
     return digest.hexdigest()
+
+
+def backbone(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of a model's backbone by their names, each once; heads are the tasks' own."""
+    parameters = model.named_parameters()
+    return ((name, value) for name, value in parameters if not is_added(name) and not name.startswith(HEADS))
+
+
+def rows_of_languages(parameters: Iterable[tuple[str, Tensor]], symbols: int) -> dict[str, int]:
+    """Return the number of last rows that stand for languages or tasks, by the name of the backbone's tensor.
+
+    `mtmoe add-task` adds to these; adapters of other languages do not depend on what it adds.
+
+    Args:
+        parameters: of the backbone.
+        symbols: number of symbols at the end of the vocabulary that stand for languages.
+    """
+    counts = {name: symbols for name, _ in parameters if name.endswith(VOCABULARY) and symbols}
+    return counts | {name: len(value) for name, value in parameters if name.endswith(TASK_EMBEDDINGS)}

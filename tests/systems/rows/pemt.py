@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.models.pemt.stages import trains
+from fairseq_mtmoe.models.pemt.config import is_trainable
 from fairseq_mtmoe.slots import adapter_blocks
 from tests.helpers.pemt import inputs, pemt_model, target_model
 from tests.helpers.t5 import TINY, tiny_t5
@@ -73,7 +73,7 @@ def row(name: str, stage: str, make: Callable[..., nn.Module], options: dict[str
         name=name,
         build=partial(build, make, options),
         of_dense=partial(of_dense, make, options),
-        trainable=partial(trains, stage=stage),
+        trainable=partial(is_trainable, stage=stage),
         **form,
     )
 

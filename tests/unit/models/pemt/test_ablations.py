@@ -14,9 +14,10 @@ from tests.helpers.encoders import all_numbers, task_batch
 from tests.helpers.models import batch, stub_task
 from tests.helpers.pemt_bert import bert_options, pemt_encoder
 
-from fairseq_mtmoe.models.pemt.bert import PemtBertModel  # isort: skip
+from fairseq_mtmoe.models.pemt.model import PemtBertModel  # isort: skip
 from fairseq_mtmoe.models.pemt.model import PemtT5Model  # isort: skip
-from fairseq_mtmoe.models.pemt.translation import PemtTranslationConfig, PemtTranslationModel  # isort: skip
+from fairseq_mtmoe.models.pemt.config import PemtTranslationConfig  # isort: skip
+from fairseq_mtmoe.models.pemt.model import PemtTranslationModel  # isort: skip
 
 ALONE = "alone"  # without sources, which is no option but the lack of one
 CHANGES = (

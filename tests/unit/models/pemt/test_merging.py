@@ -26,11 +26,13 @@ from tests.helpers.pemt import target_model as bert_target_model
 from tests.helpers.pemt_bert import bert_options, pemt_encoder
 from tests.helpers.t5 import CONFIGS, dictionary, texts
 
-from fairseq_mtmoe.models.pemt.about import About, AboutSource  # isort: skip
-from fairseq_mtmoe.models.pemt.bert import PemtBertConfig, PemtBertModel  # isort: skip
+from fairseq_mtmoe.models.pemt.config import Metadata, SourceMetadata  # isort: skip
+from fairseq_mtmoe.models.pemt.config import PemtBertConfig  # isort: skip
+from fairseq_mtmoe.models.pemt.model import PemtBertModel  # isort: skip
 from fairseq_mtmoe.models.pemt.config import PemtT5Config  # isort: skip
 from fairseq_mtmoe.models.pemt.model import PemtT5Model  # isort: skip
-from fairseq_mtmoe.models.pemt.translation import PemtTranslationConfig, PemtTranslationModel  # isort: skip
+from fairseq_mtmoe.models.pemt.config import PemtTranslationConfig  # isort: skip
+from fairseq_mtmoe.models.pemt.model import PemtTranslationModel  # isort: skip
 
 CONDITIONAL = dict(conditional=",".join(PARTS), task_names=",".join(TASKS))
 
@@ -49,8 +51,12 @@ def translation(adapter, folder, **options):
 
 
 def t5(adapter, version, **sizes):
-    sources = (AboutSource("a", "what a is", 3), AboutSource("b", "what b is", 2), AboutSource("c", "what c is", 4))
-    about = About("d", "what d is", (7, 8, 9), sources)
+    sources = (
+        SourceMetadata("a", "what a is", 3),
+        SourceMetadata("b", "what b is", 2),
+        SourceMetadata("c", "what c is", 4),
+    )
+    about = Metadata("d", "what d is", (7, 8, 9), sources)
     config = dataclasses.replace(CONFIGS[version], **sizes)
     given = {"adapter": adapter, "adapter_rank": RANK, "pemt_sources": "gone.pt", "pemt": about.to_text(),
              "t5": json.dumps(dataclasses.asdict(config)), "dropout": 0.0}  # fmt: skip
@@ -213,7 +219,7 @@ def test_gates_that_read_each_text_are_refused(gate_input, tmp_path):
 
 def test_what_borrows_nothing_is_refused(tmp_path):
     model, options, _, _ = translation("lora", tmp_path)
-    nothing = dataclasses.replace(About.from_text(options["pemt"]), sources=()).to_text()
+    nothing = dataclasses.replace(Metadata.from_text(options["pemt"]), sources=()).to_text()
     for changed in ({"pemt": ""}, {"pemt": nothing}):
         with pytest.raises(UserError, match="must be of a model that borrows from sources"):
             merge(tmp_path, model, {**options, **changed})

@@ -10,7 +10,7 @@ import torch
 from fairseq_mtmoe.backbones.bert.rows import Rows
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.pemt import source_file
-from fairseq_mtmoe.models.pemt.stages import trains
+from fairseq_mtmoe.models.pemt.config import is_trainable
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots import adapter_blocks, task_sparsity_loss
 from tests.helpers.bert import CONFIGS, TINY, batch, hugging_face_model, in_all_places, ours_of
@@ -18,7 +18,7 @@ from tests.helpers.encoders import HEADS, all_numbers, tag_model, task_batch
 from tests.helpers.pemt import DESCRIPTIONS, SOURCES, perturbed, source_files, source_model, target_model
 from tests.helpers.pemt_bert import bert_options, pemt_encoder
 
-from fairseq_mtmoe.models.pemt.bert import PemtBertModel  # isort: skip
+from fairseq_mtmoe.models.pemt.model import PemtBertModel  # isort: skip
 
 each_gate_input = pytest.mark.parametrize("gate_input", ["correlation", "activations", "hidden"])
 
@@ -73,7 +73,7 @@ def test_padding_in_the_stream_changes_nothing(gate_input, monkeypatch):
     assert {"task_sparsity", "encoder.prompt.weight", "encoder.layers.0.mixture.gate.weight"} <= packed.keys()
     assert all(packed[name].any() for name in packed)
     in_all_places(monkeypatch)
-    monkeypatch.setattr("fairseq_mtmoe.models.pemt.bert.rows_of", lambda mask: Rows((len(mask), mask.shape[1]), mask))
+    monkeypatch.setattr("fairseq_mtmoe.models.pemt.model.rows_of", lambda mask: Rows((len(mask), mask.shape[1]), mask))
     assert_same(learned(perturbed(target_model(make=pemt_encoder, gate_input=gate_input))), packed)
 
 
@@ -95,7 +95,7 @@ def test_gates_read_what_the_option_says(gate_input, monkeypatch):
     for block in adapter_blocks(model).values():
         block.fc1.register_forward_hook(lambda layer, inputs, _, block=block: reads.update({block: inputs[0]}))
     in_all_places(monkeypatch)
-    monkeypatch.setattr("fairseq_mtmoe.models.pemt.bert.rows_of", lambda mask: Rows((len(mask), mask.shape[1]), mask))
+    monkeypatch.setattr("fairseq_mtmoe.models.pemt.model.rows_of", lambda mask: Rows((len(mask), mask.shape[1]), mask))
     model.encoder(given["tokens"], given["token_type_ids"])
     length = given["tokens"].shape[1]
     for block, weights in found.items():
@@ -127,7 +127,7 @@ def test_one_source_of_weight_1_is_that_source_s_model(adapter):
 def test_what_trains_is_what_the_stage_is_for(stage):
     model = source_model("aa", pemt_encoder) if stage == "source" else target_model(make=pemt_encoder)
     found = learned(model)
-    given = {name for name, parameter in model.named_parameters() if trains(name, stage)}
+    given = {name for name, parameter in model.named_parameters() if is_trainable(name, stage)}
     assert {name for name in found if name not in {*HEADS, "task_sparsity"}} == given
     parts = {"heads.three.weight", "encoder.prompt.weight"}
     own = {"source": "encoder.layers.1.mixture.adapters.up", "target": "encoder.layers.1.mixture.gate.weight"}

@@ -13,9 +13,9 @@ from fairseq_mtmoe.backbones.t5.model import shifted
 from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.pemt import source_file
+from fairseq_mtmoe.models.pemt.config import is_trainable
 from fairseq_mtmoe.models.pemt.model import PemtT5Model
 from fairseq_mtmoe.models.pemt.prompts import Prompt
-from fairseq_mtmoe.models.pemt.stages import trains
 from fairseq_mtmoe.slots import adapter_blocks
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.training.unsupported import warn_of_what_does_nothing
@@ -242,7 +242,7 @@ def test_what_is_frozen_has_no_gradient_and_stays_bit_for_bit(stage, adapter):
     model = make(adapter=adapter, **STAGES[stage]).train()
     before = copy.deepcopy(model.state_dict())
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert trained == {name for name, _ in model.named_parameters() if trains(name, stage)}
+    assert trained == {name for name, _ in model.named_parameters() if is_trainable(name, stage)}
     optimizer = torch.optim.Adam([value for value in model.parameters() if value.requires_grad], lr=0.01)
     for _ in range(3):
         optimizer.zero_grad()

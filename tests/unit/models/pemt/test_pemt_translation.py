@@ -7,8 +7,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_mtmoe.checkpoints.key_maps import TASK_EMBEDDINGS, VOCABULARY
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt.source_file import fingerprint
-from fairseq_mtmoe.models.pemt.stages import backbone
+from fairseq_mtmoe.models.pemt.source_file import backbone, fingerprint
 from tests.helpers.borrowing import DESCRIPTION, SOURCES, describing_task, pemt_model, target_model, translator
 from tests.helpers.models import TASKS, batch, moe_model, stub_task
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.pemt import source_file
-from fairseq_mtmoe.models.pemt.about import About
+from fairseq_mtmoe.models.pemt.config import Metadata
 from fairseq_mtmoe.models.pemt.source_file import KIND, PROMPT, Made, Source, expect_same, expect_tensors, fingerprint
 from tests.helpers.damage import damaged, value_or_sentence
 
@@ -133,7 +133,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 
 def test_of_a_whole_checkpoint_the_sentence_says_which_file_it_left(tmp_path):
     path = str(tmp_path / "checkpoint_best.pt")
-    about = About("mnli", "Say.", (1, 2), ())
+    about = Metadata("mnli", "Say.", (1, 2), ())
     file_io.save({"cfg": {"model": {"pemt_stage": "source", "pemt": about.to_text()}}, "model": {}}, path)
     with pytest.raises(UserError, match=f"but is the whole checkpoint of mnli: its file is `{tmp_path}/mnli.pt`"):
         source_file.load(path)

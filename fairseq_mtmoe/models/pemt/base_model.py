@@ -15,18 +15,23 @@ from torch import Tensor, nn
 from fairseq_mtmoe.checkpoints.key_maps import MOE
 from fairseq_mtmoe.errors import UserError, must_be
 from fairseq_mtmoe.models.pemt import source_file
-from fairseq_mtmoe.models.pemt.about import MOST_VECTORS, About, AboutSource
-from fairseq_mtmoe.models.pemt.config import LORA, SOURCE, check_options, gate_input, has_prompt, source_paths
-from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt, Prompt
-from fairseq_mtmoe.models.pemt.source_file import Made, Source
-from fairseq_mtmoe.models.pemt.stages import (
+from fairseq_mtmoe.models.pemt.config import (
     FINGERPRINT,
+    LORA,
+    MOST_VECTORS,
+    SOURCE,
     SOURCE_PROMPTS,
-    backbone,
-    freeze,
+    Metadata,
+    SourceMetadata,
+    check_options,
+    gate_input,
+    has_prompt,
     is_added,
-    rows_of_languages,
+    is_trainable,
+    source_paths,
 )
+from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt, Prompt
+from fairseq_mtmoe.models.pemt.source_file import Made, Source, backbone, rows_of_languages
 from fairseq_mtmoe.protocols import DescribesTask, GoesOn
 from fairseq_mtmoe.slots import AdapterPlan, adapter_blocks
 
@@ -36,7 +41,7 @@ TARGET_SHARE = 16  # the stream is so many times wider than a target adapter (th
 
 
 @dataclass(frozen=True)
-class Beginnings:
+class LoadedSources:
     """What a model is built with.
 
     Attributes:
@@ -45,7 +50,7 @@ class Beginnings:
         language_symbols: see `protocols.TaskDescription`.
     """
 
-    about: About
+    about: Metadata
     sources: Mapping[str, Source]
     language_symbols: int = 0
 
@@ -53,20 +58,20 @@ class Beginnings:
 class PemtModel(nn.Module):
     """Mixed into a system's model, before its backbone's; its encoder has `prompt` and `gate_input`.
 
-    `build_model` asks `beginnings` what there is, builds the backbone with an `adapter_plan` in each block, and calls
+    `build_model` asks `load_sources` what there is, builds the backbone with an `adapter_plan` in each block, and calls
     `begin`. Prompts and sources begin when the backbone gets its weights, in `load_state_dict`.
     """
 
     encoder: Any
-    about: About
+    about: Metadata
     backbone_fingerprint: Tensor
 
-    def begin(self, cfg: Any, begun: Beginnings) -> None:
+    def begin(self, cfg: Any, begun: LoadedSources) -> None:
         """To be called when the model is built.
 
         Args:
             cfg: with `PemtOptions`.
-            begun: what `beginnings` returned.
+            begun: what `load_sources` returned.
         """
         self.about = about = begun.about
         sources, self._language_symbols = begun.sources, begun.language_symbols
@@ -79,7 +84,8 @@ class PemtModel(nn.Module):
         self.encoder.gate_input = gate_input(cfg) if about.sources else None
         # Of whole numbers, so that neither half precision nor an average changes it
         self.register_buffer(FINGERPRINT, torch.zeros(32, dtype=torch.long))
-        freeze(self, cfg.pemt_stage)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(is_trainable(name, cfg.pemt_stage))
 
     def _new_prompt(self) -> Prompt:
         length, width = len(self.about.tokens), self.prompt_embeddings().shape[1]
@@ -227,7 +233,7 @@ class PemtModel(nn.Module):
         return path
 
 
-def beginnings(cfg: Any, task: Any) -> Beginnings:
+def load_sources(cfg: Any, task: Any) -> LoadedSources:
     """Return what a model is built with: a new one with its sources, one of a checkpoint without.
 
     Args:
@@ -243,7 +249,7 @@ def beginnings(cfg: Any, task: Any) -> Beginnings:
     kept = () if cfg.pemt else _kept_sources(cfg, begins_with)
     check_options(cfg)
     if cfg.pemt:
-        return Beginnings(About.from_text(cfg.pemt), {})
+        return LoadedSources(Metadata.from_text(cfg.pemt), {})
     if not isinstance(task, DescribesTask):
         raise UserError("`--task` must be one that describes what it trains, such as `--task text_to_text`.")
     sources = {} if kept else {path: source_file.load(path) for path in source_paths(cfg)}
@@ -257,7 +263,7 @@ def beginnings(cfg: Any, task: Any) -> Beginnings:
         must_be(f"the description of `{found.name}`", "a sentence", found.text)
     if len(found.tokens) > MOST_VECTORS:
         must_be(f"the tokens of the description of `{found.name}`", f"at most {MOST_VECTORS}", len(found.tokens))
-    about = About(
+    about = Metadata(
         found.name, found.text, tuple(found.tokens), kept or tuple(source.about for source in sources.values())
     )
     if about.sources:
@@ -266,7 +272,7 @@ def beginnings(cfg: Any, task: Any) -> Beginnings:
         logger.info(f"{about.task} borrows from {shown}")
     if about.task in [source.task for source in about.sources]:
         logger.warning(f"{about.task} is both the target and among its sources: it has been trained on already")
-    return Beginnings(about, sources, found.language_symbols)
+    return LoadedSources(about, sources, found.language_symbols)
 
 
 def _expect_different_tasks(sources: Mapping[str, Source]) -> None:
@@ -285,7 +291,7 @@ def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> N
     other = begins_with.get("pemt_stage", cfg.pemt_stage)
     if other == cfg.pemt_stage or not begins_with.get("pemt"):
         return
-    path, trained = task.checkpoint_to_go_on_from(), About.from_text(begins_with["pemt"]).task
+    path, trained = task.checkpoint_to_go_on_from(), Metadata.from_text(begins_with["pemt"]).task
     borrowing = f"borrow from it by `--pemt-sources {source_file.file_of(os.path.dirname(path), trained)}`, and "
     raise UserError(
         f"`{path}` must be of a run of `--pemt-stage {cfg.pemt_stage}` or of a model without adapters, but is of "
@@ -294,7 +300,7 @@ def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> N
     )
 
 
-def _kept_sources(cfg: Any, begins_with: Mapping[str, Any]) -> tuple[AboutSource, ...]:
+def _kept_sources(cfg: Any, begins_with: Mapping[str, Any]) -> tuple[SourceMetadata, ...]:
     """The sources in the checkpoint that a run goes on from, which stand for files that are not there or not named.
 
     Without names these are filled in, as the checkpoint's run had them; none where all files are there.
@@ -309,7 +315,7 @@ def _kept_sources(cfg: Any, begins_with: Mapping[str, Any]) -> tuple[AboutSource
     paths = source_paths(cfg)
     if cfg.pemt_stage == SOURCE or (paths and all(map(os.path.isfile, paths))):
         return ()
-    sources = About.from_text(begins_with["pemt"]).sources if begins_with.get("pemt") else ()
+    sources = Metadata.from_text(begins_with["pemt"]).sources if begins_with.get("pemt") else ()
     if sources and len(paths) not in (0, len(sources)):
         raise UserError(
             f"`--pemt-sources` must name the {len(sources)} sources that the checkpoint borrows from, or be left out "
@@ -326,12 +332,12 @@ def made_by(cfg: Any) -> Made:
     return Made("", cfg.adapter, cfg.adapter_rank, alpha, has_prompt(cfg))
 
 
-def adapter_plan(cfg: Any, about: About, width: int) -> AdapterPlan:
+def adapter_plan(cfg: Any, about: Metadata, width: int) -> AdapterPlan:
     """What stands beside each block's feed-forward layer.
 
     Args:
         cfg: with `PemtOptions`.
-        about: see `beginnings`.
+        about: see `load_sources`.
         width: of the stream.
     """
     if cfg.pemt_stage == SOURCE:
