@@ -117,7 +117,7 @@ def _run_tasks(
         _train(options, what.steps or study.updates, data, run, seed)
         validate = ["fairseq-validate", data, "--user-dir", ROOT / "fairseq_mtmoe", "--cpu", *score]
         _execute([*validate, "--path", run / LAST, "--results-path", run / "scores"], run / "score.log")
-        _finish(run, options, row=row, task=task, seed=seed)
+        _finish(run, options, row=row, seed=seed, update=what.steps or study.updates)
 
 
 def _run_one(study: Study, row: str, data: Path, folder: Path, seed: int) -> None:
@@ -278,7 +278,7 @@ def figures_of(study: str, run: Path) -> list[dict[str, str]]:
 def task_figures(study: str, run: Path) -> list[dict[str, str]]:
     """The lines of a finished run on a benchmark's tasks: a score, in percent, for each task that is scored."""
     facts = read_json(run / FINISHED)
-    same = {"study": study, **{key: facts[key] for key in ("row", "seed", *COLUMNS[-4:])}, "metric": SCORE}
+    same = {"study": study, **{key: facts[key] for key in ("row", "seed", "update", *COLUMNS[-4:])}, "metric": SCORE}
     scores = read_json(run / "scores" / "scores.json")["tasks"]
     of_tasks = [{**same, "task": task, "n": one["examples"], "value": f"{one['score']:.4f}"}
                 for task, one in scores.items()]  # fmt: skip

@@ -257,6 +257,7 @@ def page(name: str, study: Described, lines: Lines) -> str:
         compared = compare(lines, study.compared(metric), metric)
         if compared:
             parts += [_contrast_table(study, compared, metric)]
+    parts += _rates(lines)
     if study.facts:
         parts += ["## How it was made", "\n".join(f"- {fact}" for fact in study.facts)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -294,6 +295,14 @@ def _contrast_table(study: Described, compared: Sequence[tuple[Compared, Differe
     rows = [[study.rows.get(row, row), study.rows.get(control, control), *(of.get(group, "") for group in columns)]
             for (row, control), of in cells.items()]  # fmt: skip
     return markdown_table(["row", "control", *columns], rows, 2 + len(columns))
+
+
+def _rates(lines: Lines) -> list[str]:
+    """The sweep of learning rates, where the table has one: rows such as `dense, rate 3e-3`."""
+    swept = {row: of_row for row, of_row in lines.values(PERPLEXITY, "all").items() if ", rate " in row}
+    rows = [[*row.split(", rate "), f"{fmean(of_row.values()):.2f}"] for row, of_row in swept.items()]
+    head = ["row", "learning rate", "validation perplexity, all"]
+    return ["## Learning rates", markdown_table(head, rows)] if rows else []
 
 
 def _entry(entry: Entry, lines: Lines) -> list[str]:

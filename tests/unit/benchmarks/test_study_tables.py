@@ -120,3 +120,18 @@ def test_the_picture_is_hollow_for_one_seed(lines, study, tmp_path):
     panel = tables.Panel("t", "one", "dense", "bleu", ["all"], ["base", "odd"])
     tables.draw([panel], lines.lines, {"one": study}, tmp_path / "options.png")
     assert (tmp_path / "options.png").stat().st_size > 5000
+
+
+def test_a_registered_study_shows_what_dense_reaches_and_its_learning_rates(study):
+    import tables
+    from study_plan import Entry
+
+    reached = {"model": 8, "shuffled": 12, "trigrams": 40}
+    of_entry = [line("dense", 1, value, f"perplexity, {kind}") for kind, value in reached.items()]
+    rates = [line("dense, rate 3e-3", 0, 9.5, "valid perplexity")]
+    study.entry = Entry()
+    text = tables.page("one", study, tables.Lines([line("dense", 1, 16), *of_entry, *rates]))
+    assert re.search(r"BLEU, mean over all pairs +\| at least 15 +\| +16\.0 \| yes", text)
+    assert re.search(r"shuffled sources / with its own +\| at least 2 +\| +1\.50 \| no", text)
+    assert re.search(r"source-free trigrams +\| at most 0\.5 +\| +0\.20 \| yes", text)
+    assert re.search(r"dense +\| +3e-3 +\| +9\.50 \|", text)
