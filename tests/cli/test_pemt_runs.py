@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.backbones.t5 import model_file
+from fairseq_mtmoe.backbones.t5.model import whole_state
 from fairseq_mtmoe.models.pemt import source_file
 from fairseq_mtmoe.models.pemt.config import is_added, is_trainable
 from tests.helpers.benchmark import logged, make_benchmark
@@ -73,7 +74,7 @@ def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimizer_state(data, sourc
     checkpoint = torch.load(target / "checkpoint_last.pt")
     state = checkpoint["model"]
     t5 = model_file.load(data / "t5.pt")
-    kept = {name: value for name, value in model_file.whole_state(t5.state, t5.config).items() if "norm" not in name}
+    kept = {name: value for name, value in whole_state(t5.state, t5.config).items() if "norm" not in name}
     assert [name for name, value in kept.items() if not torch.equal(value, state[name])] == []
     for index, name in enumerate(("rte", "cola")):
         source = source_file.load(sources / name / f"{name}.pt")

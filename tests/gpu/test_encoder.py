@@ -35,7 +35,7 @@ def model_of(gates, dtype):
 
 
 def loss_and_gradients(model, sample):
-    criterion = MultitaskCriterion(SimpleNamespace(answers=ANSWERS))
+    criterion = MultitaskCriterion(SimpleNamespace(task_types=ANSWERS))
     loss, _, _ = criterion(model, sample)
     loss.backward()
     return [loss.detach(), *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]

@@ -28,7 +28,7 @@ def output(model: nn.Module, net_input: Batch) -> Tensor:
 
 def task_losses(model: nn.Module, net_input: Batch) -> Tensor:
     """The criterion's, of labels that the batch can be learned by heart with."""
-    criterion = MultitaskCriterion(SimpleNamespace(answers=ANSWERS))
+    criterion = MultitaskCriterion(SimpleNamespace(task_types=ANSWERS))
     numbers = model(**net_input)
     losses = [criterion.task_loss(task, numbers[task], labels) for task, labels in TARGET.items()]
     return torch.stack(losses).sum()

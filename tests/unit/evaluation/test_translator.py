@@ -9,12 +9,13 @@ from dataclasses import replace
 import pytest
 import sacrebleu
 import torch
-from fairseq import checkpoint_utils, options
+from fairseq import options
 from fairseq.data import Dictionary
 from fairseq_cli import generate
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis.scores import score_pair
+from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator, subword_marks
 from tests.helpers import untrained
@@ -132,8 +133,8 @@ def test_a_sparse_model_with_task_gates_is_evaluated_as_fairseq_generate_does(sp
 
 def test_pairs_do_not_disturb_each_other_and_the_model_is_read_once(stock, monkeypatch):
     read = []
-    load = checkpoint_utils.load_checkpoint_to_cpu
-    monkeypatch.setattr(checkpoint_utils, "load_checkpoint_to_cpu", lambda path: read.append(path) or load(path))
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda path, *more: read.append(path) or load(path, *more))
     translator = Translator(str(stock.data), [str(stock.checkpoint)], SHORT)
     assert translator.trained_pairs == list(untrained.PAIRS)
     first = [translator.translate(pair, "test") for pair in ("en-bb", "en-aa", "en-cc")]
