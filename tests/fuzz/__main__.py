@@ -1,4 +1,7 @@
-"""`python -m tests.fuzz [NAME …]`: each reader for its share of `FUZZ_MINUTES`, with files drawn from `FUZZ_SEED`."""
+"""`python -m tests.fuzz [NAME …]`: each reader for its share of `FUZZ_MINUTES`, with files drawn from `FUZZ_SEED`.
+
+A name is a reader's or a group's. `FUZZ_TRIES` limits the tries of each reader.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,13 @@ def main() -> int:
     minutes = float(os.environ.get("FUZZ_MINUTES") or 10)
     kept = Path(os.environ.get("FUZZ_KEPT") or "runs/fuzz")
     torch.set_num_threads(1)
-    readers = [one for group in GROUPS for one in readers_of(group) if one.name in (sys.argv[1:] or [one.name])]
+    number = int(os.environ.get("FUZZ_TRIES") or 10**9)
+    names = set(sys.argv[1:])
+    readers = [one for group in GROUPS for one in readers_of(group) if not names or {group, one.name} & names]
     findings = 0
     for reader in readers:
         print(f"{reader.name}: FUZZ_SEED={seed}", flush=True)
-        all_tries = [*map(_told, tries(reader, seed, kept, seconds=60 * minutes / len(readers)))]
+        all_tries = [*map(_told, tries(reader, seed, kept, number, 60 * minutes / len(readers)))]
         print(f"  {len(all_tries)} tries, {sum(all_tries)} findings", flush=True)
         findings += sum(all_tries)
     return int(findings > 0)
