@@ -29,7 +29,7 @@ def first_line(error: object) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def must_be(name: str, rule: str, value: object) -> NoReturn:
+def raise_invalid(name: str, rule: str, value: object) -> NoReturn:
     """Raise the `UserError` that says which rule the input `name` breaks. Of a long value it shows the beginning."""
     try:
         shown = repr(value)

@@ -52,7 +52,7 @@ NEGATED = {
 }
 MOVED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.And: ast.Or, ast.Or: ast.And}
-TEXT_CALLS = re.compile(r"(^|\.)(log|logger|logging|LOG|LOGGER|warn|warnings|print|must_be|raise_invalid)(\.|$)")
+TEXT_CALLS = re.compile(r"(^|\.)(log|logger|logging|LOG|LOGGER|warn|warnings|print|raise_invalid)(\.|$)")
 TEXT_METHODS = ("__repr__", "__str__", "extra_repr")
 
 

@@ -20,7 +20,7 @@ from fairseq_mtmoe.analysis.pieces import PieceBleu
 from fairseq_mtmoe.analysis.score_files import SETTINGS, Count
 from fairseq_mtmoe.analysis.tables import Table
 from fairseq_mtmoe.data.translation.tiers import FROM_LOW
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.typed import Name, Text, between, fault
 
 TIERS = FROM_LOW
@@ -114,7 +114,7 @@ def score_pair(
     if not references:
         raise UserError(f"The test set of {pair} holds no sentence to score: prepare the data again.")
     if len(hypotheses) != len(references):
-        must_be(f"hypotheses of {pair}", f"{len(references)} sentences, one for each reference", len(hypotheses))
+        raise_invalid(f"hypotheses of {pair}", f"{len(references)} sentences, one for each reference", len(hypotheses))
     # sacreBLEU takes None for a reference that is not there, which its types do not say.
     together: list[Any] = [list(references), *([line or None for line in lines] for lines in more_references)]
     # force: no warning about sentences that end in " .", which some test sets do.

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 
 MOST = 1 << 24  # of any size: a file that asks for more is damaged
 MOST_BLOCKS = 1 << 10
@@ -28,19 +28,19 @@ def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Co
             _check_number(name, value, name in may_be_large)
         elif str(field.type).startswith("bool"):
             if type(value) is not bool:
-                must_be(name, "true or false", value)
+                raise_invalid(name, "true or false", value)
         elif not isinstance(value, str):
-            must_be(name, "text", value)
+            raise_invalid(name, "text", value)
 
 
 def _check_size(name: str, value: object, least: int) -> None:
     if type(value) is not int or not least <= value <= MOST:
-        must_be(name, f"a whole number from {least} to {MOST}", value)
+        raise_invalid(name, f"a whole number from {least} to {MOST}", value)
 
 
 def _check_number(name: str, value: object, may_be_large: bool) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if may_be_large and not (is_number and 0 < value < MOST):  # type: ignore[operator]
-        must_be(name, "a number above 0", value)
+        raise_invalid(name, "a number above 0", value)
     if not may_be_large and not (is_number and 0 <= value <= 1):  # type: ignore[operator]
-        must_be(name, "a number from 0 to 1", value)
+        raise_invalid(name, "a number from 0 to 1", value)

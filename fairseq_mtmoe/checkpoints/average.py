@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints.assemble import load_mapped, whole
 from fairseq_mtmoe.checkpoints.prices import prices_of, with_prices
 from fairseq_mtmoe.checkpoints.sharding import PARTS, State
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
 UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -77,7 +77,7 @@ def newest(folder: Path, name: re.Pattern[str], count: int, upper_bound: int | N
     if not numbers:
         raise UserError(f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has none.")
     if not 1 <= count <= len(numbers):
-        must_be(option, f"from 1 to the {len(numbers)} such checkpoints of `{folder}`{bound}", count)
+        raise_invalid(option, f"from 1 to the {len(numbers)} such checkpoints of `{folder}`{bound}", count)
     return [folder / numbers[number] for number in sorted(numbers, reverse=True)[:count]]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import GATE, VOCABULARY
 from fairseq_mtmoe.checkpoints.sharding import AVERAGES, State, is_shared_part
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.optim.saved_state import (
@@ -127,7 +127,7 @@ class _NewRows:
         for name in () if self._is_drawn else self._sources:
             if name not in new.tasks:
                 rule = f"{RANDOM}, {XAVIER} or {MEAN}, or among the checkpoint's tasks {', '.join(new.tasks)}"
-                must_be("--embedding-from", rule, new.begins_as)
+                raise_invalid("--embedding-from", rule, new.begins_as)
         self._drawn: dict[str, Tensor] = {}
         self._generator = torch.Generator().manual_seed(new.seed)
 

@@ -14,7 +14,7 @@ from fairseq_mtmoe.checkpoints.copying import remove_orphans, save_whole
 from fairseq_mtmoe.checkpoints.layout import expert_folder, new_id, with_shard_list
 from fairseq_mtmoe.checkpoints.prices import PRICES
 from fairseq_mtmoe.checkpoints.sharding import Content, State, count_experts, is_shared_part, narrow, split
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.saved_state import Parameters, has_shape
 
@@ -35,7 +35,7 @@ def write_in_parts(source: Path, target: Path, experts_per_file: int, track: Tra
     state = load_mapped(source)
     num_experts = _count(source, state)
     if not 1 <= experts_per_file <= num_experts:
-        must_be("--experts-per-file", f"from 1 to the {num_experts} experts of `{source}`", experts_per_file)
+        raise_invalid("--experts-per-file", f"from 1 to the {num_experts} experts of `{source}`", experts_per_file)
     shared_part, read = _parts(source, state, num_experts)
     save_id = new_id()
     folder = expert_folder(target) / save_id

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from fairseq_mtmoe.checkpoints.file_io import peek
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 BATCH_SIZE = 32
 # The others of the command say how to translate.
@@ -32,7 +32,7 @@ def task_of(models: Sequence[str]) -> str | None:
         return None
     if len(names) > 1:
         shown = ", ".join(f"{model} ({name})" for model, name in found.items())
-        must_be("--path", "checkpoints of one task in one evaluation", shown)
+        raise_invalid("--path", "checkpoints of one task in one evaluation", shown)
     return names.pop()
 
 
@@ -46,11 +46,11 @@ def evaluate(task: str, ctx: click.Context) -> None:
     given = ctx.params
     for model in given["models"]:
         if ":" in model:
-            must_be("--path", f"one checkpoint with `--task {task}`, and no ensemble", model)
+            raise_invalid("--path", f"one checkpoint with `--task {task}`, and no ensemble", model)
     subset = given["subset"] if _is_given(ctx, "subset") else "valid"  # which has labels
     outs = [_folder(model, subset, given["outs"], index) for index, model in enumerate(given["models"])]
     if len({os.path.realpath(out) for out in outs}) < len(outs):
-        must_be("--out", "another folder for each --path", ", ".join(map(str, outs)))
+        raise_invalid("--out", "another folder for each --path", ", ".join(map(str, outs)))
     for model, out in zip(given["models"], outs, strict=True):
         _validate(task, model, out, subset, given)
 

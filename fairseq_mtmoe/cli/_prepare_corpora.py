@@ -15,7 +15,7 @@ from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
 from fairseq_mtmoe.cli._tables import show_table
 from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE
 from fairseq_mtmoe.data.corpora.vocabulary.training import SIZE_RULE
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 vocabulary_option = click.option(
     "--vocabulary-from",
@@ -99,7 +99,7 @@ def corpora_command(
     if not raw.is_dir():
         raise UserError(f"`{raw}` must be the folder RAW with a recipe's corpora, but there is none.")
     if scheduler is not None and workers is not None:
-        must_be("--workers", "absent with `--scheduler`, which has workers of its own", workers)
+        raise_invalid("--workers", "absent with `--scheduler`, which has workers of its own", workers)
     try:
         from fairseq_mtmoe.data.corpora.engine import workers as kinds
         from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
@@ -116,9 +116,11 @@ def corpora_command(
         ("held-out", held_out),
     ):
         if value is not None and recipe != "folder":
-            must_be(f"--{option}", "absent with a recipe that says this itself: `--recipe folder` takes it", value)
+            raise_invalid(
+                f"--{option}", "absent with a recipe that says this itself: `--recipe folder` takes it", value
+            )
         if value is not None and vocabulary_from is not None and option != "held-out":
-            must_be(f"--{option}", "absent with `--vocabulary-from`, whose vocabulary has its own", value)
+            raise_invalid(f"--{option}", "absent with `--vocabulary-from`, whose vocabulary has its own", value)
     chosen = _with_settings(chosen, vocab_size, character_coverage, held_out)
     if skip_missing:
         chosen = _without_missing(chosen, raw)
@@ -147,7 +149,7 @@ def _with_settings(recipe: Any, size: int | None, coverage: float | None, held_o
     """The recipe with what the command line says in the place of defaults."""
     coverage = recipe.vocabulary.character_coverage if coverage is None else coverage
     if not LEAST_COVERAGE <= coverage <= 1:
-        must_be("--character-coverage", f"from {LEAST_COVERAGE} to 1", coverage)
+        raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", coverage)
     vocabulary = replace(recipe.vocabulary, size=size or recipe.vocabulary.size, character_coverage=coverage)
     drawn = recipe.held_out if held_out is None else replace(recipe.held_out, valid=held_out, test=held_out)
     return replace(recipe, vocabulary=vocabulary, held_out=drawn)

@@ -12,7 +12,7 @@ import click
 from torch import Tensor
 
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import output_file
 
 
@@ -109,7 +109,7 @@ def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | 
     rows = load_tables([Path(path) for path in (task_table or "").split(",") if path])
     trained = [task for task, row in rows.items() if row.sets("train")]
     if name not in trained:
-        must_be("--task", f"a task with training data in the tables of tasks, {', '.join(trained)}", name)
+        raise_invalid("--task", f"a task with training data in the tables of tasks, {', '.join(trained)}", name)
     _expect_new(name, list(heads))
     size = task_type_of(rows[name]).head
     with torch.random.fork_rng():
@@ -125,12 +125,12 @@ def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], n
     langs = settings.get("langs") or []
     if settings.get("task_ids") == "pair":
         if not (re.fullmatch("[^-]+-[^-]+", name) and set(name.split("-")) <= set(langs)):
-            must_be("--task", f"a pair such as {tasks[0]} of the checkpoint's languages {', '.join(langs)}", name)
+            raise_invalid("--task", f"a pair such as {tasks[0]} of the checkpoint's languages {', '.join(langs)}", name)
         return _Change(tasks, _with_name(options, name), task_state={"lang_pairs": [*settings["lang_pairs"], name]})
     if "+" in (settings.get("task_ids") or ""):
-        must_be("the checkpoint's `--task-ids`", "target, source or pair to add one", settings["task_ids"])
+        raise_invalid("the checkpoint's `--task-ids`", "target, source or pair to add one", settings["task_ids"])
     if not re.fullmatch(r"[^-,\s]+", name):
-        must_be("--task", f"a language such as {tasks[0]}", name)
+        raise_invalid("--task", f"a language such as {tasks[0]}", name)
     has_tokens = settings.get("lang_tok_style") == "multilingual" and len(settings["langtoks_specs"]) == 1
     if not has_tokens or list(langs) != tasks:
         raise UserError(
@@ -147,4 +147,4 @@ def _with_name(options: Mapping[str, Any], name: str) -> dict[str, str]:
 
 def _expect_new(name: str, tasks: Sequence[str]) -> None:
     if name in tasks:
-        must_be("--task", f"none of the checkpoint's tasks {', '.join(tasks)}", name)
+        raise_invalid("--task", f"none of the checkpoint's tasks {', '.join(tasks)}", name)

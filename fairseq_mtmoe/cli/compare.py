@@ -19,7 +19,7 @@ from fairseq_mtmoe.analysis.pieces import PieceBleu
 from fairseq_mtmoe.analysis.provenance import provenance
 from fairseq_mtmoe.analysis.score_reading import expanded, read_scores
 from fairseq_mtmoe.analysis.significance import SAMPLES, TRIALS
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import check_writable, write_text
 
 JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE = (f"comparison.{suffix}" for suffix in ("json", "md", "tex", "png"))
@@ -65,7 +65,7 @@ def command(
         return
     for option, value in {"--seed": seed, "--samples": samples, "--spm": spm and str(spm)}.items():
         if value is not None:
-            must_be(option, "left out with NAME=RUN,…, whose means are not tested", value)
+            raise_invalid(option, "left out with NAME=RUN,…, whose means are not tested", value)
     compare_systems(read_systems(systems), out)
 
 
@@ -132,9 +132,9 @@ def read_systems(arguments: Sequence[str]) -> list[System]:
         patterns = [folder for folder in folders.split(",") if folder]
         if not (name and sign and patterns):
             rule = "a name, an equals sign and folders with commas between them"
-            must_be("NAME=RUN,…", f"{rule}, or one of several folders of mtmoe evaluate", argument)
+            raise_invalid("NAME=RUN,…", f"{rule}, or one of several folders of mtmoe evaluate", argument)
         if name in [system.name for system in systems]:
-            must_be("NAME=RUN,…", "of different names", argument)
+            raise_invalid("NAME=RUN,…", "of different names", argument)
         paths = [path for pattern in patterns for path in expanded(pattern)]
         systems.append(system_of(name, [read_scores(path) for path in paths]))
     check_comparable(systems)

@@ -20,7 +20,7 @@ from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, show, translate_
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file, digest_of_data
 from fairseq_mtmoe.cli.plot import names
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def command(
     measured = {"tiers": named and named.identity, "spm": pieces and pieces.name, **_comet_setting(comet)}
     if from_generate:
         if models or len(outs) != 1:
-            must_be("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
+            raise_invalid("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
         _score_generated(places, outs[0], subset, settings["post_process"], pieces, loaded, named, measured, overwrite)
         return
     _expect_counts(places, models, outs)
@@ -136,9 +136,9 @@ def command(
 
 def _expect_counts(places: Sequence[str], models: Sequence[str], outs: Sequence[Path]) -> None:
     if len(places) != 1 or not models:
-        must_be("the arguments", "one DATA and at least one --path", " ".join([*places, *models]))
+        raise_invalid("the arguments", "one DATA and at least one --path", " ".join([*places, *models]))
     if outs and len(outs) != len(models):
-        must_be("--out", f"given once for each of the {len(models)} --path, or not at all", len(outs))
+        raise_invalid("--out", f"given once for each of the {len(models)} --path, or not at all", len(outs))
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _evaluations(
         found.append(Evaluation(data, paths, subset, settings, folder))
     places = [evaluation.folder.folder for evaluation in found]
     if len({os.path.realpath(place) for place in places}) < len(places):
-        must_be("--out", "another folder for each --path", ", ".join(map(str, places)))
+        raise_invalid("--out", "another folder for each --path", ", ".join(map(str, places)))
     return found
 
 

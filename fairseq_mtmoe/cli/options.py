@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def options_of(name: str) -> list[Option]:
     """
     known = choices()
     if name not in known:
-        must_be("NAME", f"one of {', '.join(known)}", name)
+        raise_invalid("NAME", f"one of {', '.join(known)}", name)
     kind = known[name]
     theirs = _names_of_fairseq(kind)
     values = _defaults(kind, name)

@@ -17,7 +17,7 @@ from fairseq_mtmoe.analysis.gates import TaskGates
 from fairseq_mtmoe.analysis.questions import expert_layers, expert_tasks
 from fairseq_mtmoe.analysis.rows import VALIDATION, Run, read_run, run_names
 from fairseq_mtmoe.cli._runs import checkpoint_of
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.analysis.charts.look import Chart
@@ -96,7 +96,7 @@ def read_runs(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[Run]:
         UserError: a run without a log, or not as many labels as runs.
     """
     if labels and len(labels) != len(paths):
-        must_be("--labels", f"{len(paths)} names, one for each run", ",".join(labels))
+        raise_invalid("--labels", f"{len(paths)} names, one for each run", ",".join(labels))
     return [read_run(path, name) for path, name in zip(paths, labels or run_names(paths), strict=True)]
 
 
@@ -218,15 +218,15 @@ def _check_choices(runs: Sequence[Run], langs: Sequence[str], layers: Sequence[s
     option = "--tasks" if any(run.of("task") for run in runs) else "--langs"
     for name in langs:
         if tasks and name not in tasks:
-            must_be(option, f"some of {', '.join(tasks)}", name)
+            raise_invalid(option, f"some of {', '.join(tasks)}", name)
     for name in layers:
         if run is None:
-            must_be("--layers", "left out where the log has no expert layers", name)
+            raise_invalid("--layers", "left out where the log has no expert layers", name)
         if name not in expert_layers(run):
-            must_be("--layers", f"some of {', '.join(expert_layers(run))}", name)
+            raise_invalid("--layers", f"some of {', '.join(expert_layers(run))}", name)
 
 
 def _whole_number(text: str) -> int:
     if not text.isdecimal():
-        must_be("--updates", "numbers of updates such as 10000,30000", text)
+        raise_invalid("--updates", "numbers of updates such as 10000,30000", text)
     return int(text)

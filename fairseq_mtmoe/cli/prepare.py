@@ -27,7 +27,7 @@ from fairseq_mtmoe.data.corpora.report import Report, hints, make_report, report
 from fairseq_mtmoe.data.corpora.text import corpora_of, find_text_files, lone_carriage_returns, read_ranked_tiers
 from fairseq_mtmoe.data.corpora.vocabulary.given import OF_TRAINED, GivenVocabulary, vocabulary_of
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 
 DEFAULT_PACKAGES = ("pycountry", "django", "sphinx")
 
@@ -91,7 +91,7 @@ def catalogs_command(
     sizes = {"valid": valid_size, "test": test_size}
     for split, size in sizes.items():
         if size < 1:
-            must_be(f"--{split}-size", "at least 1", size)
+            raise_invalid(f"--{split}-size", "at least 1", size)
     names = _names(packages) if packages is not None else [] if folders else list(DEFAULT_PACKAGES)
     wanted = _names(langs)
     catalogs = find_catalogs(names, folders, wanted)
@@ -195,7 +195,7 @@ def _given_vocabulary(build_options: dict[str, Any]) -> GivenVocabulary | None:
         return None
     for name in OF_TRAINED:
         if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            must_be(f"--{name.replace('_', '-')}", "absent with `--vocabulary-from`", build_options[name])
+            raise_invalid(f"--{name.replace('_', '-')}", "absent with `--vocabulary-from`", build_options[name])
     return vocabulary_of(folder)
 
 

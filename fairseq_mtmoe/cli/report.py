@@ -17,7 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer
 from fairseq_mtmoe.cli._long_runs import stopped_by_sigterm
 from fairseq_mtmoe.cli.plot import check_drawing
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, output_file, write_text
 
 SUFFIXES = (".html", ".htm")
@@ -46,15 +46,15 @@ def command(runs: tuple[Path, ...], out: Path, scores: tuple[Path, ...], watch: 
     """
     check_drawing()
     if out.suffix.lower() not in SUFFIXES:
-        must_be("OUT.html", "the page to write, a name that ends in .html", str(out))
+        raise_invalid("OUT.html", "the page to write, a name that ends in .html", str(out))
     if scores and len(scores) != len(runs):
-        must_be("--scores", f"given once for each of the {len(runs)} RUN, or not at all", len(scores))
+        raise_invalid("--scores", f"given once for each of the {len(runs)} RUN, or not at all", len(scores))
     if watch is not None and not math.isfinite(watch):
-        must_be("--watch", "a number of seconds", watch)
+        raise_invalid("--watch", "a number of seconds", watch)
     places = list(map(os.path.realpath, runs))
     twice = {str(run) for run, place in zip(runs, places, strict=True) if places.count(place) > 1}
     if twice:
-        must_be("RUN…", "different runs", ", ".join(sorted(twice)))
+        raise_invalid("RUN…", "different runs", ", ".join(sorted(twice)))
     output_file("OUT.html", out, overwrite, **{f"RUN `{run}`": run for run in runs})
     check_writable(out.parent)
     with _progress() as advance:

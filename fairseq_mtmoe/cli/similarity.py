@@ -22,7 +22,7 @@ from fairseq_mtmoe.analysis.similarity_report import notes, tables, to_json, to_
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.cli._runs import CHECKPOINTS, checkpoint_of
 from fairseq_mtmoe.cli.plot import check_drawing, names
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, write_text
 
 NAME = "similarity"
@@ -142,11 +142,13 @@ def sorted_out(known: Sequence[LookedAt]) -> tuple[list[LookedAt], dict[str, Loo
     """
     together = [one for one in known if len(one.tasks) > 1]
     if not together:
-        must_be("RUN", "a run of several tasks", str(known[0].run))
+        raise_invalid("RUN", "a run of several tasks", str(known[0].run))
     alone: dict[str, LookedAt] = {}
     for one in known:
         if one.width != known[0].width:
-            must_be(str(one.run), f"a run with an encoder of width {known[0].width}, as {known[0].run}", one.width)
+            raise_invalid(
+                str(one.run), f"a run with an encoder of width {known[0].width}, as {known[0].run}", one.width
+            )
         if len(one.tasks) == 1:
             other = alone.setdefault(one.tasks[0], one)
             if other is not one:
@@ -166,7 +168,7 @@ def common_tasks(together: Sequence[LookedAt], alone: Mapping[str, LookedAt], ch
     common = [task for task in common if task in alone or not alone]
     for task in chosen:
         if task not in common:
-            must_be("--tasks", f"some of those that every model has ({', '.join(common)})", task)
+            raise_invalid("--tasks", f"some of those that every model has ({', '.join(common)})", task)
     tasks = [task for task in common if task in chosen or not chosen]
     if len(tasks) < 2:
         raise UserError(f"Models must have two tasks or more in common, but have {', '.join(tasks) or 'none'}.")

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.special import entr
 
 from fairseq_mtmoe.criterions.projected_loss import ProjectedLoss, projected_loss, rows_at_once
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.losses import balance_loss
 from fairseq_mtmoe.slots.model_inputs import takes
 
@@ -58,7 +58,7 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         load_balancing_weight: float = 0.0,
     ) -> None:
         if load_balancing_weight < 0:
-            must_be("--load-balancing-weight", "at least 0", load_balancing_weight)
+            raise_invalid("--load-balancing-weight", "at least 0", load_balancing_weight)
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         self.load_balancing_weight = load_balancing_weight
 

@@ -16,7 +16,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_mtmoe.criterions.multitask import HasTaskTypes, MultitaskCriterion
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.slots import SPARSITY
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 
@@ -57,7 +57,9 @@ class PemtCriterion(LabelSmoothedCrossEntropyCriterion):
             return super().build_criterion(cfg, task)
         for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
             if getattr(cfg, name):
-                must_be(f"--{name.replace('_', '-')}", "left out with a task that writes no words", getattr(cfg, name))
+                raise_invalid(
+                    f"--{name.replace('_', '-')}", "left out with a task that writes no words", getattr(cfg, name)
+                )
         return PemtMultitaskCriterion(task, cfg.sparsity_weight)
 
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict[str, Any]]:
@@ -109,7 +111,7 @@ class PemtMultitaskCriterion(MultitaskCriterion):
 def checked(sparsity_weight: float) -> float:
     """The weight, or the `UserError` that it is out of its range."""
     if sparsity_weight < 0:
-        must_be("--sparsity-weight", "at least 0", sparsity_weight)
+        raise_invalid("--sparsity-weight", "at least 0", sparsity_weight)
     return sparsity_weight
 
 

@@ -19,7 +19,7 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, Sentencepi
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file
 
 PIECE = "\u2581"  # begins SentencePiece's first piece of each word
@@ -40,7 +40,7 @@ def with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dic
         except (ValueError, RuntimeError):  # another form; a symbol for the second time
             number = len(dictionary) - before + 1
             line = text.getvalue().split("\n")[number - 1]
-            must_be(f"line {number} of {path}", "a symbol that no line before it has, a space and a count", line)
+            raise_invalid(f"line {number} of {path}", "a symbol that no line before it has, a space and a count", line)
         if len(dictionary) == before:
             raise UserError(f"`{path}` must be a dictionary with a symbol and its count on each line, but is empty.")
 
@@ -55,7 +55,7 @@ def checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, A
         missing = isinstance(cfg, DictConfig) and OmegaConf.is_missing(cfg, "sentencepiece_model")
         path = None if missing else cfg.sentencepiece_model
         if not path:
-            must_be("--sentencepiece-model", "a file, with `--bpe sentencepiece`", path)
+            raise_invalid("--sentencepiece-model", "a file, with `--bpe sentencepiece`", path)
         if "://" not in path:  # fairseq fetches those
             regular_file(path, "a SentencePiece model")
         try:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file
 
 # Whole numbers, by the code that fairseq writes in the header.
@@ -83,14 +83,14 @@ def _read_index(prefix: str, impl: str | None, least: int) -> _Index | None:
     if impl == "raw":
         return None
     if os.path.lexists(prefix) and not os.path.lexists(f"{prefix}.idx"):
-        must_be("--dataset-impl", f"raw, the format of {prefix}", impl)
+        raise_invalid("--dataset-impl", f"raw, the format of {prefix}", impl)
     path, data = regular_file(f"{prefix}.idx", "an index"), regular_file(f"{prefix}.bin", "binarized data")
     content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
     magic = next((magic for magic in _FORMATS if content[: len(magic)].tobytes() == magic), None)
     if magic is None:
         raise _damaged(path)
     if impl not in (None, *_FORMATS[magic]):
-        must_be("--dataset-impl", f"{' or '.join(_FORMATS[magic])}, the format of {path}", impl)
+        raise_invalid("--dataset-impl", f"{' or '.join(_FORMATS[magic])}, the format of {path}", impl)
     if magic == _HUFFMAN:
         return None
     try:

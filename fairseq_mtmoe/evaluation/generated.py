@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fairseq.data.data_utils import post_process
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import text_lines
 
 _LINE = re.compile(r"([STHD])-([0-9]+)\t(.*)")
@@ -118,7 +118,9 @@ def _pair_in(path: str) -> str:
     if len(pairs) > 1:
         pairs = set(filter(_TWO_LETTERS.match, pairs))
     if len(pairs) != 1:
-        must_be("a file of fairseq-generate", "given as en-de=FILE where its path does not name en-de alone", path)
+        raise_invalid(
+            "a file of fairseq-generate", "given as en-de=FILE where its path does not name en-de alone", path
+        )
     return pairs.pop()
 
 

@@ -25,7 +25,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import sizes_of
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.translator import Batch, Direction, Translation, Translator
 
@@ -139,7 +139,7 @@ def _cut(sentences: list[_Sentence], max_tokens: int | None, max_sentences: int 
     ordered = sorted(sentences, key=lambda one: (one.source, one.tokens, one.direction, one.number))
     tokens = np.array([sentence.tokens for sentence in ordered], dtype=np.int64)
     if max_tokens is not None and tokens.max() > max_tokens:
-        must_be("--max-tokens", f"at least {tokens.max()}, the length of the longest sentence", max_tokens)
+        raise_invalid("--max-tokens", f"at least {tokens.max()}, the length of the longest sentence", max_tokens)
     numbers = np.arange(len(ordered), dtype=np.int64)
     for batch in data_utils.batch_by_size(numbers, None, tokens, max_tokens, max_sentences):
         yield [ordered[int(place)] for place in batch]

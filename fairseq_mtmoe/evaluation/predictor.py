@@ -21,7 +21,7 @@ from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.data.nlu.reading import is_there
 from fairseq_mtmoe.data.nlu.submissions import submission_of, written
 from fairseq_mtmoe.data.nlu.table import Submission, TaskRow
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.set_predictions import BY_TASK, NotFiniteError, SetPredictions
 from fairseq_mtmoe.task_types import Predictions, flattened
@@ -48,7 +48,7 @@ class Inference:
 
     def __post_init__(self) -> None:
         if self.fp16 and self.bf16:
-            must_be("--bf16", "off with --fp16", self.bf16)
+            raise_invalid("--bf16", "off with --fp16", self.bf16)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,9 @@ def choose_sets(
     for chosen in choice.sets:
         other = files.setdefault(chosen.submission.file, chosen.key)
         if other != chosen.key:
-            must_be(f"{chosen.key}: submissions: file", f"another one than that of {other}", chosen.submission.file)
+            raise_invalid(
+                f"{chosen.key}: submissions: file", f"another one than that of {other}", chosen.submission.file
+            )
     return choice
 
 

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, open_dict
 from fairseq_mtmoe.checkpoints import loading, rebuild
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.translation.file_names import find_side
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import whole_models
 
@@ -67,7 +67,7 @@ def task_settings(
             "`mtmoe evaluate` scores it, and `mtmoe predict` writes its answers."
         )
     if name not in tasks:
-        must_be(path, f"a checkpoint of {what} ({', '.join(tasks)})", name)
+        raise_invalid(path, f"a checkpoint of {what} ({', '.join(tasks)})", name)
     rebuild.check_name(path, state, "task")  # fairseq may find another name in it
     settings = copy.deepcopy(task)
     for side in ("left_pad_source", "left_pad_target"):

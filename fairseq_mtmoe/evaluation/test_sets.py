@@ -12,7 +12,7 @@ from fairseq_mtmoe.data.translation.file_names import indexed_sides, side_name
 from fairseq_mtmoe.data.translation.pairs import sentences_of
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME, load_tiers
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 
 def folders(data: str) -> list[Path]:
@@ -45,7 +45,7 @@ def sizes_of(data: str, subset: str) -> dict[str, int]:
                 f"The data directory {folder} must have files of `fairseq-preprocess` or `mtmoe prepare`, but has "
                 "none; those of a benchmark are for checkpoints of its tasks."
             )
-        must_be("--subset", f"one that the data directory {folder} has ({', '.join(subsets)})", subset)
+        raise_invalid("--subset", f"one that the data directory {folder} has ({', '.join(subsets)})", subset)
     return sizes
 
 
@@ -79,7 +79,7 @@ def choose_pairs(sizes: Mapping[str, int], trained: Sequence[str], wanted: Seque
     """
     for pair in wanted:
         if size_of(pair, sizes) is None:
-            must_be("--lang-pairs", f"pairs that the data directory has ({', '.join(sorted(sizes))})", pair)
+            raise_invalid("--lang-pairs", f"pairs that the data directory has ({', '.join(sorted(sizes))})", pair)
     known = [pair for pair in trained if size_of(pair, sizes) is not None]
     return list(dict.fromkeys(wanted or known or sizes))
 

@@ -22,7 +22,7 @@ from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
 from fairseq_mtmoe.evaluation.stored import build_model, change, check_pair, read, setting, task_settings
 from fairseq_mtmoe.moe.gates import base_gates
@@ -57,7 +57,7 @@ class Decoding:
 
     def __post_init__(self) -> None:
         if self.fp16 and self.bf16:
-            must_be("--bf16", "off with --fp16", self.bf16)
+            raise_invalid("--bf16", "off with --fp16", self.bf16)
 
     @property
     def tokens_of_a_batch(self) -> int | None:

@@ -18,7 +18,7 @@ from fairseq.logging import progress_bar
 from fairseq.trainer import Trainer
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.fairseq_patches.patch import apply_to_commands
 from fairseq_mtmoe.training.screen import NAME, RichProgressBar, is_rich
 from fairseq_mtmoe.training.trainer import SparseTrainer
@@ -67,13 +67,13 @@ def with_task_of_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _task_of(path: str | None) -> str:
     if path is None:
-        must_be("--path", "the checkpoint to validate, or `--task` be given", path)
+        raise_invalid("--path", "the checkpoint to validate, or `--task` be given", path)
     state = file_io.load(path, mapped=True)
     task = (state.get("cfg") or {}).get("task")
     name = getattr(task, "_name", None) if isinstance(task, argparse.Namespace) else (task or {}).get("_name")
     name = name or getattr(state.get("args"), "task", None)
     if not isinstance(name, str):
-        must_be("--task", f"given for `{path}`, which does not say what it was trained for", None)
+        raise_invalid("--task", f"given for `{path}`, which does not say what it was trained for", None)
     return name
 
 

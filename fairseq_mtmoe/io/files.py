@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -67,10 +67,10 @@ def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
     """
     for source_name, source in inputs.items():
         if os.path.realpath(path) == os.path.realpath(source) or _is_same(path, source):
-            must_be(name, f"another file than {source_name}", str(path))
+            raise_invalid(name, f"another file than {source_name}", str(path))
     if os.path.lexists(path):
         if not overwrite:
-            must_be(name, "a file that does not exist yet, or be given with `--overwrite`", str(path))
+            raise_invalid(name, "a file that does not exist yet, or be given with `--overwrite`", str(path))
         regular_file(path, "a file to overwrite")
     return path
 
@@ -296,13 +296,13 @@ def new_folder(path: str | Path, replaceable: Collection[str] | None = None) -> 
 
 def _check_replaceable(folder: Path, names: Collection[str] | None) -> None:
     if names is None or not folder.is_dir():
-        must_be("the output folder", "one that does not exist yet", str(folder))
+        raise_invalid("the output folder", "one that does not exist yet", str(folder))
     others = [file.name for file in folder.iterdir() if file.is_dir() or file.name not in names]
     if others:
         rule = (
             f"one that has nothing else to lose, such as {others[0]}" if names else "empty, or given with --overwrite"
         )
-        must_be("the output folder", rule, str(folder))
+        raise_invalid("the output folder", rule, str(folder))
 
 
 def _put_in_place(partial: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ import yaml
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from fairseq_mtmoe.errors import UserError, first_line, must_be
+from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.io.files import read_text
 
 Fields = TypeVar("Fields")
@@ -101,14 +101,14 @@ def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
     """
     text = read_text(path, what)
     if len(text) > MAX_CHARACTERS:
-        must_be(str(path), f"{what} of at most {MAX_CHARACTERS:,} characters", len(text))
+        raise_invalid(str(path), f"{what} of at most {MAX_CHARACTERS:,} characters", len(text))
     try:
         content = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a number such as 0b2
         reason = " ".join(str(error).split())
         raise UserError(f"`{path}` must be {what} in YAML, but cannot be read: {reason}.") from error
     if not isinstance(content, dict):
-        must_be(str(path), f"{what}: {form}", type(content).__name__)
+        raise_invalid(str(path), f"{what}: {form}", type(content).__name__)
     return content
 
 
@@ -119,10 +119,10 @@ def check_names(where: str, content: Any, known: Sequence[str]) -> None:
         UserError: another one, or no names at all.
     """
     if not isinstance(content, dict):
-        must_be(where, "names and their values", content)
+        raise_invalid(where, "names and their values", content)
     for name in content:
         if name not in known:
-            must_be(f"a name in {where}", f"one of {', '.join(known)}", name)
+            raise_invalid(f"a name in {where}", f"one of {', '.join(known)}", name)
 
 
 def structured(form: type[Fields], where: str, content: Any, other: Fields | None = None) -> Fields:
@@ -163,7 +163,7 @@ def _check_fields(form: type[Any], where: str, content: Any) -> None:
             if inner and isinstance(part, dict):
                 _check_fields(cast("type[Any]", inner[0]), f"{where}: {name}", part)
             elif not inner and isinstance(value, list) and isinstance(part, list | dict):
-                must_be(f"{where}: {name}", "a list of texts or numbers", part)
+                raise_invalid(f"{where}: {name}", "a list of texts or numbers", part)
 
 
 def _hidden(text: str) -> str:

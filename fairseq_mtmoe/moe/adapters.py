@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
 
 TINY = 1e-16  # the square of a norm, up to which an adapter's output has no direction
@@ -51,7 +51,7 @@ class AdapterBank(StackedBank, ABC):
         check_count("num_members", num_members)
         check_count("rank", rank)
         if not 0 < scale < float("inf"):
-            must_be("scale", "above 0", scale)
+            raise_invalid("scale", "above 0", scale)
         self.num_members = num_members
         self.rank = rank
         self.scale = scale

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.assignment import priced_assignment
 from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import MEMORY, RunningPrices
@@ -58,7 +58,7 @@ class BaseRouting:
     def __post_init__(self) -> None:
         for name, choices in (("training", TRAININGS), ("evaluation", EVALUATIONS)):
             if getattr(self, name) not in choices:
-                must_be(name, f"one of {', '.join(choices)}", getattr(self, name))
+                raise_invalid(name, f"one of {', '.join(choices)}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Gate(nn.Module, ABC):
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int = 0) -> None:
         super().__init__()
         if num_experts < 1:
-            must_be("num_experts", "at least 1", num_experts)
+            raise_invalid("num_experts", "at least 1", num_experts)
         self.num_experts = num_experts
         self.hidden_size = hidden_size
         self.num_tasks = num_tasks
@@ -214,7 +214,7 @@ class TaskGate(Gate):
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
         if num_tasks < 1:
-            must_be("num_tasks", "at least 1 for task gates", num_tasks)
+            raise_invalid("num_tasks", "at least 1 for task gates", num_tasks)
         self.weight = nn.Parameter(torch.empty(num_tasks, num_experts, hidden_size))
         nn.init.normal_(self.weight, std=SOFTMAX_GATE_STD)
 
@@ -264,7 +264,7 @@ def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | Non
         UserError: there are none, or some are out of range. (On a GPU and when compiled: torch's assertion error.)
     """
     if task_B is None:
-        must_be("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
+        raise_invalid("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
     wrong_B = (task_B < 0) | (task_B >= num_tasks)
     if padding_T is not None:
         padding_B = padding_T.view(-1 if len(task_B) else 0, len(task_B)).all(0)
@@ -274,7 +274,7 @@ def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | Non
     if torch.compiler.is_compiling() or not form_for(task_B).has_values_at_hand:  # neither can wait for the answer
         torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
     elif wrong_B.any():
-        must_be("task_ids", rule, int(task_B[wrong_B][0]))
+        raise_invalid("task_ids", rule, int(task_B[wrong_B][0]))
     return task_B
 
 
@@ -288,7 +288,9 @@ class FixedGate(Gate):
     def __init__(self, num_experts: int, hidden_size: int, num_tasks: int) -> None:
         super().__init__(num_experts, hidden_size, num_tasks)
         if not 1 <= num_tasks <= num_experts:
-            must_be("num_experts", f"at least {max(num_tasks, 1)}, the number of tasks, for fixed gates", num_experts)
+            raise_invalid(
+                "num_experts", f"at least {max(num_tasks, 1)}, the number of tasks, for fixed gates", num_experts
+            )
 
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
@@ -370,6 +372,6 @@ def build_gate(kind: str | type[Gate], num_experts: int, hidden_size: int, num_t
         UserError: an unknown kind, no expert, or a task gate without tasks.
     """
     if isinstance(kind, str) and kind not in GATES:
-        must_be("gate", f"one of {', '.join(GATES)}", kind)
+        raise_invalid("gate", f"one of {', '.join(GATES)}", kind)
     gate = GATES[kind] if isinstance(kind, str) else kind
     return gate(num_experts, hidden_size, num_tasks, **settings)

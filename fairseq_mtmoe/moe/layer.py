@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.experts import ExpertBank
 from fairseq_mtmoe.moe.gates import Gate, Routing
 from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import dispatcher_for
@@ -50,7 +50,7 @@ class MoELayer(nn.Module):
     ) -> None:
         super().__init__()
         if combine not in COMBINES:
-            must_be("combine", f"one of {', '.join(COMBINES)}", combine)
+            raise_invalid("combine", f"one of {', '.join(COMBINES)}", combine)
         assert gate.num_experts == experts.num_experts
         self.gate = gate
         self.experts = experts

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.form import is_on_cpu
 
 
@@ -41,7 +41,7 @@ class StackedBank(nn.Module):
 def check_count(name: str, count: int) -> None:
     """Raise the `UserError` that names a number of members below 1."""
     if count < 1:
-        must_be(name, "at least 1", count)
+        raise_invalid(name, "at least 1", count)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from fairseq.optim.adam import Adam, FairseqAdam
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.optim.loaded_state import check_when_loading
 
 HALF = (torch.float16, torch.bfloat16)
@@ -117,7 +117,7 @@ class FusedAdam(Adam):
             # The kernel takes the parameter's size for the moments', and would write behind a smaller one.
             if not (torch.is_tensor(found) and found.shape == value.shape and found.is_floating_point()):
                 rule = f"a tensor of floating-point numbers of its parameter's shape {tuple(value.shape)}"
-                must_be(moment, rule, (found.dtype, tuple(found.shape)) if torch.is_tensor(found) else found)
+                raise_invalid(moment, rule, (found.dtype, tuple(found.shape)) if torch.is_tensor(found) else found)
             state[moment] = found.to(value.device, dtype).contiguous()
         state["step"] += 1
         assert parameter.grad is not None

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, FrozenSet
 
 from fairseq_mtmoe.conditioning import PARTS
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.options import value_of
 from fairseq_mtmoe.options.tasks import TaskOptions, names_of_tasks
 
@@ -54,9 +54,9 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
     given = value_of(cfg, ConditionalOptions, "conditional")
     parts = frozenset() if given == NONE else frozenset(given.split(","))
     if not parts <= set(PARTS):
-        must_be("--conditional", f"a comma-separated list of {', '.join(PARTS)}, or {NONE}", given)
+        raise_invalid("--conditional", f"a comma-separated list of {', '.join(PARTS)}, or {NONE}", given)
     if value_of(cfg, ConditionalOptions, "conditional_positions") < 1:
-        must_be("--conditional-positions", "at least 1", cfg.conditional_positions)
+        raise_invalid("--conditional-positions", "at least 1", cfg.conditional_positions)
     if parts and not names_of_tasks(cfg):
         raise UserError(
             f"`--conditional {given}` needs a task that gives each sentence a task id, such as `--task glue` or "
@@ -73,6 +73,6 @@ def has_large_form(cfg: Any) -> bool:
     """
     form = value_of(cfg, EncoderConditionalOptions, "conditional_form")
     if form not in FORMS:
-        must_be("--conditional-form", " or ".join(FORMS), form)
+        raise_invalid("--conditional-form", " or ".join(FORMS), form)
     large: bool = form == FORMS[1]
     return large

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, SharedExpert, build_gate
 from fairseq_mtmoe.moe.gates import BaseGate, Gate
 from fairseq_mtmoe.moe.parallel.placement import place_experts
@@ -54,7 +54,7 @@ class ExpertPlan:
         inner_size = block.fc1.out_features
         if not 0 <= self.shared_size < inner_size:
             rule = f"from 0 to {inner_size - 1}, below the inner size of a feed-forward"
-            must_be("--shared-expert-dim", rule, self.shared_size)
+            raise_invalid("--shared-expert-dim", rule, self.shared_size)
         slot = ExpertSlot(self)
         block.slot = slot
         if not self.starts_dense:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import cycle
 from typing import Any
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe import BaseRouting
 from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS, FixedGate, Gate
 from fairseq_mtmoe.moe.layer import COMBINES
@@ -27,24 +27,26 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
     """
     for name, least in (("num_experts", 1), ("expert_interval", 1), ("dense_updates", 0)):
         if getattr(cfg, name) < least:
-            must_be(_shown(name), f"at least {least}", getattr(cfg, name))
+            raise_invalid(_shown(name), f"at least {least}", getattr(cfg, name))
     choices = {"expert_combine": COMBINES, "base_evaluation": EVALUATIONS, "base_training": TRAININGS}
     for name, known in choices.items():
         if (chosen := value_of(cfg, ExpertOptions, name)) not in known:
-            must_be(_shown(name), f"one of {', '.join(known)}", chosen)
+            raise_invalid(_shown(name), f"one of {', '.join(known)}", chosen)
     memory = value_of(cfg, ExpertOptions, "price_memory")
     if not isinstance(memory, (int, float)) or not 0 <= memory < 1:
-        must_be("--price-memory", "from 0 to below 1", memory)
+        raise_invalid("--price-memory", "from 0 to below 1", memory)
     factor = value_of(cfg, ExpertOptions, "gate_lr_factor")
     if factor is not None and (not isinstance(factor, (int, float)) or not 0 <= factor < math.inf):
-        must_be("--gate-lr-factor", "at least 0, and finite", factor)
+        raise_invalid("--gate-lr-factor", "at least 0, and finite", factor)
     for name in ("expert_reinit_ratio", "expert_dropout"):
         share = value_of(cfg, ExpertOptions, name)
         if share is not None and (not isinstance(share, (int, float)) or not 0 <= share <= 1):
-            must_be(_shown(name), "from 0 to 1", share)
+            raise_invalid(_shown(name), "from 0 to 1", share)
     gates = cfg.expert_gates.split(",")
     if any(gate not in kinds for gate in gates):
-        must_be("--expert-gates", f"one of {', '.join(kinds)}, or a comma-separated pattern of them", cfg.expert_gates)
+        raise_invalid(
+            "--expert-gates", f"one of {', '.join(kinds)}, or a comma-separated pattern of them", cfg.expert_gates
+        )
     if any(kinds[gate].needs_tasks for gate in gates) and not names_of_tasks(cfg):
         raise UserError(
             f"`--expert-gates {cfg.expert_gates}` needs a task that gives each sentence a task id, such as "
@@ -53,16 +55,16 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
     tasks = names_of_tasks(cfg)
     if any(issubclass(kinds[gate], FixedGate) for gate in gates) and cfg.num_experts < len(tasks):
         rule = f"at least {len(tasks)} with fixed gates, one for each of the tasks {', '.join(tasks)}"
-        must_be("--num-experts", rule, cfg.num_experts)
+        raise_invalid("--num-experts", rule, cfg.num_experts)
 
 
 def check_blocks(cfg: Any) -> None:
     """The same for the options of a transformer around the experts."""
     for name in ("cross_self_attention", "quant_noise_pq", "base_layers"):
         if getattr(cfg, name, False):
-            must_be(_shown(name), "off in a model with experts", getattr(cfg, name))
+            raise_invalid(_shown(name), "off in a model with experts", getattr(cfg, name))
     if min(cfg.encoder_layers, cfg.decoder_layers) < cfg.expert_interval:
-        must_be("--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval)
+        raise_invalid("--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval)
 
 
 def plan_experts(

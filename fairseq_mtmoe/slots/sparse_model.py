@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, FIRST_WEIGHT, MOE
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.options.tasks import names_of_tasks
 from fairseq_mtmoe.slots.expert_slot import ExpertSlot, expert_blocks, expert_layers, expert_slots
 
@@ -89,4 +89,4 @@ class SparseModel(nn.Module):
         for path, layer in expert_layers(self).items():
             placement = layer.experts.placement
             if saved[path] not in (placement.num_experts, placement.count):
-                must_be("--num-experts", f"{saved[path]} as in the checkpoint's {path}", placement.num_experts)
+                raise_invalid("--num-experts", f"{saved[path]} as in the checkpoint's {path}", placement.num_experts)

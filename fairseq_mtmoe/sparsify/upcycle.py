@@ -16,7 +16,7 @@ from torch import nn
 from fairseq_mtmoe.checkpoints import rebuild
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE, MOE
 from fairseq_mtmoe.checkpoints.rebuild import configuration, model_options, stand_in_task
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.optim.saved_state import NamedState, has_shape, saved_state
 from fairseq_mtmoe.slots.sparse_model import SparseModel
@@ -82,7 +82,7 @@ def upcycle(
 def _check_options(model_name: str, options: dict[str, Any]) -> None:
     models = sparse_models()
     if model_name not in models:
-        must_be("--model", f"one of {', '.join(models)}", model_name)
+        raise_invalid("--model", f"one of {', '.join(models)}", model_name)
     for name in options.keys() - {field.name for field in dataclasses.fields(models[model_name])}:
         raise UserError(
             f"`{name}` must be an option of {model_name}, but is none; `mtmoe options {model_name}` lists them."

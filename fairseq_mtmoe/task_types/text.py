@@ -14,7 +14,7 @@ from fairseq_mtmoe.data.nlu import answer_texts
 from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.text_split import TextSplit, answer_texts_of, form_of, label_texts, stepped
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.task_types.choices import right_questions
 from fairseq_mtmoe.task_types.task_type import LabelText, Predictions, Values
 
@@ -52,7 +52,7 @@ class TextTaskType:
         labels = self.labels
         if len(set(labels)) < len(labels):
             shown = ", ".join(label_texts(self.row))
-            must_be("spiece.model", f"one that tells the labels of {self.row.title} ({shown}) apart", labels)
+            raise_invalid("spiece.model", f"one that tells the labels of {self.row.title} ({shown}) apart", labels)
 
     @property
     def labels(self) -> list[str]:

@@ -22,7 +22,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, spawn
 
 from fairseq_mtmoe import known_warnings
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.training import rendezvous, stopping
 from fairseq_mtmoe.training.unsupported import refuse_full_sharding
 
@@ -73,7 +73,7 @@ def resolve(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, st
         return as_given
     if not cpu and world_size > num_gpus:
         rule = f"at most {num_gpus}, the number of this machine's GPUs, or the number of processes that torchrun starts"
-        must_be("--distributed-world-size", rule, world_size)
+        raise_invalid("--distributed-world-size", rule, world_size)
     if not cpu:
         return as_given
     if world_size in (1, num_gpus):

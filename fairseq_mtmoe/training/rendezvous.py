@@ -21,7 +21,7 @@ from torch import distributed as dist
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from fairseq_mtmoe.errors import UserError, first_line, must_be
+from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.training import failures, screen, stopping
 from fairseq_mtmoe.training.option_check import Options, differing, first_difference, shared_options
 
@@ -77,7 +77,7 @@ def join(cfg: Any, parent: SimpleQueue[str] | None = None) -> None:
     options = cfg.distributed_training
     rank, world_size, method = options.distributed_rank, options.distributed_world_size, options.distributed_init_method
     if not 0 <= rank < world_size:
-        must_be("--distributed-rank", f"from 0 to {world_size - 1} in {world_size} processes", rank)
+        raise_invalid("--distributed-rank", f"from 0 to {world_size - 1} in {world_size} processes", rank)
     seconds = _timeout(cfg)
     met = Rendezvous(rank, world_size, seconds)
     logger.info(f"distributed init (rank {rank}): {method}")
@@ -126,7 +126,7 @@ def _timeout(cfg: Any) -> int | None:
     """`--distributed-timeout`; None for models that do not have it, which wait as long as torch does."""
     seconds: int | None = getattr(getattr(cfg, "model", None), "distributed_timeout", None)
     if seconds is not None and seconds < 1:
-        must_be("--distributed-timeout", "at least 1", seconds)
+        raise_invalid("--distributed-timeout", "at least 1", seconds)
     return seconds
 
 

@@ -23,7 +23,7 @@ from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq_mtmoe.checkpoints import assemble, file_io, loading, mismatch
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
 from fairseq_mtmoe.checkpoints.sharding import has_experts, is_shared_part
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.optimizer_state import trained_parameters
@@ -62,7 +62,7 @@ def expect_what_is_asked_for(cfg: Any, suffix: str) -> None:
     if not PathManager.path_requires_pathmanager(path):
         regular_file(path, f"a checkpoint to go on from (`{option}`)")
     elif not PathManager.isfile(path):
-        must_be(option, "a checkpoint to go on from", path)
+        raise_invalid(option, "a checkpoint to go on from", path)
 
 
 def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:

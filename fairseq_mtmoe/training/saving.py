@@ -34,7 +34,7 @@ from torch import distributed as dist
 from fairseq_mtmoe.checkpoints import assemble, file_io, layout
 from fairseq_mtmoe.checkpoints.copying import copy_with_experts, remove_orphans
 from fairseq_mtmoe.checkpoints.sharding import content_of, split
-from fairseq_mtmoe.errors import UserError, first_line, must_be
+from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.protocols import LeavesFile
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.training import failures, retention, screen
@@ -251,7 +251,7 @@ def _expect_files(folder: Path, entries: list[dict[str, Any]], save_dir: str) ->
     for entry in entries:
         if not (folder / entry["name"]).is_file():
             shutil.rmtree(folder, ignore_errors=True)
-            must_be("--save-dir", "one folder that all machines of the run share", save_dir)
+            raise_invalid("--save-dir", "one folder that all machines of the run share", save_dir)
 
 
 # ---- the lock of the folder ----

@@ -18,7 +18,7 @@ from fairseq.trainer import Trainer
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe import BaseGate, RunningPrices, forget_prices, remember_prices
 from fairseq_mtmoe.protocols import CountsUpdates, RunObserver, SamplesByUpdates
 from fairseq_mtmoe.slots import expert_slots
@@ -78,7 +78,7 @@ class SparseTrainer(DistributedTrainer):
     def _number(self, name: str, least: int) -> int | None:
         value: int | None = getattr(self.cfg.model, name, None)
         if value is not None and value < least:
-            must_be(f"--{name.replace('_', '-')}", f"at least {least}", value)
+            raise_invalid(f"--{name.replace('_', '-')}", f"at least {least}", value)
         return value
 
     def _count_nonfinite(self) -> NonfiniteUpdates | None:

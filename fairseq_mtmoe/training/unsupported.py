@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import BecomesSparse
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.model_inputs import unwrapped
@@ -67,12 +67,12 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
             trainer of parts of a model, which reads checkpoints in a way of its own.
     """
     if cfg.common.model_parallel_size > 1:
-        must_be("--model-parallel-size", "1 with `--user-dir fairseq_mtmoe`", cfg.common.model_parallel_size)
+        raise_invalid("--model-parallel-size", "1 with `--user-dir fairseq_mtmoe`", cfg.common.model_parallel_size)
     distributed = cfg.distributed_training
     sparse = unwrapped(model)  # a Protocol does not look through a wrapper's `__getattr__`
     if isinstance(sparse, BecomesSparse) and sparse.dense_updates:
         if distributed.zero_sharding != "none":
-            must_be("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
+            raise_invalid("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
         if distributed.ddp_backend == "fully_sharded":
             _refuse_back_end(distributed, "with `--dense-updates`")
     if will_exchange(model, distributed.distributed_world_size):
@@ -102,7 +102,7 @@ def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
 
 
 def _refuse_back_end(distributed: Any, where: str) -> None:
-    must_be("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
+    raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
 
 
 def _refuse_back_ends(cfg: Any) -> None:
@@ -121,7 +121,9 @@ def _refuse_options(cfg: Any) -> None:
         value = getattr(cfg.model, name, 0.0)
         if value:
             option = f"--{name.replace('_', '-')}"
-            must_be(option, "0 with experts in several processes, which would wait for each other's layers", value)
+            raise_invalid(
+                option, "0 with experts in several processes, which would wait for each other's layers", value
+            )
     if getattr(cfg.task, "eval_bleu", False) and "eval_chrf" not in cfg.task:  # our task's search waits for others
         raise UserError(
             "`--eval-bleu` must be off with experts in several processes, each of which would write sentences of other "

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fairseq_mtmoe.cli.main import main
-from fairseq_mtmoe.errors import UserError, find_user_error, first_line, must_be
+from fairseq_mtmoe.errors import UserError, find_user_error, first_line, raise_invalid
 
 SCRIPT = """
 from fairseq_mtmoe.errors import UserError
@@ -30,19 +30,19 @@ def run(inner, *arguments, **environment):
 
 def test_must_be_names_the_rule_and_the_value():
     with pytest.raises(UserError, match=r"^`--num-experts` must be at least 1, but is 0 instead\.$"):
-        must_be("--num-experts", "at least 1", 0)
+        raise_invalid("--num-experts", "at least 1", 0)
 
 
 def test_of_a_long_value_the_beginning_is_shown():
     with pytest.raises(UserError) as error:
-        must_be("x", "short", ["a" * 100_000])
+        raise_invalid("x", "short", ["a" * 100_000])
     assert str(error.value).startswith("`x` must be short, but is ['aaa") and len(str(error.value)) < 400
 
 
 def test_a_number_of_any_length_is_no_other_error():
     for value, shown in ((16**5000, "a number"), ([16**5000], "a list")):
         with pytest.raises(UserError, match=f"^`x` must be small, but is {shown} too long to be shown instead.$"):
-            must_be("x", "small", value)
+            raise_invalid("x", "small", value)
 
 
 def test_a_users_error_is_one_line_even_when_fairseq_raises_it_again():

@@ -19,7 +19,7 @@ from typing import Any
 import click
 from docstrings import Description, read_descriptions
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import new_folder
 
 Example = dict[str, Any]
@@ -40,7 +40,7 @@ def command(out: Path, libraries: str, size: int) -> None:
         return
     names = libraries.split(",")
     if len(set(names)) < 2:
-        must_be("--libraries", "two or more different packages", libraries)
+        raise_invalid("--libraries", "two or more different packages", libraries)
     splits = split_descriptions(read_descriptions(names), random.Random(SEED))
     made = {
         (task, split): examples_of(task, splits[split], count, random.Random(f"{SEED} {task} {split}"))
@@ -92,7 +92,7 @@ def drawn(pool: Sequence[Description], count: int, draw: random.Random, what: st
     """
     if len(pool) < count:
         number = f"{count} docstrings{what} for each split of `--size`"
-        must_be("--libraries", f"packages with {number}", f"{len(pool)} in one")
+        raise_invalid("--libraries", f"packages with {number}", f"{len(pool)} in one")
     return draw.sample(pool, count)
 
 
@@ -100,7 +100,7 @@ def another(pool: Sequence[Description], than: Description, draw: random.Random)
     """Another one of the same library."""
     others = [description for description in pool if description.library == than.library and description is not than]
     if not others:
-        must_be("--libraries", "packages with several docstrings in each split", than.library)
+        raise_invalid("--libraries", "packages with several docstrings in each split", than.library)
     return draw.choice(others)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.sizes import MOST_BLOCKS, check_fields
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 BERT, ROBERTA = "bert", "roberta"
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
@@ -63,18 +63,20 @@ class EncoderConfig:
         check_fields(self, may_be_zero=("pad_token_id",))
         for name, known in (("model_type", (BERT, ROBERTA)), ("hidden_act", tuple(ACTIVATIONS))):
             if getattr(self, name) not in known:
-                must_be(name, f"one of {', '.join(known)}", getattr(self, name))
+                raise_invalid(name, f"one of {', '.join(known)}", getattr(self, name))
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
-                must_be(name, "from 0 to below 1", getattr(self, name))
+                raise_invalid(name, "from 0 to below 1", getattr(self, name))
         if self.num_hidden_layers > MOST_BLOCKS:
-            must_be("num_hidden_layers", f"at most {MOST_BLOCKS}", self.num_hidden_layers)
+            raise_invalid("num_hidden_layers", f"at most {MOST_BLOCKS}", self.num_hidden_layers)
         if self.hidden_size % self.num_attention_heads:
-            must_be("hidden_size", f"a multiple of `num_attention_heads` {self.num_attention_heads}", self.hidden_size)
+            raise_invalid(
+                "hidden_size", f"a multiple of `num_attention_heads` {self.num_attention_heads}", self.hidden_size
+            )
         if self.pad_token_id >= self.vocab_size:
-            must_be("pad_token_id", f"below `vocab_size` {self.vocab_size}", self.pad_token_id)
+            raise_invalid("pad_token_id", f"below `vocab_size` {self.vocab_size}", self.pad_token_id)
         if self.max_positions < 1:
-            must_be("max_position_embeddings", "above those that padding takes", self.max_position_embeddings)
+            raise_invalid("max_position_embeddings", "above those that padding takes", self.max_position_embeddings)
 
     @property
     def first_position(self) -> int:
@@ -101,13 +103,13 @@ def read_config(values: Any, has_pooler: bool) -> EncoderConfig:
         UserError: it is of another kind of encoder, or misses a size, or has an impossible one.
     """
     if not isinstance(values, dict):
-        must_be("config.json", "a dictionary", values)
+        raise_invalid("config.json", "a dictionary", values)
     kind = values.get("model_type")
     if kind not in (BERT, ROBERTA):
-        must_be("model_type", f"{BERT} or {ROBERTA}", kind)
+        raise_invalid("model_type", f"{BERT} or {ROBERTA}", kind)
     for name, needed in UNSUPPORTED.items():
         if values.get(name, needed) != needed:
-            must_be(name, repr(needed), values[name])
+            raise_invalid(name, repr(needed), values[name])
     given: Mapping[str, Any] = {"pad_token_id": PADDING[kind], **OPTIONAL, **values}
     names = [field.name for field in dataclasses.fields(EncoderConfig) if field.name != "has_pooler"]
     missing = [name for name in names if name not in given]

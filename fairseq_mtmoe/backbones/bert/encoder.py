@@ -13,7 +13,7 @@ from fairseq_mtmoe.backbones.bert.config import ROBERTA, EncoderConfig
 from fairseq_mtmoe.backbones.bert.dropout import Dropout
 from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
 from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.slots import BatchContext, ExpertSlot, MixturePass, SlotBlock, adapted, dense
 
 
@@ -92,7 +92,9 @@ class BertEncoder(Stack):
             UserError: sentences are longer than the encoder has positions.
         """
         if tokens.shape[1] > self.config.max_positions:
-            must_be("the length of a sentence", f"at most the encoder's {self.config.max_positions}", tokens.shape[1])
+            raise_invalid(
+                "the length of a sentence", f"at most the encoder's {self.config.max_positions}", tokens.shape[1]
+            )
         mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask
         x, context, rows = self.enter(tokens, token_type_ids, mask, task_ids)
         last = rows.for_firsts() if firsts_only and computes_alone(self.layers[-1]) else rows

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 
 HEAD_STD = 0.02
 UNREAD = -1e4  # of tokens that a head does not read: it has no part in a softmax, and is finite in every type
@@ -147,7 +147,9 @@ class TaskHeads(nn.ModuleDict):
     def __init__(self, hidden_size: int, sizes: Mapping[str, HeadSize]) -> None:
         for task in sizes:
             if not task or "." in task or hasattr(nn.ModuleDict, task):
-                must_be("the name of a task", "one without dots, and none that torch's modules use themselves", task)
+                raise_invalid(
+                    "the name of a task", "one without dots, and none that torch's modules use themselves", task
+                )
         super().__init__({task: _kind_of(size)(hidden_size, size) for task, size in sizes.items()})
 
     def forward(self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, heads_to_tex
 from fairseq_mtmoe.backbones.bert.transfer import transferred
 from fairseq_mtmoe.backbones.blocks import SlotPlans
 from fairseq_mtmoe.conditioning import conditional_names, with_new_conditions
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.options import value_of
 from fairseq_mtmoe.options.conditional import conditional_parts, has_large_form
 from fairseq_mtmoe.options.encoder import EncoderOptions
@@ -109,7 +109,7 @@ def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) 
         UserError: it is another model's.
     """
     if not isinstance(getattr(cfg, "heads", None), str):
-        must_be("--arch", "a model with a head for each task, such as mt_tag_minilm", getattr(cfg, "_name", None))
+        raise_invalid("--arch", "a model with a head for each task, such as mt_tag_minilm", getattr(cfg, "_name", None))
     for name, text in (("encoder", json.dumps(asdict(encoder))), ("heads", heads_to_text(heads))):
         setattr(cfg, name, text)
 
@@ -206,7 +206,7 @@ def frozen_blocks(cfg: Any, num_blocks: int) -> int:
     if given == HALF:
         return num_blocks // 2
     if not given.isdecimal() or int(given) > num_blocks:
-        must_be("--freeze-layers", f"{HALF}, or a number of blocks up to the encoder's {num_blocks}", given)
+        raise_invalid("--freeze-layers", f"{HALF}, or a number of blocks up to the encoder's {num_blocks}", given)
     return int(given)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.sizes import MOST, MOST_BLOCKS, check_fields
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 T5 = "t5"
 RELU, GATED_GELU = "relu", "gated-gelu"  # of T5 as published, and of T5 1.1
@@ -68,23 +68,23 @@ class T5Config:
             may_be_large=("initializer_factor",),
         )
         if self.feed_forward_proj not in ACTIVATIONS:
-            must_be("feed_forward_proj", f"one of {', '.join(ACTIVATIONS)}", self.feed_forward_proj)
+            raise_invalid("feed_forward_proj", f"one of {', '.join(ACTIVATIONS)}", self.feed_forward_proj)
         if self.dropout_rate >= 1:
-            must_be("dropout_rate", "from 0 to below 1", self.dropout_rate)
+            raise_invalid("dropout_rate", "from 0 to below 1", self.dropout_rate)
         for name in ("num_layers", "num_decoder_layers"):
             if getattr(self, name) > MOST_BLOCKS:
-                must_be(name, f"at most {MOST_BLOCKS}", getattr(self, name))
+                raise_invalid(name, f"at most {MOST_BLOCKS}", getattr(self, name))
         if self.num_heads * self.d_kv > MOST:
-            must_be("d_kv", f"such that all heads together have a width of at most {MOST}", self.d_kv)
+            raise_invalid("d_kv", f"such that all heads together have a width of at most {MOST}", self.d_kv)
         buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if buckets % 4 or distance <= buckets // 2:
-            must_be(
+            raise_invalid(
                 "relative_attention_num_buckets", "a multiple of 4, and less than twice the largest distance "
                 f"{distance}", buckets,
             )  # fmt: skip
         for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
             if getattr(self, name) >= self.vocab_size:
-                must_be(name, f"below `vocab_size` {self.vocab_size}", getattr(self, name))
+                raise_invalid(name, f"below `vocab_size` {self.vocab_size}", getattr(self, name))
 
     @property
     def is_gated(self) -> bool:
@@ -134,9 +134,9 @@ def read_config(values: Any) -> T5Config:
         UserError: it is of another kind of model, or misses a size, or has an impossible one.
     """
     if not isinstance(values, dict):
-        must_be("config.json", "a dictionary", values)
+        raise_invalid("config.json", "a dictionary", values)
     if values.get("model_type") != T5:
-        must_be("model_type", T5, values.get("model_type"))
+        raise_invalid("model_type", T5, values.get("model_type"))
     fields = dataclasses.fields(T5Config)
     optional = {field.name: field.default for field in fields[7:]}
     blocks = values.get("num_layers")

@@ -16,7 +16,7 @@ from fairseq_mtmoe.backbones.blocks import SlotPlans
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 # fairseq's names of the options for a T5's sizes.
 SIZES = {
@@ -107,7 +107,7 @@ def note_sizes(cfg: Any, t5: T5Config) -> None:
         UserError: it is another model's.
     """
     if not isinstance(getattr(cfg, "t5", None), str):
-        must_be("--arch", "a model on a T5, such as t5_base", getattr(cfg, "_name", None))
+        raise_invalid("--arch", "a model on a T5, such as t5_base", getattr(cfg, "_name", None))
     cfg.t5 = json.dumps(t5.sizes)
 
 
@@ -125,7 +125,7 @@ def t5_config(cfg: Any) -> T5Config:
     for option, name in SIZES.items():
         given = getattr(cfg, option)
         if given is not None and given != known[name]:
-            must_be(
+            raise_invalid(
                 f"--{option.replace('_', '-')}",
                 f"{known[name]}, as in the pretrained T5 (--arch t5 and pemt_t5 take any)",
                 given,

@@ -35,7 +35,7 @@ from fairseq_mtmoe.conditioning import (
     TaskEmbeddings,
     block_width,
 )
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.options.conditional import conditional_parts
 from fairseq_mtmoe.options.tasks import names_of_tasks
 from fairseq_mtmoe.slots import BatchContext
@@ -71,7 +71,7 @@ class Conditions:
             return None
         for name in ("cross_self_attention", "offload_activations"):
             if getattr(cfg, name):
-                must_be(f"--{name.replace('_', '-')}", "off with --conditional", True)
+                raise_invalid(f"--{name.replace('_', '-')}", "off with --conditional", True)
         return cls(parts, len(names_of_tasks(cfg)), cfg.encoder_embed_dim, cfg.conditional_positions)
 
 

@@ -29,7 +29,7 @@ from fairseq_mtmoe.data.corpora.recipes import Corpus, Filters, HeldOut, Recipe,
 from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE
 from fairseq_mtmoe.data.corpora.vocabulary.given import GivenVocabulary
 from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         if not 8 <= self.vocab_size <= LARGEST_SIZE:
-            must_be("--vocab-size", f"from 8 to {LARGEST_SIZE:,}", self.vocab_size)
+            raise_invalid("--vocab-size", f"from 8 to {LARGEST_SIZE:,}", self.vocab_size)
         if not LEAST_COVERAGE <= self.character_coverage <= 1:
-            must_be("--character-coverage", f"from {LEAST_COVERAGE} to 1", self.character_coverage)
+            raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", self.character_coverage)
         if not self.temperature > 0:
-            must_be("--temperature", "over 0", self.temperature)
+            raise_invalid("--temperature", "over 0", self.temperature)
         if self.shards < 1:
-            must_be("--shards", "at least 1", self.shards)
+            raise_invalid("--shards", "at least 1", self.shards)
 
 
 @dataclass(frozen=True)

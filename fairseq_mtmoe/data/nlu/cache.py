@@ -22,7 +22,7 @@ from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.token_runs import Strings
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 from fairseq_mtmoe.data.nlu.windows import Passages, tokenize_windows
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import replacing
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def _arrays(made: TokenizedSplit) -> dict[str, NDArray[Any]]:
 def _made(name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, examples: Sequence[Example]) -> TokenizedSplit:
     is_span = row.kind is Kind.span
     if row.stride is not None and row.stride > tokenizer.max_length:
-        must_be(f"{name}: stride", f"at most the {tokenizer.max_length} tokens of a window", row.stride)
+        raise_invalid(f"{name}: stride", f"at most the {tokenizer.max_length} tokens of a window", row.stride)
     made = tokenize_windows(tokenizer, examples, row.stride) if is_span else tokenizer.tokenize(examples)
     if made.num_lost:
         lost = f"{made.num_lost} of {len(made)} questions have an answer that no window has as a whole"

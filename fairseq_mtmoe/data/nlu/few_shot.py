@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.data.nlu.token_runs import ends
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 from fairseq_mtmoe.data.sampling import stratified_share
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 
 OF_WINDOWS = ("passages_S2", "offsets_S", "answers_S2")  # the fields that a span task's split has for each sequence
 GROUPS = 10  # into which a regression's values are divided
@@ -33,9 +33,9 @@ def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
     for part in text.split(",") if text else ():
         name, equals, share = part.rpartition("=")
         if equals and name not in tasks:
-            must_be("--train-share", f"of tasks among {', '.join(tasks)}", text)
+            raise_invalid("--train-share", f"of tasks among {', '.join(tasks)}", text)
         if name in found or not _is_share(share):
-            must_be("--train-share", _FORM, text)
+            raise_invalid("--train-share", _FORM, text)
         found[name] = float(share)
     common = found.pop("", 1.0)
     return {name: found.get(name, common) for name in tasks}
@@ -62,7 +62,7 @@ def drawn_examples(labels_E: NDArray[np.float64], count: int, seed: int, is_regr
     strata_E = _strata(labels_E, is_regression, min(GROUPS, count))
     num_strata = len(np.unique(strata_E))
     if count < num_strata:
-        must_be("--train-examples", f"at least {num_strata}, an example of each label", count)
+        raise_invalid("--train-examples", f"at least {num_strata}, an example of each label", count)
     return stratified_share(strata_E, count / len(labels_E), seed)
 
 

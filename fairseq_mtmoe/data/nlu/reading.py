@@ -16,7 +16,7 @@ from fairseq_mtmoe.data.nlu.answer_texts import normalized
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.formats import Lines, Record, records
 from fairseq_mtmoe.data.nlu.table import BY_LABEL, FORM_FIELD, Format, Kind, Source, TaskRow, TextForm
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def _ids(path: Path, size: int) -> set[tuple[str, ...]]:
     lines = regular_file(path).read_text(encoding="utf-8-sig").split("\n")
     ids = {tuple(line.split()) for line in lines if line.strip()}
     if any(len(key) != size for key in ids):
-        must_be(str(path), f"a list with {size} ids in each line", next(key for key in ids if len(key) != size))
+        raise_invalid(str(path), f"a list with {size} ids in each line", next(key for key in ids if len(key) != size))
     return ids
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.data.nlu.examples import Example, Span
 from fairseq_mtmoe.data.nlu.token_runs import Strings, TokenRuns, encoder_for, ends
 from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, load_tokenizer
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -115,13 +115,15 @@ class TextTokenizer:
 
     def __init__(self, serialized: str, max_length: int) -> None:
         if max_length < 8:
-            must_be("--max-positions", "at least 8, room for some words between the marks", max_length)
+            raise_invalid("--max-positions", "at least 8, room for some words between the marks", max_length)
         self._tokenizer = load_tokenizer(serialized)
         self._encode = encoder_for(self._tokenizer)
         self._marks = [Marks.of(self._tokenizer.encode("a", pair)) for pair in (None, "a")]
         most = max(mark.size for mark in self._marks)
         if most > max_length - 2:
-            must_be("--max-positions", f"at least {most + 2}, room for the tokenizer's marks and a text", max_length)
+            raise_invalid(
+                "--max-positions", f"at least {most + 2}, room for the tokenizer's marks and a text", max_length
+            )
         self.padding = self._padding()
         self.max_length = max_length
         self.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()

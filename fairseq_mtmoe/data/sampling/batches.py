@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.sampling.order import Runs
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 
 
 def batch_ends(
@@ -30,7 +30,7 @@ def batch_ends(
     """
     tokens = runs.lengths.max(axis=0)
     if max_tokens is not None and tokens.max(initial=0) > max_tokens:
-        must_be("--max-tokens", f"at least {tokens.max()}, the length of the longest example", max_tokens)
+        raise_invalid("--max-tokens", f"at least {tokens.max()}, the length of the longest example", max_tokens)
     total = int(runs.count.sum())
     # What counts is the longer length: runs in which it is the same are one.
     changes = np.flatnonzero(np.diff(tokens, prepend=-1))

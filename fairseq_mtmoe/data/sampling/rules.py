@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.sampling.schedule import Schedule
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 
 _MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, in sizes of the data
 
@@ -48,7 +48,7 @@ class Rules:
         for name in ("virtual_epoch_size", "virtual_data_size"):
             size = getattr(self, name)
             if size is not None and size < 1:
-                must_be(f"--{name.replace('_', '-')}", "at least 1", size)
+                raise_invalid(f"--{name.replace('_', '-')}", "at least 1", size)
 
     def pass_size(self, sizes: Sequence[int], whole_sizes: Sequence[int]) -> int:
         """Examples in a pass over shards of these sizes, of tasks of these sizes with all their shards."""

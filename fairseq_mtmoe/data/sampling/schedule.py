@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 
 def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
@@ -88,11 +88,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            must_be("--sampling-method", f"one of {', '.join(METHODS)}", self.method)
+            raise_invalid("--sampling-method", f"one of {', '.join(METHODS)}", self.method)
         if not 0 < self.temperature < math.inf:
-            must_be("--sampling-temperature", "a finite number above 0", self.temperature)
+            raise_invalid("--sampling-temperature", "a finite number above 0", self.temperature)
         if not 0 <= self.heating_coefficient < math.inf:
-            must_be("--heating-coefficient", "a finite number of at least 0", self.heating_coefficient)
+            raise_invalid("--heating-coefficient", "a finite number of at least 0", self.heating_coefficient)
         if self.weights is not None:
             _check_weights(self.weights)
             if self.draws_candidates:
@@ -108,7 +108,9 @@ class Schedule:
                 "size, need each other: give both or neither."
             )
         if self.natural_from_epoch is not None and self.natural_from_epoch < 2:
-            must_be("--natural-from-epoch", "at least 2, since the epochs before are uniform", self.natural_from_epoch)
+            raise_invalid(
+                "--natural-from-epoch", "at least 2, since the epochs before are uniform", self.natural_from_epoch
+            )
 
     def check_duration(self) -> None:
         """To be called before training: until then a checkpoint may say what C is.
@@ -127,7 +129,7 @@ class Schedule:
             raise UserError("`--heating-epochs` and `--heating-updates` exclude each other: give one of them.")
         for name, duration in (("epochs", self.heating_epochs), ("updates", self.heating_updates)):
             if duration is not None and duration < 1:
-                must_be(f"--heating-{name}", "at least 1", duration)
+                raise_invalid(f"--heating-{name}", "at least 1", duration)
         if self.draws_candidates:
             raise UserError(
                 f"`--heating-coefficient` must be 0 with `--sampling-method {UNCERTAINTY}`, where the model decides "
@@ -186,4 +188,4 @@ class Schedule:
 
 def _check_weights(weights: tuple[float, ...]) -> None:
     if min(weights) < 0 or not 0 < sum(weights) < math.inf:
-        must_be("--sampling-weights", "finite numbers of at least 0, with one above 0", list(weights))
+        raise_invalid("--sampling-weights", "finite numbers of at least 0, with one above 0", list(weights))

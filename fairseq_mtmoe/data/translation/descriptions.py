@@ -13,7 +13,7 @@ import sentencepiece
 import yaml
 
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 
 LANGUAGES = Path(__file__).with_name("languages.yaml")
@@ -55,7 +55,7 @@ def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:
     pieces = _pieces(text, path) if path.exists() else text.split()
     tokens = [dictionary.index(piece) for piece in pieces]
     if all(token == dictionary.unk() for token in tokens):
-        must_be("--description", f"a sentence with words of the dictionary in {folder}", text)
+        raise_invalid("--description", f"a sentence with words of the dictionary in {folder}", text)
     return tokens
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_json
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def read_tiers(path: Path, tier_of_key: Callable[[str], str] = str) -> dict[str,
     for key, names in content.items():
         tier = tier_of_key(key)
         if tier not in TIERS:
-            must_be(f"every key of {path}", f"one of {', '.join(TIERS)}", key)
+            raise_invalid(f"every key of {path}", f"one of {', '.join(TIERS)}", key)
         tiers.setdefault(tier, []).extend(names)
     return tiers
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import MOE
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.models.pemt import source_file
 from fairseq_mtmoe.models.pemt.config import (
     FINGERPRINT,
@@ -255,14 +255,14 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
     sources = {} if kept else {path: source_file.load(path) for path in source_paths(cfg)}
     made, found = made_by(cfg), task.described()
     if found.is_source not in (None, cfg.pemt_stage == SOURCE):
-        must_be("--pemt-stage", "source with --source-task, and target with --target-task", cfg.pemt_stage)
+        raise_invalid("--pemt-stage", "source with --source-task, and target with --target-task", cfg.pemt_stage)
     for path, source in sources.items():
         source_file.expect_same(path, source.made, made)
     _expect_different_tasks(sources)
     if made.has_prompt and not found.tokens:
-        must_be(f"the description of `{found.name}`", "a sentence", found.text)
+        raise_invalid(f"the description of `{found.name}`", "a sentence", found.text)
     if len(found.tokens) > MOST_VECTORS:
-        must_be(f"the tokens of the description of `{found.name}`", f"at most {MOST_VECTORS}", len(found.tokens))
+        raise_invalid(f"the tokens of the description of `{found.name}`", f"at most {MOST_VECTORS}", len(found.tokens))
     about = Metadata(
         found.name, found.text, tuple(found.tokens), kept or tuple(source.about for source in sources.values())
     )

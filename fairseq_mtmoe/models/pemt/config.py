@@ -9,7 +9,7 @@ from typing import Any, List, Optional
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_mtmoe.checkpoints.key_maps import MIXTURE
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.options.conditional import ConditionalOptions
 from fairseq_mtmoe.options.encoder import EncoderOptions
 from fairseq_mtmoe.options.run import RunOptions
@@ -93,26 +93,26 @@ def check_options(cfg: Any) -> None:
     choices = {"pemt_stage": STAGES, "adapter": ADAPTERS, "prompt_init": INITS, "gate_input": (None, *GATE_INPUTS)}
     for name, known in choices.items():
         if getattr(cfg, name) not in known:
-            must_be(_shown(name), f"one of {', '.join(filter(None, known))}", getattr(cfg, name))
+            raise_invalid(_shown(name), f"one of {', '.join(filter(None, known))}", getattr(cfg, name))
     if cfg.adapter_rank < 1:
-        must_be("--adapter-rank", "at least 1", cfg.adapter_rank)
+        raise_invalid("--adapter-rank", "at least 1", cfg.adapter_rank)
     if not 0 < cfg.adapter_alpha < float("inf"):
-        must_be("--adapter-alpha", "above 0", cfg.adapter_alpha)
+        raise_invalid("--adapter-alpha", "above 0", cfg.adapter_alpha)
     if cfg.adapter == BOTTLENECK and cfg.adapter_alpha != ALPHA:
-        must_be("--adapter-alpha", f"left out with --adapter {BOTTLENECK}, which has no scale", cfg.adapter_alpha)
+        raise_invalid("--adapter-alpha", f"left out with --adapter {BOTTLENECK}, which has no scale", cfg.adapter_alpha)
     if cfg.target_adapter_size is not None and cfg.target_adapter_size < 1:
-        must_be("--target-adapter-size", "at least 1", cfg.target_adapter_size)
+        raise_invalid("--target-adapter-size", "at least 1", cfg.target_adapter_size)
     if cfg.no_prompt and cfg.gate_input not in (None, HIDDEN):
-        must_be("--gate-input", f"{HIDDEN} with --no-prompt", cfg.gate_input)
+        raise_invalid("--gate-input", f"{HIDDEN} with --no-prompt", cfg.gate_input)
     paths = source_paths(cfg)
     if cfg.pemt_stage == SOURCE and paths:
-        must_be("--pemt-sources", f"left out with --pemt-stage {SOURCE}", cfg.pemt_sources)
+        raise_invalid("--pemt-sources", f"left out with --pemt-stage {SOURCE}", cfg.pemt_sources)
     if cfg.gate_input is not None and not paths:
-        must_be("--gate-input", "left out where there are no --pemt-sources to weigh", cfg.gate_input)
+        raise_invalid("--gate-input", "left out where there are no --pemt-sources to weigh", cfg.gate_input)
     if cfg.target_adapter_size is not None and cfg.pemt_stage == SOURCE:
-        must_be("--target-adapter-size", f"left out with --pemt-stage {SOURCE}", cfg.target_adapter_size)
+        raise_invalid("--target-adapter-size", f"left out with --pemt-stage {SOURCE}", cfg.target_adapter_size)
     if cfg.prompt_init != DESCRIPTION and not has_prompt(cfg):
-        must_be("--prompt-init", f"{DESCRIPTION} where there is no prompt to begin", cfg.prompt_init)
+        raise_invalid("--prompt-init", f"{DESCRIPTION} where there is no prompt to begin", cfg.prompt_init)
     twice = [path for path in paths if paths.count(path) > 1]
     if twice:
         raise UserError(f"`--pemt-sources` must name each file once, but names `{twice[0]}` twice.")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.backbones.hugging_face import Additions
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.models.pemt.config import (
     CORRELATION,
     LORA,
@@ -73,7 +73,7 @@ class Merger:
         cfg = SimpleNamespace(**options)
         check_options(cfg)
         if gate_input(cfg) != CORRELATION:
-            must_be(
+            raise_invalid(
                 "--gate-input",
                 f"{CORRELATION} in a model to be merged: other gates' weights are each text's",
                 gate_input(cfg),

@@ -29,7 +29,7 @@ from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
 from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, Conditions
 from fairseq_mtmoe.backbones.translation.model import Transformer
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.models.pemt.base_model import PemtModel, adapter_plan, load_sources
 from fairseq_mtmoe.models.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig
 from fairseq_mtmoe.models.pemt.prompts import (
@@ -163,7 +163,7 @@ class PemtBertModel(PemtModel, EncoderModel):
         config = encoder_config(cfg)
         begun = load_sources(cfg, task)
         if frozen_blocks(cfg, config.num_hidden_layers):
-            must_be("--freeze-layers", "left out in a model of PEMT, which freezes all blocks", cfg.freeze_layers)
+            raise_invalid("--freeze-layers", "left out in a model of PEMT, which freezes all blocks", cfg.freeze_layers)
         plan = adapter_plan(cfg, begun.about, config.hidden_size)
         plans = dict.fromkeys(range(config.num_hidden_layers), plan)
         model = cls(PemtBertEncoder(config, plans, cfg.checkpoint_activations), heads_from_text(cfg.heads))
@@ -265,7 +265,7 @@ class PemtTranslationModel(PemtModel, Transformer):
         no_recomputing = ("checkpoint_activations", "offload_activations")
         for name in ("cross_self_attention", "quant_noise_pq", "base_layers", *no_recomputing):
             if getattr(cfg, name):
-                must_be(f"--{name.replace('_', '-')}", "off in a model that borrows", getattr(cfg, name))
+                raise_invalid(f"--{name.replace('_', '-')}", "off in a model that borrows", getattr(cfg, name))
         begun = load_sources(cfg, task)
         conditions = Conditions.of(cfg)
         plan = adapter_plan(cfg, begun.about, cfg.encoder_embed_dim)

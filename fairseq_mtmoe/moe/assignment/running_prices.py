@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.form import is_on_cpu
 
 MEMORY = 0.95  # see benchmarks/results/prices.md
@@ -46,7 +46,7 @@ class RunningPrices(nn.Module):
     def __init__(self, num_experts: int, memory: float = MEMORY) -> None:
         super().__init__()
         if not 0 <= memory < 1:
-            must_be("memory", "from 0 to below 1", memory)
+            raise_invalid("memory", "from 0 to below 1", memory)
         self.memory = float(memory)
         self.register_buffer("total", torch.zeros(num_experts))
         self.register_buffer("weight", torch.zeros(()))

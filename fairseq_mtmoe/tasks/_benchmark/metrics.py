@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 Values = NDArray[np.float64]
 
@@ -95,9 +95,9 @@ METRICS: Mapping[str, Callable[..., float]] = {
 def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) -> None:
     """Raise the `UserError` that says why a task, whose kind of answer has `known` ones, cannot have a metric."""
     if metric not in known:
-        must_be(f"the metric of {task}", f"one of {', '.join(known)}", metric)
+        raise_invalid(f"the metric of {task}", f"one of {', '.join(known)}", metric)
     if metric == "f1" and num_labels not in (0, 2):  # without labels it is of texts
-        must_be(f"the metric of {task}", "another than f1, which is for two labels", f"f1 of {num_labels}")
+        raise_invalid(f"the metric of {task}", "another than f1, which is for two labels", f"f1 of {num_labels}")
     if metric == "entity-f1":
         check_installed("seqeval", "seqeval.metrics")
 

@@ -24,7 +24,7 @@ from fairseq_mtmoe.data.mixtures.dataset import Collate, EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.table import TaskRow, load_tables
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.task_types import Predictions, flattened
 from fairseq_mtmoe.task_types.task_type import Scored, only_answer
 from fairseq_mtmoe.tasks._benchmark.config import BenchmarkConfig
@@ -116,7 +116,7 @@ class BenchmarkTask(Multitask):
         values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
         args = Namespace(**{**more, **values})
         if not args.data or not Path(args.data).is_dir():
-            must_be("data", "an existing directory", args.data)
+            raise_invalid("data", "an existing directory", args.data)
         return args
 
     # ---- data ----
@@ -173,7 +173,7 @@ class BenchmarkTask(Multitask):
         known = ["loss", *(group.name for group in self.groups()), *figures]
         if self.evaluated and self.args.best_checkpoint_metric not in known:
             rule = f"one of {', '.join(known)}"
-            must_be("--best-checkpoint-metric", rule, self.args.best_checkpoint_metric)
+            raise_invalid("--best-checkpoint-metric", rule, self.args.best_checkpoint_metric)
         for dataset in self.datasets.values():
             if isinstance(dataset, EvaluationMixture):
                 dataset.check_fit(np.arange(len(dataset)), self.args.max_tokens_valid)
@@ -288,10 +288,10 @@ class BenchmarkTask(Multitask):
 def _check_names(task: str, row: TaskRow) -> None:
     for what, name in (("the name of a task", task), (f"the group of {task}", row.group)):
         if name in OF_ALL:
-            must_be(what, f"none of {', '.join(OF_ALL)}, which a validation's averages have", name)
+            raise_invalid(what, f"none of {', '.join(OF_ALL)}, which a validation's averages have", name)
     named = [row.metric, *row.also]
     if len(set(named)) < len(named):
-        must_be(f"the metrics of {task}", "different ones", ", ".join(named))
+        raise_invalid(f"the metrics of {task}", "different ones", ", ".join(named))
 
 
 def _gathered_values(examples: Tensor, predictions: Tensor) -> Predictions:

@@ -15,7 +15,7 @@ from torch import nn
 from fairseq_mtmoe.data.mixtures.training import PADDING, TaskLoader, TrainingMixture
 from fairseq_mtmoe.data.sampling import Part, SamplingPlan, Schedule, options_of
 from fairseq_mtmoe.data.sampling.schedule import UNCERTAINTY
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.tasks._multitask.run_log import TrainingRunLog
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
     if args.sampling_weights:
         for key in loader.keys:
             if key not in args.sampling_weights:
-                must_be("--sampling-weights", f"a dictionary with {key}", args.sampling_weights)
+                raise_invalid("--sampling-weights", f"a dictionary with {key}", args.sampling_weights)
         weights = tuple(float(args.sampling_weights[key]) for key in loader.keys)
     schedule = Schedule(
         args.sampling_method,
@@ -132,7 +132,7 @@ def _warn_of_a_single_epoch(dataset: TrainingMixture, epoch: int, options: Mappi
 def refuse_all(shortest: int, max_tokens: int | None, max_positions: Any) -> NoReturn:
     """Say which limit leaves no training example, of which the shortest has so many tokens."""
     if max_tokens is not None and shortest > max_tokens:
-        must_be("--max-tokens", f"at least {shortest}, the length of the shortest training example", max_tokens)
+        raise_invalid("--max-tokens", f"at least {shortest}, the length of the shortest training example", max_tokens)
     raise UserError(
         f"Training examples must have at most {max_positions} tokens, as model and task allow, but the shortest of "
         f"the epoch has {shortest}."

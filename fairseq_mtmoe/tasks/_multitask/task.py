@@ -23,7 +23,7 @@ from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.sampling import Part, SamplingPlan
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.tasks._multitask import selection
@@ -124,7 +124,7 @@ class Multitask(RunLogMixin, FairseqTask):
             UserError: the model was not trained with it.
         """
         if name not in self.task_names:
-            must_be(described, f"one of the model's tasks {', '.join(self.task_names)}", name)
+            raise_invalid(described, f"one of the model's tasks {', '.join(self.task_names)}", name)
         return self.task_names.index(name)
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:

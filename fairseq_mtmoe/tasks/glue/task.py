@@ -28,7 +28,7 @@ from fairseq_mtmoe.data.nlu.reading import expect_files
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, chosen_rows
 from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.task_types import TaskType, task_type_of
@@ -75,7 +75,7 @@ class GlueTask(BenchmarkTask):
     def described(self) -> TaskDescription:
         """What the task asks; see `protocols.DescribesTask`."""
         if len(self.rows) != 1:
-            must_be("--glue-tasks", "a single task for a model that borrows from others", ",".join(self.rows))
+            raise_invalid("--glue-tasks", "a single task for a model that borrows from others", ",".join(self.rows))
         ((name, row),) = self.rows.items()
         text = row.prompt or row.description
         return TaskDescription(name, text, self.tokenizer.numbers(text))
@@ -99,10 +99,10 @@ class GlueTask(BenchmarkTask):
     def _check_lengths(self, most: int) -> None:
         rule = f"at most {most}, as in the encoder"
         if self.args.max_positions > most and any(row.max_positions is None for row in self.rows.values()):
-            must_be("--max-positions", rule, self.args.max_positions)
+            raise_invalid("--max-positions", rule, self.args.max_positions)
         for name, row in self.rows.items():
             if (row.max_positions or 0) > most:
-                must_be(f"{name}: max_positions", rule, row.max_positions)
+                raise_invalid(f"{name}: max_positions", rule, row.max_positions)
 
     def build_criterion(self, cfg: Any) -> MultitaskCriterion:
         """As fairseq's.
@@ -112,7 +112,7 @@ class GlueTask(BenchmarkTask):
         """
         criterion = super().build_criterion(cfg)
         if not isinstance(criterion, MultitaskCriterion):
-            must_be("--criterion", "multitask, or pemt for a model that borrows", cfg._name)
+            raise_invalid("--criterion", "multitask, or pemt for a model that borrows", cfg._name)
         return criterion
 
     @property

@@ -15,7 +15,7 @@ from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.nlu.pieces import END, PADDING, UNKNOWN, Pieces
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.tasks._multitask.initial_checkpoint import check_named_checkpoints, checkpoint_of
 
 PIECES = "sentencepiece"  # its name in a checkpoint's state of the task
@@ -75,7 +75,7 @@ def fill_dictionary(dictionary: Dictionary, pieces: Pieces, vocab_size: int) -> 
         UserError: there are more pieces than embeddings, or two are the same.
     """
     if len(pieces) > vocab_size:
-        must_be(
+        raise_invalid(
             "spiece.model", f"a model of at most as many pieces as the T5 has embeddings, {vocab_size}", len(pieces)
         )
     if len(dictionary) == vocab_size:

@@ -26,7 +26,7 @@ from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.pieces import Pieces
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.text_split import TextCollate, TextDataset, TextSplit, TextTokenizer, text_split
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.task_types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text
@@ -79,9 +79,9 @@ class TextToTextTask(BenchmarkTask):
         self.is_source = args.source_task is not None
         for option in ("max_source_positions", "max_target_positions"):
             if getattr(args, option) < 2:
-                must_be(f"--{option.replace('_', '-')}", "at least 2, a token and an end", getattr(args, option))
+                raise_invalid(f"--{option.replace('_', '-')}", "at least 2, a token and an end", getattr(args, option))
         if args.train_examples is not None and args.train_examples < 1:
-            must_be("--train-examples", "at least 1", args.train_examples)
+            raise_invalid("--train-examples", "at least 1", args.train_examples)
         self.set_up_rows({self.name: self.row}, {self.name: metrics_of_text(self.row)})
         self._pieces: Pieces | None = None
         self._task_type: TextTaskType | None = None
@@ -134,7 +134,7 @@ class TextToTextTask(BenchmarkTask):
             self.state.merge_state_dict({PIECES: as_tensor(self.pretrained.sentencepiece)})
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, T5Model):
-            must_be("--path", "a checkpoint of a model on a T5", getattr(cfg, "_name", None))
+            raise_invalid("--path", "a checkpoint of a model on a T5", getattr(cfg, "_name", None))
         # After it, because a damaged checkpoint may name any size.
         fill_dictionary(self.dictionary, self.pieces, model.config.vocab_size)
         self.first_token: int = model.config.decoder_start_token_id
@@ -262,5 +262,5 @@ def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, Tas
     shown = f"--{option.replace('_', '-')}"
     known = [other for other, row in table.items() if row.text_form is not None and row.sets("train")]
     if name not in known:
-        must_be(shown, f"a task with a text form and training data ({', '.join(known)})", name)
+        raise_invalid(shown, f"a task with a text form and training data ({', '.join(known)})", name)
     return name, table[name]

@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_utils import augment_dictionary, get_lang_tok
 from torch import Tensor
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 
 def check_joined(dicts: Mapping[str, Dictionary], langs: Sequence[str]) -> None:
@@ -33,7 +33,9 @@ def check_language_tokens(args: Namespace, dictionary: Dictionary) -> None:
         token = get_lang_tok(args.langs[0], args.lang_tok_style, spec)
         if token not in dictionary:
             specs = ",".join(args.langtoks_specs)
-            must_be("--langtoks-specs", f"kinds of data that give {token}, which `{spec}` in --langtoks needs", specs)
+            raise_invalid(
+                "--langtoks-specs", f"kinds of data that give {token}, which `{spec}` in --langtoks needs", specs
+            )
 
 
 def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Namespace) -> None:

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
 
 TASK_IDS = ("target", "source", "pair")
@@ -30,7 +30,7 @@ def arguments(cfg: Any) -> Namespace:
     """
     args = Namespace(**_values(cfg))
     if not args.data:
-        must_be("data", "a data directory", args.data)
+        raise_invalid("data", "a data directory", args.data)
     args.data = with_shards(_contents(args.data))
     _check_choices(args)
     for name in ("langtoks", "extra_data", "extra_lang_pairs", "sampling_weights"):
@@ -40,7 +40,7 @@ def arguments(cfg: Any) -> Namespace:
     for name, (rule, holds) in _VALUES.items():
         for key, value in (getattr(args, name) or {}).items():
             if not holds(value):
-                must_be(f"the value of {key} in --{name.replace('_', '-')}", rule, value)
+                raise_invalid(f"the value of {key} in --{name.replace('_', '-')}", rule, value)
     args.extra_data = args.extra_data and {kind: with_shards(data) for kind, data in args.extra_data.items()}
     args.langtoks_specs = args.langtoks_specs.split(",")
     args.given_duration = args.heating_epochs is not None or args.heating_updates is not None
@@ -88,7 +88,7 @@ def _check_task_ids(args: Namespace) -> None:
         return
     if "+" not in args.task_ids or len(set(named)) < len(named) or (args.langs and not set(named) <= set(args.langs)):
         rule = f"one of {', '.join(TASK_IDS)}, or groups such as de+nl,es+it of the languages, each named once"
-        must_be("--task-ids", rule, args.task_ids)
+        raise_invalid("--task-ids", rule, args.task_ids)
 
 
 def _values(cfg: Any) -> dict[str, Any]:
@@ -117,12 +117,12 @@ def _check_choices(args: Namespace) -> None:
     ):
         value = getattr(args, name)
         if value not in choices:
-            must_be(f"--{name.replace('_', '-')}", f"one of {', '.join(c for c in choices if c)}", value)
+            raise_invalid(f"--{name.replace('_', '-')}", f"one of {', '.join(c for c in choices if c)}", value)
     style = os.path.join(utils.split_paths(args.data)[0], TOKEN_STYLE)
     if is_training(args) and os.path.isfile(style) and args.lang_tok_style != (wanted := read_text(style).strip()):
-        must_be("--lang-tok-style", f"{wanted}, as {style} says, which its recipe asked for", args.lang_tok_style)
+        raise_invalid("--lang-tok-style", f"{wanted}, as {style} says, which its recipe asked for", args.lang_tok_style)
     if args.load_alignments and args.lang_tok_replacing_bos_eos:
-        must_be("--load-alignments", "off with --lang-tok-replacing-bos-eos", True)
+        raise_invalid("--load-alignments", "off with --lang-tok-replacing-bos-eos", True)
 
 
 def _is_share(value: Any) -> bool:
@@ -158,14 +158,14 @@ def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # a list as a key, a thousand brackets
         value = None
     if not isinstance(value, dict):
-        must_be(f"--{name.replace('_', '-')}", "a dictionary in Python's notation", text)
+        raise_invalid(f"--{name.replace('_', '-')}", "a dictionary in Python's notation", text)
     return value
 
 
 def _json_file(path: str) -> dict[str, Any]:
     value = read_json(path, "the JSON file of --sampling-weights-from-file")
     if not isinstance(value, dict):
-        must_be(f"the content of {path}", "a dictionary", value)
+        raise_invalid(f"the content of {path}", "a dictionary", value)
     return value
 
 
@@ -201,10 +201,10 @@ def languages_of(folder: str) -> list[str]:
         UserError: there is no such directory, or no binarized data in it.
     """
     if not os.path.isdir(folder):
-        must_be("data", "an existing directory", folder)
+        raise_invalid("data", "an existing directory", folder)
     found = found_languages(folder)
     if not found:
-        must_be("data", "a directory with binarized data such as train.en-de.en.idx", folder)
+        raise_invalid("data", "a directory with binarized data such as train.en-de.en.idx", folder)
     return found
 
 
@@ -215,14 +215,14 @@ def found_languages(folder: str) -> list[str]:
 
 def _lines(path: str) -> list[str]:
     if not os.path.isfile(path):
-        must_be("--lang-dict", "an existing file", path)
+        raise_invalid("--lang-dict", "an existing file", path)
     return [line.strip() for line in text_lines(path)]
 
 
 def _check_pairs(args: Namespace) -> None:
     for pair in all_pairs(args) if is_training(args) else loaded_pairs(args):
         if not re.fullmatch(r"[^-]+-[^-]+", pair):
-            must_be("--lang-pairs", "a list such as en-de,en-ro", pair)
+            raise_invalid("--lang-pairs", "a list such as en-de,en-ro", pair)
         for lang in pair.split("-"):
             if lang not in args.langs:
                 known = ", ".join(args.langs)
@@ -232,11 +232,11 @@ def _check_pairs(args: Namespace) -> None:
 def _check_dictionaries(args: Namespace) -> None:
     for folder in utils.split_paths(args.data):
         if not os.path.isdir(folder):
-            must_be("data", "an existing directory", folder)
+            raise_invalid("data", "an existing directory", folder)
     for name in ("source_dict", "target_dict", "fixed_dictionary"):
         path = getattr(args, name)
         if path and not os.path.isfile(path):
-            must_be(f"--{name.replace('_', '-')}", "an existing file", path)
+            raise_invalid(f"--{name.replace('_', '-')}", "an existing file", path)
     if args.fixed_dictionary:
         return
     folder = utils.split_paths(args.data)[0]

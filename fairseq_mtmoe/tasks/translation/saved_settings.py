@@ -14,7 +14,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.tasks.translation.options import all_pairs
 
 SETTINGS = (
@@ -58,7 +58,7 @@ def check_languages(args: Namespace) -> None:
     for name in ("source_lang", "target_lang"):
         lang, known = getattr(args, name), args.langs
         if lang not in known:
-            must_be(f"--{name.replace('_', '-')}", f"one of the model's languages {', '.join(known)}", lang)
+            raise_invalid(f"--{name.replace('_', '-')}", f"one of the model's languages {', '.join(known)}", lang)
 
 
 logger = logging.getLogger(__name__)

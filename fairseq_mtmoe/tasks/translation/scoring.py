@@ -24,7 +24,7 @@ from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, distributed, nn
 
 from fairseq_mtmoe.analysis.scores import bleu_tokenizer
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, load_references
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
@@ -59,9 +59,11 @@ class ValidationScores:
         for name, value in self._settings.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if name not in SEARCH or not is_number:
-                must_be("--eval-bleu-args", f"a dictionary of numbers named among {', '.join(SEARCH)}", {name: value})
+                raise_invalid(
+                    "--eval-bleu-args", f"a dictionary of numbers named among {', '.join(SEARCH)}", {name: value}
+                )
             if name == "beam" and (value < 1 or value != int(value)):
-                must_be("--eval-bleu-args: beam", "a whole number of at least 1", value)
+                raise_invalid("--eval-bleu-args: beam", "a whole number of at least 1", value)
         detok_args = _dictionary("--eval-bleu-detok-args", args.eval_bleu_detok_args)
         self._detokenizer = encoders.build_tokenizer(Namespace(tokenizer=args.eval_bleu_detok, **detok_args))
         # Of the model that was validated last, and whether its experts are in several processes: a dense model may
@@ -183,5 +185,5 @@ def _dictionary(option: str, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        must_be(option, "a dictionary as JSON", text)
+        raise_invalid(option, "a dictionary as JSON", text)
     return value

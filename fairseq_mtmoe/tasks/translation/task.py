@@ -28,7 +28,7 @@ from fairseq_mtmoe.data.translation.descriptions import description_of_pair, des
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.model_inputs import takes, unwrapped
 from fairseq_mtmoe.tasks._multitask.groups import Group
@@ -218,7 +218,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """See `DescribesTask`."""
         pairs = all_pairs(self.args)
         if len(pairs) != 1:
-            must_be("--lang-pairs", "a single pair for a model that borrows from others", ",".join(pairs))
+            raise_invalid("--lang-pairs", "a single pair for a model that borrows from others", ",".join(pairs))
         text = self.args.description or description_of_pair(pairs[0])
         tokens = description_tokens(text, self.source_dictionary, split_paths(self.args.data)[0])
         own = self.dictionary_sizes[id(self.source_dictionary)]

@@ -9,7 +9,7 @@ from fairseq_mtmoe.models.toy.config import ToyConfig
 from fairseq_mtmoe.models.toy.gates import CosineGate
 
 from fairseq_mtmoe.backbones.translation.model import Transformer
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots.plan import check_blocks, check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
@@ -27,7 +27,7 @@ class ToyModel(SparseModel, Transformer):
         check_experts(cfg, KINDS)
         check_blocks(cfg)
         if cfg.gate_sharpness <= 0:
-            must_be("--gate-sharpness", "above 0", cfg.gate_sharpness)
+            raise_invalid("--gate-sharpness", "above 0", cfg.gate_sharpness)
         settings = {"cosine": {"sharpness": cfg.gate_sharpness}}
         plans = plan_experts(cfg, max(cfg.encoder_layers, cfg.decoder_layers), KINDS, settings)
         model = cls.build_with_slots(nested_options(cfg), task, plans)

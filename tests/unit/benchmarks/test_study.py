@@ -107,9 +107,12 @@ def test_results_come_back_as_they_were_written(tmp_path):
     assert study.read_results(tmp_path / "none.csv") == []
 
 
-RATED = STUDY + """
+RATED = (
+    STUDY
+    + """
 rates: {values: ["1e-3", "2e-3"], rows: [dense], updates: 5, seed: 9}
 """
+)
 
 
 def test_rates_and_runs_that_the_table_has_are_not_run_again(file, tmp_path, monkeypatch):

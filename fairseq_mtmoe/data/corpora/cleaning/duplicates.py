@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.cleaning.keys import Keys
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 BYTES_PER_KEY = 64
 """Memory for a key while its part is sorted: key and place, their order, and what sorting needs besides; measured."""
@@ -40,7 +40,7 @@ def first_occurrences(key_files: Sequence[Path], work: Path, memory: int) -> Ite
         UserError: a file is not one of keys, or `memory` is too little for any work.
     """
     if memory < _LEAST:
-        must_be("memory", f"at least {_LEAST:,} bytes", memory)
+        raise_invalid("memory", f"at least {_LEAST:,} bytes", memory)
     sizes = [len(_keys(path)) for path in key_files]
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)

@@ -21,7 +21,7 @@ from multiprocessing.connection import wait
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from fairseq_mtmoe.errors import UserError, first_line, must_be
+from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -239,7 +239,7 @@ def cluster(address: str) -> Iterator[Workers]:
         connect: Any = distributed.Client
         client = connect(address, timeout=SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
-        must_be("--scheduler", f"the address of a Dask scheduler that answers ({first_line(error)})", address)
+        raise_invalid("--scheduler", f"the address of a Dask scheduler that answers ({first_line(error)})", address)
     try:
         yield Cluster(client)
     finally:

@@ -19,7 +19,7 @@ from fairseq_mtmoe.data.corpora.readers.recognising import recognise
 from fairseq_mtmoe.data.corpora.readers.segments import Pairs, assemble
 from fairseq_mtmoe.data.corpora.readers.sgm import read_sgm
 from fairseq_mtmoe.data.corpora.readers.tsv import read_tsv
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 
 __all__ = ["BAD_REASONS", "FORMATS", "HARMLESS", "ON_BAD_LINE", "OnBadLine", "check", "ends_run", "read"]
 
@@ -63,7 +63,7 @@ def read(files: CorpusFiles, block: int = BLOCK, on_bad_line: OnBadLine = "drop"
 
 def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     if files.format not in FORMATS:
-        must_be(f"format of {files.name}", f"one of {', '.join(FORMATS)}", files.format)
+        raise_invalid(f"format of {files.name}", f"one of {', '.join(FORMATS)}", files.format)
     try:
         form = recognise(files) if files.format == "auto" else files.format
         if form is None:
@@ -71,7 +71,7 @@ def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
         numbers, reader = _READERS[form]
         if len(files.paths) not in numbers:
             rule = " or ".join(map(str, numbers))
-            must_be(f"files of {files.name}", f"{rule} in the format {form}", [str(path) for path in files.paths])
+            raise_invalid(f"files of {files.name}", f"{rule} in the format {form}", [str(path) for path in files.paths])
         yield from reader(files)
     except Fault as fault:
         yield BadLine(str(files.paths[0]), 1, fault.reason, fault.message, fault.lost)

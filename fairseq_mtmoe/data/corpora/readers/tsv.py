@@ -15,7 +15,7 @@ from fairseq_mtmoe.data.corpora.readers.errors import Fault, excerpt_of
 from fairseq_mtmoe.data.corpora.readers.languages import SIDES, is_same_language, looks_like
 from fairseq_mtmoe.data.corpora.readers.lines import Batch, Unusable, read_lines
 from fairseq_mtmoe.data.corpora.readers.segments import Pairs, usable_pairs
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 _SAMPLE = 1000  # lines that tell which columns there are
 _NO_TEXT = re.compile(r"\s*(?:[\d.,:;%+eE-]*|https?://\S*|[A-Za-z]{2,3}(?:[_-]\w{2,8})?|\S+\.\w{2,4})\s*")
@@ -116,7 +116,7 @@ def find_columns(rows: Sequence[Sequence[str]], files: CorpusFiles) -> Columns:
         f"told which columns hold {files.source_lang} and {files.target_lang} "
         f"(`fields: {{source: 1, target: 2}}`): their content does not tell"
     )
-    must_be(str(files.paths[0]), rule, "\t".join(rows[0]))
+    raise_invalid(str(files.paths[0]), rule, "\t".join(rows[0]))
 
 
 def _given(header: Sequence[str], width: int, given: Sequence[str | int | None], files: CorpusFiles) -> Columns:
@@ -132,7 +132,7 @@ def _given(header: Sequence[str], width: int, given: Sequence[str | int | None],
                 f"but is {value!r} instead."
             )
     if found[0] == found[1]:
-        must_be(f"fields of {files.paths[0]}", "two different columns", dict(files.fields))
+        raise_invalid(f"fields of {files.paths[0]}", "two different columns", dict(files.fields))
     return Columns(found[0], found[1], width, named=any(isinstance(value, str) for value in given))
 
 

@@ -18,7 +18,7 @@ from fsspec.compression import compr
 
 from fairseq_mtmoe.data.corpora.blocks import Content
 from fairseq_mtmoe.data.corpora.readers.errors import Fault, excerpt_of
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file, replacing
 
 _CODECS = {b"\x1f\x8b\x08": "gzip", b"BZh": "bz2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -186,7 +186,7 @@ def _member(archive: Any, path: Path, wanted: str | None) -> str:
     """The name of the one member that is meant; `*` stands for any characters, and a leading `./` for nothing."""
     if wanted is None:
         rule = f"given with one of its members, such as `{path.name}!path/inside`, because it is an archive"
-        must_be("the corpus' file", rule, str(path))
+        raise_invalid("the corpus' file", rule, str(path))
     names = _names(archive)
     plain = {name: name.removeprefix("./") for name in names}
     wanted = wanted.removeprefix("./")

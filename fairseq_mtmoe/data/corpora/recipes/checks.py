@@ -21,7 +21,7 @@ from fairseq_mtmoe.data.corpora.recipes.schema import (
     Corpus,
 )
 from fairseq_mtmoe.data.translation.tiers import TIERS
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _HEX = {"sha256": re.compile(r"[0-9a-f]{64}"), "md5": re.compile(r"[0-9a-f]{32}")}
@@ -39,21 +39,21 @@ def check_corpus(where: str, corpus: Corpus) -> None:
     """
     name = corpus.name.replace(SOURCE, "").replace(TARGET, "") or "x"
     if not _NAME.fullmatch(name) or name.startswith("."):
-        must_be(f"{where}: name", "letters, digits, `.`, `_` and `-`", corpus.name)
+        raise_invalid(f"{where}: name", "letters, digits, `.`, `_` and `-`", corpus.name)
     check_pair(f"{where}: pair", corpus.pair)
     _check_languages(where, corpus)
     _check_files(f"{where}: files", corpus)
     _check_origin(where, corpus)
     for key, value in corpus.fields.items():
         if not isinstance(value, str | int) or isinstance(value, bool):
-            must_be(f"{where}: fields: {key}", "a text or a number", value)
+            raise_invalid(f"{where}: fields: {key}", "a text or a number", value)
 
 
 def check_pair(where: str, pair: str) -> None:
     """See that a pair has the codes of two languages, not one language in both spellings."""
     codes = pair.split("-")
     if len(codes) != 2 or not all(map(CODE.fullmatch, codes)) or plain_code(codes[0]) == plain_code(codes[1]):
-        must_be(where, "two different codes of languages, such as en-de", pair)
+        raise_invalid(where, "two different codes of languages, such as en-de", pair)
 
 
 def _check_languages(where: str, corpus: Corpus) -> None:
@@ -61,16 +61,18 @@ def _check_languages(where: str, corpus: Corpus) -> None:
     languages = corpus.pair.split("-")
     for lang in corpus.langs:
         if not CODE.fullmatch(lang) or lang in OPEN or corpus.langs.count(lang) > 1:
-            must_be(f"{where}: langs", "different codes of languages", lang)
+            raise_invalid(f"{where}: langs", "different codes of languages", lang)
     if corpus.langs and sum(lang in OPEN for lang in languages) != 1:
-        must_be(f"{where}: pair", "one with `xx` in the place of the languages of `langs`, such as en-xx", corpus.pair)
+        raise_invalid(
+            f"{where}: pair", "one with `xx` in the place of the languages of `langs`, such as en-xx", corpus.pair
+        )
     for lang in corpus.langs:
         if plain_code(lang) in map(plain_code, languages):
-            must_be(f"{where}: langs", f"other languages than the one that {corpus.pair} names", lang)
+            raise_invalid(f"{where}: langs", f"other languages than the one that {corpus.pair} names", lang)
     several = any(lang in OPEN for lang in languages)
     holes = [text for text in (*corpus.files, *corpus.address, corpus.name) if SOURCE in text or TARGET in text]
     if holes and not several:
-        must_be(f"{where}: pair", f"one with `xx` where other fields have {SOURCE} or {TARGET}", corpus.pair)
+        raise_invalid(f"{where}: pair", f"one with `xx` where other fields have {SOURCE} or {TARGET}", corpus.pair)
     if several and not corpus.langs:
         for file in corpus.files:
             folder, _, name = file.rpartition("/")
@@ -78,16 +80,16 @@ def _check_languages(where: str, corpus: Corpus) -> None:
                 rule = (
                     f"files whose names have {SOURCE} and {TARGET} and which no archive holds, where `langs` is absent"
                 )
-                must_be(f"{where}: files", rule, file)
+                raise_invalid(f"{where}: files", rule, file)
 
 
 def _check_files(where: str, corpus: Corpus) -> None:
     if not 1 <= len(corpus.files) <= 2 or len(set(corpus.files)) < len(corpus.files):
-        must_be(where, "one file with both sides, or the source's and the target's", corpus.files)
+        raise_invalid(where, "one file with both sides, or the source's and the target's", corpus.files)
     for file in corpus.files:
         outer, mark, member = file.partition(ARCHIVE)
         if not outer or (mark and not member) or any(map(_leaves, (outer, member))) or file.strip() != file:
-            must_be(where, "paths below RAW, and below `!` inside an archive, without `..`", file)
+            raise_invalid(where, "paths below RAW, and below `!` inside an archive, without `..`", file)
 
 
 def _leaves(path: str) -> bool:
@@ -101,18 +103,20 @@ def _check_origin(where: str, corpus: Corpus) -> None:
     for key in ("address", "sha256", "md5", "bytes"):
         values: Sequence[object] = getattr(corpus, key)
         if values and len(values) != count:
-            must_be(f"{where}: {key}", what, values)
+            raise_invalid(f"{where}: {key}", what, values)
     for address in corpus.address:
         _check_address(f"{where}: address", address)
     for key, pattern in _HEX.items():
         for value in getattr(corpus, key):
             if not pattern.fullmatch(value):
-                must_be(f"{where}: {key}", f"{pattern.pattern[-3:-1]} digits from 0 to f, in small letters", value)
+                raise_invalid(
+                    f"{where}: {key}", f"{pattern.pattern[-3:-1]} digits from 0 to f, in small letters", value
+                )
     for size in corpus.bytes:
         if size < 1:
-            must_be(f"{where}: bytes", "above 0", size)
+            raise_invalid(f"{where}: bytes", "above 0", size)
     if corpus.address and corpus.by_hand:
-        must_be(f"{where}: by_hand", "absent where there is an address", corpus.by_hand)
+        raise_invalid(f"{where}: by_hand", "absent where there is an address", corpus.by_hand)
 
 
 def _check_address(where: str, address: str) -> None:
@@ -122,9 +126,9 @@ def _check_address(where: str, address: str) -> None:
     except ValueError:  # a port that is none, brackets that do not close
         found = None
     if not found or any(character.isspace() for character in address):
-        must_be(where, "one of the web, such as https://example.org/text.zip", address)
+        raise_invalid(where, "one of the web, such as https://example.org/text.zip", address)
     if parts.username or parts.password:
-        must_be(where, "without a name or password; keep such a file in RAW by hand", f"{parts.scheme}://…")
+        raise_invalid(where, "without a name or password; keep such a file in RAW by hand", f"{parts.scheme}://…")
 
 
 def check_corpora(recipe: Recipe) -> None:
@@ -139,14 +143,14 @@ def check_corpora(recipe: Recipe) -> None:
     if twice is not None:
         raise UserError(f"`{where}` must have different names, but {twice} comes twice.")
     if not recipe.pairs:
-        must_be(where, "among others some with `role: train`", names)
+        raise_invalid(where, "among others some with `role: train`", names)
     _check_same_downloads(where, recipe.corpora)
     if recipe.languages is Spelling.mbart:
         for corpus in recipe.corpora:
             for lang in corpus.languages:
                 if lang not in OPEN and mbart_code(lang) is None:
                     rule = "of languages that mBART has, where `languages` is mbart"
-                    must_be(f"{where}: {corpus.name}: pair", rule, corpus.pair)
+                    raise_invalid(f"{where}: {corpus.name}: pair", rule, corpus.pair)
     for pair in recipe.directions:
         check_pair(f"{recipe.path}: directions", pair)
 
@@ -159,7 +163,7 @@ def _check_same_downloads(where: str, corpora: Sequence[Corpus]) -> None:
             for file, value in zip(corpus.downloads, getattr(corpus, key), strict=False):
                 other, before = said.setdefault((file, key), (corpus.name, value))
                 if before != value:
-                    must_be(f"{where}: {corpus.name}: {key}", f"what {other} has for {file}, {before}", value)
+                    raise_invalid(f"{where}: {corpus.name}: {key}", f"what {other} has for {file}, {before}", value)
 
 
 _NUMBERS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -185,18 +189,20 @@ def check_parts(recipe: Recipe) -> None:
     """
     path = recipe.path
     if not isinstance(recipe.name, str) or not _NAME.fullmatch(recipe.name):
-        must_be(f"{path}: name", "letters, digits, `.`, `_` and `-`", recipe.name)
+        raise_invalid(f"{path}: name", "letters, digits, `.`, `_` and `-`", recipe.name)
     if not isinstance(recipe.seed, int) or isinstance(recipe.seed, bool) or not 0 <= recipe.seed < 2**32:
-        must_be(f"{path}: seed", "a whole number from 0 to 2³²-1", recipe.seed)
+        raise_invalid(f"{path}: seed", "a whole number from 0 to 2³²-1", recipe.seed)
     for name, (is_allowed, rule) in _NUMBERS.items():
         part, field = name.split(": ")
         value = getattr(getattr(recipe, part), field)
         if not is_allowed(value):
-            must_be(f"{path}: {name}", rule, value)
+            raise_invalid(f"{path}: {name}", rule, value)
     vocabulary = recipe.vocabulary
     if vocabulary.dictionary is not None and vocabulary.model is None:
-        must_be(f"{path}: vocabulary: dictionary", "absent without a `model` that it belongs to", vocabulary.dictionary)
+        raise_invalid(
+            f"{path}: vocabulary: dictionary", "absent without a `model` that it belongs to", vocabulary.dictionary
+        )
     named = [name for tier in TIERS for name in recipe.tiers.get(tier, [])]
     for name in named:
         if not all(map(CODE.fullmatch, name.split("-"))) or named.count(name) > 1:
-            must_be(f"{path}: tiers", "languages or pairs, each in one tier", name)
+            raise_invalid(f"{path}: tiers", "languages or pairs, each in one tier", name)

@@ -11,7 +11,7 @@ from fairseq_mtmoe.data.corpora.recipes.checks import check_corpora, check_corpu
 from fairseq_mtmoe.data.corpora.recipes.codes import Spelling, plain_code
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe, of_language
 from fairseq_mtmoe.data.corpora.recipes.schema import Corpus, Filters, HeldOut, Shards, Vocabulary
-from fairseq_mtmoe.errors import must_be
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.yaml_files import check_names, read_mapping, structured
 
 SHIPPED = ("wmt15", "ml50", "catalogs", "folder")
@@ -38,12 +38,12 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
     name = str(name_or_path)
     path = Path(__file__).with_name(f"{name}.yaml") if name in SHIPPED else Path(name)
     if name not in SHIPPED and not path.exists():
-        must_be(argument, f"one of {', '.join(SHIPPED)}, or a file that is there", name)
+        raise_invalid(argument, f"one of {', '.join(SHIPPED)}, or a file that is there", name)
     content = read_mapping(path, "a recipe", "names, and what they stand for")
     check_names(str(path), content, _KEYS)
     for key in ("name", "corpora"):
         if key not in content:
-            must_be(str(path), f"a recipe with `{key}`", list(content))
+            raise_invalid(str(path), f"a recipe with `{key}`", list(content))
     parts = {key: structured(form, f"{path}: {key}", content.get(key, {})) for key, form in _PARTS.items()}
     recipe = Recipe(
         name=content["name"],
@@ -62,7 +62,7 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
 
 def _spelling(where: str, value: Any) -> Spelling:
     if value not in Spelling.__members__:
-        must_be(where, f"one of {', '.join(Spelling.__members__)}", value)
+        raise_invalid(where, f"one of {', '.join(Spelling.__members__)}", value)
     return Spelling[value]
 
 
@@ -70,7 +70,7 @@ def _texts(where: str, value: Any) -> list[str]:
     values = value if isinstance(value, list) else [value]
     for text in values:
         if not isinstance(text, str):
-            must_be(where, "a list of texts (`no`, `on` and the like need quotes)", text)
+            raise_invalid(where, "a list of texts (`no`, `on` and the like need quotes)", text)
     return values
 
 
@@ -85,7 +85,7 @@ def _tiers(where: str, content: Any) -> Mapping[str, list[str]]:
 
 def _corpora(path: Path, content: Any) -> list[Corpus]:
     if not isinstance(content, list) or not content:
-        must_be(f"{path}: corpora", "a list of corpora", content)
+        raise_invalid(f"{path}: corpora", "a list of corpora", content)
     corpora: list[Corpus] = []
     for number, entry in enumerate(content, start=1):
         name = entry.get("name") if isinstance(entry, dict) else None

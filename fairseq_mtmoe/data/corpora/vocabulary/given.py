@@ -9,7 +9,7 @@ from pathlib import Path
 from fairseq_mtmoe.data.corpora.recipes import Recipe, Spelling
 from fairseq_mtmoe.data.corpora.recipes.codes import CODE
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TOKEN_STYLE, dictionary_name
-from fairseq_mtmoe.errors import UserError, must_be
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file
 
 LANGS = "langs.txt"
@@ -66,7 +66,7 @@ def vocabulary_of(folder: Path) -> GivenVocabulary:
         UserError: the folder is none, or lacks one of the files.
     """
     if not folder.is_dir():
-        must_be("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))
+        raise_invalid("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))
     model = regular_file(folder / SENTENCEPIECE, "the SentencePiece model of a data directory of `mtmoe prepare`")
     places = (folder, folder / "shard0")
     dictionary = next((path for place in places for path in sorted(place.glob(dictionary_name("*")))), None)
@@ -88,5 +88,5 @@ def languages_in(folder: Path) -> tuple[str, ...]:
     langs = read_text(path, "the list of a data directory's languages").split()
     for lang in langs:
         if not CODE.fullmatch(lang):
-            must_be(f"a line of {path}", "the code of a language, such as en", lang)
+            raise_invalid(f"a line of {path}", "the code of a language, such as en", lang)
     return tuple(langs)
