@@ -45,7 +45,7 @@ def check_in_place(system: System) -> None:
     handle.remove()
     routing = seen[0]
     for token in torch.linspace(0, len(output_TH) - 1, SLICE).long().tolist():
-        scale = 1 + layer.blend.float() * (routing.gate_T[token] / routing.neutral - 1)
+        scale = 1 + layer.blend.float() * (routing.gate_T[token] / routing.uniform_gate - 1)
         expected_H = scale * expert_output(layer, int(routing.expert_T[token]), system.input_TH[token])
         assert_near(output_TH[token], expected_H)
 

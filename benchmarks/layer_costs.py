@@ -49,15 +49,15 @@ def peak(changes: list[tuple[int, int]], kept: set[int]) -> int:
         last[address] = index if size > 0 else None
     left_out = {last.get(address) for address in kept}
     held: dict[int, int] = {}
-    most = now = 0
+    max_rows = now = 0
     for index, (address, size) in enumerate(changes):
         if size > 0 and index not in left_out:
             held[address] = size
             now += size
         elif size < 0:
             now -= held.pop(address, 0)
-        most = max(most, now)
-    return most
+        max_rows = max(max_rows, now)
+    return max_rows
 
 
 def matmul_work(system: System) -> int:

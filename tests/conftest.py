@@ -37,14 +37,14 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(params=["CPU", "GPU", "GPU_WITH_GROUPED_MM"])
-def every_form(request):
+def every_device_kind(request):
     """Computations take the form for each kind of processor in turn, on a CPU's tensors; a GPU takes its own alone."""
-    from fairseq_mtmoe.moe.form import Form, form_everywhere, form_for
+    from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind, device_kind_everywhere
 
-    if request.config.getoption("--device") != "cpu" and Form[request.param] is not form_for(torch.empty(0)):
+    if request.config.getoption("--device") != "cpu" and DeviceKind[request.param] is not device_kind(torch.empty(0)):
         pytest.skip("it is not the form of this GPU")
-    with form_everywhere(Form[request.param]):
-        yield Form[request.param]
+    with device_kind_everywhere(DeviceKind[request.param]):
+        yield DeviceKind[request.param]
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from torch import Tensor, distributed
 from torch.multiprocessing import spawn
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
-from fairseq_mtmoe.moe.form import form_everywhere, form_for
+from fairseq_mtmoe.moe.device_kind import device_kind, device_kind_everywhere
 from fairseq_mtmoe.moe.gates import BaseGate
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, average_over_replicas, place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle
@@ -41,7 +41,7 @@ def several_are_one(setting: Setting, size: int) -> list[Row]:
     with TemporaryDirectory() as folder:
         spawn(in_one_of_several, (size, setting.device, folder), nprocs=size)
         found = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(size)]
-    with form_everywhere(form_for(torch.empty(0, device=setting.device))):
+    with device_kind_everywhere(device_kind(torch.empty(0, device=setting.device))):
         for dtype in DTYPES:
             for kind in KINDS:
                 compare(f"{kind} gate, {short(dtype)}", kind, dtype, [part[key_of(kind, dtype)] for part in found])

@@ -1,7 +1,7 @@
 """Part `products`: the ways to multiply groups of rows, each against one product after the other: right, and how fast.
 
-A way that does not work is never taken (`moe/grouped_matmul/ways.py` tries it out and warns), so that nothing but this
-tells a user that a GPU is not used as it could be.
+A backend that does not work is never taken (`moe/grouped_matmul/backends.py` tries it out and warns), so that nothing
+but this tells a user that a GPU is not used as it could be.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from timing import interleaved
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.form import Form, form_for, has_triton
-from fairseq_mtmoe.moe.grouped_matmul import ways
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind, has_triton
+from fairseq_mtmoe.moe.grouped_matmul import backends
 from gpu_check.device import DTYPES, free, short
 from gpu_check.layer import sizes_of
 from gpu_check.rows import Check, Row, Setting, Skipped, measured, passed
@@ -39,16 +39,18 @@ def triton_works(setting: Setting, dtype: torch.dtype) -> list[Row]:
     """Its kernels compile and are right."""
     if not has_triton(torch.empty(0, device=setting.device)):
         raise Skipped("there is no Triton here, or the GPU is older than its tensor cores' bfloat16")
-    assert ways.is_right_by_triton(dtype, torch.device(setting.device)), "its kernels do not work: see the log"
+    assert backends.is_right_by_triton(dtype, torch.device(setting.device)), "its kernels do not work: see the log"
     return [passed(f"Triton's kernels, {short(dtype)}", "right, forward and backward")]
 
 
 def grouped_product_is_taken(setting: Setting) -> list[Row]:
     """In bfloat16, where the card has a kernel for it."""
     rows, weight = (torch.empty(*shape, device=setting.device, dtype=torch.bfloat16) for shape in ((4, 16), (2, 8, 16)))
-    if form_for(rows) is not Form.GPU_WITH_GROUPED_MM:
+    if device_kind(rows) is not DeviceKind.GPU_WITH_GROUPED_MM:
         raise Skipped("this device has no kernel for it")
-    assert ways.way_for(rows, weight, groups=2) is ways.IN_ONE, "bfloat16 goes another way: is torch older than 2.9?"
+    assert backends.backend_for(rows, weight, groups=2) is backends.IN_ONE, (
+        "bfloat16 goes another way: is torch older than 2.9?"
+    )
     return [passed("torch's grouped product", "is what experts take in bfloat16")]
 
 
@@ -60,12 +62,12 @@ def times(setting: Setting, name: str, dtype: torch.dtype, is_gradient: bool) ->
     torch.manual_seed(0)
     shapes = ((sizes.tokens, sizes.hidden), (num_groups, sizes.inner, sizes.hidden), (sizes.tokens, sizes.inner))
     rows_TI, weight_NOI, grad_TO = (torch.randn(*shape, device=setting.device).to(dtype) for shape in shapes)
-    ends_N = share * torch.arange(1, num_groups + 1, device=setting.device)
+    offsets_N = share * torch.arange(1, num_groups + 1, device=setting.device)
 
-    def result(way: ways.Way) -> Tensor:
+    def result(way: backends.Backend) -> Tensor:
         if is_gradient:
-            return way.outer(grad_TO, rows_TI, ends_N, Tensor.new_empty)
-        return way.linear(rows_TI, ends_N, weight_NOI, None)
+            return way.outer(grad_TO, rows_TI, offsets_N, Tensor.new_empty)
+        return way.linear(rows_TI, offsets_N, weight_NOI, None)
 
     works = {title: partial(result, way) for title, way in usable(rows_TI, share).items()}
     right = works["one by one"]().float()
@@ -82,11 +84,15 @@ def times(setting: Setting, name: str, dtype: torch.dtype, is_gradient: bool) ->
     ]
 
 
-def usable(rows: Tensor, share: int) -> dict[str, ways.Way]:
+def usable(rows: Tensor, share: int) -> dict[str, backends.Backend]:
     """The ways that can take such rows here, by name."""
-    found = {"one by one": ways.ONE_BY_ONE, "filled groups": ways.filled_way(share)}
-    if rows.dtype == torch.bfloat16 and hasattr(F, "grouped_mm") and form_for(rows) is Form.GPU_WITH_GROUPED_MM:
-        found["torch's grouped product"] = ways.IN_ONE
-    if has_triton(rows) and ways.is_right_by_triton(rows.dtype, rows.device):
-        found["Triton"] = ways.BY_TRITON
+    found = {"one by one": backends.ONE_BY_ONE, "filled groups": backends.padded_backend(share)}
+    if (
+        rows.dtype == torch.bfloat16
+        and hasattr(F, "grouped_mm")
+        and device_kind(rows) is DeviceKind.GPU_WITH_GROUPED_MM
+    ):
+        found["torch's grouped product"] = backends.IN_ONE
+    if has_triton(rows) and backends.is_right_by_triton(rows.dtype, rows.device):
+        found["Triton"] = backends.BY_TRITON
     return found

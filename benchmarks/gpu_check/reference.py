@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, balance_loss, build_gate, remember_prices, running_prices
-from fairseq_mtmoe.moe.form import form_everywhere, form_for
+from fairseq_mtmoe.moe.device_kind import device_kind, device_kind_everywhere
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
 from fairseq_mtmoe.moe.reference import slow_forward
 from gpu_check.device import DTYPES, short
@@ -69,7 +69,7 @@ def layer_is_right(setting: Setting, kind: str, dtype: torch.dtype) -> list[Row]
         fast_layer = copy.deepcopy(layer).to(setting.device)
         fast = results(fast_layer, fast_layer, there)
         exact, in_float = layer.float(), [tensor.float() for tensor in inputs]
-        with form_everywhere(form_for(there[0])):
+        with device_kind_everywhere(device_kind(there[0])):
             slow = results(lambda *args, exact=exact: slow_forward(exact, *args), exact, [*in_float, mask, ids])
         for name, right in slow.items():
             what = f"{name} of {tokens} tokens of {width}, training={training}, {combine}"
@@ -118,23 +118,23 @@ PRODUCTS = (((5, 0, 9, 2), 3, 16, None), ((5, 0, 9, 2), 3, 12, None), ((4, 5, 4,
 def products_are_right(setting: Setting, dtype: torch.dtype) -> list[Row]:
     """Groups of any size, none too, rows of no group, and groups whose largest size is known."""
     rows = []
-    for counts, rest, inputs, most in PRODUCTS:
+    for counts, rest, inputs, max_rows in PRODUCTS:
         torch.manual_seed(SEED)
         operands = [torch.randn(sum(counts) + rest, inputs), torch.randn(4, 24, inputs), torch.randn(4, 24)]
         operands = [tensor.to(dtype) for tensor in operands]
-        ends = torch.tensor(counts).cumsum(0)
+        offsets = torch.tensor(counts).cumsum(0)
         there = [tensor.clone().to(setting.device).requires_grad_() for tensor in operands]
-        output = grouped_linear(there[0], ends.to(setting.device), there[1], there[2], most)
+        output = grouped_linear(there[0], offsets.to(setting.device), there[1], there[2], max_rows)
         output.square().sum().backward()
         exact = [tensor.double().requires_grad_() for tensor in operands]
-        parts = exact[0].tensor_split(ends)
+        parts = exact[0].tensor_split(offsets)
         right = [part @ exact[1][group].t() + exact[2][group] for group, part in enumerate(parts[:-1])]
         right_output = torch.cat([*right, torch.zeros(rest, 24, dtype=torch.double)])
         right_output.square().sum().backward()
         pairs = {"output": (output.detach(), right_output.detach())}
         names = ("rows", "weights", "biases")
         pairs |= {name: (a.grad, b.grad) for name, a, b in zip(names, there, exact, strict=True)}
-        what = f"groups of {counts}, {inputs} wide, {'unknown' if most is None else most} at most"
+        what = f"groups of {counts}, {inputs} wide, {'unknown' if max_rows is None else max_rows} at most"
         worst = max(difference(f"{name} of {what}", a, b.to(dtype), dtype) for name, (a, b) in pairs.items())
         rows.append(passed(f"products of {what}, {short(dtype)}", f"largest difference {worst:.1e}"))
     return rows
@@ -166,8 +166,8 @@ def counts_are_right(setting: Setting) -> list[Row]:
     found = {}
     for device in ("cpu", setting.device):
         there = [copy.deepcopy(layer).to(device) for layer in layers]
-        form = form_for(x_TH.to(setting.device))
-        with form_everywhere(form):
+        kind = device_kind(x_TH.to(setting.device))
+        with device_kind_everywhere(kind):
             for layer in there:
                 layer.load.enabled = True
                 layer(x_TH.to(device), x_TH.to(device), None, ids.to(device))

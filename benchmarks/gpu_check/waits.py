@@ -9,7 +9,7 @@ from itertools import product
 import torch
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
-from fairseq_mtmoe.moe.form import Form, form_for, has_triton
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind, has_triton
 from gpu_check.device import DTYPES, count_waits, no_waits, short
 from gpu_check.rows import Check, Row, Setting, measured, passed
 
@@ -32,7 +32,7 @@ def layer_waits(setting: Setting, name: str, kind: str, dtype: torch.dtype, trai
 def waits_for_nothing(setting: Setting, kind: str, dtype: torch.dtype, training: bool) -> bool:
     """Whether it is promised of an expert layer with this gate."""
     here = torch.empty(0, device=setting.device)
-    in_one = dtype == torch.bfloat16 and form_for(here) is Form.GPU_WITH_GROUPED_MM
+    in_one = dtype == torch.bfloat16 and device_kind(here) is DeviceKind.GPU_WITH_GROUPED_MM
     return in_one or has_triton(here) or (kind == "base" and training)
 
 

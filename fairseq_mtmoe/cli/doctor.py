@@ -130,7 +130,7 @@ def _look_at_nccl() -> Finding:
 def _look_at_gpus() -> Finding:
     import torch
 
-    from fairseq_mtmoe.moe.form import GROUPED_MM_MAJORS
+    from fairseq_mtmoe.moe.device_kind import GROUPED_MM_MAJORS
 
     if not torch.cuda.is_available():
         is_hidden = torch.version.cuda is not None and Path("/dev/nvidia0").exists()

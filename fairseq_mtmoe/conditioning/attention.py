@@ -9,8 +9,7 @@ import torch
 from torch import LongTensor, Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.conditioning.film import FiLM
-from fairseq_mtmoe.conditioning.task_embeddings import Tasks
+from fairseq_mtmoe.conditioning.film import FiLM, Tasks
 
 
 def block_width(positions: int, size: int) -> int:

@@ -8,12 +8,9 @@ from __future__ import annotations
 import torch
 from torch import LongTensor, Tensor
 
-from fairseq_mtmoe.conditioning.alignment import ConditionalAlignment
 from fairseq_mtmoe.conditioning.attention import ConditionalAttentionBias
-from fairseq_mtmoe.conditioning.bottleneck import ConditionalBottleneck
-from fairseq_mtmoe.conditioning.film import FiLM
-from fairseq_mtmoe.conditioning.layer_norm import ConditionalLayerNorm
-from fairseq_mtmoe.conditioning.task_embeddings import Tasks
+from fairseq_mtmoe.conditioning.film import FiLM, Tasks
+from fairseq_mtmoe.conditioning.modules import ConditionalAlignment, ConditionalBottleneck, ConditionalLayerNorm
 
 
 def film(module: FiLM, x: Tensor, z_D: Tensor) -> Tensor:

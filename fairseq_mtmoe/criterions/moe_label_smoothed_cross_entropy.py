@@ -29,8 +29,8 @@ from torch.special import entr
 
 from fairseq_mtmoe.criterions.projected_loss import ProjectedLoss, projected_loss, rows_at_once
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.moe.losses import balance_loss
-from fairseq_mtmoe.slots.model_inputs import takes
+from fairseq_mtmoe.moe.layer import balance_loss
+from fairseq_mtmoe.slots.slot import takes
 
 NO_LAYER = -1
 

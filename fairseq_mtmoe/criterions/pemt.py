@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_mtmoe.criterions.multitask import HasTaskTypes, MultitaskCriterion
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.slots import SPARSITY
-from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.slots.slot import unwrapped
 
 
 @dataclass

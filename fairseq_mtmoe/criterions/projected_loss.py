@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_mtmoe.moe.form import form_for
+from fairseq_mtmoe.moe.device_kind import device_kind
 
 # Logits at a time: enough rows to keep products of matrices at full speed, and few enough to stay small in memory. A
 # GPU has more of both, and each block passes over the weight's gradient.
@@ -147,7 +147,7 @@ class _Blocks:
 
 def rows_at_once(features_TH: Tensor, num_words: int) -> int:
     """How many tokens' logits are there at a time."""
-    on_cpu = form_for(features_TH).has_values_at_hand
+    on_cpu = device_kind(features_TH).can_sync
     logits, rows = (BLOCK_LOGITS, BLOCK_ROWS) if on_cpu else (GPU_BLOCK_LOGITS, GPU_BLOCK_ROWS)
     return min(max(rows, logits // num_words), max(len(features_TH), 1))
 

@@ -26,7 +26,7 @@ from fairseq.models.transformer import TransformerDecoderBase, TransformerModelB
 from torch import Tensor, nn
 
 from fairseq_mtmoe.backbones.translation.stacks import Decoder
-from fairseq_mtmoe.moe.form import form_for
+from fairseq_mtmoe.moe.device_kind import device_kind
 
 NO_LAYER = -1  # whose attention fairseq's decoders give
 NEVER = float("-inf")
@@ -343,7 +343,7 @@ def projection(model: Any) -> Tensor | None:
     if own != fairseqs or type(layer) is not nn.Linear or layer.bias is not None:
         return None
     weight: Tensor = layer.weight
-    plain = form_for(weight).has_values_at_hand and weight.dtype == torch.float32
+    plain = device_kind(weight).can_sync and weight.dtype == torch.float32
     return weight if plain and model.decoder.adaptive_softmax is None else None
 
 

@@ -4,12 +4,10 @@ from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, Lo
 from fairseq_mtmoe.moe.assignment import Assignment, balanced_assignment, priced_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import RunningPrices, forget_prices, remember_prices, running_prices
 from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, combine, dispatch
-from fairseq_mtmoe.moe.experts import ExpertBank
+from fairseq_mtmoe.moe.experts import ExpertBank, SharedExpert
 from fairseq_mtmoe.moe.gates import BaseGate, BaseRouting, FixedGate, Gate, Routing, SwitchGate, TaskGate, build_gate
-from fairseq_mtmoe.moe.layer import MoELayer
-from fairseq_mtmoe.moe.losses import balance_loss
+from fairseq_mtmoe.moe.layer import MoELayer, balance_loss
 from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, TargetAdapter
-from fairseq_mtmoe.moe.shared_expert import SharedExpert
 from fairseq_mtmoe.moe.stats import ExpertLoad, MixtureWeights
 
 __all__ = [

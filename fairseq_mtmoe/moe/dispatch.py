@@ -22,14 +22,14 @@ class DispatchPlan:
     """Which rows are whose: what every dispatcher tells the experts. What it needs for itself, its own plan adds.
 
     Attributes:
-        ends_N: the row at which the rows of each expert that this process holds end; rows of no expert come after.
-        most: how many rows no expert has more of, if that is known without looking.
-        host_ends_N: the same ends on the host, if they are known there.
+        offsets_N: the row at which the rows of each expert that this process holds end; rows of no expert come after.
+        max_rows: how many rows no expert has more of, if that is known without looking.
+        host_offsets_N: the same ends on the host, if they are known there.
     """
 
-    ends_N: Tensor
-    most: int | None = None
-    host_ends_N: Tensor | None = None
+    offsets_N: Tensor
+    max_rows: int | None = None
+    host_offsets_N: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +52,13 @@ class Dispatcher(ABC, Generic[Plan]):
     """Takes tokens to their experts and back; the layer between does not know where the experts are."""
 
     @abstractmethod
-    def dispatch(self, x_TH: Tensor, expert_T: Tensor, most: int | None = None) -> tuple[Tensor, Plan]:
+    def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, Plan]:
         """The rows of the experts that this process holds, (S, H), sorted by expert, and the plan that undoes it.
 
         Args:
             x_TH: tokens of this process.
             expert_T: the expert of each, from 0 to N-1; N or more for a token of no expert (padding).
-            most: how many of these tokens no expert has more of, if that is known without looking.
+            max_rows: how many of these tokens no expert has more of, if that is known without looking.
         """
 
     @abstractmethod
@@ -72,31 +72,31 @@ class LocalDispatcher(Dispatcher[LocalPlan]):
     def __init__(self, num_experts: int) -> None:
         self.num_experts = num_experts
 
-    def dispatch(self, x_TH: Tensor, expert_T: Tensor, most: int | None = None) -> tuple[Tensor, LocalPlan]:
+    def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, LocalPlan]:
         """See `Dispatcher`."""
-        return dispatch(x_TH, expert_T, self.num_experts, most)
+        return dispatch(x_TH, expert_T, self.num_experts, max_rows)
 
     def combine(self, rows_SH: Tensor, plan: LocalPlan, scale_T: Tensor | None = None) -> Tensor:
         """See `Dispatcher`."""
         return combine(rows_SH, plan, scale_T)
 
 
-def dispatch(x_TH: Tensor, expert_T: Tensor, num_experts: int, most: int | None = None) -> tuple[Tensor, LocalPlan]:
+def dispatch(x_TH: Tensor, expert_T: Tensor, num_experts: int, max_rows: int | None = None) -> tuple[Tensor, LocalPlan]:
     """Sort `x_TH` by the expert of each token; an expert's tokens keep their order.
 
     Args:
         x_TH: tokens.
         expert_T: the expert of each, from 0 to N-1; N or more for a token of no expert (padding).
         num_experts: N.
-        most: how many tokens no expert has more of, if that is known without looking.
+        max_rows: how many tokens no expert has more of, if that is known without looking.
 
     Returns:
         The sorted rows, (T, H), and the plan that undoes it. Nothing waits for a GPU.
     """
     sorted_T, token_T = expert_T.sort(stable=True)
     row_T = torch.empty_like(token_T).scatter(0, token_T, torch.arange(len(token_T), device=token_T.device))
-    ends_N = torch.searchsorted(sorted_T, torch.arange(num_experts, device=token_T.device), right=True)
-    plan = LocalPlan(ends_N=ends_N, most=most, token_T=token_T, row_T=row_T)
+    offsets_N = torch.searchsorted(sorted_T, torch.arange(num_experts, device=token_T.device), right=True)
+    plan = LocalPlan(offsets_N=offsets_N, max_rows=max_rows, token_T=token_T, row_T=row_T)
     return _reordered(x_TH, token_T, row_T), plan
 
 

@@ -2,6 +2,11 @@
 
 The expert `E(x) = W2 · dropout(activation(W1 x + b1)) + b2` of both "Tricks for Training Sparse Translation Models" and
 MT-TaG is a transformer's feed-forward layer. Its norm and its residual connection belong to the block around it.
+
+`SharedExpert` is a network of all tokens beside them: what tokens have in common is learned once, and not by every
+expert. DeepSeekMoE (Dai et al. 2024, §3.2) gives it inner units that the chosen experts then have less of, so that a
+token costs what it did: `y = scale · E_e(x) + S(x)`. Residual MoE (Rajbhandari et al. 2022, §4.1) is the same with
+networks of one size. The units of a dense layer are divided between the two, whose sum is then that layer.
 """
 
 from __future__ import annotations
@@ -15,10 +20,10 @@ from torch.nn import functional as F
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 from fairseq_mtmoe.moe.grouped_matmul.operators import (
     ACTIVATIONS,
-    ends_at_hand,
     grouped_linear,
     grouped_network,
-    takes_host_ends,
+    offsets_at_hand,
+    takes_host_offsets,
 )
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
@@ -98,22 +103,22 @@ class ExpertBank(StackedBank):
         return {"fc1_weight": mask_NF.unsqueeze(2), "fc1_bias": mask_NF, "fc2_weight": mask_NF.unsqueeze(1)}[name]
 
     def forward(
-        self, rows_TH: Tensor, ends_N: Tensor, most: int | None = None, host_ends_N: Tensor | None = None
+        self, rows_TH: Tensor, offsets_N: Tensor, max_rows: int | None = None, host_offsets_N: Tensor | None = None
     ) -> Tensor:
         """Each of this process's experts on its own rows, as a dispatcher sorted them: (T, H), 0 in rows of no expert.
 
         The other arguments are as in `DispatchPlan`.
         """
-        if host_ends_N is not None and takes_host_ends(rows_TH, self.fc1_weight, most):
-            ends_N = host_ends_N
+        if host_offsets_N is not None and takes_host_offsets(rows_TH, self.fc1_weight, max_rows):
+            offsets_N = host_offsets_N
         drops = self.training and self.dropout > 0
         if self.activation in ACTIVATIONS and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
-            return grouped_network(self.activation, rows_TH, ends_N, *weights, self.gradient_buffers, most)
-        ends_N = ends_at_hand(ends_N, rows_TH, self.fc1_weight, most)  # once for both products
-        inner = self.activation(grouped_linear(rows_TH, ends_N, self.fc1_weight, self.fc1_bias, most))
+            return grouped_network(self.activation, rows_TH, offsets_N, *weights, self.gradient_buffers, max_rows)
+        offsets_N = offsets_at_hand(offsets_N, rows_TH, self.fc1_weight, max_rows)  # once for both products
+        inner = self.activation(grouped_linear(rows_TH, offsets_N, self.fc1_weight, self.fc1_bias, max_rows))
         inner = F.dropout(inner, self.dropout, self.training)
-        return grouped_linear(inner, ends_N, self.fc2_weight, self.fc2_bias, most)
+        return grouped_linear(inner, offsets_N, self.fc2_weight, self.fc2_bias, max_rows)
 
     def train(self, mode: bool = True) -> ExpertBank:
         """As a module's; evaluation has no use for the memory of gradients."""
@@ -127,3 +132,99 @@ class ExpertBank(StackedBank):
         here = "" if count == self.num_experts else f", here={self.placement.first}-{self.placement.first + count - 1}"
         sizes = f"num_experts={self.num_experts}{here}, hidden_size={hidden_size}, inner_size={inner_size}"
         return f"{sizes}, dropout={self.dropout}"
+
+
+UNITS = {"fc1_weight": 0, "fc1_bias": 0, "fc2_weight": 1}  # the dimension of the inner units
+
+
+class SharedExpert(nn.Module):
+    """A feed-forward network without a bias of the output, which the chosen experts have.
+
+    Args:
+        hidden_size: H, the width of inputs and outputs.
+        inner_size: D, the width between the two linear maps.
+        activation: applied to the inner tensor.
+        dropout: probability with which inner values are dropped in training.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        inner_size: int,
+        activation: Callable[[Tensor], Tensor] = F.relu,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.inner_size = inner_size
+        self.activation = activation
+        self.dropout = dropout
+        self.fc1_weight = nn.Parameter(torch.empty(inner_size, hidden_size))
+        self.fc1_bias = nn.Parameter(torch.empty(inner_size))
+        self.fc2_weight = nn.Parameter(torch.empty(hidden_size, inner_size))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw weights and biases anew, as fairseq's feed-forward layer has them."""
+        draw_linear_(self.fc1_weight, self.fc1_bias)
+        draw_linear_(self.fc2_weight)
+
+    def forward(self, x_TH: Tensor) -> Tensor:
+        """Of every token, (T, H) to (T, H)."""
+        inner_TD = self.activation(F.linear(x_TH, self.fc1_weight, self.fc1_bias))
+        return F.linear(F.dropout(inner_TD, self.dropout, self.training), self.fc2_weight)
+
+    def extra_repr(self) -> str:
+        """The sizes, for printing a model."""
+        hidden_size = len(self.fc2_weight)
+        return f"hidden_size={hidden_size}, inner_size={self.inner_size}, dropout={self.dropout}"
+
+
+def own_part(name: str, value: Tensor, shared_size: int) -> Tensor:
+    """What each expert has of a dense layer's parameter, or of what belongs to it: all but the last D inner units.
+
+    Args:
+        name: of the parameter, as an `ExpertBank` calls it.
+        value: shaped as the dense layer's, such as (F, H) for `fc1_weight`.
+        shared_size: D, the shared expert's inner size.
+    """
+    return value if name not in UNITS else value.narrow(UNITS[name], 0, value.shape[UNITS[name]] - shared_size)
+
+
+def shared_part(name: str, value: Tensor, shared_size: int) -> Tensor:
+    """The last D inner units, which are the shared expert's. Arguments as of `own_part`; not for the output's bias."""
+    return value.narrow(UNITS[name], value.shape[UNITS[name]] - shared_size, shared_size)
+
+
+@torch.no_grad()
+def reinitialize_(bank: ExpertBank, ratio: float) -> None:
+    """Draw a share of the inner units of every expert anew, so that copies specialise; `bank.reinitialized` says which.
+
+    Drop-Upcycling (Nakamura et al. 2025, §3): copies of one dense layer get the same gradients but for their tokens,
+    and stay alike for long. The paper's layers have no biases: an inner unit's is drawn with it, the output's stays.
+
+    Of each expert, ⌊ratio·F⌋ units are chosen at random; then their rows of the first map, their biases and their
+    columns of the second map are drawn from three normal distributions, with mean and standard deviation of what each
+    replaces. A bank's own seed decides: an expert gets the same whatever others its process holds, and a model's gates
+    are the same at every ratio.
+
+    Args:
+        bank: on a CPU, copies of a dense layer.
+        ratio: r, from 0 to 1.
+    """
+    count, inner_size, _ = bank.fc1_weight.shape
+    size = int(ratio * inner_size)
+    if size == 0:
+        return
+    bank.reinitialized = torch.zeros(count, inner_size, dtype=torch.bool, device="cpu")
+    for index in range(count):
+        generator = bank.generator(bank.placement.first + index)
+        units = torch.randperm(inner_size, generator=generator, device="cpu")[:size]
+        bank.reinitialized[index, units] = True
+        for part in (bank.fc1_weight[index], bank.fc1_bias[index], bank.fc2_weight[index].t()):
+            part[units] = _like(part[units], generator)
+
+
+def _like(values: Tensor, generator: torch.Generator) -> Tensor:
+    """As many numbers from the normal distribution with their mean and standard deviation."""
+    drawn = torch.randn(values.shape, generator=generator, device="cpu").to(values)
+    return values.mean() + values.std(correction=0) * drawn

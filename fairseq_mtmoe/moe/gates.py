@@ -22,15 +22,15 @@ from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.assignment import priced_assignment
 from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import MEMORY, RunningPrices
+from fairseq_mtmoe.moe.device_kind import device_kind
 from fairseq_mtmoe.moe.dispatch import combine, dispatch
-from fairseq_mtmoe.moe.form import form_for
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, real_tokens
 from fairseq_mtmoe.moe.stats import tasks_of_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
-MOST_AT_ONCE = 64  # task gates' numbers of a token that are computed together, though it needs one task's
+DENSE_LIMIT = 64  # task gates' numbers of a token that are computed together, though it needs one task's
 MOST_COPIED = 2**26  # numbers of task gates that are copied for sentences on a GPU, 256 MiB
 TRAININGS = ("balanced", "prices")
 EVALUATIONS = ("prices", "greedy", "balanced")
@@ -68,16 +68,16 @@ class Routing:
     Attributes:
         expert_T: each token's expert, (T,), long; N for padding.
         gate_T: the weight of its output, (T,), float32, positive; gradients reach the gate and the tokens through it.
-        neutral: the value of `gate_T` while the gate is undecided (all logits 0, where it has logits).
+        uniform_gate: the value of `gate_T` while the gate is undecided (all logits 0, where it has logits).
         balance_loss: Switch's load-balancing loss, 1 when the load is even, where the gate defines one.
-        most: how many tokens no expert has more of, where the gate can say so without looking.
+        max_rows: how many tokens no expert has more of, where the gate can say so without looking.
     """
 
     expert_T: Tensor
     gate_T: Tensor
-    neutral: float
+    uniform_gate: float
     balance_loss: Tensor | None = None
-    most: int | None = None
+    max_rows: int | None = None
 
 
 class Gate(nn.Module, ABC):
@@ -131,7 +131,7 @@ class Gate(nn.Module, ABC):
             return routing
         expert_T = routing.expert_T.masked_fill(padding_T, self.num_experts)
         # Not by `dataclasses.replace`, which torch.compile of 2.6 does not take.
-        return Routing(expert_T, routing.gate_T, routing.neutral, routing.balance_loss, routing.most)
+        return Routing(expert_T, routing.gate_T, routing.uniform_gate, routing.balance_loss, routing.max_rows)
 
     def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
         """Each token's score of each expert, (T, N), float32, for a value of the gate's weight."""
@@ -176,18 +176,18 @@ class BaseGate(Gate):
         scores_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
         fixed_TN = scores_TN.detach()
         way = self.routing.training if self.training else self.routing.evaluation
-        most = None
+        max_rows = None
         if self.training or way == "balanced":
             expert_T = self._assigned(fixed_TN, padding_T, counts)
             if way == "prices" and self.prices.known:
                 expert_T = self._chosen(fixed_TN)
             elif self.shuffle is None or not self.training:
-                most = -(-len(hidden_TH) // self.num_experts)
+                max_rows = -(-len(hidden_TH) // self.num_experts)
         else:
             expert_T = self._chosen(fixed_TN) if way == "prices" else fixed_TN.argmax(1)
         chosen_T = expert_T.clamp(max=self.num_experts - 1)  # padding's expert is none of them
         gate_T = scores_TN.gather(1, chosen_T.unsqueeze(1)).squeeze(1).sigmoid()
-        return Routing(expert_T, gate_T, neutral=0.5, most=most)
+        return Routing(expert_T, gate_T, uniform_gate=0.5, max_rows=max_rows)
 
     def _chosen(self, scores_TN: Tensor) -> Tensor:
         return (scores_TN - self.prices.mean).argmax(1)
@@ -223,13 +223,13 @@ class TaskGate(Gate):
     ) -> Routing:
         """The most probable expert of each token's task; raises UserError without task ids or with unknown ones."""
         gate_T, expert_T = self.scores(self.weight, hidden_TH, task_B, padding_T).softmax(1).max(1)
-        return Routing(expert_T, gate_T, neutral=1 / self.num_experts)
+        return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)
 
     def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
         """By the gate of each token's task."""
         task_B = checked_tasks(task_B, self.num_tasks, padding_T)
         copied = len(task_B) * self.num_experts * self.hidden_size
-        by_sentence = not form_for(hidden_TH).has_values_at_hand and copied <= MOST_COPIED
+        by_sentence = not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED
         if by_sentence:
             return self._by_sentence(weight.float(), hidden_TH, task_B)
         return self._by_token(weight.float(), hidden_TH, task_B, padding_T)
@@ -240,13 +240,13 @@ class TaskGate(Gate):
         Then the gates are a bank of linear maps: tokens are dispatched to their task's, absent tasks cost nothing.
         """
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
-        if self.num_tasks * self.num_experts <= MOST_AT_ONCE:
+        if self.num_tasks * self.num_experts <= DENSE_LIMIT:
             logits_TKN = F.linear(hidden_TH, weight.flatten(0, 1)).view(-1, *weight.shape[:2])
             own_T1N = task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1).expand(-1, 1, self.num_experts)
             return logits_TKN.gather(1, own_T1N).squeeze(1)
         task_T = task_T if padding_T is None else task_T.masked_fill(padding_T, self.num_tasks)
         rows_TH, plan = dispatch(hidden_TH, task_T, self.num_tasks)
-        return combine(grouped_linear(rows_TH, plan.ends_N, weight), plan)
+        return combine(grouped_linear(rows_TH, plan.offsets_N, weight), plan)
 
     def _by_sentence(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
         """The same for a GPU, whose host would have to ask how many tokens each task has: a copy for each sentence."""
@@ -271,7 +271,7 @@ def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | Non
         wrong_B = wrong_B & ~padding_B
         task_B = task_B.masked_fill(padding_B, num_tasks)
     rule = f"from 0 to {num_tasks - 1}, the tasks that the gate knows"
-    if torch.compiler.is_compiling() or not form_for(task_B).has_values_at_hand:  # neither can wait for the answer
+    if torch.compiler.is_compiling() or not device_kind(task_B).can_sync:  # neither can wait for the answer
         torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
     elif wrong_B.any():
         raise_invalid("task_ids", rule, int(task_B[wrong_B][0]))
@@ -297,7 +297,7 @@ class FixedGate(Gate):
     ) -> Routing:
         """Each token's task; raises UserError without task ids or with unknown ones."""
         task_B = checked_tasks(task_B, self.num_tasks, padding_T)
-        return Routing(tasks_of_tokens(task_B, len(hidden_TH)), hidden_TH.new_ones(len(hidden_TH)), neutral=1.0)
+        return Routing(tasks_of_tokens(task_B, len(hidden_TH)), hidden_TH.new_ones(len(hidden_TH)), uniform_gate=1.0)
 
 
 class SwitchGate(Gate):
@@ -324,7 +324,7 @@ class SwitchGate(Gate):
         num_tokens = real_T.sum().clamp(min=1)
         load_N = real_T.new_zeros(self.num_experts).scatter_add(0, expert_T, real_T) / num_tokens
         loss = self.num_experts * (load_N * (real_T @ share_TN / num_tokens)).sum()
-        return Routing(expert_T, gate_T, neutral=1 / self.num_experts, balance_loss=loss)
+        return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts, balance_loss=loss)
 
 
 @torch.library.custom_op("mtmoe::balanced_assignment", mutates_args=())
@@ -338,7 +338,7 @@ def assigned(
     num_tokens, num_experts = scores_TN.shape
     if num_experts == 1:
         return padding_T.long(), scores_TN.new_zeros(1, dtype=torch.float32)
-    if num_tokens > 0 and not form_for(scores_TN).has_values_at_hand:
+    if num_tokens > 0 and not device_kind(scores_TN).can_sync:
         expert_T, price_N = gpu_assignment(scores_TN, padding_T, start_N)
         return expert_T, price_N
     kept = (~padding_T).nonzero().squeeze(1)

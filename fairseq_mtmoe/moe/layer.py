@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.moe.experts import ExpertBank
+from fairseq_mtmoe.moe.experts import ExpertBank, SharedExpert
 from fairseq_mtmoe.moe.gates import Gate, Routing
 from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import dispatcher_for
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
-from fairseq_mtmoe.moe.shared_expert import SharedExpert
 from fairseq_mtmoe.moe.stats import ExpertLoad
 
 COMBINES = ("preserving", "paper")
@@ -27,7 +26,7 @@ class MoELayer(nn.Module):
     """The feed-forward branch `scale · E_e(branch_input)`; the block around it adds dropout and the residual.
 
     With `combine="paper"` the scale is the gate: `y = h + α·E(h)` is the paper's `α·(h + E(h)) + (1-α)·h`. With
-    `"preserving"` it is `1 + blend·(gate/neutral - 1)`, where the number `blend` is learned and starts at 0: right
+    `"preserving"` it is `1 + blend·(gate/uniform_gate - 1)`, where the number `blend` is learned and starts at 0: right
     after every expert became a copy of a dense layer, the output is that layer's, and the gates' power is learned.
 
     A `shared` expert adds its output for every token, at padding too, where all else is 0.
@@ -91,8 +90,8 @@ class MoELayer(nn.Module):
         self.last_balance_loss = routing.balance_loss
         self.load.record(routing.expert_T, task_B)
         branch_TH = branch_input.reshape(-1, width)
-        rows_SH, plan = self.dispatcher.dispatch(branch_TH, routing.expert_T, routing.most)
-        rows_SH = self.experts(rows_SH, plan.ends_N, plan.most, plan.host_ends_N)
+        rows_SH, plan = self.dispatcher.dispatch(branch_TH, routing.expert_T, routing.max_rows)
+        rows_SH = self.experts(rows_SH, plan.offsets_N, plan.max_rows, plan.host_offsets_N)
         output_TH = self.dispatcher.combine(rows_SH, plan, self._scale(routing))
         if self.shared is not None:
             output_TH = output_TH + self.shared(branch_TH)
@@ -101,8 +100,22 @@ class MoELayer(nn.Module):
     def _scale(self, routing: Routing) -> Tensor:
         if self.blend is None:
             return routing.gate_T
-        return 1 + self.blend.float() * (routing.gate_T / routing.neutral - 1)
+        return 1 + self.blend.float() * (routing.gate_T / routing.uniform_gate - 1)
 
     def __getstate__(self) -> dict[str, Any]:
         # A tensor with a graph behind it cannot be copied, and copies of a model (averaging) do not want it.
         return {**self.__dict__, "last_balance_loss": None}
+
+
+def balance_loss(module: nn.Module) -> Tensor:
+    """The sum of the load-balancing losses of the last forward pass, a float32 number; 0 where no gate defines one.
+
+    Each layer adds 1 when its load is even, up to N when one expert gets everything. Its loss is taken away from it: a
+    layer that the next pass leaves out (layerdrop) must not hand in the same graph again.
+    """
+    losses = []
+    for layer in module.modules():
+        if isinstance(layer, MoELayer) and layer.last_balance_loss is not None:
+            losses.append(layer.last_balance_loss)
+            layer.last_balance_loss = None
+    return torch.stack(losses).sum() if losses else torch.zeros(())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.moe.form import is_on_cpu
+from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
 
 class StackedBank(nn.Module):

@@ -1,10 +1,9 @@
 """What can take the place of a block's feed-forward layer."""
 
 from fairseq_mtmoe.slots.adapter_slot import AdapterPlan, adapted, adapter_blocks, merge_adapters
-from fairseq_mtmoe.slots.batch_context import BatchContext
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan, ExpertSlot, expert_blocks, expert_layers, expert_slots
 from fairseq_mtmoe.slots.mixture_pass import SPARSITY, MixturePass, task_sparsity_loss
-from fairseq_mtmoe.slots.slot import Slot, SlotBlock, SlotPlan, dense
+from fairseq_mtmoe.slots.slot import BatchContext, Slot, SlotBlock, SlotPlan, dense
 
 __all__ = [
     "SPARSITY",

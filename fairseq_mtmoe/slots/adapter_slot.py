@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.moe.adapters import LORA, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, TargetAdapter
-from fairseq_mtmoe.slots.batch_context import BatchContext
-from fairseq_mtmoe.slots.slot import SlotBlock, dense
+from fairseq_mtmoe.slots.slot import BatchContext, SlotBlock, dense
 
 
 @dataclass(frozen=True)

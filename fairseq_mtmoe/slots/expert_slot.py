@@ -14,13 +14,11 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, SharedExpert, build_gate
+from fairseq_mtmoe.moe.experts import own_part, reinitialize_, shared_part
 from fairseq_mtmoe.moe.gates import BaseGate, Gate
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle
-from fairseq_mtmoe.moe.reinitialization import reinitialize_
-from fairseq_mtmoe.moe.shared_expert import own_part, shared_part
-from fairseq_mtmoe.slots.batch_context import BatchContext
-from fairseq_mtmoe.slots.slot import SlotBlock
+from fairseq_mtmoe.slots.slot import BatchContext, SlotBlock
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, SHARED, expert_key
 from fairseq_mtmoe.moe import ExpertBank
-from fairseq_mtmoe.moe.shared_expert import UNITS, own_part, shared_part
+from fairseq_mtmoe.moe.experts import UNITS, own_part, shared_part
 from fairseq_mtmoe.optim.optimizer_state import MASTER, read_state, trained_parameters, write_state
 from fairseq_mtmoe.optim.saved_state import Entry, NamedState, map_tensors
 from fairseq_mtmoe.slots import expert_layers, expert_slots

@@ -30,7 +30,7 @@ from fairseq_mtmoe.optim.optimizer_state import trained_parameters
 from fairseq_mtmoe.optim.saved_state import Parameters
 from fairseq_mtmoe.protocols import BecomesSparse, GoesOn
 from fairseq_mtmoe.slots import expert_layers, expert_slots
-from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training.option_check import with_option
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from fairseq_mtmoe.checkpoints.copying import copy_with_experts, remove_orphans
 from fairseq_mtmoe.checkpoints.sharding import content_of, split
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.protocols import LeavesFile
-from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import failures, retention, screen
 from fairseq_mtmoe.training.resuming import placement_of, trained_shapes
 

@@ -22,7 +22,7 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe import BaseGate, RunningPrices, forget_prices, remember_prices
 from fairseq_mtmoe.protocols import CountsUpdates, RunObserver, SamplesByUpdates
 from fairseq_mtmoe.slots import expert_slots
-from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.training import failures, metrics_hook, screen, stopping
 from fairseq_mtmoe.training.distributed_trainer import DistributedTrainer

@@ -16,7 +16,7 @@ from torch import nn
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import BecomesSparse
 from fairseq_mtmoe.slots import expert_layers, expert_slots
-from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.slots.slot import unwrapped
 
 logger = logging.getLogger(__name__)
 

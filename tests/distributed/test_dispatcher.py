@@ -17,19 +17,19 @@ def there_and_back(rank: int, num_experts: int) -> dict[str, object]:
     dispatcher = dispatcher_for(placement, CommRecord())
     expert = torch.arange(5 + rank) % (num_experts + 1)  # the last number is padding's
     x = expert.float().unsqueeze(1).expand(-1, H).clone().requires_grad_()
-    rows, plan = dispatcher.dispatch(x, expert, most=1)
+    rows, plan = dispatcher.dispatch(x, expert, max_rows=1)
     scale = 2.0 + torch.arange(len(x))
     back = dispatcher.combine(rows, plan, scale)
     (back * torch.ones(H)).sum().backward()
     scale_TH = torch.where(expert == num_experts, 0, scale).unsqueeze(1).expand(-1, H)
-    ends = plan.ends_N.tolist()
-    parts = rows.tensor_split(plan.ends_N[:-1]) if len(ends) > 1 else [rows]
+    offsets = plan.offsets_N.tolist()
+    parts = rows.tensor_split(plan.offsets_N[:-1]) if len(offsets) > 1 else [rows]
     return {
         "kind": type(dispatcher),
         "here": [sorted(set(part[:, 0].tolist())) for part in parts],
         "experts": [[float(placement.first + place)] for place in range(placement.count)],
-        "ends": ends == plan.host_ends_N.tolist() and ends[-1] == len(rows),
-        "most": plan.most,
+        "ends": offsets == plan.host_offsets_N.tolist() and offsets[-1] == len(rows),
+        "most": plan.max_rows,
         "back": torch.equal(back, x * scale_TH),
         "gradient": torch.equal(x.grad, scale_TH),
     }

@@ -10,7 +10,7 @@ from fairseq.utils import apply_to_sample
 from fairseq_mtmoe.backbones.bert import encoder as encoder_module
 from fairseq_mtmoe.backbones.bert.rows import Rows
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
-from fairseq_mtmoe.moe.form import Form, form_everywhere
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from tests.helpers import waits
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.bert import perturb
@@ -25,7 +25,7 @@ DENSE = {
     "ca_mtl, large": partial(conditional_encoder, large=True),
 }
 TYPES = [(torch.float32, (9, 0)), (torch.float16, (9, 0)), (torch.bfloat16, (8, 0)), (torch.bfloat16, (9, 0))]
-FORMS = {(8, 0): Form.GPU, (9, 0): Form.GPU_WITH_GROUPED_MM}
+FORMS = {(8, 0): DeviceKind.GPU, (9, 0): DeviceKind.GPU_WITH_GROUPED_MM}
 
 
 def model_of(gates, dtype):
@@ -49,7 +49,7 @@ def loss_and_gradients(model, sample):
 def test_a_batch_of_several_tasks_trains_as_in_this_form_on_a_cpu(gates, dtype, capability, monkeypatch):
     models = [model_of(gates, dtype) for _ in range(2)]
     sample = {"net_input": task_batch(), "target": TARGET, "nsentences": 5, "ntokens": 38}
-    with monkeypatch.context() as patch, form_everywhere(FORMS[capability]):
+    with monkeypatch.context() as patch, device_kind_everywhere(FORMS[capability]):
         patch.setattr(encoder_module, "rows_of", lambda mask: Rows(tuple(mask.shape), mask))
         right = loss_and_gradients(models[0], sample)
     with pretended_gpu(capability) as rules:

@@ -6,7 +6,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
-from fairseq_mtmoe.moe.form import Form, form_everywhere
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from fairseq_mtmoe.moe.reference import slow_forward
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.models import batch, moe_model, perturb, stub_task
@@ -15,7 +15,7 @@ from tests.helpers.pretended_gpu import pretended_gpu
 
 GATES = ["base", "task", "switch", "base,task"]
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-CAPABILITIES = {(8, 0): Form.GPU, (9, 0): Form.GPU_WITH_GROUPED_MM}
+CAPABILITIES = {(8, 0): DeviceKind.GPU, (9, 0): DeviceKind.GPU_WITH_GROUPED_MM}
 
 
 def moved(arguments):
@@ -43,7 +43,7 @@ def test_a_layer_gives_the_outputs_and_gradients_of_the_reference(kind, activati
         layer.zero_grad()
         return found
 
-    with form_everywhere(CAPABILITIES[capability]):
+    with device_kind_everywhere(CAPABILITIES[capability]):
         slow = gradients(lambda *args: slow_forward(layer, *args), hidden.clone(), branch.clone(), padding, tasks)
     with pretended_gpu(capability):
         layer.cuda()
@@ -80,7 +80,7 @@ def test_a_model_trains_as_in_this_form_on_a_cpu(gates, capability, types_option
         perturb(model)
         for layer in expert_layers(model).values():
             layer.idle = idle
-    with form_everywhere(CAPABILITIES[capability]):
+    with device_kind_everywhere(CAPABILITIES[capability]):
         right = passed(models[0], batch())
     with pretended_gpu(capability):
         net_input = {name: tensor.cuda() for name, tensor in batch().items()}

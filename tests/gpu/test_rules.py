@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.moe.form import Form, form_for
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind
 from tests.helpers.pretended_gpu import CUDA, pretended_gpu
 
 
@@ -106,11 +106,16 @@ def test_waits_in_backward_passes_are_counted(rules):
 
 
 @pytest.mark.parametrize(
-    ("capability", "form"),
-    [((8, 0), Form.GPU), ((8, 9), Form.GPU), ((9, 0), Form.GPU_WITH_GROUPED_MM), ((10, 3), Form.GPU_WITH_GROUPED_MM)],
+    ("capability", "kind"),
+    [
+        ((8, 0), DeviceKind.GPU),
+        ((8, 9), DeviceKind.GPU),
+        ((9, 0), DeviceKind.GPU_WITH_GROUPED_MM),
+        ((10, 3), DeviceKind.GPU_WITH_GROUPED_MM),
+    ],
 )
-def test_the_form_follows_the_device(capability, form):
+def test_the_form_follows_the_device(capability, kind):
     with pretended_gpu(capability):
-        assert form_for(on_gpu(1)) is form
-        assert form_for(torch.ones(1)) is Form.CPU
-    assert form_for(torch.ones(1)) is Form.CPU
+        assert device_kind(on_gpu(1)) is kind
+        assert device_kind(torch.ones(1)) is DeviceKind.CPU
+    assert device_kind(torch.ones(1)) is DeviceKind.CPU

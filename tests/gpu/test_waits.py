@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.form import Form, form_everywhere
-from fairseq_mtmoe.moe.grouped_matmul import operators, ways
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
+from fairseq_mtmoe.moe.grouped_matmul import backends, operators
 from tests.helpers import waits
 from tests.helpers.processes import run_processes
 from tests.helpers.tables import unpadded
@@ -30,10 +30,10 @@ def test_base_layers_wait_for_nothing_in_training():
 
 def test_with_triton_no_layer_waits_in_one_process(monkeypatch):
     """Its kernels are compared elsewhere; here is another way in their place that waits for nothing."""
-    for module in (ways, operators):
-        monkeypatch.setattr(module, "BY_TRITON", ways.filled_way(30))
-    monkeypatch.setattr(ways, "_can_use_triton", lambda dtype, like: True)
-    monkeypatch.setattr(ways, "_finished_by_triton", ways._finished)
+    for module in (backends, operators):
+        monkeypatch.setattr(module, "BY_TRITON", backends.padded_backend(30))
+    monkeypatch.setattr(backends, "_can_use_triton", lambda dtype, like: True)
+    monkeypatch.setattr(backends, "_finished_by_triton", backends._finished)
     for gate in waits.GATES:
         for kind in waits.TYPES:
             assert waits.layer_waits(gate, *kind, training=True) == waits.layer_waits(gate, *kind, training=False) == 0
@@ -59,7 +59,7 @@ def test_updates_are_those_of_this_form_on_a_cpu(digits, tmp_path, gates):
             trainer.train_step(group)
         return state_of(trainer)
 
-    with form_everywhere(Form.GPU_WITH_GROUPED_MM):
+    with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
         right = updated(cpu=True)
     with waits.pretended_gpu():
         found = updated(cpu=False)

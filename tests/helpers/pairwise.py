@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-FIXTURES = ("every_form",)  # whose parameters may be arguments of a test
+FIXTURES = ("every_device_kind",)  # whose parameters may be arguments of a test
 
 
 def pairwise(**values):

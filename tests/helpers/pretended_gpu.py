@@ -178,7 +178,7 @@ def pretended_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[GpuRules]:
         ):
             stack.enter_context(patch.object(torch.accelerator, name, value))
         # A kernel would look for a GPU's memory.
-        stack.enter_context(patch("fairseq_mtmoe.moe.grouped_matmul.ways.has_triton", lambda tensor: False))
+        stack.enter_context(patch("fairseq_mtmoe.moe.grouped_matmul.backends.has_triton", lambda tensor: False))
         stack.enter_context(rules)
         yield rules
 

@@ -57,7 +57,7 @@ def test_what_is_frozen_stays_frozen_and_all_else_trains(system):
 
 
 @systems
-@pytest.mark.usefixtures("every_form")
+@pytest.mark.usefixtures("every_device_kind")
 def test_every_parameter_gets_a_gradient(system):
     """None may be left out: data-parallel training waits for all of them."""
     model = system.build(1).train()

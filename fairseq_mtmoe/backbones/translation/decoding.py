@@ -24,7 +24,7 @@ from fairseq.modules import MultiheadAttention
 from torch import LongTensor, Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from fairseq_mtmoe.moe.form import form_for
+from fairseq_mtmoe.moe.device_kind import device_kind
 
 STATE = "beams"  # the key of fairseq's `incremental_state` under which a decoder's `BeamState` is found
 TASKS = "tasks"  # and that of what conditional modules made of the tasks
@@ -223,7 +223,7 @@ class BeamState:
 
     def _moved(self, sentences_S: Tensor) -> Tensor | None:
         """The places that get another sentence; None unless these are few, and the host has them at hand."""
-        if torch.is_grad_enabled() or not form_for(sentences_S).has_values_at_hand:
+        if torch.is_grad_enabled() or not device_kind(sentences_S).can_sync:
             return None
         places_S = torch.arange(len(sentences_S))
         moved = (sentences_S != places_S).nonzero().squeeze(1)

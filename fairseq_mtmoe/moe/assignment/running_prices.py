@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.moe.form import is_on_cpu
+from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
 MEMORY = 0.95  # see benchmarks/results/prices.md
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.form import is_on_cpu
+from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
 MOST = 4  # tensors: two weights, and as much again while gradients of several batches are added up
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.moe.form import is_on_cpu
+from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Products of groups of rows with a matrix each: what experts and task gates compute.
 
-Rows come sorted by group, `ends_N` says where each group ends. Every group is a product of its own, written straight
-into its slice of the result: no padding, no copies, nothing for groups without rows. `ways.py` has the ways to compute
-them. They are registered with torch as operators, so that `torch.compile` passes through.
+Rows come sorted by group, `offsets_N` says where each group ends. Every group is a product of its own, written straight
+into its slice of the result: no padding, no copies, nothing for groups without rows. `backends.py` computes them. They
+are registered with torch as operators, so that `torch.compile` passes through.
 """
 
 from __future__ import annotations
@@ -15,25 +15,32 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.form import form_for
+from fairseq_mtmoe.moe.device_kind import device_kind
+from fairseq_mtmoe.moe.grouped_matmul.backends import (
+    BY_TRITON,
+    ONE_BY_ONE,
+    Backend,
+    backend_for,
+    sum_in_one,
+    sum_one_by_one,
+)
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
-from fairseq_mtmoe.moe.grouped_matmul.ways import BY_TRITON, ONE_BY_ONE, Way, sum_in_one, sum_one_by_one, way_for
 
 ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, F.gelu)
 
 
 def grouped_linear(
-    rows_TI: Tensor, ends_N: Tensor, weight_NOI: Tensor, bias_NO: Tensor | None = None, most: int | None = None
+    rows_TI: Tensor, offsets_N: Tensor, weight_NOI: Tensor, bias_NO: Tensor | None = None, max_rows: int | None = None
 ) -> Tensor:
     """Each row times the matrix of its group, plus its bias: (T, I) to (T, O); 0 in rows after the last group.
 
     Args:
         rows_TI: rows sorted by group.
-        ends_N: the row at which each group ends, (N,), long, not falling, at most T; for rows on a GPU it may be on the
-            CPU where `takes_host_ends` says so.
+        offsets_N: the row at which each group ends, (N,), long, not falling, at most T; for rows on a GPU they may be
+            on the CPU where `takes_host_offsets` says so.
         weight_NOI: a matrix for each group; views of it are read, it is never copied.
         bias_NO: a bias for each group.
-        most: rows that no group has more of, if that is known without looking.
+        max_rows: rows that no group has more of, if that is known without looking.
 
     In backward, a group without rows gets a gradient of 0. Under autocast all operands are cast as for a linear layer.
     """
@@ -41,60 +48,62 @@ def grouped_linear(
         rows_TI, weight_NOI = _as_autocast_wants(rows_TI, weight_NOI)
     else:
         rows_TI, weight_NOI, bias_NO = _as_autocast_wants(rows_TI, weight_NOI, bias_NO)
-    product: Tensor = _linear(rows_TI, ends_at_hand(ends_N, rows_TI, weight_NOI, most), weight_NOI, bias_NO, most)
+    product: Tensor = _linear(
+        rows_TI, offsets_at_hand(offsets_N, rows_TI, weight_NOI, max_rows), weight_NOI, bias_NO, max_rows
+    )
     return product
 
 
 def grouped_network(
     activation: Callable[[Tensor], Tensor],
     rows_TH: Tensor,
-    ends_N: Tensor,
+    offsets_N: Tensor,
     fc1_weight: Tensor,
     fc1_bias: Tensor,
     fc2_weight: Tensor,
     fc2_bias: Tensor,
     buffers: GradientBufferPool | None = None,
-    most: int | None = None,
+    max_rows: int | None = None,
 ) -> Tensor:
     """`grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`; the same numbers, with less memory written.
 
     `buffers`, if given, are where the gradients of the weights are written.
     """
     operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
-    ends_N = ends_at_hand(ends_N, operands[0], operands[1], most)
-    output: Tensor = _Network.apply(activation is F.gelu, buffers, most, ends_N, *operands)  # type: ignore[no-untyped-call]
+    offsets_N = offsets_at_hand(offsets_N, operands[0], operands[1], max_rows)
+    output: Tensor = _Network.apply(activation is F.gelu, buffers, max_rows, offsets_N, *operands)  # type: ignore[no-untyped-call]
     return output
 
 
-def takes_host_ends(rows: Tensor, weight: Tensor, most: int | None = None) -> bool:
+def takes_host_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> bool:
     """Whether the ends of groups of rows on a GPU, if the host knows them, are best left there."""
-    return _way_before_cast(rows, weight, most) in (ONE_BY_ONE, BY_TRITON)
+    return _backend_before_cast(rows, weight, max_rows) in (ONE_BY_ONE, BY_TRITON)
 
 
-def reads_ends(rows: Tensor, weight: Tensor, most: int | None = None) -> bool:
+def reads_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> bool:
     """Whether the host reads where the groups of rows on a GPU end, which it must wait for unless it knows already."""
-    return _way_before_cast(rows, weight, most) is ONE_BY_ONE
+    return _backend_before_cast(rows, weight, max_rows) is ONE_BY_ONE
 
 
-def ends_at_hand(ends: Tensor, rows: Tensor, weight: Tensor, most: int | None) -> Tensor:
+def offsets_at_hand(offsets: Tensor, rows: Tensor, weight: Tensor, max_rows: int | None) -> Tensor:
     """The ends where they will be read: brought to the host once, for the backward pass and further products too."""
-    return ends if torch.compiler.is_compiling() or not reads_ends(rows, weight, most) else ends.cpu()
+    return offsets if torch.compiler.is_compiling() or not reads_offsets(rows, weight, max_rows) else offsets.cpu()
 
 
-def _way_before_cast(rows: Tensor, weight: Tensor, most: int | None) -> Way | None:
+def _backend_before_cast(rows: Tensor, weight: Tensor, max_rows: int | None) -> Backend | None:
     """How a GPU will multiply these when autocast has had its way with them."""
-    if form_for(rows).has_values_at_hand:
+    if device_kind(rows).can_sync:
         return None
     device = rows.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
-    return way_for(rows, weight, groups=len(weight), most=most, dtype=dtype)
+    return backend_for(rows, weight, groups=len(weight), max_rows=max_rows, dtype=dtype)
 
 
-def _way(first: Tensor, second: Tensor, ends: Tensor, most: int | None) -> Way:
+def _backend(first: Tensor, second: Tensor, offsets: Tensor, max_rows: int | None) -> Backend:
     """How to multiply these, with ends that may be on the host."""
-    if ends.device != first.device:
+    if offsets.device != first.device:
         return ONE_BY_ONE
-    return way_for(first, second, groups=len(ends), most=most)
+    return backend_for(first, second, groups=len(offsets), max_rows=max_rows)
 
 
 class _Network(torch.autograd.Function):
@@ -105,47 +114,47 @@ class _Network(torch.autograd.Function):
         ctx: Any,
         is_gelu: bool,
         buffers: GradientBufferPool | None,
-        most: int | None,
-        ends: Tensor,
+        max_rows: int | None,
+        offsets: Tensor,
         rows: Tensor,
         weight1: Tensor,
         bias1: Tensor,
         weight2: Tensor,
         bias2: Tensor,
     ) -> Tensor:
-        inner = _linear(rows, ends, weight1, bias1, most)
+        inner = _linear(rows, offsets, weight1, bias1, max_rows)
         active = F.gelu(inner) if is_gelu else inner.relu_()
-        ctx.save_for_backward(ends, rows, weight1, weight2, inner, active)
-        ctx.is_gelu, ctx.buffers, ctx.most = is_gelu, buffers, most
-        output: Tensor = _linear(active, ends, weight2, bias2, most)
+        ctx.save_for_backward(offsets, rows, weight1, weight2, inner, active)
+        ctx.is_gelu, ctx.buffers, ctx.max_rows = is_gelu, buffers, max_rows
+        output: Tensor = _linear(active, offsets, weight2, bias2, max_rows)
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        ends, rows, weight1, weight2, inner, active = ctx.saved_tensors
+        offsets, rows, weight1, weight2, inner, active = ctx.saved_tensors
         _, _, _, _, wants_rows, *wants = ctx.needs_input_grad
-        grad, most = grad.contiguous(), ctx.most
-        grad_weight2 = _weight_gradient(grad, active, ends, most, ctx.buffers) if wants[2] else None
-        grad_bias2 = _sum(grad, ends) if wants[3] else None
-        grad_inner = _linear(grad, ends, weight2.transpose(1, 2), None, most)
+        grad, max_rows = grad.contiguous(), ctx.max_rows
+        grad_weight2 = _weight_gradient(grad, active, offsets, max_rows, ctx.buffers) if wants[2] else None
+        grad_bias2 = _sum(grad, offsets) if wants[3] else None
+        grad_inner = _linear(grad, offsets, weight2.transpose(1, 2), None, max_rows)
         if ctx.is_gelu:
             torch.ops.aten.gelu_backward.grad_input(grad_inner, inner, grad_input=grad_inner)
         else:
             torch.ops.aten.threshold_backward.grad_input(grad_inner, inner, 0, grad_input=grad_inner)
-        grad_weight1 = _weight_gradient(grad_inner, rows, ends, most, ctx.buffers) if wants[0] else None
-        grad_bias1 = _sum(grad_inner, ends) if wants[1] else None
-        grad_rows = _linear(grad_inner, ends, weight1.transpose(1, 2), None, most) if wants_rows else None
+        grad_weight1 = _weight_gradient(grad_inner, rows, offsets, max_rows, ctx.buffers) if wants[0] else None
+        grad_bias1 = _sum(grad_inner, offsets) if wants[1] else None
+        grad_rows = _linear(grad_inner, offsets, weight1.transpose(1, 2), None, max_rows) if wants_rows else None
         return None, None, None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
 
 
 def _weight_gradient(
-    grad: Tensor, rows: Tensor, ends: Tensor, most: int | None, buffers: GradientBufferPool | None
+    grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None, buffers: GradientBufferPool | None
 ) -> Tensor:
     if buffers is None or torch.compiler.is_compiling():
-        outer: Tensor = _outer(grad, rows, ends, most)
+        outer: Tensor = _outer(grad, rows, offsets, max_rows)
         return outer
-    return _way(grad, rows, ends, most).outer(grad, rows, ends, buffers.new_empty)
+    return _backend(grad, rows, offsets, max_rows).outer(grad, rows, offsets, buffers.new_empty)
 
 
 def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
@@ -157,53 +166,53 @@ def _as_autocast_wants(rows: Tensor, *weights: Tensor) -> list[Tensor]:
 
 
 @torch.library.custom_op("mtmoe::grouped_linear", mutates_args=())
-def _linear(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None, most: int | None) -> Tensor:
-    return _way(rows, weight, ends, most).linear(rows, ends, weight, bias)
+def _linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None) -> Tensor:
+    return _backend(rows, weight, offsets, max_rows).linear(rows, offsets, weight, bias)
 
 
 @torch.library.custom_op("mtmoe::grouped_outer", mutates_args=())
-def _outer(grad: Tensor, rows: Tensor, ends: Tensor, most: int | None) -> Tensor:
+def _outer(grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None) -> Tensor:
     """The gradient of the weights, (N, O, I): the sum over each group's rows of `grad_O · row_I`."""
-    return _way(grad, rows, ends, most).outer(grad, rows, ends, Tensor.new_empty)
+    return _backend(grad, rows, offsets, max_rows).outer(grad, rows, offsets, Tensor.new_empty)
 
 
 @torch.library.custom_op("mtmoe::grouped_sum", mutates_args=())
-def _sum(grad: Tensor, ends: Tensor) -> Tensor:
+def _sum(grad: Tensor, offsets: Tensor) -> Tensor:
     """The gradient of the biases, (N, O): the sum over each group's rows."""
-    at_hand = form_for(grad).has_values_at_hand or ends.device != grad.device
-    return (sum_one_by_one if at_hand else sum_in_one)(grad, ends)
+    at_hand = device_kind(grad).can_sync or offsets.device != grad.device
+    return (sum_one_by_one if at_hand else sum_in_one)(grad, offsets)
 
 
 @_linear.register_fake
-def _(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None, most: int | None) -> Tensor:
+def _(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None) -> Tensor:
     return rows.new_empty(rows.shape[0], weight.shape[1])
 
 
 @_outer.register_fake
-def _(grad: Tensor, rows: Tensor, ends: Tensor, most: int | None) -> Tensor:
-    return grad.new_empty(ends.shape[0], grad.shape[1], rows.shape[1])
+def _(grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None) -> Tensor:
+    return grad.new_empty(offsets.shape[0], grad.shape[1], rows.shape[1])
 
 
 @_sum.register_fake
-def _(grad: Tensor, ends: Tensor) -> Tensor:
-    return grad.new_empty(ends.shape[0], grad.shape[1])
+def _(grad: Tensor, offsets: Tensor) -> Tensor:
+    return grad.new_empty(offsets.shape[0], grad.shape[1])
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, int | None], output: Tensor) -> None:
-    rows, ends, weight, _, most = inputs
-    ctx.save_for_backward(rows, ends, weight)
-    ctx.most = most
+    rows, offsets, weight, _, max_rows = inputs
+    ctx.save_for_backward(rows, offsets, weight)
+    ctx.max_rows = max_rows
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor | None, Tensor | None, None]:
-    rows, ends, weight = ctx.saved_tensors
+    rows, offsets, weight = ctx.saved_tensors
     wants_rows, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
     grad = grad.contiguous()
     return (
-        _linear(grad, ends, weight.transpose(1, 2), None, ctx.most) if wants_rows else None,
+        _linear(grad, offsets, weight.transpose(1, 2), None, ctx.max_rows) if wants_rows else None,
         None,
-        _outer(grad, rows, ends, ctx.most) if wants_weight else None,
-        _sum(grad, ends) if wants_bias else None,
+        _outer(grad, rows, offsets, ctx.max_rows) if wants_weight else None,
+        _sum(grad, offsets) if wants_bias else None,
         None,
     )
 

@@ -5,7 +5,7 @@ float16, float32, widths that are not aligned, very many groups. Nobody waits fo
 as any groups of so many rows could need, and each finds its rows by itself. Sums are in float32; bias and the zeros of
 rows that belong to no group are written with the product.
 
-Importing this imports Triton; `ways.py` does so where it is asked for.
+Importing this imports Triton; `backends.py` does so where it is asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_mtmoe.moe.form import rounds_to_tf32
+from fairseq_mtmoe.moe.device_kind import rounds_to_tf32
 
 STEP_BYTES = 128  # of the inner dimension that a program multiplies at a time: the same whatever is the fastest tile
 FEWEST, MOST = 16, 128  # rows of a tile
@@ -29,7 +29,7 @@ FEWEST, MOST = 16, 128  # rows of a tile
 @no_type_check  # Triton reads it, not Python
 def _linear(
     rows,
-    ends,
+    offsets,
     weight,
     bias,
     out,
@@ -53,8 +53,8 @@ def _linear(
     column = tl.program_id(0) % columns_of_tiles * COLUMNS + tl.arange(0, COLUMNS)
 
     groups = tl.arange(0, GROUPS)
-    end_of = tl.load(ends + groups, mask=groups < num_groups, other=num_rows).to(tl.int32)
-    start_of = tl.load(ends + groups - 1, mask=(groups > 0) & (groups <= num_groups), other=0).to(tl.int32)
+    end_of = tl.load(offsets + groups, mask=groups < num_groups, other=num_rows).to(tl.int32)
+    start_of = tl.load(offsets + groups - 1, mask=(groups > 0) & (groups <= num_groups), other=0).to(tl.int32)
     start_of = tl.where(groups > num_groups, num_rows, start_of)
     tiles = (end_of - start_of + ROWS - 1) // ROWS
     tiles_end = tl.cumsum(tiles, 0)
@@ -90,7 +90,7 @@ def _linear(
 def _outer(
     grad,
     rows,
-    ends,
+    offsets,
     out,
     num_outputs,
     num_inputs,
@@ -105,8 +105,8 @@ def _outer(
     tile = tl.program_id(0) % (tiles_across * tiles_down)
     row = tile // tiles_across * ROWS + tl.arange(0, ROWS)
     column = tile % tiles_across * COLUMNS + tl.arange(0, COLUMNS)
-    end = tl.load(ends + group)
-    start = tl.load(ends + group - 1, mask=group > 0, other=0)
+    end = tl.load(offsets + group)
+    start = tl.load(offsets + group - 1, mask=group > 0, other=0)
 
     step = start + tl.arange(0, STEP)
     is_row, is_column = (row < num_outputs)[:, None], (column < num_inputs)[None, :]
@@ -128,7 +128,7 @@ def _outer(
 @no_type_check
 def _finish(
     out,
-    ends,
+    offsets,
     bias,
     num_groups,
     num_outputs,
@@ -139,7 +139,7 @@ def _finish(
     """One row of a product in place: its group's bias is added, or it becomes 0 if it is of no group."""
     row = tl.program_id(0)
     groups = tl.arange(0, GROUPS)
-    is_after = tl.load(ends + groups, mask=groups < num_groups, other=row + 1) <= row
+    is_after = tl.load(offsets + groups, mask=groups < num_groups, other=row + 1) <= row
     group = tl.sum(is_after.to(tl.int32), 0)
     is_of_none = group == num_groups
     out += row.to(tl.int64) * num_outputs
@@ -182,8 +182,8 @@ _finish_kernel = triton.jit(_finish)
 _outer_kernel = _tuned(_outer, [{"ROWS": 64, "COLUMNS": 64}, {"ROWS": 128, "COLUMNS": 128}], SIZES)
 
 
-def linear(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """See `ways.Way`."""
+def linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """See `backends.Way`."""
     rows = rows.contiguous()
     (num_rows, num_inputs), (num_groups, num_outputs) = rows.shape, weight.shape[:2]
     out = rows.new_empty(num_rows, num_outputs)
@@ -193,7 +193,7 @@ def linear(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> T
     most_tiles = num_rows // per_tile + num_groups + 1  # each group's last may be smaller
     with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
         _linear_kernel[lambda tile: (most_tiles * triton.cdiv(num_outputs, tile["COLUMNS"]),)](
-            rows, ends, weight, weight if bias is None else bias.contiguous(), out,
+            rows, offsets, weight, weight if bias is None else bias.contiguous(), out,
             num_rows, num_groups, num_outputs, num_inputs, *weight.stride(),
             HAS_BIAS=bias is not None, GROUPS=triton.next_power_of_2(num_groups + 1), ROWS=per_tile,
             STEP=STEP_BYTES // rows.element_size(), PRECISION="tf32" if rounds_to_tf32() else "ieee",
@@ -201,23 +201,23 @@ def linear(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> T
     return out
 
 
-def finish_(out: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:
+def finish_(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
     """Add to each row of a product (T, O) its group's bias, if there is one, and make rows of no group 0; in place."""
     assert out.is_contiguous()
     if out.numel() == 0:
         return out
     with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]
         _finish_kernel[(len(out),)](
-            out, ends, out if bias is None else bias.contiguous(), len(ends), out.shape[1], HAS_BIAS=bias is not None,
-            GROUPS=triton.next_power_of_2(len(ends)), COLUMNS=1024,
+            out, offsets, out if bias is None else bias.contiguous(), len(offsets), out.shape[1],
+            HAS_BIAS=bias is not None, GROUPS=triton.next_power_of_2(len(offsets)), COLUMNS=1024,
         )  # fmt: skip
     return out
 
 
-def outer(grad: Tensor, rows: Tensor, ends: Tensor, new: Callable[[Tensor, Sequence[int]], Tensor]) -> Tensor:
-    """See `ways.Way`."""
+def outer(grad: Tensor, rows: Tensor, offsets: Tensor, new: Callable[[Tensor, Sequence[int]], Tensor]) -> Tensor:
+    """See `backends.Way`."""
     grad, rows = grad.contiguous(), rows.contiguous()
-    num_groups, num_outputs, num_inputs = len(ends), grad.shape[1], rows.shape[1]
+    num_groups, num_outputs, num_inputs = len(offsets), grad.shape[1], rows.shape[1]
     out = new(grad, (num_groups, num_outputs, num_inputs))
 
     def grid(tile: dict[str, int]) -> tuple[int]:
@@ -225,7 +225,7 @@ def outer(grad: Tensor, rows: Tensor, ends: Tensor, new: Callable[[Tensor, Seque
 
     with torch.cuda.device_of(grad):  # type: ignore[no-untyped-call]
         _outer_kernel[grid](
-            grad, rows, ends, out, num_outputs, num_inputs,
+            grad, rows, offsets, out, num_outputs, num_inputs,
             STEP=STEP_BYTES // grad.element_size(), PRECISION="tf32" if rounds_to_tf32() else "ieee",
         )  # fmt: skip
     return out

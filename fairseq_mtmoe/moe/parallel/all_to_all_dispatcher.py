@@ -59,21 +59,21 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         assert self.placement.group is not None
         return self.placement.group
 
-    def dispatch(self, x_TH: Tensor, expert_T: Tensor, most: int | None = None) -> tuple[Tensor, AllToAllPlan]:
-        """See `Dispatcher`; what `most` says is of no use, since rows of other processes come too."""
+    def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, AllToAllPlan]:
+        """See `Dispatcher`; what `max_rows` says is of no use, since rows of other processes come too."""
         rows_TH, left = dispatch(x_TH, expert_T, self.placement.num_experts)
         if torch.is_autocast_enabled(rows_TH.device.type):  # the experts would do it on arrival: travel light
             rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
-        send, received, received_PE = self._counts(left.ends_N)
+        send, received, received_PE = self._counts(left.offsets_N)
         receive = [sum(by_expert) for by_expert in received]
         size = self.placement.group_size
         rows_SH = exchange(rows_TH[: sum(send)], send, receive, self.group, self.record, gradient_scale=size)
         count_E = [sum(by_process) for by_process in zip(*received, strict=True)]
-        host_ends_E = torch.tensor(count_E, device="cpu").cumsum(0)
+        host_offsets_E = torch.tensor(count_E, device="cpu").cumsum(0)
         rows_SH, arrived = self._sorted(rows_SH, received_PE)
-        ends_E = rows_SH.new_full((1,), len(rows_SH), dtype=torch.long) if arrived is None else arrived.ends_N
+        offsets_E = rows_SH.new_full((1,), len(rows_SH), dtype=torch.long) if arrived is None else arrived.offsets_N
         plan = AllToAllPlan(
-            ends_N=ends_E, host_ends_N=host_ends_E, left=left, send=send, receive=receive, arrived=arrived
+            offsets_N=offsets_E, host_offsets_N=host_offsets_E, left=left, send=send, receive=receive, arrived=arrived
         )
         return rows_SH, plan
 
@@ -88,10 +88,10 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
             rows_TH = torch.cat([rows_TH, rows_TH.new_zeros(padding, rows_TH.shape[1])])
         return combine(rows_TH, plan.left, scale_T)
 
-    def _counts(self, ends_N: Tensor) -> tuple[list[int], list[list[int]], Tensor]:
+    def _counts(self, offsets_N: Tensor) -> tuple[list[int], list[list[int]], Tensor]:
         """How many rows go to each process, and come from each for each expert here: on the host, and (P, E)."""
         size, count = self.placement.group_size, self.placement.count
-        sent_N = ends_N.diff(prepend=ends_N.new_zeros(1))
+        sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))
         received_PE = all_to_all_alike(sent_N, self.group, self.record).view(size, count)
         numbers = torch.cat([sent_N.view(size, count).sum(1), received_PE.view(-1)]).tolist()
         received = [numbers[start : start + count] for start in range(size, len(numbers), count)]

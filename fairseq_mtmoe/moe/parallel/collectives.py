@@ -17,7 +17,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
-from fairseq_mtmoe.moe.form import is_on_gpu
+from fairseq_mtmoe.moe.device_kind import is_on_gpu
 
 
 class CommRecord:

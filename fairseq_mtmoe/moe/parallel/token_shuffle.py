@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from fairseq_mtmoe.moe.form import is_on_gpu
+from fairseq_mtmoe.moe.device_kind import is_on_gpu
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all, gather_numbers
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 

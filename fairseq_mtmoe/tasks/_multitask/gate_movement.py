@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from fairseq_mtmoe.analysis.gates import LAST
 from fairseq_mtmoe.moe import Gate, MoELayer, Routing
 from fairseq_mtmoe.slots import expert_layers
-from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.slots.slot import unwrapped
 
 
 class GateMovement:

@@ -14,8 +14,8 @@ from torch import nn
 
 from fairseq_mtmoe.analysis.gates import unmoved
 from fairseq_mtmoe.protocols import MixesSources
-from fairseq_mtmoe.slots.model_inputs import unwrapped
 from fairseq_mtmoe.slots.model_size import model_size
+from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.tasks._multitask import environment
 from fairseq_mtmoe.tasks._multitask.gate_movement import GateMovement
 from fairseq_mtmoe.tasks._multitask.groups import Group, group_values

@@ -25,7 +25,7 @@ from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.sampling import Part, SamplingPlan
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
-from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.tasks._multitask import selection
 from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, log_groups, plain_numbers
 from fairseq_mtmoe.tasks._multitask.initial_checkpoint import checkpoint_of

@@ -28,7 +28,7 @@ from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.text_split import TextCollate, TextDataset, TextSplit, TextTokenizer, text_split
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import TaskDescription
-from fairseq_mtmoe.slots.model_inputs import unwrapped
+from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.task_types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text
 from fairseq_mtmoe.tasks._benchmark.config import TextToTextConfig
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask

@@ -30,7 +30,7 @@ from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import TaskDescription
-from fairseq_mtmoe.slots.model_inputs import takes, unwrapped
+from fairseq_mtmoe.slots.slot import takes, unwrapped
 from fairseq_mtmoe.tasks._multitask.groups import Group
 from fairseq_mtmoe.tasks._multitask.initial_checkpoint import refuse_other_tasks
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of

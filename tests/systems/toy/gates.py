@@ -24,4 +24,4 @@ class CosineGate(Gate):
         """The softmax of `sharpness` times the cosines."""
         cosine_TN = F.normalize(hidden_TH, dim=1) @ F.normalize(self.weight.float(), dim=1).t()
         gate_T, expert_T = (self.sharpness * cosine_TN).softmax(1).max(1)
-        return Routing(expert_T, gate_T, neutral=1 / self.num_experts)
+        return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)

@@ -11,7 +11,7 @@ from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate
 from fairseq_mtmoe.slots import BatchContext, expert_blocks, expert_layers
 from tests.helpers.models import batch, dense_model, moe_model, perturb, stock_model, without_ids
 
-pytestmark = pytest.mark.usefixtures("every_form")
+pytestmark = pytest.mark.usefixtures("every_device_kind")
 NORMS = [dict(), dict(encoder_normalize_before=True, decoder_normalize_before=True)]
 
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BottleneckBank, LoraBank, MixtureGate, TargetAdapter
-from fairseq_mtmoe.moe.adapter_reference import adapter_output, slow_mixture, slow_similarity
 from fairseq_mtmoe.moe.mixture import layer_similarity
+from fairseq_mtmoe.moe.reference import adapter_output, slow_mixture, slow_similarity
 
 L, B, D, H, K, R = 3, 4, 10, 6, 3, 2
 KINDS = {

@@ -16,13 +16,13 @@ def test_tokens_are_sorted_and_keep_their_order(expert):
     x = tokens(len(expert))
     rows, plan = dispatch(x, expert, 3)
     assert torch.equal(rows, x[expert.argsort(stable=True)])
-    assert plan.ends_N.tolist() == torch.bincount(expert, minlength=4)[:3].cumsum(0).tolist()
+    assert plan.offsets_N.tolist() == torch.bincount(expert, minlength=4)[:3].cumsum(0).tolist()
 
 
 def test_no_tokens():
     rows, plan = dispatch(tokens(0), torch.zeros(0, dtype=torch.long), 4)
     assert rows.shape == (0, 3)
-    assert plan.ends_N.tolist() == [0, 0, 0, 0]
+    assert plan.offsets_N.tolist() == [0, 0, 0, 0]
     assert combine(rows, plan).shape == (0, 3)
 
 
@@ -42,7 +42,7 @@ def test_combine_undoes_dispatch_and_so_do_their_gradients(expert):
 def test_the_local_dispatcher_is_both_functions_and_tells_the_experts_what_they_need():
     x, expert, scale = torch.randn(5, 3), torch.tensor([2, 0, 3, 2, 0]), torch.randn(5)
     dispatcher = LocalDispatcher(3)
-    rows, plan = dispatcher.dispatch(x, expert, most=2)
+    rows, plan = dispatcher.dispatch(x, expert, max_rows=2)
     assert torch.equal(rows, dispatch(x, expert, 3)[0])
-    assert plan.ends_N.tolist() == [2, 2, 4] and plan.most == 2 and plan.host_ends_N is None
+    assert plan.offsets_N.tolist() == [2, 2, 4] and plan.max_rows == 2 and plan.host_offsets_N is None
     assert torch.equal(dispatcher.combine(rows, plan, scale), x * scale.unsqueeze(1))

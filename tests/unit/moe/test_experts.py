@@ -12,7 +12,7 @@ from fairseq_mtmoe.moe import ExpertBank, combine, dispatch
 from fairseq_mtmoe.moe.adapters import LoraBank
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
-pytestmark = pytest.mark.usefixtures("every_form")
+pytestmark = pytest.mark.usefixtures("every_device_kind")
 N, H, F = 3, 4, 8
 
 
@@ -27,7 +27,7 @@ def test_each_expert_works_on_its_own_tokens(expert):
     bank = ExpertBank(N, H, F, activation=torch.tanh)
     x = torch.randn(5, H)
     rows, plan = dispatch(x, torch.tensor(expert), N)
-    output = combine(bank(rows, plan.ends_N), plan)
+    output = combine(bank(rows, plan.offsets_N), plan)
     for token, choice in enumerate(expert):
         wanted = torch.zeros(H) if choice == N else dense(bank, choice, x[token])
         assert torch.allclose(output[token], wanted, atol=1e-6)
@@ -97,14 +97,14 @@ def test_idle_experts_are_not_touched_in_inference():
         for parameter in bank.parameters():
             parameter[1].fill_(torch.nan)
         rows, plan = dispatch(torch.randn(4, H), torch.tensor([0, 2, 2, 2]), N)
-        assert bank(rows, plan.ends_N).isfinite().all()
+        assert bank(rows, plan.offsets_N).isfinite().all()
 
 
 @pytest.mark.parametrize("expert", [[0, 0, 0, 0], [0, 1, 2, 0]])
 def test_every_parameter_gets_a_gradient(expert):
     bank = ExpertBank(N, H, F)
     rows, plan = dispatch(torch.randn(4, H), torch.tensor(expert), N)
-    bank(rows, plan.ends_N).sum().backward()
+    bank(rows, plan.offsets_N).sum().backward()
     for parameter in bank.parameters():
         assert parameter.grad is not None
         idle = [n for n in range(N) if n not in expert]
@@ -115,9 +115,9 @@ def test_every_parameter_gets_a_gradient(expert):
 def test_dropout_is_for_training(expert):
     bank = ExpertBank(N, H, F, dropout=1.0)
     rows, plan = dispatch(torch.randn(4, H), torch.tensor(expert), N)
-    dropped = combine(bank(rows, plan.ends_N), plan)
+    dropped = combine(bank(rows, plan.offsets_N), plan)
     assert torch.equal(dropped, bank.fc2_bias[expert])
-    assert not torch.equal(combine(bank.eval()(rows, plan.ends_N), plan), dropped)
+    assert not torch.equal(combine(bank.eval()(rows, plan.offsets_N), plan), dropped)
 
 
 def test_copies_of_a_dense_layer_are_copies():

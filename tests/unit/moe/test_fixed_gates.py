@@ -8,7 +8,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.reference import slow_forward
 
-pytestmark = pytest.mark.usefixtures("every_form")
+pytestmark = pytest.mark.usefixtures("every_device_kind")
 N, H, INNER, K = 4, 8, 16, 3
 
 

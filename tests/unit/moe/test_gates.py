@@ -8,7 +8,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate, balanced_assignment, build_gate
 from tests.helpers.pairwise import pairwise
 
-pytestmark = pytest.mark.usefixtures("every_form")
+pytestmark = pytest.mark.usefixtures("every_device_kind")
 N, H, K = 4, 8, 3
 KINDS, FORMS = ["base", "task", "switch"], ["CPU", "GPU", "GPU_WITH_GROUPED_MM"]
 
@@ -35,7 +35,7 @@ def test_bases_gate_is_the_sigmoid_of_the_chosen_score():
     routing = gate(x)
     chosen = gate.weight[routing.expert_T]
     assert torch.allclose(routing.gate_T, torch.sigmoid((x * chosen).sum(1)))
-    assert routing.neutral == 0.5
+    assert routing.uniform_gate == 0.5
     assert routing.balance_loss is None
     routing.gate_T.sum().backward()
     slope = (routing.gate_T * (1 - routing.gate_T)).detach()
@@ -80,15 +80,15 @@ def test_task_gates_are_mt_tags_equations():
         share = F.softmax(logits, 0)  # eq. 4
         assert routing.expert_T[token] == share.argmax()  # eq. 5
         assert routing.gate_T[token].item() == pytest.approx(share.max().item(), abs=1e-6)  # eq. 6
-    assert routing.neutral == 1 / N
+    assert routing.uniform_gate == 1 / N
 
 
 def test_many_task_gates_are_computed_by_task_as_few_are_together(monkeypatch):
     torch.manual_seed(1)
     gate, hidden_TH, tasks_T = build_gate("task", N, H, 3), torch.randn(20, H), torch.arange(20) % 3
     results = []
-    for most in (64, 0):
-        monkeypatch.setattr("fairseq_mtmoe.moe.gates.MOST_AT_ONCE", most)
+    for max_rows in (64, 0):
+        monkeypatch.setattr("fairseq_mtmoe.moe.gates.DENSE_LIMIT", max_rows)
         leaf_TH = hidden_TH.clone().requires_grad_()
         routing = gate(leaf_TH, tasks_T)
         (routing.gate_T * torch.linspace(-1, 1, 20)).sum().backward()
@@ -111,7 +111,7 @@ def test_softmax_gates_start_undecided():
     for gate in (TaskGate(N, 500, K), SwitchGate(N, 500)):
         assert gate.weight.std().item() == pytest.approx(0.001, rel=0.1)
         routing = gate(torch.randn(50, 500), torch.zeros(50, dtype=torch.long))
-        assert routing.gate_T.max().item() == pytest.approx(routing.neutral, rel=0.2)
+        assert routing.gate_T.max().item() == pytest.approx(routing.uniform_gate, rel=0.2)
 
 
 def test_switch_is_one_softmax_gate_with_a_balance_loss():
@@ -138,7 +138,7 @@ def test_the_balance_loss_is_1_when_even_and_n_when_not():
     assert gate(torch.eye(N)[[2] * 5]).balance_loss.item() == pytest.approx(N)
 
 
-@pairwise(kind=KINDS, dtype=[torch.bfloat16, torch.float16], every_form=FORMS)
+@pairwise(kind=KINDS, dtype=[torch.bfloat16, torch.float16], every_device_kind=FORMS)
 def test_half_precision_decides_in_float32(kind, dtype, device):
     torch.manual_seed(0)
     gate = build_gate(kind, N, H, K).to(dtype)
@@ -164,9 +164,9 @@ def test_no_tokens_still_give_gradients(kind):
 
 
 @pytest.mark.parametrize(("tasks", "value"), [(None, "None"), ([0, 3], "3"), ([-1, 0], "-1")])
-def test_wrong_task_ids_are_named(tasks, value, every_form):
+def test_wrong_task_ids_are_named(tasks, value, every_device_kind):
     gate = TaskGate(N, H, K)
-    waits = tasks is None or every_form.has_values_at_hand  # nobody waits for a value on a GPU
+    waits = tasks is None or every_device_kind.can_sync  # nobody waits for a value on a GPU
     sentence = f"`task_ids` must be .*, but is {value} instead" if waits else "`task_ids` must be from 0 to 2"
     with pytest.raises(UserError if waits else RuntimeError, match=sentence):
         gate(hidden(2), None if tasks is None else torch.tensor(tasks))

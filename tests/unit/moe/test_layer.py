@@ -14,14 +14,14 @@ from fairseq_mtmoe.moe.gates import EVALUATIONS
 from fairseq_mtmoe.moe.reference import slow_forward
 from tests.helpers.pairwise import pairwise
 
-pytestmark = pytest.mark.usefixtures("every_form")
+pytestmark = pytest.mark.usefixtures("every_device_kind")
 N, H, INNER, K = 4, 8, 16, 3
 KINDS = ["base", "task", "switch"]
 COMBINES = ["paper", "preserving"]
 FORMS = ["CPU", "GPU", "GPU_WITH_GROUPED_MM"]
 BOTH = [True, False]
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-every_kind = pairwise(kind=KINDS, combine=COMBINES, every_form=FORMS)
+every_kind = pairwise(kind=KINDS, combine=COMBINES, every_device_kind=FORMS)
 
 
 def make_layer(kind, combine, experts=N, dtype=torch.float32, seed=0):
@@ -96,13 +96,13 @@ def assert_same_as_reference(layer, inputs, tolerance):
         assert not difference.numel() or difference.max().item() <= tolerance * scale, name
 
 
-@pairwise(kind=KINDS, training=BOTH, combine=COMBINES, padding=BOTH, dtype=TOLERANCES, every_form=FORMS)
+@pairwise(kind=KINDS, training=BOTH, combine=COMBINES, padding=BOTH, dtype=TOLERANCES, every_device_kind=FORMS)
 def test_output_and_gradients(kind, combine, training, padding, dtype):
     layer = make_layer(kind, combine, dtype=dtype).train(training)
     assert_same_as_reference(layer, make_inputs((7, 3), dtype, padding), TOLERANCES[dtype])
 
 
-@pairwise(way=EVALUATIONS, known=BOTH, every_form=FORMS)
+@pairwise(way=EVALUATIONS, known=BOTH, every_device_kind=FORMS)
 def test_output_and_gradients_of_each_way_to_evaluate(way, known):
     layer = make_layer("base", "preserving")
     layer.gate.routing = BaseRouting(evaluation=way)
@@ -117,7 +117,7 @@ def test_output_and_gradients_of_each_way_to_evaluate(way, known):
     combine=COMBINES,
     padding=BOTH,
     dtype=[torch.float32, torch.bfloat16],
-    every_form=FORMS,
+    every_device_kind=FORMS,
 )
 def test_output_and_gradients_with_a_shared_expert(kind, combine, padding, dtype):
     layer = with_shared_expert(make_layer(kind, combine, dtype=dtype))
@@ -136,7 +136,7 @@ def test_dropout_of_a_shared_expert_is_for_training(training):
     assert torch.equal(dropped, layer(*inputs)) == training
 
 
-@pairwise(padding=BOTH, copied=[0, gates.MOST_COPIED], every_form=FORMS)
+@pairwise(padding=BOTH, copied=[0, gates.MOST_COPIED], every_device_kind=FORMS)
 def test_output_and_gradients_with_a_task_for_each_sentence(padding, copied, monkeypatch):
     monkeypatch.setattr(gates, "MOST_COPIED", copied)
     layer = make_layer("task", "preserving")
@@ -159,7 +159,7 @@ def test_output_and_gradients_with_a_task_for_each_sentence(padding, copied, mon
     kind=KINDS,
     combine=COMBINES,
     training=BOTH,
-    every_form=FORMS,
+    every_device_kind=FORMS,
 )
 def test_few_tokens_and_one_expert(kind, combine, training, tokens, experts):
     layer = make_layer(kind, combine, experts).train(training)
@@ -189,7 +189,7 @@ def test_padding_takes_no_part(kind, combine):
     assert not output[mask].any()
 
 
-@pairwise(kind=KINDS, training=BOTH, every_form=FORMS)
+@pairwise(kind=KINDS, training=BOTH, every_device_kind=FORMS)
 def test_copies_of_a_dense_layer_preserve_its_function(kind, training):
     torch.manual_seed(0)
     fc1, fc2 = nn.Linear(H, INNER), nn.Linear(INNER, H)
@@ -252,7 +252,7 @@ class Recorder(TorchDispatchMode):
         return result
 
 
-@pairwise(kind=KINDS, training=BOTH, every_form=FORMS)
+@pairwise(kind=KINDS, training=BOTH, every_device_kind=FORMS)
 def test_work_is_done_for_all_tokens_at_once_without_copies_of_weights(kind, training):
     wide, experts = 128, 8
     torch.manual_seed(0)

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from fairseq_mtmoe.moe import ExpertBank
+from fairseq_mtmoe.moe.experts import reinitialize_
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from fairseq_mtmoe.moe.reinitialization import reinitialize_
 
 N, H, F = 4, 8, 21
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
-from fairseq_mtmoe.moe.form import is_on_cpu
+from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
 Assign = Callable[[int, int, int, int | None, int, int], int]
 

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
 from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
-from fairseq_mtmoe.moe.form import Form, form_everywhere
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from fairseq_mtmoe.moe.gates import assigned
 from tests.unit.moe.assignment.made_scores import (
     BATCHES,
@@ -184,7 +184,7 @@ def test_waiting_would_be_noticed():
 
 @pytest.mark.parametrize("padding", [None, PADDING])
 def test_gates_and_assignment_take_this_form_on_a_gpu(padding):
-    with form_everywhere(Form.GPU):
+    with device_kind_everywhere(DeviceKind.GPU):
         taken, _ = assigned(SCORES, padding)
     assert torch.equal(taken, gpu_assignment(SCORES, padding).expert_T)
     assert not torch.equal(taken, assigned(SCORES, padding)[0])  # a CPU finds the very best

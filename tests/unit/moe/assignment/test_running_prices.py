@@ -162,7 +162,7 @@ def scores_of(gate, hidden):
     return (hidden @ gate.weight.t()).detach()
 
 
-@pytest.mark.usefixtures("every_form")
+@pytest.mark.usefixtures("every_device_kind")
 def test_evaluation_takes_the_highest_score_less_its_price():
     gate, hidden = trained_gate()
     gate.eval()
@@ -179,7 +179,7 @@ def test_greedy_evaluation_is_one_option_away():
         assert torch.equal(each(hidden).expert_T, scores_of(each, hidden).argmax(1))
 
 
-@pytest.mark.usefixtures("every_form")
+@pytest.mark.usefixtures("every_device_kind")
 @pytest.mark.parametrize("padded", [False, True])
 def test_balanced_evaluation_assigns_as_training_does_and_changes_nothing(padded):
     gate, hidden = trained_gate(BaseRouting(evaluation="balanced"))
@@ -190,7 +190,7 @@ def test_balanced_evaluation_assigns_as_training_does_and_changes_nothing(padded
     gate.eval()
     gate.shuffle = None if padded else pytest.fail  # tokens stay in their process, and nothing is drawn
     evaluated = gate(hidden, None, padding)
-    assert torch.equal(evaluated.expert_T, in_training.expert_T) and evaluated.most == in_training.most
+    assert torch.equal(evaluated.expert_T, in_training.expert_T) and evaluated.max_rows == in_training.max_rows
     shares = torch.bincount(evaluated.expert_T, minlength=N)[:N]
     assert shares.max() - shares.min() <= 1
     assert gate.prices.take() is None and torch.equal(gate.prices.mean, before)

@@ -51,22 +51,22 @@ def test_copies_share_no_memory(copied):
     assert not copied(bank).gradient_buffers._storages
 
 
-def backward(bank, rows, ends):
-    bank(rows, ends).square().sum().backward()
+def backward(bank, rows, offsets):
+    bank(rows, offsets).square().sum().backward()
     return [parameter.grad for parameter in bank.parameters()]
 
 
 def test_gradients_of_later_updates_are_right_and_in_the_same_place():
     torch.manual_seed(0)
-    bank, rows, ends = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
+    bank, rows, offsets = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
     plain = copy.deepcopy(bank)
     plain.gradient_buffers.new_empty = torch.Tensor.new_empty
     places = []
     for scale in (1.0, 2.0, 3.0):
         for module in (bank, plain):
             module.zero_grad()
-        gradients = backward(bank, scale * rows, ends)
-        for value, expected in zip(gradients, backward(plain, scale * rows, ends), strict=True):
+        gradients = backward(bank, scale * rows, offsets)
+        for value, expected in zip(gradients, backward(plain, scale * rows, offsets), strict=True):
             torch.testing.assert_close(value, expected)
         places.append({address(bank.fc1_weight.grad), address(bank.fc2_weight.grad)})
         del gradients, value
@@ -76,20 +76,20 @@ def test_gradients_of_later_updates_are_right_and_in_the_same_place():
 
 def test_a_gradient_that_somebody_keeps_is_not_overwritten():
     torch.manual_seed(0)
-    bank, rows, ends = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
-    kept = backward(bank, rows, ends)
+    bank, rows, offsets = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
+    kept = backward(bank, rows, offsets)
     before = [gradient.clone() for gradient in kept]
     bank.zero_grad()
-    backward(bank, 2 * rows, ends)
+    backward(bank, 2 * rows, offsets)
     assert all(map(torch.equal, kept, before))
 
 
 def test_gradients_of_several_batches_add_up():
     torch.manual_seed(0)
-    bank, rows, ends = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
-    single = [gradient.clone() for gradient in backward(bank, rows, ends)]
+    bank, rows, offsets = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
+    single = [gradient.clone() for gradient in backward(bank, rows, offsets)]
     for _ in range(3):
-        backward(bank, rows, ends)
+        backward(bank, rows, offsets)
     for parameter, gradient in zip(bank.parameters(), single, strict=True):
         torch.testing.assert_close(parameter.grad, 4 * gradient)
 
@@ -119,13 +119,13 @@ def test_the_count_is_trusted_here():
 @pytest.mark.parametrize("name", WRONG_COUNTS)
 def test_a_count_that_means_something_else_is_not_trusted_and_nothing_is_kept(name, monkeypatch):
     torch.manual_seed(0)
-    bank, rows, ends = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
-    expected = backward(copy.deepcopy(bank), rows, ends)
+    bank, rows, offsets = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
+    expected = backward(copy.deepcopy(bank), rows, offsets)
     assert not counts_right(WRONG_COUNTS[name])
     monkeypatch.setattr(torch._C, "_storage_Use_Count", WRONG_COUNTS[name])
     trusted_count.cache_clear()
     try:
-        assert all(map(torch.equal, backward(bank, rows, ends), expected))
+        assert all(map(torch.equal, backward(bank, rows, offsets), expected))
         assert not bank.gradient_buffers._storages
     finally:
         trusted_count.cache_clear()

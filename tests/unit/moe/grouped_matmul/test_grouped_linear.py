@@ -7,20 +7,20 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.form import Form, form_everywhere
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from fairseq_mtmoe.moe.grouped_matmul import operators as grouped
-from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
-from fairseq_mtmoe.moe.grouped_matmul.operators import ACTIVATIONS, grouped_linear, grouped_network, reads_ends
-from fairseq_mtmoe.moe.grouped_matmul.ways import (
+from fairseq_mtmoe.moe.grouped_matmul.backends import (
     BATCHED,
     BY_TRITON,
     IN_ONE,
     ONE_BY_ONE,
-    filled_way,
+    backend_for,
+    padded_backend,
     sum_in_one,
     sum_one_by_one,
-    way_for,
 )
+from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
+from fairseq_mtmoe.moe.grouped_matmul.operators import ACTIVATIONS, grouped_linear, grouped_network, reads_offsets
 from tests.helpers.pairwise import pairwise
 
 INPUTS, OUTPUTS = 8, 12
@@ -34,13 +34,13 @@ GROUPS = {
     "no rows": ([0, 0], 0),
     "several pieces, sliced": ([1000, 300, 0, 1], 13),
 }
-WAYS = {"one by one": ONE_BY_ONE, "filled up": filled_way(1000), "filled up with room": filled_way(1003)}
+BACKENDS = {"one by one": ONE_BY_ONE, "filled up": padded_backend(1000), "filled up with room": padded_backend(1003)}
 if hasattr(F, "grouped_mm"):
-    WAYS["in one"] = IN_ONE
+    BACKENDS["in one"] = IN_ONE
 if has_batched_products(torch.zeros(1)):
-    WAYS["batched"] = BATCHED
+    BACKENDS["batched"] = BATCHED
 if find_spec("triton"):
-    WAYS["by Triton"] = BY_TRITON
+    BACKENDS["by Triton"] = BY_TRITON
 
 
 def example(name, bias=True):
@@ -53,25 +53,25 @@ def example(name, bias=True):
     return rows, torch.tensor(counts).cumsum(0), weight, biases if bias else None
 
 
-def plainly(rows, ends, weight, bias):
+def plainly(rows, offsets, weight, bias):
     """The same with torch's linear layer and its gradients."""
     parts, start = [], 0
-    for group, end in enumerate(ends.tolist()):
+    for group, end in enumerate(offsets.tolist()):
         parts.append(F.linear(rows[start:end], weight[group], None if bias is None else bias[group]))
         start = end
     return torch.cat([*parts, rows.new_zeros(len(rows) - start, weight.shape[1])])
 
 
-def gradients(function, rows, ends, weight, bias):
+def gradients(function, rows, offsets, weight, bias):
     inputs = [tensor.clone().requires_grad_() for tensor in (rows, weight, bias) if tensor is not None]
-    output = function(inputs[0], ends, inputs[1], inputs[2] if len(inputs) > 2 else None)
+    output = function(inputs[0], offsets, inputs[1], inputs[2] if len(inputs) > 2 else None)
     (output * torch.linspace(-1, 1, output.numel()).view_as(output)).sum().backward()
     return [output.detach(), *(tensor.grad for tensor in inputs)]
 
 
-@pairwise(way=WAYS, name=GROUPS, bias=[True, False])
+@pairwise(way=BACKENDS, name=GROUPS, bias=[True, False])
 def test_every_way_gives_the_plain_products_and_gradients(name, bias, way, monkeypatch):
-    monkeypatch.setattr(grouped, "way_for", lambda *operands, **settings: WAYS[way])
+    monkeypatch.setattr(grouped, "backend_for", lambda *operands, **settings: BACKENDS[way])
     example64 = example(name, bias)
     example32 = [None if tensor is None else tensor.float() for tensor in example64]
     example32[1] = example64[1]
@@ -82,18 +82,18 @@ def test_every_way_gives_the_plain_products_and_gradients(name, bias, way, monke
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("name", GROUPS)
 def test_the_network_is_its_three_parts(name, activation):
-    rows, ends, weight, bias = example(name)
+    rows, offsets, weight, bias = example(name)
     generator = torch.Generator().manual_seed(2)
     weight2 = torch.randn(weight.mT.shape, generator=generator).double()
-    bias2 = torch.randn(len(ends), INPUTS, generator=generator).double()
+    bias2 = torch.randn(len(offsets), INPUTS, generator=generator).double()
 
-    def in_parts(rows, ends, weight, bias, weight2, bias2):
-        return grouped_linear(activation(grouped_linear(rows, ends, weight, bias)), ends, weight2, bias2)
+    def in_parts(rows, offsets, weight, bias, weight2, bias2):
+        return grouped_linear(activation(grouped_linear(rows, offsets, weight, bias)), offsets, weight2, bias2)
 
     results = []
     for function in (partial(grouped_network, activation), in_parts):
         inputs = [tensor.clone().requires_grad_() for tensor in (rows, weight, bias, weight2, bias2)]
-        output = function(inputs[0], ends, *inputs[1:])
+        output = function(inputs[0], offsets, *inputs[1:])
         output.square().sum().backward()
         results.append([output.detach(), *(tensor.grad for tensor in inputs)])
     for value, expected in zip(*results, strict=True):
@@ -101,83 +101,85 @@ def test_the_network_is_its_three_parts(name, activation):
 
 
 def test_frozen_weights_of_the_network_get_no_gradient(monkeypatch):
-    rows, ends, weight, bias = example("uneven")
+    rows, offsets, weight, bias = example("uneven")
     monkeypatch.setattr(grouped, "_outer", lambda *_: pytest.fail("the weights want no gradient"))
     rows.requires_grad_()
-    grouped_network(F.relu, rows, ends, weight, bias, weight.mT, bias.new_zeros(len(ends), INPUTS)).sum().backward()
+    grouped_network(
+        F.relu, rows, offsets, weight, bias, weight.mT, bias.new_zeros(len(offsets), INPUTS)
+    ).sum().backward()
     assert rows.grad.any()
 
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_the_sums_for_a_gpu_are_those_for_a_cpu(name):
-    rows, ends, _, _ = example(name)
-    torch.testing.assert_close(sum_in_one(rows, ends), sum_one_by_one(rows, ends))
+    rows, offsets, _, _ = example(name)
+    torch.testing.assert_close(sum_in_one(rows, offsets), sum_one_by_one(rows, offsets))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_are_computed_too(dtype):
-    rows, ends, weight, bias = (t if i == 1 else t.to(dtype) for i, t in enumerate(example("uneven")))
-    torch.testing.assert_close(grouped_linear(rows, ends, weight, bias), plainly(rows, ends, weight, bias))
+    rows, offsets, weight, bias = (t if i == 1 else t.to(dtype) for i, t in enumerate(example("uneven")))
+    torch.testing.assert_close(grouped_linear(rows, offsets, weight, bias), plainly(rows, offsets, weight, bias))
 
 
 def test_only_wanted_gradients_are_computed(monkeypatch):
-    rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
+    rows, offsets, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
     monkeypatch.setattr(grouped, "_outer", lambda *_: pytest.fail("the weights want no gradient"))
     rows.requires_grad_()
-    grouped_linear(rows, ends, weight, bias).sum().backward()
+    grouped_linear(rows, offsets, weight, bias).sum().backward()
     assert rows.grad.all()
 
 
 def test_strides_do_not_matter():
-    rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
+    rows, offsets, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
     wide_rows = torch.stack([rows, rows], 2)[:, :, 0]
     wide_weight = torch.stack([weight, weight], 3)[..., 0]
-    expected = plainly(rows, ends, weight, bias)
-    torch.testing.assert_close(grouped_linear(wide_rows, ends, wide_weight, bias), expected)
+    expected = plainly(rows, offsets, weight, bias)
+    torch.testing.assert_close(grouped_linear(wide_rows, offsets, wide_weight, bias), expected)
     transposed = weight.transpose(1, 2).contiguous().transpose(1, 2)
-    torch.testing.assert_close(grouped_linear(rows, ends, transposed, bias), expected)
+    torch.testing.assert_close(grouped_linear(rows, offsets, transposed, bias), expected)
 
 
 def test_autocast_casts_as_for_a_linear_layer(device, request):
     if request.config.getoption("--device") == "pretended":
         pytest.skip("the types that autocast chooses are those of a real device")
-    rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
+    rows, offsets, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
     with torch.autocast(device, dtype=torch.bfloat16):
-        assert grouped_linear(rows, ends, weight, bias).dtype == torch.bfloat16
+        assert grouped_linear(rows, offsets, weight, bias).dtype == torch.bfloat16
         assert F.linear(rows, weight[0]).dtype == torch.bfloat16
 
 
 @pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
 def test_the_host_reads_ends_for_the_types_that_autocast_makes(device):
     rows, weight = torch.ones(3, 8), torch.ones(2, 16, 8)
-    with form_everywhere(Form.GPU_WITH_GROUPED_MM):
-        assert reads_ends(rows, weight)
+    with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
+        assert reads_offsets(rows, weight)
         with torch.autocast(device, dtype=torch.bfloat16):
-            assert not reads_ends(rows, weight)
+            assert not reads_offsets(rows, weight)
 
 
 @pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
 def test_torchs_grouped_product_is_not_given_more_groups_than_it_takes():
     rows = torch.empty(3, 8, dtype=torch.bfloat16)
-    with form_everywhere(Form.GPU_WITH_GROUPED_MM):
+    with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
         for groups, least in ((1023, IN_ONE), (1024, ONE_BY_ONE)):
             weight = torch.empty(groups, 16, 8, dtype=torch.bfloat16)
-            assert way_for(rows, weight, groups=groups) is least
-            assert reads_ends(rows, weight) == (least is ONE_BY_ONE)
-        assert way_for(rows, weight, groups=1024, most=1) not in (IN_ONE, ONE_BY_ONE)
+            assert backend_for(rows, weight, groups=groups) is least
+            assert reads_offsets(rows, weight) == (least is ONE_BY_ONE)
+        assert backend_for(rows, weight, groups=1024, max_rows=1) not in (IN_ONE, ONE_BY_ONE)
 
 
 @pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
-@pytest.mark.parametrize("most", [None, 2])
-def test_a_thousand_groups_and_more_have_their_products_and_gradients(most):
+@pytest.mark.parametrize("max_rows", [None, 2])
+def test_a_thousand_groups_and_more_have_their_products_and_gradients(max_rows):
     generator = torch.Generator().manual_seed(1)
     rows, weight = (torch.randn(shape, generator=generator) for shape in ((2048, 8), (1030, 16, 8)))
-    ends = (torch.arange(1030) * 2).clamp(max=2048)
-    with form_everywhere(Form.GPU_WITH_GROUPED_MM):
+    offsets = (torch.arange(1030) * 2).clamp(max=2048)
+    with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
         inputs = [tensor.bfloat16().requires_grad_() for tensor in (rows, weight)]
-        output = grouped_linear(inputs[0], ends, inputs[1], most=most)
+        output = grouped_linear(inputs[0], offsets, inputs[1], max_rows=max_rows)
         output.sum().backward()
-    expected = gradients(plainly, rows, ends, weight, None)[0]
+    expected = gradients(plainly, rows, offsets, weight, None)[0]
     torch.testing.assert_close(output.float(), expected, rtol=0.02, atol=0.05)
     assert inputs[1].grad[1:1025].any(2).all() and not inputs[1].grad[1025:].any()
 
@@ -185,16 +187,16 @@ def test_a_thousand_groups_and_more_have_their_products_and_gradients(most):
 def test_the_operators_keep_torchs_rules(request):
     if request.config.getoption("--device") == "pretended":
         pytest.skip("torch's check makes tensors on the device behind its back")
-    rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("padding after the last")))
+    rows, offsets, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("padding after the last")))
     for tensor in (rows, weight, bias):
         tensor.requires_grad_()
-    torch.library.opcheck(torch.ops.mtmoe.grouped_linear.default, (rows, ends, weight, bias, 4))
+    torch.library.opcheck(torch.ops.mtmoe.grouped_linear.default, (rows, offsets, weight, bias, 4))
     grad = torch.randn(len(rows), OUTPUTS)
-    torch.library.opcheck(torch.ops.mtmoe.grouped_outer.default, (grad, rows.detach(), ends, None))
-    torch.library.opcheck(torch.ops.mtmoe.grouped_sum.default, (grad, ends))
+    torch.library.opcheck(torch.ops.mtmoe.grouped_outer.default, (grad, rows.detach(), offsets, None))
+    torch.library.opcheck(torch.ops.mtmoe.grouped_sum.default, (grad, offsets))
 
 
-@pytest.mark.skipif("batched" not in WAYS, reason="this build of torch has no batched products")
+@pytest.mark.skipif("batched" not in BACKENDS, reason="this build of torch has no batched products")
 def test_batched_products_of_different_sizes_and_layouts():
     torch.manual_seed(0)
     left, right = torch.randn(5, 7), torch.randn(9, 7)
@@ -212,12 +214,12 @@ def test_batched_products_of_different_sizes_and_layouts():
     assert torch.equal(out[0, 2:], torch.ones(3, 4)) and torch.equal(out[1, 3:], torch.ones(2, 4))
 
 
-@pytest.mark.skipif("batched" not in WAYS, reason="this build of torch has no batched products")
+@pytest.mark.skipif("batched" not in BACKENDS, reason="this build of torch has no batched products")
 def test_torchs_default_type_does_not_reach_the_products():
-    rows, ends, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
+    rows, offsets, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
     torch.set_default_dtype(torch.float64)
     try:
-        output = BATCHED.linear(rows, ends, weight, bias)
+        output = BATCHED.linear(rows, offsets, weight, bias)
     finally:
         torch.set_default_dtype(torch.float32)
-    torch.testing.assert_close(output, plainly(rows, ends, weight, bias))
+    torch.testing.assert_close(output, plainly(rows, offsets, weight, bias))

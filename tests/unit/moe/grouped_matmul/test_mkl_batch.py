@@ -7,8 +7,8 @@ import torch
 
 from fairseq_mtmoe.moe import ExpertBank
 from fairseq_mtmoe.moe.grouped_matmul import mkl_batch
+from fairseq_mtmoe.moe.grouped_matmul.backends import BATCHED, ONE_BY_ONE, backend_for
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products, multiplies_right
-from fairseq_mtmoe.moe.grouped_matmul.ways import BATCHED, ONE_BY_ONE, way_for
 
 pytestmark = pytest.mark.skipif(
     not has_batched_products(torch.zeros(1)), reason="this build of torch has no batched products"
@@ -73,13 +73,13 @@ def test_neither_a_default_type_nor_fake_tensors_reach_the_trial(dtype, monkeypa
 
 def test_without_it_products_come_one_after_the_other(monkeypatch):
     torch.manual_seed(0)
-    bank, rows, ends = ExpertBank(3, 4, 8), torch.randn(9, 4), torch.tensor([4, 4, 8])
-    assert way_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is BATCHED
-    expected = bank(rows, ends)
+    bank, rows, offsets = ExpertBank(3, 4, 8), torch.randn(9, 4), torch.tensor([4, 4, 8])
+    assert backend_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is BATCHED
+    expected = bank(rows, offsets)
     monkeypatch.setattr(mkl_batch, "multiplies_right", lambda routine: False)
     mkl_batch._routine.cache_clear()
     try:
-        assert way_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is ONE_BY_ONE
-        torch.testing.assert_close(bank(rows, ends), expected)
+        assert backend_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is ONE_BY_ONE
+        torch.testing.assert_close(bank(rows, offsets), expected)
     finally:
         mkl_batch._routine.cache_clear()

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from fairseq_mtmoe.moe.form import Form, form_everywhere, has_triton
-from fairseq_mtmoe.moe.grouped_matmul import ways
-from fairseq_mtmoe.moe.grouped_matmul.operators import reads_ends, takes_host_ends
-from fairseq_mtmoe.moe.grouped_matmul.ways import BY_TRITON, IN_ONE, ONE_BY_ONE, way_for
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere, has_triton
+from fairseq_mtmoe.moe.grouped_matmul import backends
+from fairseq_mtmoe.moe.grouped_matmul.backends import BY_TRITON, IN_ONE, ONE_BY_ONE, backend_for
+from fairseq_mtmoe.moe.grouped_matmul.operators import reads_offsets, takes_host_offsets
 from tests.helpers.pretended_gpu import pretended_gpu
 
 with_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -46,32 +46,32 @@ def assert_close(found, right):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # the interpreter multiplies no bfloat16
 @pytest.mark.parametrize("name", GROUPS)
 def test_products_are_those_of_one_after_the_other(name, dtype):
-    rows, ends, weight, bias, grad = example(name, dtype)
+    rows, offsets, weight, bias, grad = example(name, dtype)
     for biases in (bias, None):
-        assert_close(BY_TRITON.linear(rows, ends, weight, biases), ONE_BY_ONE.linear(rows, ends, weight, biases))
+        assert_close(BY_TRITON.linear(rows, offsets, weight, biases), ONE_BY_ONE.linear(rows, offsets, weight, biases))
     transposed = weight.mT  # as the gradient's product has them
-    assert_close(BY_TRITON.linear(grad, ends, transposed, None), ONE_BY_ONE.linear(grad, ends, transposed, None))
+    assert_close(BY_TRITON.linear(grad, offsets, transposed, None), ONE_BY_ONE.linear(grad, offsets, transposed, None))
     new = torch.Tensor.new_empty
-    assert_close(BY_TRITON.outer(grad, rows, ends, new), ONE_BY_ONE.outer(grad, rows, ends, new))
+    assert_close(BY_TRITON.outer(grad, rows, offsets, new), ONE_BY_ONE.outer(grad, rows, offsets, new))
 
 
 @with_triton
 def test_what_stands_in_rows_of_no_group_reaches_nothing():
-    rows, ends, weight, bias, grad = example("most rows in no group", torch.float32)
-    rows[ends[-1] :] = grad[ends[-1] :] = torch.nan
-    assert not BY_TRITON.linear(rows, ends, weight, bias)[ends[-1] :].any()
-    assert BY_TRITON.outer(grad, rows, ends, torch.Tensor.new_empty).isfinite().all()
+    rows, offsets, weight, bias, grad = example("most rows in no group", torch.float32)
+    rows[offsets[-1] :] = grad[offsets[-1] :] = torch.nan
+    assert not BY_TRITON.linear(rows, offsets, weight, bias)[offsets[-1] :].any()
+    assert BY_TRITON.outer(grad, rows, offsets, torch.Tensor.new_empty).isfinite().all()
 
 
 @with_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_product_is_finished_in_one_pass_as_in_three(name, dtype):
-    _, ends, _, bias, product = example(name, dtype)
-    product[ends[-1] :] = torch.nan
+    _, offsets, _, bias, product = example(name, dtype)
+    product[offsets[-1] :] = torch.nan
     for biases in (bias, None):
-        found = ways._finished_by_triton(product.clone(), ends, biases)
-        right = ways._finished(product.clone(), ends, biases)
+        found = backends._finished_by_triton(product.clone(), offsets, biases)
+        right = backends._finished(product.clone(), offsets, biases)
         # The interpreter cuts what does not fit into bfloat16 off.
         torch.testing.assert_close(found, right, rtol=2**-7 if dtype == torch.bfloat16 else 0, atol=0)
 
@@ -79,8 +79,8 @@ def test_a_product_is_finished_in_one_pass_as_in_three(name, dtype):
 @with_triton
 def test_many_groups():
     rows, weight = torch.randn(50, 16), torch.randn(65, 16, 16)
-    ends = (torch.arange(65) - 14).clamp(min=0)
-    assert_close(BY_TRITON.linear(rows, ends, weight, None), ONE_BY_ONE.linear(rows, ends, weight, None))
+    offsets = (torch.arange(65) - 14).clamp(min=0)
+    assert_close(BY_TRITON.linear(rows, offsets, weight, None), ONE_BY_ONE.linear(rows, offsets, weight, None))
 
 
 @pytest.mark.parametrize(("capability", "can"), [((7, 5), False), ((8, 0), True), ((8, 9), True), ((9, 0), True)])
@@ -92,9 +92,9 @@ def test_it_is_used_where_it_is_and_compiles(capability, can):
 
 @pytest.fixture
 def gpu_with_triton(monkeypatch):
-    monkeypatch.setattr(ways, "has_triton", lambda tensor: True)
-    monkeypatch.setattr(ways, "is_right_by_triton", lambda dtype, device: True)
-    with form_everywhere(Form.GPU):
+    monkeypatch.setattr(backends, "has_triton", lambda tensor: True)
+    monkeypatch.setattr(backends, "is_right_by_triton", lambda dtype, device: True)
+    with device_kind_everywhere(DeviceKind.GPU):
         yield
 
 
@@ -104,23 +104,23 @@ def gpu_with_triton(monkeypatch):
 def test_it_is_used_where_it_is_fast_and_the_host_reads_no_ends_then(dtype, rows, monkeypatch):
     rows, weight = torch.empty(rows, 8, dtype=dtype), torch.empty(2, 16, 8, dtype=dtype)
     is_slow = dtype == torch.float32 and len(rows) > 1024
-    assert way_for(rows, weight, groups=2) is (ONE_BY_ONE if is_slow else BY_TRITON)
-    assert reads_ends(rows, weight) == is_slow
-    assert takes_host_ends(rows, weight)  # if the host has them anyway
-    assert way_for(rows, weight, groups=2, most=len(rows)) not in (ONE_BY_ONE, BY_TRITON)
-    assert not takes_host_ends(rows, weight, most=len(rows))
+    assert backend_for(rows, weight, groups=2) is (ONE_BY_ONE if is_slow else BY_TRITON)
+    assert reads_offsets(rows, weight) == is_slow
+    assert takes_host_offsets(rows, weight)  # if the host has them anyway
+    assert backend_for(rows, weight, groups=2, max_rows=len(rows)) not in (ONE_BY_ONE, BY_TRITON)
+    assert not takes_host_offsets(rows, weight, max_rows=len(rows))
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    assert way_for(rows, weight, groups=2) is BY_TRITON
+    assert backend_for(rows, weight, groups=2) is BY_TRITON
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not reads_ends(rows, weight)
+        assert not reads_offsets(rows, weight)
 
 
 @pytest.fixture
 def trial():
     """The trial of this process, forgotten before and after."""
-    ways.is_right_by_triton.cache_clear()
-    yield lambda: ways.is_right_by_triton(torch.float32, torch.device("cpu"))
-    ways.is_right_by_triton.cache_clear()
+    backends.is_right_by_triton.cache_clear()
+    yield lambda: backends.is_right_by_triton(torch.float32, torch.device("cpu"))
+    backends.is_right_by_triton.cache_clear()
 
 
 def test_it_is_tried_out_first(trial):
@@ -131,22 +131,24 @@ def test_it_is_tried_out_first(trial):
 @pytest.mark.parametrize("wrong", [lambda right, *args: right(*args) + 0.1, lambda right, *args: 1 / 0])
 def test_what_is_wrong_is_not_used(name, wrong, trial, monkeypatch):
     right = {"linear": ONE_BY_ONE.linear, "outer": ONE_BY_ONE.outer}
-    monkeypatch.setattr(ways, "BY_TRITON", ONE_BY_ONE)
-    monkeypatch.setattr(ways, "_finished_by_triton", ways._finished)
+    monkeypatch.setattr(backends, "BY_TRITON", ONE_BY_ONE)
+    monkeypatch.setattr(backends, "_finished_by_triton", backends._finished)
     assert trial()
-    ways.is_right_by_triton.cache_clear()
-    monkeypatch.setattr(ways, "BY_TRITON", ways.Way(**{**right, name: partial(wrong, right[name])}))
+    backends.is_right_by_triton.cache_clear()
+    monkeypatch.setattr(backends, "BY_TRITON", backends.Backend(**{**right, name: partial(wrong, right[name])}))
     assert not trial()
 
 
 @pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="this torch has none")
 def test_torchs_kernel_comes_first(gpu_with_triton):
     rows, weight = torch.empty(3, 8, dtype=torch.bfloat16), torch.empty(2, 16, 8, dtype=torch.bfloat16)
-    with form_everywhere(Form.GPU_WITH_GROUPED_MM):
-        assert way_for(rows, weight, groups=2) is IN_ONE
-        assert way_for(rows[:, :7], weight[..., :7], groups=2) is way_for(rows, weight, groups=1024) is BY_TRITON
+    with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
+        assert backend_for(rows, weight, groups=2) is IN_ONE
+        assert (
+            backend_for(rows[:, :7], weight[..., :7], groups=2) is backend_for(rows, weight, groups=1024) is BY_TRITON
+        )
 
 
 @pytest.mark.usefixtures("gpu_with_triton")
 def test_other_types_go_one_by_one():
-    assert way_for(torch.empty(3, 8, dtype=torch.float64), groups=2) is ONE_BY_ONE
+    assert backend_for(torch.empty(3, 8, dtype=torch.float64), groups=2) is ONE_BY_ONE

@@ -19,7 +19,7 @@ GROUPED_MM_MAJORS = (9, 10)  # compute capabilities that have a kernel; elsewher
 TRITON_MAJOR = 8  # the first whose tensor cores take bfloat16
 
 
-class Form(Enum):
+class DeviceKind(Enum):
     """A kind of processor, as far as computations differ by it."""
 
     CPU = auto()
@@ -27,22 +27,22 @@ class Form(Enum):
     GPU_WITH_GROUPED_MM = auto()  # torch has a grouped product in bfloat16 there, in one kernel
 
     @property
-    def has_values_at_hand(self) -> bool:
+    def can_sync(self) -> bool:
         """Whether looking at a tensor's values costs nothing."""
-        return self is Form.CPU
+        return self is DeviceKind.CPU
 
 
-_everywhere: Form | None = None
+_everywhere: DeviceKind | None = None
 
 
-def form_for(tensor: Tensor) -> Form:
+def device_kind(tensor: Tensor) -> DeviceKind:
     """The form for computations with this tensor."""
     if _everywhere is not None:
         return _everywhere
     if not is_on_gpu(tensor):
-        return Form.CPU
+        return DeviceKind.CPU
     major, _ = torch.cuda.get_device_capability(tensor.device)
-    return Form.GPU_WITH_GROUPED_MM if major in GROUPED_MM_MAJORS else Form.GPU
+    return DeviceKind.GPU_WITH_GROUPED_MM if major in GROUPED_MM_MAJORS else DeviceKind.GPU
 
 
 def is_on_cpu(tensor: Tensor) -> bool:
@@ -74,10 +74,10 @@ def rounds_to_tf32() -> bool:
 
 
 @contextmanager
-def form_everywhere(form: Form) -> Iterator[None]:
+def device_kind_everywhere(kind: DeviceKind) -> Iterator[None]:
     """Inside, computations take this form wherever their tensors are: each of them can be tested on a CPU."""
     global _everywhere
-    before, _everywhere = _everywhere, form
+    before, _everywhere = _everywhere, kind
     try:
         yield
     finally:

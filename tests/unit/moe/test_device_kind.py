@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 import fairseq_mtmoe.moe
-from fairseq_mtmoe.moe.form import Form, form_everywhere, form_for, is_on_cpu, is_on_gpu
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind, device_kind_everywhere, is_on_cpu, is_on_gpu
 
 ASKING = re.compile(r"is_cuda|device\.type\s*(==|!=|in\b|not in\b)|cuda\.is_available|get_device_capability")
 
@@ -14,13 +14,13 @@ ASKING = re.compile(r"is_cuda|device\.type\s*(==|!=|in\b|not in\b)|cuda\.is_avai
 def test_nobody_else_asks_where_a_tensor_is():
     folder = Path(fairseq_mtmoe.moe.__file__).parent
     asking = [file.name for file in folder.rglob("*.py") if ASKING.search(file.read_text(encoding="utf-8"))]
-    assert asking == ["form.py"]
+    assert asking == ["device_kind.py"]
 
 
 def test_a_form_can_be_chosen_but_not_where_a_tensor_is():
     tensor = torch.zeros(1)
-    assert form_for(tensor) is Form.CPU and form_for(tensor).has_values_at_hand
-    with form_everywhere(Form.GPU):
-        assert form_for(tensor) is Form.GPU and not form_for(tensor).has_values_at_hand
+    assert device_kind(tensor) is DeviceKind.CPU and device_kind(tensor).can_sync
+    with device_kind_everywhere(DeviceKind.GPU):
+        assert device_kind(tensor) is DeviceKind.GPU and not device_kind(tensor).can_sync
         assert is_on_cpu(tensor) and not is_on_gpu(tensor)
-    assert form_for(tensor) is Form.CPU
+    assert device_kind(tensor) is DeviceKind.CPU

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.form import Form, form_for, has_triton, rounds_to_tf32
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind, has_triton, rounds_to_tf32
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
 
 logger = logging.getLogger(__name__)
@@ -30,20 +30,20 @@ NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to compute `linear(rows, ends, weight, bias)` and the weights' gradient, `outer(grad, rows, ends, new)`.
+class Backend:
+    """Computes `linear(rows, offsets, weight, bias)` and the weights' gradient, `outer(grad, rows, offsets, new)`.
 
-    `new(like, shape)` makes the tensor for the gradient, if this way can choose where it is written.
+    `new(like, shape)` makes the tensor for the gradient, if this backend can choose where it is written.
     """
 
     linear: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
     outer: Callable[[Tensor, Tensor, Tensor, NewEmpty], Tensor]
 
 
-def _linear_one_by_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear_one_by_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     out = rows.new_empty(len(rows), weight.shape[1])
     start = 0
-    for group, end in enumerate(ends.tolist()):
+    for group, end in enumerate(offsets.tolist()):
         if end > start:
             matrix = weight[group].t()
             if bias is None:
@@ -55,10 +55,10 @@ def _linear_one_by_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor 
     return out
 
 
-def _outer_one_by_one(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
-    out = new(grad, (len(ends), grad.shape[1], rows.shape[1]))
+def _outer_one_by_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
+    out = new(grad, (len(offsets), grad.shape[1], rows.shape[1]))
     start = 0
-    for group, end in enumerate(ends.tolist()):
+    for group, end in enumerate(offsets.tolist()):
         if end > start:
             torch.mm(grad[start:end].t(), rows[start:end], out=out[group])
         else:
@@ -67,7 +67,7 @@ def _outer_one_by_one(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -
     return out
 
 
-def _linear_batched(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear_batched(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = rows.contiguous()
     num_outputs, num_inputs = weight.shape[1:]
     # The gradient's product comes with the weights transposed: they are read as they lie.
@@ -75,22 +75,22 @@ def _linear_batched(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | N
     if not by_inputs and not (weight.stride(2) == 1 and weight.stride(1) >= num_inputs):
         weight = weight.contiguous()
     out = rows.new_empty(len(rows), num_outputs)
-    counts = ends.diff(prepend=ends.new_zeros(1))
-    out[int(ends[-1]) :].zero_()
+    counts = offsets.diff(prepend=offsets.new_zeros(1))
+    out[int(offsets[-1]) :].zero_()
     if bias is not None:
-        for bias_O, part in zip(bias, out.tensor_split(ends), strict=False):  # the last part belongs to no group
+        for bias_O, part in zip(bias, out.tensor_split(offsets), strict=False):  # the last part belongs to no group
             part.copy_(bias_O)
     # Each piece costs a look at the whole matrix: one core takes every group in one.
     piece = PIECE if torch.get_num_threads() > 1 else max(len(rows), 1)
     pieces = (counts + piece - 1) // piece
     group = torch.repeat_interleave(pieces)
     place = torch.arange(len(group), device=group.device) - (pieces.cumsum(0) - pieces)[group]
-    start = (ends - counts)[group] + place * piece
+    start = (offsets - counts)[group] + place * piece
     batched_products(
         Operand(rows, start * num_inputs, num_inputs),
         Operand(weight, group * weight.stride(0), weight.stride(2 if by_inputs else 1), transposed=not by_inputs),
         Operand(out, start * num_outputs, num_outputs),
-        rows=(ends[group] - start).clamp(max=piece),
+        rows=(offsets[group] - start).clamp(max=piece),
         columns=torch.full_like(group, num_outputs),
         inner=torch.full_like(group, num_inputs),
         adds=bias is not None,
@@ -98,11 +98,11 @@ def _linear_batched(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | N
     return out
 
 
-def _outer_batched(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
+def _outer_batched(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
     grad, rows = grad.contiguous(), rows.contiguous()
     num_outputs, num_inputs = grad.shape[1], rows.shape[1]
-    out = new(grad, (len(ends), num_outputs, num_inputs))
-    counts = ends.diff(prepend=ends.new_zeros(1))
+    out = new(grad, (len(offsets), num_outputs, num_inputs))
+    counts = offsets.diff(prepend=offsets.new_zeros(1))
     for idle in (counts == 0).nonzero().squeeze(1).tolist():
         out[idle].zero_()
     uneven = int(counts.max()) * 2 * torch.get_num_threads() > len(rows)
@@ -111,7 +111,7 @@ def _outer_batched(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> T
     height = num_outputs // slices
     group = counts.nonzero().squeeze(1).repeat_interleave(slices)
     top = torch.arange(slices, device=group.device).repeat(len(group) // slices) * height
-    start = (ends - counts)[group]
+    start = (offsets - counts)[group]
     batched_products(
         Operand(grad, start * num_outputs + top, num_outputs, transposed=True),
         Operand(rows, start * num_inputs, num_inputs),
@@ -123,131 +123,133 @@ def _outer_batched(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> T
     return out
 
 
-def _linear_in_one(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear_in_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if len(rows) == 0:
         return rows.new_zeros(0, weight.shape[1])
-    out = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends.int())
+    out = F.grouped_mm(rows, weight.transpose(1, 2), offs=offsets.int())
     finish = _finished_by_triton if _can_use_triton(rows.dtype, rows) else _finished
-    return finish(out, ends, bias)
+    return finish(out, offsets, bias)
 
 
-def _finished(out: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:
+def _finished(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
     """A product with each group's bias, if there is one, and 0 in rows of no group; in place."""
-    group = _group_of_rows(len(out), ends)
+    group = _group_of_rows(len(out), offsets)
     if bias is not None:
-        out += bias.index_select(0, group.clamp(max=len(ends) - 1))
-    return out.masked_fill_((group == len(ends)).unsqueeze(1), 0)
+        out += bias.index_select(0, group.clamp(max=len(offsets) - 1))
+    return out.masked_fill_((group == len(offsets)).unsqueeze(1), 0)
 
 
-def _finished_by_triton(out: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:
+def _finished_by_triton(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
     """The same in one pass over memory, where these are three."""
     from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
 
-    return triton_kernels.finish_(out, ends, bias)
+    return triton_kernels.finish_(out, offsets, bias)
 
 
-def _outer_in_one(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
+def _outer_in_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
     if len(rows) == 0:
-        return grad.new_zeros(len(ends), grad.shape[1], rows.shape[1])
-    out = F.grouped_mm(grad.t(), rows, offs=ends.int())
+        return grad.new_zeros(len(offsets), grad.shape[1], rows.shape[1])
+    out = F.grouped_mm(grad.t(), rows, offs=offsets.int())
     # Some kernels leave the products of no rows as they find them (pytorch#172439).
-    idle_N = ends.diff(prepend=ends.new_zeros(1)) == 0
+    idle_N = offsets.diff(prepend=offsets.new_zeros(1)) == 0
     return out.masked_fill(idle_N.view(-1, 1, 1), 0)
 
 
-def _linear_filled(most: int, rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear_filled(max_rows: int, rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if len(rows) == 0:
         return rows.new_zeros(0, weight.shape[1])
-    rows_NCI, matrices = _filled_up(rows, ends, most), weight.transpose(1, 2)
+    rows_NCI, matrices = _filled_up(rows, offsets, max_rows), weight.transpose(1, 2)
     out_NCO = torch.bmm(rows_NCI, matrices) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows_NCI, matrices)
-    group = _group_of_rows(len(rows), ends)
-    none, group = group == len(ends), group.clamp(max=len(ends) - 1)
-    place = torch.arange(len(rows), device=rows.device) - _starts(ends)[group]
-    filled = (group * most + place).masked_fill(none, 0)
+    group = _group_of_rows(len(rows), offsets)
+    none, group = group == len(offsets), group.clamp(max=len(offsets) - 1)
+    place = torch.arange(len(rows), device=rows.device) - _starts(offsets)[group]
+    filled = (group * max_rows + place).masked_fill(none, 0)
     return out_NCO.flatten(0, 1).index_select(0, filled).masked_fill_(none.unsqueeze(1), 0)
 
 
-def _outer_filled(most: int, grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
+def _outer_filled(max_rows: int, grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
     if len(rows) == 0:
-        return grad.new_zeros(len(ends), grad.shape[1], rows.shape[1])
-    out = new(grad, (len(ends), grad.shape[1], rows.shape[1]))
-    return torch.bmm(_filled_up(grad, ends, most).mT, _filled_up(rows, ends, most), out=out)
+        return grad.new_zeros(len(offsets), grad.shape[1], rows.shape[1])
+    out = new(grad, (len(offsets), grad.shape[1], rows.shape[1]))
+    return torch.bmm(_filled_up(grad, offsets, max_rows).mT, _filled_up(rows, offsets, max_rows), out=out)
 
 
-def _filled_up(rows: Tensor, ends: Tensor, most: int) -> Tensor:
-    """Each group's rows, filled up to `most` with zeros: (N, most, I)."""
-    places_NC = _starts(ends).unsqueeze(1) + torch.arange(most, device=rows.device)
+def _filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
+    """Each group's rows, filled up to `max_rows` with zeros: (N, max_rows, I)."""
+    places_NC = _starts(offsets).unsqueeze(1) + torch.arange(max_rows, device=rows.device)
     filled = rows.index_select(0, places_NC.clamp(max=len(rows) - 1).view(-1)).view(*places_NC.shape, -1)
-    return filled.masked_fill_((places_NC >= ends.unsqueeze(1)).unsqueeze(2), 0)
+    return filled.masked_fill_((places_NC >= offsets.unsqueeze(1)).unsqueeze(2), 0)
 
 
-def _starts(ends: Tensor) -> Tensor:
+def _starts(offsets: Tensor) -> Tensor:
     """Where each group begins, (N,): at the end of the one before."""
-    return torch.cat([ends.new_zeros(1), ends[:-1]])
+    return torch.cat([offsets.new_zeros(1), offsets[:-1]])
 
 
-def _linear_by_triton(rows: Tensor, ends: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear_by_triton(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
 
-    return triton_kernels.linear(rows, ends, weight, bias)
+    return triton_kernels.linear(rows, offsets, weight, bias)
 
 
-def _outer_by_triton(grad: Tensor, rows: Tensor, ends: Tensor, new: NewEmpty) -> Tensor:
+def _outer_by_triton(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
     from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
 
-    return triton_kernels.outer(grad, rows, ends, new)
+    return triton_kernels.outer(grad, rows, offsets, new)
 
 
-def sum_one_by_one(grad: Tensor, ends: Tensor) -> Tensor:
+def sum_one_by_one(grad: Tensor, offsets: Tensor) -> Tensor:
     """The sum of each group's rows, one after the other."""
-    out = grad.new_empty(len(ends), grad.shape[1])
+    out = grad.new_empty(len(offsets), grad.shape[1])
     start = 0
-    for group, end in enumerate(ends.tolist()):
+    for group, end in enumerate(offsets.tolist()):
         torch.sum(grad[start:end], 0, out=out[group])
         start = end
     return out
 
 
-def sum_in_one(grad: Tensor, ends: Tensor) -> Tensor:
+def sum_in_one(grad: Tensor, offsets: Tensor) -> Tensor:
     """The sum of each group's rows as one product with the groups' indicators."""
-    groups = torch.arange(len(ends), device=grad.device)
-    member_NT = groups.unsqueeze(1) == _group_of_rows(len(grad), ends)
+    groups = torch.arange(len(offsets), device=grad.device)
+    member_NT = groups.unsqueeze(1) == _group_of_rows(len(grad), offsets)
     return member_NT.to(grad.dtype) @ grad
 
 
-def _group_of_rows(num_rows: int, ends: Tensor) -> Tensor:
+def _group_of_rows(num_rows: int, offsets: Tensor) -> Tensor:
     """The group of each row, (T,); N after the last group."""
-    return torch.searchsorted(ends, torch.arange(num_rows, device=ends.device), right=True)
+    return torch.searchsorted(offsets, torch.arange(num_rows, device=offsets.device), right=True)
 
 
-ONE_BY_ONE = Way(_linear_one_by_one, _outer_one_by_one)
-BATCHED = Way(_linear_batched, _outer_batched)
-IN_ONE = Way(_linear_in_one, _outer_in_one)
-BY_TRITON = Way(_linear_by_triton, _outer_by_triton)
+ONE_BY_ONE = Backend(_linear_one_by_one, _outer_one_by_one)
+BATCHED = Backend(_linear_batched, _outer_batched)
+IN_ONE = Backend(_linear_in_one, _outer_in_one)
+BY_TRITON = Backend(_linear_by_triton, _outer_by_triton)
 
 
-def filled_way(most: int) -> Way:
-    """One product of groups filled up to equal sizes, `most` rows; the result may be written anywhere."""
-    return Way(partial(_linear_filled, most), partial(_outer_filled, most))
+def padded_backend(max_rows: int) -> Backend:
+    """One product of groups filled up to equal sizes, `max_rows` rows; the result may be written anywhere."""
+    return Backend(partial(_linear_filled, max_rows), partial(_outer_filled, max_rows))
 
 
-def way_for(*operands: Tensor, groups: int, most: int | None = None, dtype: torch.dtype | None = None) -> Way:
+def backend_for(
+    *operands: Tensor, groups: int, max_rows: int | None = None, dtype: torch.dtype | None = None
+) -> Backend:
     """The fastest way for operands of this type and device.
 
     Args:
         operands: rows first.
         groups: how many there are.
-        most: rows that no group has more of, if that is known.
+        max_rows: rows that no group has more of, if that is known.
         dtype: the type that the operands will have been cast to, if they are still of another.
     """
     first = operands[0]
-    form, dtype = form_for(first), dtype or first.dtype
-    if form is Form.CPU:
+    kind, dtype = device_kind(first), dtype or first.dtype
+    if kind is DeviceKind.CPU:
         return BATCHED if has_batched_products(*operands) else ONE_BY_ONE
-    if form is Form.GPU_WITH_GROUPED_MM and groups <= GROUPED_MM_GROUPS and _takes_grouped_mm(dtype, operands):
+    if kind is DeviceKind.GPU_WITH_GROUPED_MM and groups <= GROUPED_MM_GROUPS and _takes_grouped_mm(dtype, operands):
         return IN_ONE
-    if most is not None:
-        return filled_way(most)
+    if max_rows is not None:
+        return padded_backend(max_rows)
     is_fast = _is_fast_by_triton(dtype, len(first))
     return BY_TRITON if is_fast and _can_use_triton(dtype, first) else ONE_BY_ONE
 
@@ -275,11 +277,11 @@ def _can_use_triton(dtype: torch.dtype, like: Tensor) -> bool:
 @cache
 def is_right_by_triton(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether Triton's products and gradients are right there; tried out once, since it compiles them on the spot."""
-    ends = torch.tensor([7, 7, 20], device=device)  # of 24 rows
+    offsets = torch.tensor([7, 7, 20], device=device)  # of 24 rows
     rows, grad = (torch.linspace(-1, 1, 24 * 32, device=device).view(24, 32).roll(by, 1).to(dtype) for by in (0, 5))
     weight = torch.stack([rows[:20], grad[:20], rows[4:]]).mT[:, :, :16].contiguous()
-    operands = ((rows[:, :16].contiguous(), ends, weight, weight[:, :, 0]), (grad, rows, ends, Tensor.new_empty))
-    product = (ends, weight[:, :, 0])
+    operands = ((rows[:, :16].contiguous(), offsets, weight, weight[:, :, 0]), (grad, rows, offsets, Tensor.new_empty))
+    product = (offsets, weight[:, :, 0])
     try:
         found = [BY_TRITON.linear(*operands[0]), BY_TRITON.outer(*operands[1])]
         found.append(_finished_by_triton(rows.clone(), *product))
