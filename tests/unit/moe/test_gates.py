@@ -87,8 +87,8 @@ def test_many_task_gates_are_computed_by_task_as_few_are_together(monkeypatch):
     torch.manual_seed(1)
     gate, hidden_TH, tasks_T = build_gate("task", N, H, 3), torch.randn(20, H), torch.arange(20) % 3
     results = []
-    for max_rows in (64, 0):
-        monkeypatch.setattr("fairseq_mtmoe.moe.gates.DENSE_LIMIT", max_rows)
+    for limit in (64, 0):
+        monkeypatch.setattr("fairseq_mtmoe.moe.gates.DENSE_LIMIT", limit)
         leaf_TH = hidden_TH.clone().requires_grad_()
         routing = gate(leaf_TH, tasks_T)
         (routing.gate_T * torch.linspace(-1, 1, 20)).sum().backward()
