@@ -101,7 +101,6 @@ setup(
             "seqeval>=1.2.2",  # which entities the labels of words name, as CoNLL's evaluation reads them
         ],
         "bench": [
-            "matplotlib>=3.8",  # pictures of the benchmarks
             "transformers>=5",  # Switch and NLLB-MoE layers and BERT, peers in the benchmarks
             "tokenizers>=0.21",  # reads the texts of bench_glue.py
             "fairscale>=0.4.13",  # another peer

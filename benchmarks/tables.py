@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
+import altair as alt
 import click
 import contrasts
 import study_plan
 from contrasts import HIGHER, NONE, ONE_SEED, Difference, PooledError, Values
-from matplotlib.figure import Figure
 from omegaconf import MISSING, OmegaConf
 from study import PERPLEXITY, RESULTS, ROOT, read_results
 from study_plan import STUDIES, Entry
@@ -36,6 +36,7 @@ TITLES = {"bleu": "BLEU", "chrf": "chrF++", PERPLEXITY: "Validation perplexity"}
 TIERS = ("all", "high", "mid", "low")
 AGREES, DISAGREES = "agrees", "disagrees"
 DASH = "–"
+ROW = 36  # pixels of the picture
 READ = (
     "Differences are between runs of the same seed, in percent where the metric is a perplexity. In parentheses: 95% "
     "intervals; their error is pooled over all rows of several seeds. *Higher* and *lower*: the interval leaves 0 out "
@@ -330,35 +331,35 @@ def _entry(entry: Entry, lines: Lines) -> list[str]:
 
 def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[str, Described], path: Path) -> None:
     """Options beside their control, with 95% intervals; rows of one seed are hollow."""
-    tall = max((len(panel.rows) for panel in panels), default=1)
-    figure = Figure(figsize=(4.6 * max(len(panels), 1), 1.4 + 0.42 * tall), layout="constrained")
-    for at, panel in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), at + 1)
-        axes.axvline(0, color="0.6", linewidth=1)
-        for index, group in enumerate(panel.groups):
-            asked = [Compared(row, panel.control, group) for row in panel.rows]
-            for one, found in compare(lines_of(panel.study, lines), asked, panel.metric):
-                place = panel.rows.index(one.row) + 0.2 * (index - (len(panel.groups) - 1) / 2)
-                _draw_one(axes, found, place, panel.metric, f"C{index}")
-            axes.plot([], [], "o", color=f"C{index}", label=group)
-        titles = known[panel.study].rows
-        axes.set_yticks(range(len(panel.rows)), [titles[row] for row in panel.rows])
-        axes.invert_yaxis()
-        axes.set_title(panel.title, fontsize="medium")
-        unit = "%" if is_relative(panel.metric) else TITLES.get(panel.metric, panel.metric)
-        axes.set_xlabel(f"beside {titles[panel.control]}, {unit}")
-        if at == 0:
-            axes.legend(fontsize="small")
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    alt.hconcat(*(_panel(panel, lines, known) for panel in panels)).save(path, scale_factor=1.5)
 
 
-def _draw_one(axes: object, found: Difference, place: float, metric: str, colour: str) -> None:
-    scale = _percent if is_relative(metric) else float
-    if math.isnan(found.half_width):
-        axes.plot(scale(found.mean), place, "o", color=colour, markerfacecolor="none")  # type: ignore[attr-defined]
-        return
-    axes.plot([scale(found.low), scale(found.high)], [place] * 2, color=colour)  # type: ignore[attr-defined]
-    axes.plot(scale(found.mean), place, "o", color=colour)  # type: ignore[attr-defined]
+def points_of(panel: Panel, lines: Sequence[dict[str, str]], titles: dict[str, str]) -> list[dict[str, str | float]]:
+    """A point for each row and group of a panel that has runs; `low` and `high` are missing of one seed."""
+    scale = _percent if is_relative(panel.metric) else float
+    asked = [Compared(row, panel.control, group) for group in panel.groups for row in panel.rows]
+    points: list[dict[str, str | float]] = []
+    for one, found in compare(lines_of(panel.study, lines), asked, panel.metric):
+        ends = {} if math.isnan(found.half_width) else {"low": scale(found.low), "high": scale(found.high)}
+        points.append({"row": titles[one.row], "group": one.group, "mean": scale(found.mean), **ends})
+    return points
+
+
+def _panel(panel: Panel, lines: Sequence[dict[str, str]], known: dict[str, Described]) -> alt.LayerChart:
+    titles = known[panel.study].rows
+    unit = "%" if is_relative(panel.metric) else TITLES.get(panel.metric, panel.metric)
+    base = alt.Chart(alt.InlineData(points_of(panel, lines, titles))).encode(
+        y=alt.Y("row:N", title=None, sort=[titles[row] for row in panel.rows], axis=alt.Axis(labelLimit=400)),
+        yOffset=alt.YOffset("group:N", sort=panel.groups),
+        color=alt.Color("group:N", title=None, sort=panel.groups, legend=alt.Legend(orient="bottom")),
+    )
+    axis = alt.X("mean:Q", title=f"beside {titles[panel.control]}, {unit}")
+    zero = alt.Chart(alt.InlineData([{"mean": 0}])).mark_rule(color="gray").encode(x="mean:Q")
+    intervals = base.transform_filter("isValid(datum.low)").mark_rule().encode(x="low:Q", x2="high:Q")
+    means = base.mark_point(size=28, opacity=1).encode(x=axis)
+    full = means.transform_filter("isValid(datum.low)").encode(fill=alt.Fill("group:N", legend=None))
+    layers = alt.layer(zero, intervals, means, full)
+    return layers.properties(title=panel.title, width=240, height=alt.Step(ROW, **{"for": "position"}))
 
 
 # ---- figures that pages quote ----
