@@ -30,8 +30,7 @@ from measure import Report, interleaved, report_name
 from timing import Floor, Ratio
 
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
-from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, batch_ends, order_by_length
-from fairseq_mtmoe.data.sampling.order import _bundles, _read
+from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule
 from fairseq_mtmoe.data.translation.collating import PairCollate
 
 NUM_PAIRS = 50
@@ -214,41 +213,6 @@ def compare(report: Report, total: int, repetitions: int) -> None:
     report.table(f"{total / MEGA:g}M pairs", columns, rows, note)
 
 
-def phases(report: Report, total: int) -> None:
-    """Where the time of one set-up goes, in one thread."""
-    pairs = make_pairs(total)
-    dataset = our_dataset(pairs, total, None)
-    lengths = [pair.sizes for pair in pairs]
-    blocks = dataset.draw.blocks
-    order = order_by_length(dataset.draw, lengths, 1, MAX_SIZES)
-    fairseqs = fairseq_dataset(FAIRSEQ, pairs, total, None, 1)
-    indices = fairseqs.ordered_indices()
-    works: dict[str, Callable[[], object]] = {
-        "draw": lambda: [dataset.draw.by_task(block) and None for block in blocks],
-        "read": lambda: [_read(dataset.draw, lengths, MAX_SIZES, bundle) for bundle in _bundles(blocks)],
-        "order": lambda: order_by_length(dataset.draw, lengths, 1, MAX_SIZES),
-        "ends": lambda: batch_ends(order.runs, MAX_TOKENS, None, MULTIPLE),
-        "batches": lambda: dataset.batches(order, MAX_TOKENS, None, MULTIPLE),
-        "their draw": lambda: fairseq_dataset(FAIRSEQ, pairs, total, None, 2),
-        "their order": lambda: fairseqs.ordered_indices(),
-        "their filter": lambda: fairseqs.filter_indices_by_size(indices, MAX_SIZES),
-        "their batches": lambda: fairseqs.batch_by_size(indices, MAX_SIZES[0] * 64, None, MULTIPLE),
-    }
-    seconds = {name: float(np.median(times)) for name, times in interleaved(works, 3, warmups=1).items()}
-    rows = [
-        ["ours", "draw: which sentences", seconds["draw"]],
-        ["ours", "lengths, filter, blocks by source length", seconds["read"] - seconds["draw"]],
-        ["ours", "by target length, ties at random", seconds["order"] - seconds["read"]],
-        ["ours", "where batches end", seconds["ends"]],
-        ["ours", "the batches", seconds["batches"] - seconds["ends"]],
-        ["fairseq", "draw", seconds["their draw"]],
-        ["fairseq", "lengths, order", seconds["their order"]],
-        ["fairseq", "filter", seconds["their filter"]],
-        ["fairseq", "batches", seconds["their batches"]],
-    ]
-    report.table(f"Where the time goes, {total / MEGA:g}M pairs, one thread", ["system", "phase", "seconds"], rows)
-
-
 def growth(report: Report, totals: Sequence[int], large: bool) -> None:
     """Ours with more and more data, each in a process of its own."""
     rows: list[list[object]] = []
@@ -290,7 +254,6 @@ def main(large: bool, repetitions: int, small: bool, checked: bool, write: bool)
     for total in (1_000_000,) if small else (1_000_000, 10_000_000):
         compare(report, total, repetitions)
     if not small:
-        phases(report, 10_000_000)
         growth(report, (10_000_000, 200_000_000) if large else (1_000_000, 10_000_000), large)
     report.finish(write, checked)
 
