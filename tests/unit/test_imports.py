@@ -215,6 +215,23 @@ def test_circles_are_found():
     assert in_circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}, "e": set()}) == {"b", "c"}
 
 
+def floors(imports: dict[str, set[str]], room: str) -> int:
+    """How many rooms stand on each other below and with this one, in the longest chain of imports."""
+    return 1 + max((floors(imports, below) for below in imports.get(room, ())), default=0)
+
+
+def test_rooms_stand_on_ten_floors_at_most():
+    """A room is what lies directly in the package; the package itself is above them all."""
+    imports: dict[str, set[str]] = {}
+    for name, file in modules():
+        here = name.split(".")[0]
+        below = {module.split(".")[1] for module in imported_modules(file) if module.startswith("fairseq_mtmoe.")}
+        imports.setdefault(here, set()).update(below - {here})
+    imports.pop("__init__")
+    assert in_circles(imports) == set()
+    assert 5 < max(floors(imports, room) for room in imports) <= 10
+
+
 def test_a_new_system_may_import_what_systems_may(tmp_path):
     file = tmp_path / "module.py"
     file.write_text("from fairseq_mtmoe.moe import MoELayer\nfrom fairseq_mtmoe.models.mt_tag.config import X\n")
