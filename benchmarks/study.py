@@ -87,7 +87,11 @@ def run(
     known = {(line["row"], line["seed"], line["task"]) for line in read_results(RESULTS) if line["study"] == name}
     for row in study.rates.rows:
         for rate in study.rates.values:
-            if (rated_row(row, rate), RATED, "") not in known:
+            if (rated_row(row, rate), RATED, "") in known:
+                continue
+            if study.tasks:
+                _run_tasks(study, row, data, folder, study.rates.seed, pretrained, known, rate)
+            else:
                 rated = [*study.options_of(row), "--lr", rate]
                 _train(rated, study.rates.updates, data, folder / f"rate_{rate}-{row}", study.rates.seed)
                 _finish(folder / f"rate_{rate}-{row}", rated)
@@ -100,24 +104,26 @@ def run(
 
 
 def _run_tasks(
-    study: Study, row: str, data: Path, folder: Path, seed: int, pretrained: Path | None, known: set[Known]
-) -> None:
-    """Train and score a row of a benchmark's tasks: one run, or one for each of its tasks."""
-    what = study.rows[row]
-    seed = what.seed or seed
+    study: Study, row: str, data: Path, folder: Path, seed: int, pretrained: Path | None, known: set[Known],
+    rate: str = "",
+) -> None:  # fmt: skip
+    """Train and score a row of a benchmark's tasks: one run, or one for each of its tasks; or one of its sweep."""
+    seed = study.rows[row].seed or seed
     places = {"runs": folder, "pretrained": pretrained.resolve() if pretrained else "{pretrained}"}
     for task, run_name in study.runs_of(row, seed).items():
-        run = folder / run_name
+        run, updates = folder / (f"rate_{rate}-{row}" if rate else run_name), study.updates_of(row, task)
         if (run / FINISHED).exists() or all((row, str(seed), one) in known for one in task.split(",")):
             continue
-        options = study.filled(study.options_of(row), row, seed, task, **places)
+        own = [*study.options_of(row), "--lr", rate] if rate else options_with_rate(study, row, folder)
+        options = study.filled(own, row, seed, task, **places)
         score = study.filled(shlex.split(study.score), row, seed, task, **places)
         if unknown := [word for word in (*options, *score) if "{pretrained}" in word]:
             raise UserError(f"`--pretrained` must be a file, which `{unknown[0]}` stands for, but is not given.")
-        _train(options, what.steps or study.updates, data, run, seed)
+        _train(options, updates, data, run, seed)
         validate = ["fairseq-validate", data, "--user-dir", ROOT / "fairseq_mtmoe", "--cpu", *score]
         _execute([*validate, "--path", run / LAST, "--results-path", run / "scores"], run / "score.log")
-        _finish(run, options, row=row, seed=seed, update=what.steps or study.updates)
+        named = {"row": rated_row(row, rate), "seed": int(RATED)} if rate else {"row": row, "seed": seed}
+        _finish(run, options, **named, update=updates)
 
 
 def _run_one(study: Study, row: str, data: Path, folder: Path, seed: int) -> None:
@@ -161,17 +167,20 @@ def _branch(study: Study, row: str, data: Path, folder: Path, seed: int) -> Path
 
 
 def best_rate(study: Study, folder: Path, row: str) -> str:
-    """The learning rate with which the row's perplexity of all pairs was lowest after the sweep's last update."""
+    """The learning rate with the lowest perplexity of all pairs, or highest mean score, after the sweep's updates."""
+    metric = SCORE if study.tasks else PERPLEXITY
     known = {line["row"]: float(line["value"]) for line in read_results(RESULTS)
-             if line["study"] == folder.name and line["tier"] == "all" and line["metric"] == PERPLEXITY
+             if line["study"] == folder.name and line["tier"] == "all" and line["metric"] == metric
              and line["update"] == str(study.rates.updates)}  # fmt: skip
 
-    def after_sweep(rate: str) -> float:
-        name = rated_row(row, rate)
-        value = known[name] if name in known else read_run(folder / f"rate_{rate}-{row}").perplexity.groups["all"][-1]
+    def loss_after_sweep(rate: str) -> float:
+        name, run = rated_row(row, rate), folder / f"rate_{rate}-{row}"
+        if study.tasks:
+            return -(known[name] if name in known else fmean(float(one["value"]) for one in task_figures("", run)))
+        value = known[name] if name in known else read_run(run).perplexity.groups["all"][-1]
         return math.inf if math.isnan(value) else value
 
-    return min(study.rates.values, key=after_sweep)
+    return min(study.rates.values, key=loss_after_sweep)
 
 
 def rated_row(row: str, rate: str) -> str:

@@ -37,7 +37,7 @@ class Row:
         branch: the row from whose checkpoint of the same seed this one goes on; empty for one from scratch.
         updates: after which that checkpoint was saved.
         each: tasks, each of which has a run of its own; empty where all are in one run.
-        steps: updates of a run; 0 for as many as the study says.
+        steps: updates of each task's run; of tasks that are not there as many as the study says.
         seed: with which alone it is trained, where runs of all seeds begin with it; 0 for all of the study's seeds.
     """
 
@@ -48,7 +48,7 @@ class Row:
     branch: str = ""
     updates: int = 0
     each: list[str] = field(default_factory=list)
-    steps: int = 0
+    steps: dict[str, int] = field(default_factory=dict)
     seed: int = 0
 
 
@@ -64,7 +64,7 @@ class Contrast:
 
 @dataclass
 class Rates:
-    """The sweep of learning rates before the study: every value with each row, by validation perplexity."""
+    """The sweep of learning rates before the study: every value with each row, by validation perplexity or score."""
 
     values: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
@@ -128,6 +128,10 @@ class Study:
         what = self.rows[row]
         return {task: "-".join(filter(None, (row, task, str(what.seed or seed)))) for task in what.each or [""]}
 
+    def updates_of(self, row: str, task: str) -> int:
+        """After how many updates a row's run ends."""
+        return self.rows[row].steps.get(task, self.updates)
+
     def filled(self, options: list[str], row: str, seed: int, task: str, **places: object) -> list[str]:
         """Options of a run, with what is its own in the place of names in braces.
 
@@ -136,7 +140,7 @@ class Study:
             task: the only one, or empty where all are in one run.
             places: files and folders by name.
         """
-        own = {"task": task or ",".join(self.tasks), "seed": seed, "updates": self.rows[row].steps or self.updates}
+        own = {"task": task or ",".join(self.tasks), "seed": seed, "updates": self.updates_of(row, task)}
         for name, value in {**own, **places}.items():
             options = [word.replace("{" + name + "}", str(value)) for word in options]
         return options

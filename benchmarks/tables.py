@@ -22,7 +22,7 @@ import contrasts
 import study_plan
 from contrasts import HIGHER, NONE, ONE_SEED, Difference, PooledError, Values
 from omegaconf import MISSING, OmegaConf
-from study import PERPLEXITY, RESULTS, ROOT, read_results
+from study import PERPLEXITY, RESULTS, ROOT, SCORE, read_results
 from study_plan import STUDIES, Entry
 
 from fairseq_mtmoe.errors import UserError
@@ -258,7 +258,7 @@ def page(name: str, study: Described, lines: Lines) -> str:
         compared = compare(lines, study.compared(metric), metric)
         if compared:
             parts += [_contrast_table(study, compared, metric)]
-    parts += _rates(lines)
+    parts += _rates(lines, SCORE if study.metric == SCORE else PERPLEXITY)
     if study.facts:
         parts += ["## How it was made", "\n".join(f"- {fact}" for fact in study.facts)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -298,11 +298,11 @@ def _contrast_table(study: Described, compared: Sequence[tuple[Compared, Differe
     return markdown_table(["row", "control", *columns], rows, 2 + len(columns))
 
 
-def _rates(lines: Lines) -> list[str]:
+def _rates(lines: Lines, metric: str) -> list[str]:
     """The sweep of learning rates, where the table has one: rows such as `dense, rate 3e-3`."""
-    swept = {row: of_row for row, of_row in lines.values(PERPLEXITY, "all").items() if ", rate " in row}
+    swept = {row: of_row for row, of_row in lines.values(metric, "all").items() if ", rate " in row}
     rows = [[*row.split(", rate "), f"{fmean(of_row.values()):.2f}"] for row, of_row in swept.items()]
-    head = ["row", "learning rate", "validation perplexity, all"]
+    head = ["row", "learning rate", f"{metric.replace('valid ', 'validation ')}, all"]
     return ["## Learning rates", markdown_table(head, rows)] if rows else []
 
 

@@ -169,10 +169,11 @@ groups: {inference: [rte, cb]}
 options: --task glue --glue-tasks {task} --init-encoder {pretrained} --total-num-update {updates}
 score: --task glue --glue-tasks {task}
 seeds: [1, 2]
+rates: {values: ["1e-5", "2e-5"], rows: [many], updates: 30, seed: 9}
 rows:
   source: {title: source, options: --source, each: [snli], seed: 7}
-  many: {title: all in one}
-  alone: {title: each alone, each: [rte, cb], steps: 10, options: "--source-file {runs}/source-snli-7/x.pt"}
+  many: {title: all in one, rate: many}
+  alone: {title: each alone, each: [rte, cb], steps: {rte: 10}, options: "--source-file {runs}/source-snli-7/x.pt"}
 contrasts:
   - {row: many, control: alone, primary: true}
 """
@@ -217,13 +218,16 @@ def test_tasks_are_trained_alone_or_together_and_sources_once(study_of_tasks):
     invoke(*run)
     trained = [command for command in commands if command[0] == "fairseq-train"]
     assert [Path(command[command.index("--save-dir") + 1]).name for command in trained] == [
+        "rate_1e-5-many", "rate_2e-5-many",
         "source-snli-7", "many-1", "alone-rte-1", "alone-cb-1", "many-2", "alone-rte-2", "alone-cb-2",
     ]  # fmt: skip
-    values = {name: trained[2][trained[2].index(name) + 1] for name in trained[2] if name.startswith("--")}
+    values = {name: trained[4][trained[4].index(name) + 1] for name in trained[4] if name.startswith("--")}
     assert values["--glue-tasks"] == "rte" and values["--max-update"] == values["--total-num-update"] == "10"
     assert values["--source-file"] == str(folder / "runs" / "glue" / "source-snli-7" / "x.pt")
     assert values["--init-encoder"] == str(folder / "encoder.pt")
-    assert trained[1][trained[1].index("--glue-tasks") + 1] == "rte,cb"
+    assert trained[3][trained[3].index("--glue-tasks") + 1] == "rte,cb"
+    assert [one[one.index("--lr") + 1] for one in trained[:2]] == ["1e-5", "2e-5"]
+    assert trained[3][trained[3].index("--lr") + 1] == "2e-5"  # whose score was higher
     done = len(commands)
     invoke(*run)
     assert len(commands) == done
@@ -246,6 +250,9 @@ def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
     alone = {line["task"] or line["tier"]: float(line["value"]) for line in study.read_results(table)
              if line["row"] == "alone"}  # fmt: skip
     assert alone["all"] == alone["inference"] == (alone["rte"] + alone["cb"]) / 2
+    assert (
+        study.best_rate(study.study_plan.load(study.STUDIES / "glue.yaml"), folder / "runs" / "glue", "many") == "2e-5"
+    )
     before = table.read_text()
     invoke(*record)
     assert table.read_text() == before
