@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +16,39 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
-from fairseq_mtmoe.cli._prepare_corpora import allow_unequal_option, corpora_command, vocabulary_option
 from fairseq_mtmoe.cli._tables import show_table
-from fairseq_mtmoe.data.corpora.build import BuildOptions, Tools, build
-from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs
-from fairseq_mtmoe.data.corpora.data_dir import FORMAT, content_hash, fingerprint, is_up_to_date, write_once
-from fairseq_mtmoe.data.corpora.engine.digests import write_manifest
-from fairseq_mtmoe.data.corpora.engine.progress import shown
+from fairseq_mtmoe.data.corpora import report as reports
+from fairseq_mtmoe.data.corpora.build import (
+    BuildOptions,
+    build,
+    corpora_of,
+    find_text_files,
+    has_lone_carriage_return,
+    read_ranked_tiers,
+)
+from fairseq_mtmoe.data.corpora.catalogs import find_catalogs
+from fairseq_mtmoe.data.corpora.data_dir import (
+    FORMAT,
+    content_hash,
+    fingerprint,
+    is_up_to_date,
+    write_manifest,
+    written_once,
+)
+from fairseq_mtmoe.data.corpora.engine import pipeline
+from fairseq_mtmoe.data.corpora.engine.jobs import LIST
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
-from fairseq_mtmoe.data.corpora.engine.workers import local_workers
-from fairseq_mtmoe.data.corpora.harvest import Choice, harvest_and_split
-from fairseq_mtmoe.data.corpora.report import Report, hints, make_report, report_table, write_report
-from fairseq_mtmoe.data.corpora.text import corpora_of, find_text_files, lone_carriage_returns, read_ranked_tiers
+from fairseq_mtmoe.data.corpora.engine.workers import Tools, cluster, local_workers, shown
+from fairseq_mtmoe.data.corpora.harvest import describe_sources, harvest_and_split
+from fairseq_mtmoe.data.corpora.page import FEW, findings, shards_of, training_command, visible
+from fairseq_mtmoe.data.corpora.readers import HARMLESS
+from fairseq_mtmoe.data.corpora.recipes import Recipe, load_recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE
+from fairseq_mtmoe.data.corpora.report import Report
 from fairseq_mtmoe.data.corpora.vocabulary.given import OF_TRAINED, GivenVocabulary, vocabulary_of
+from fairseq_mtmoe.data.corpora.vocabulary.training import SIZE_RULE
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 DEFAULT_PACKAGES = ("pycountry", "django", "sphinx")
 
@@ -35,13 +56,170 @@ BYTES_FOR_A_PROCESS = 4 << 20
 """Of raw files: with fewer, to start another process takes longer than it saves."""
 
 command = click.Group("prepare", help="Make a data directory that fairseq-train reads.")
-command.add_command(corpora_command)
 
+PATH = click.Path(path_type=Path)
 _DEFAULTS = BuildOptions()
+
+_vocabulary_option = click.option(
+    "--vocabulary-from",
+    type=PATH,
+    metavar="DATA",
+    help="Take the vocabulary of this data directory, for a model that was trained on it, in the place of a new one.",
+)
+_allow_unequal_option = click.option(
+    "--allow-unequal",
+    is_flag=True,
+    help="Take the first lines of two training files of which one has more lines, as many as both have. Without it such"
+    " files end the run: where a line is missing, all pairs after it are shifted.",
+)
+
+
+# ---- a recipe's corpora ----
+
+
+@command.command("corpora")
+@click.argument("raw", type=PATH)
+@click.argument("data", type=PATH)
+@click.option(
+    "--recipe",
+    "recipe_name",
+    required=True,
+    help="wmt15, ml50, catalogs or folder, or a file (docs/recipes.md): what DATA is made of.",
+)
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(8, LARGEST_SIZE),
+    help=f"Pieces of the vocabulary, with `--recipe folder`.  [default: {SIZE_RULE}]",
+)
+@click.option(
+    "--character-coverage",
+    type=float,
+    help=f"Share of the characters, by frequency, that the vocabulary has, from {LEAST_COVERAGE} to 1, with `--recipe"
+    " folder`.  [default: 0.9995]",
+)
+@click.option(
+    "--held-out",
+    type=click.IntRange(1),
+    help="Pairs for each of validation and test that are taken from the training text of pairs without such files, with"
+    " `--recipe folder`.  [default: 1000]",
+)
+@click.option("--workers", type=click.IntRange(1), help="Processes that clean and encode.  [default: one per core]")
+@click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that does so instead: tcp://host:8786.")
+@_vocabulary_option
+@click.option(
+    "--on-bad-line",
+    type=click.Choice(["stop", "drop", "salvage"]),
+    default="drop",
+    show_default=True,
+    help="What to do about training lines that cannot be read as pairs: end the run, or leave them out and list them in"
+    " DATA/bad_lines.tsv. A file that is cut short or damaged ends the run, too, unless what is before that is to be"
+    " salvaged. Validation and test sets are read whole, or end the run.",
+)
+@_allow_unequal_option
+@click.option("--skip-missing", is_flag=True, help="Leave out the corpora whose files are not below RAW.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace DATA although it was made from something else; what that leaves as it is, is not done again.",
+)
+def corpora_command(
+    raw: Path,
+    data: Path,
+    recipe_name: str,
+    workers: int | None,
+    scheduler: str | None,
+    vocabulary_from: Path | None,
+    on_bad_line: Any,
+    allow_unequal: bool,
+    skip_missing: bool,
+    overwrite: bool,
+    **settings: Any,
+) -> None:
+    """Make DATA from the corpora of a recipe below the folder RAW: read, clean, split, vocabulary, binarize, shard.
+
+    What was done stays in .DATA.work beside DATA, with a log. Run again after whatever end, it goes on from there. With
+    other corpora or another recipe, --overwrite does again what depends on these. Once DATA is what you want, the
+    folder can be removed.
+    """
+    if not raw.is_dir():
+        raise UserError(f"`{raw}` must be the folder RAW with a recipe's corpora, but there is none.")
+    if scheduler is not None and workers is not None:
+        raise_invalid("--workers", "absent with `--scheduler`, which has workers of its own", workers)
+    recipe = _with_settings(load_recipe(recipe_name), recipe_name, vocabulary_from, **settings)
+    if skip_missing:
+        recipe = _without_missing(recipe, raw)
+    given = None if vocabulary_from is None else vocabulary_of(vocabulary_from)
+    if given is not None:
+        recipe = given.of_recipe(recipe)
+    with stopped_by_sigterm(), cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
+        report = pipeline.prepare(raw, data, recipe, on_bad_line, hands, overwrite, allow_unequal)
+    if report is None:
+        click.echo(f"{data} is up to date.")
+        return
+    show_table(*reports.pair_table(report))
+    _warn(report)
+    click.echo(f"Wrote {data}; what was dropped and why: {data / 'report.html'}")
+    place = shlex.quote(str(data))
+    click.echo(f"To train on it:\n\n{training_command(report, place)}\n")
+    if given is not None:
+        click.echo(given.how_to_go_on(data))
+    if shards := shards_of(report, place):
+        click.echo(f"fairseq's own tasks are given {shards} in the place of the first {place}.")
+
+
+def _with_settings(
+    recipe: Recipe,
+    name: str,
+    vocabulary_from: Path | None,
+    vocab_size: int | None,
+    character_coverage: float | None,
+    held_out: int | None,
+) -> Recipe:
+    """The recipe with what the command line says in the place of defaults."""
+    vocabulary = {"vocab-size": vocab_size, "character-coverage": character_coverage}
+    for option, value in {**vocabulary, "held-out": held_out}.items():
+        if value is not None and name != "folder":
+            rule = "absent with a recipe that says this itself: `--recipe folder` takes it"
+            raise_invalid(f"--{option}", rule, value)
+        if value is not None and vocabulary_from is not None and option in vocabulary:
+            raise_invalid(f"--{option}", "absent with `--vocabulary-from`, whose vocabulary has its own", value)
+    coverage = recipe.vocabulary.character_coverage if character_coverage is None else character_coverage
+    if not LEAST_COVERAGE <= coverage <= 1:
+        raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", coverage)
+    size = vocab_size or recipe.vocabulary.size
+    drawn = recipe.held_out if held_out is None else replace(recipe.held_out, valid=held_out, test=held_out)
+    return replace(
+        recipe, vocabulary=replace(recipe.vocabulary, size=size, character_coverage=coverage), held_out=drawn
+    )
+
+
+def _without_missing(recipe: Recipe, raw: Path) -> Recipe:
+    found = recipe.found_in(raw)
+    missing = [corpus.name for corpus in found.missing(raw)]
+    if missing:
+        click.echo(f"Left out, as their files are not below {raw}: {', '.join(missing)}.", err=True)
+    return found.without(missing)
+
+
+def _warn(report: Report) -> None:
+    """Say what could not be read, and what the report's page begins with."""
+    bad = sum((Counter(corpus["bad"]) for corpus in report["corpora"].values()), Counter[str]())
+    faults = {reason: number for reason, number in sorted(bad.items()) if reason not in HARMLESS}
+    if faults:
+        said = ", ".join(f"{number:,} {reason}" if number else reason for reason, number in faults.items())
+        click.echo(f"What could not be read is left out ({said}); {LIST} lists it.", err=True)
+    found = findings(report)
+    for sentence in found[:FEW]:
+        click.echo(f"- {visible(sentence)}", err=True)
+    if len(found) > FEW:
+        click.echo(f"- … and {len(found) - FEW} more in report.html", err=True)
+
+
+# ---- text that is split already, or made so of catalogs ----
 
 
 def _build_options(function: Any) -> Any:
-    """The options that every subcommand has."""
+    """The options that both subcommands have."""
     options = {
         "--vocab-size": "Pieces in the vocabulary that all languages share.",
         "--character-coverage": "Share of the characters, by frequency, that the vocabulary has.",
@@ -52,20 +230,16 @@ def _build_options(function: Any) -> Any:
     for name, text in reversed(options.items()):
         default = getattr(_DEFAULTS, name[2:].replace("-", "_"))
         function = click.option(name, default=default, show_default=True, help=text)(function)
-    function = vocabulary_option(function)
-    return click.option("--overwrite", is_flag=True, help="Replace OUT although it was made from something else.")(
-        function
-    )
+    overwrite = click.option("--overwrite", is_flag=True, help="Replace OUT although it was made from something else.")
+    return overwrite(_vocabulary_option(function))
 
 
 @command.command("catalogs")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PATH)
 @click.option("--packages", help=f"Installed packages to read, by comma.  [default: {','.join(DEFAULT_PACKAGES)}]")
-@click.option(
-    "--folder", "folders", multiple=True, type=click.Path(path_type=Path), help="Folder to read instead; repeatable."
-)
+@click.option("--folder", "folders", multiple=True, type=PATH, help="Folder to read instead; repeatable.")
 @click.option("--langs", default="", help="Target languages, by comma.  [default: all that are large enough]")
-@click.option("--max-langs", type=click.IntRange(1), help="Keep so many languages, evenly along their sizes.")
+@click.option("--max-langs", type=click.IntRange(1), help="Number of languages to keep, evenly along their sizes.")
 @click.option("--valid-size", default=100, show_default=True, help="Validation messages of each language.")
 @click.option("--test-size", default=200, show_default=True, help="Test messages of each language.")
 @_build_options
@@ -96,16 +270,14 @@ def catalogs_command(
     wanted = _names(langs)
     catalogs = find_catalogs(names, folders, wanted)
     hashes = [content_hash(catalog.path) for catalog in catalogs]
-    made_from = {"command": "catalogs", **deciding, **sizes, "langs": wanted, "max_langs": max_langs}
 
     def fill(folder: Path, tools: Tools) -> Report:
-        choice = Choice(sizes, options.seed, wanted, max_langs)
-        parts = harvest_and_split(tools.work, catalogs, hashes, choice, tools.workers, tools.shown)
-        built = build(folder, parts.corpora, {}, options, tools, given)
-        report = make_report("catalogs", deciding, built, parts.dropped)
-        return {**report, "sources": describe_sources(catalogs, parts.damaged), "left_out": parts.left_out}
+        corpora, split = harvest_and_split(tools, catalogs, hashes, sizes, options.seed, wanted, max_langs)
+        pairs = build(folder, corpora, {}, options, tools, given, split["dropped"])["pairs"]
+        sources = describe_sources(catalogs, split["damaged"])
+        return {"pairs": pairs, "sources": sources, "left_out": split["left_out"]}
 
-    inputs = Inputs(made_from)
+    inputs = _Inputs("catalogs", deciding, {**sizes, "langs": wanted, "max_langs": max_langs})
     for catalog, sha in zip(catalogs, hashes, strict=True):
         inputs.add(catalog.source, f"{catalog.source}/{catalog.name}", catalog.path, sha)
     _write(out, inputs, fill, overwrite, given)
@@ -116,15 +288,15 @@ def _names(text: str) -> list[str]:
 
 
 @command.command("text")
-@click.argument("raw", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("raw", type=PATH)
+@click.argument("out", type=PATH)
 @click.option(
     "--tiers",
     "tiers_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help='File such as {"high": ["de"], "low": ["et"]}.  [default: RAW/tiers.json if there is one, else by size]',
 )
-@allow_unequal_option
+@_allow_unequal_option
 @_build_options
 def text_command(
     raw: Path, out: Path, tiers_file: Path | None, allow_unequal: bool, overwrite: bool, **build_options: Any
@@ -137,42 +309,40 @@ def text_command(
     """
     given = _given_vocabulary(build_options)
     options = BuildOptions(**build_options)
-    deciding = _deciding(options, given)
     found = find_text_files(raw)
     files = [path for pair in found.values() for sides in pair.values() for path in sides]
-    made_from: dict[str, object] = {"command": "text", **deciding}
-    if allow_unequal:
-        made_from["allow_unequal"] = True
-    if broken := lone_carriage_returns(files):  # 0.1.0 took these for line ends, and made other data of such files
-        made_from["files with carriage returns inside lines"] = broken
     if tiers_file is None and os.path.lexists(raw / TIERS_FILE):
         tiers_file = raw / TIERS_FILE
     named_tiers = {} if tiers_file is None else read_ranked_tiers(tiers_file)
     hashes = {path: content_hash(path) for path in (*files, *([] if tiers_file is None else [tiers_file]))}
     corpora = corpora_of(found, hashes, allow_unequal)
+    further: dict[str, object] = {"allow_unequal": True} if allow_unequal else {}
+    if broken := [path.name for path in files if has_lone_carriage_return(path)]:
+        further["files with carriage returns inside lines"] = broken  # which for 0.1.0 were line ends
 
     def fill(folder: Path, tools: Tools) -> Report:
-        built = build(folder, corpora, named_tiers, options, tools, given)
-        return {**make_report("text", deciding, built), "files": dict(sorted(built.changes.items()))}
+        return build(folder, corpora, named_tiers, options, tools, given)
 
-    inputs = Inputs(made_from)
+    inputs = _Inputs("text", _deciding(options, given), further)
     for path, sha in hashes.items():
         inputs.add("text" if path in files else "tiers", path.name, path, sha)
     _write(out, inputs, fill, overwrite, given)
 
 
 @dataclass
-class Inputs:
+class _Inputs:
     """What a data directory is made from.
 
     Attributes:
-        made_from: options, by names that a user knows.
+        options: of `build`, by names that a user knows; `further` are the command's own.
         files: names and hashes of all files, in their order.
         raw: the same by what they are from.
         size: of all files, in bytes.
     """
 
-    made_from: Mapping[str, object]
+    command: str
+    options: Mapping[str, object]
+    further: Mapping[str, object]
     files: list[tuple[str, str]] = field(default_factory=list)
     raw: dict[str, dict[str, str]] = field(default_factory=dict)
     size: int = 0
@@ -200,7 +370,7 @@ def _given_vocabulary(build_options: dict[str, Any]) -> GivenVocabulary | None:
 
 
 def _deciding(options: BuildOptions, given: GivenVocabulary | None) -> dict[str, object]:
-    """Return the options that decide about a data directory."""
+    """The options that decide about a data directory."""
     values = asdict(options)
     if given is None:
         return values
@@ -209,7 +379,7 @@ def _deciding(options: BuildOptions, given: GivenVocabulary | None) -> dict[str,
 
 def _write(
     out: Path,
-    inputs: Inputs,
+    inputs: _Inputs,
     fill: Callable[[Path, Tools], Report],
     overwrite: bool,
     given: GivenVocabulary | None,
@@ -217,30 +387,26 @@ def _write(
     """Fill `out` and show its report, unless it is up to date. Until it is there, what was done is in `.OUT.work`."""
     for name, path in {} if given is None else given.files.items():
         inputs.add("vocabulary", name, path, content_hash(path))
-    key, *earlier = (fingerprint(inputs.made_from, inputs.files, form) for form in range(FORMAT, 0, -1))
-
+    made_from = {"command": inputs.command, **inputs.options, **inputs.further}
+    key, *earlier = (fingerprint(made_from, inputs.files, form) for form in range(FORMAT, 0, -1))
     if is_up_to_date(out, key, earlier):  # of what is there already nothing is written, not even for a moment
         click.echo(f"{out} is up to date.")
         return
-    work, reports = WorkFolder(out), list[Report]()
-
-    def fill_and_report(folder: Path) -> None:
-        processes = min(cores(), 1 + inputs.size // BYTES_FOR_A_PROCESS)
-        with shown(work.path / "log.txt") as progress, local_workers(processes) as workers:
-            reports.append(fill(folder, Tools(work, workers, progress)))
-        write_report(folder, reports[0])
-        write_manifest(folder, inputs.raw)
-
+    work = WorkFolder(out)
     with stopped_by_sigterm(), work.held():
-        write_once(out, key, fill_and_report, inputs.made_from, overwrite, earlier)
-        work.remove()
-    _show(reports[0])
+        with written_once(out, key, made_from, overwrite, earlier) as folder:
+            if folder is None:  # made by another run meanwhile
+                return
+            processes = min(cores(), 1 + inputs.size // BYTES_FOR_A_PROCESS)
+            with shown(work.path / "log.txt") as progress, local_workers(processes) as workers:
+                filled = fill(folder, Tools(work, workers, progress))
+            report = {"command": inputs.command, "options": dict(inputs.options), **filled}
+            reports.write_text_report(folder, report)
+            write_manifest(folder, inputs.raw)
+        shutil.rmtree(work.path)
+    show_table(*reports.text_table(report))
+    for hint in reports.hints(report):
+        Console().print(hint, soft_wrap=True, highlight=False, markup=False)
     click.echo(f"Wrote {out}; what was dropped and why: {out / 'report.md'}")
     if given is not None:
         click.echo(given.how_to_go_on(out))
-
-
-def _show(report: Report) -> None:
-    show_table(*report_table(report))
-    for hint in hints(report):
-        Console().print(hint, soft_wrap=True, highlight=False, markup=False)

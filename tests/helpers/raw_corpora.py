@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import yaml
 
 from fairseq_mtmoe.data.corpora.engine.jobs import cut
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
+from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
+from fairseq_mtmoe.data.corpora.engine.workers import Tools, shown
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
 from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 
@@ -93,6 +96,14 @@ class Counting:
             result = function(job)
             self.done[function.__name__] += 1
             yield result
+
+
+@contextmanager
+def tools_for(out: Path, workers: Any = None) -> Iterator[Tools]:
+    """What stages have that work for the data directory `out`."""
+    work = WorkFolder(out)
+    with work.held(), shown(work.path / "log.txt") as progress:
+        yield Tools(work, workers or Counting(), progress)
 
 
 def prepare_small(raw: Path, out: Path, workers: Any = None, **options: Any) -> dict[str, Any] | None:

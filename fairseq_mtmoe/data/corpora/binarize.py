@@ -6,10 +6,10 @@ Without fairseq, which takes seconds to import and writes one sentence at a time
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,58 +31,48 @@ def write_dictionary(path: Path, symbols: Sequence[str]) -> None:
 
 
 def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
-    """The numbers that fairseq writes for a dictionary of so many symbols, as its `best_fitting_int_dtype` says."""
+    """The numbers of fairseq's `best_fitting_int_dtype` for a dictionary of this size."""
     return np.uint16 if symbols < 65500 else np.uint32
 
 
-class Writer:
-    """Writes `.bin` and `.idx` as fairseq's `MMapIndexedDatasetBuilder` does, many sentences at a time, holding none.
-
-    To be used in a `with` statement; the files are whole at its end.
+@contextmanager
+def writer(prefix: Path, symbols: int) -> Iterator[Callable[[NDArray[Any], NDArray[np.int32]], None]]:
+    """Write `.bin` and `.idx` as fairseq's `MMapIndexedDatasetBuilder` does, holding no sentence; both are whole at the
+    end.
 
     Args:
-        prefix: of both files.
         symbols: of the dictionary: it decides about the type of numbers.
+
+    Yields:
+        what adds sentences, by their ids one behind the other and their lengths.
     """
+    dtype, path = (
+        id_type(symbols),
+        Path(f"{prefix}.lengths"),
+    )  # until the index is written, which begins with their number
+    try:
+        with open(f"{prefix}.bin", "wb") as ids_file, open(path, "wb") as lengths_file:
 
-    def __init__(self, prefix: Path, symbols: int) -> None:
-        self._prefix = prefix
-        self._type = id_type(symbols)
-        self._lengths = Path(f"{prefix}.lengths")  # until the index is written, which begins with their number
-        self._count = 0
+            def add(ids: NDArray[Any], lengths: NDArray[np.int32]) -> None:
+                ids_file.write(ids.astype(dtype, copy=False).tobytes())
+                lengths_file.write(lengths.astype(np.int32, copy=False).tobytes())
 
-    def __enter__(self) -> Writer:
-        self._bin_file: BinaryIO = open(f"{self._prefix}.bin", "wb")
-        self._lengths_file: BinaryIO = open(self._lengths, "wb")
-        return self
+            yield add
+        _write_index(Path(f"{prefix}.idx"), path, dtype)
+    finally:
+        path.unlink(missing_ok=True)
 
-    def add(self, ids: NDArray[Any], lengths: NDArray[np.int32]) -> None:
-        """Sentences, one behind the other, and their lengths."""
-        self._bin_file.write(ids.astype(self._type, copy=False).tobytes())
-        self._lengths_file.write(lengths.astype(np.int32, copy=False).tobytes())
-        self._count += len(lengths)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bin_file.close()
-        self._lengths_file.close()
-        try:
-            if error is None:
-                self._write_index()
-        finally:
-            self._lengths.unlink()
-
-    def _write_index(self) -> None:
-        """`magic version(8) type(1) count(8) lengths(4·n) addresses(8·n)`, addresses in bytes."""
-        with open(f"{self._prefix}.idx", "wb") as index, open(self._lengths, "rb") as lengths:
-            index.write(_MAGIC + struct.pack("<QBQ", _VERSION, _CODES[self._type], self._count))
-            while part := lengths.read(4 * _LENGTHS_AT_ONCE):
-                index.write(part)
-            lengths.seek(0)
-            address = 0
-            while part := lengths.read(4 * _LENGTHS_AT_ONCE):
-                ends = np.cumsum(np.frombuffer(part, np.int32), dtype=np.int64) * np.dtype(self._type).itemsize
-                starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) + address
-                index.write(starts.tobytes())
-                address += int(ends[-1])
+def _write_index(index: Path, lengths: Path, dtype: type[np.uint16] | type[np.uint32]) -> None:
+    """`magic version(8) type(1) count(8) lengths(4·n) addresses(8·n)`, addresses in bytes."""
+    with open(index, "wb") as out, open(lengths, "rb") as file:
+        out.write(_MAGIC + struct.pack("<QBQ", _VERSION, _CODES[dtype], lengths.stat().st_size // 4))
+        while part := file.read(4 * _LENGTHS_AT_ONCE):
+            out.write(part)
+        file.seek(0)
+        address = 0
+        while part := file.read(4 * _LENGTHS_AT_ONCE):
+            ends = np.cumsum(np.frombuffer(part, np.int32), dtype=np.int64) * np.dtype(dtype).itemsize
+            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) + address
+            out.write(starts.tobytes())
+            address += int(ends[-1])

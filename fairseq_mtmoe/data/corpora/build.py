@@ -1,35 +1,43 @@
 """Text that is split already, as it is, to a data directory: `prepare text`, and `prepare catalogs` from its split on.
 
 The same parts as those of `prepare corpora` (`engine`), without its filters: the text is somebody's choice already.
-Sentences are normalised, and training pairs with an empty side are left out.
+Sentences are normalised, and training pairs with an empty side are left out. Plain text is a folder of
+`{train,valid,test}.<src>-<tgt>.<lang>`, one sentence per line.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
+from fairseq_mtmoe.data.corpora.catalogs import message_key
 from fairseq_mtmoe.data.corpora.cleaning import CHANGES, are_among
+from fairseq_mtmoe.data.corpora.cleaning.keys import Keys
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
-from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, Assembly, binarize
+from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, binarize
 from fairseq_mtmoe.data.corpora.engine.encoding import ForVocabulary
-from fairseq_mtmoe.data.corpora.engine.progress import Shown
-from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, RawCorpus, Reading, summaries
+from fairseq_mtmoe.data.corpora.engine.jobs import RawCorpus
+from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, Rules, clean
 from fairseq_mtmoe.data.corpora.engine.selecting import Selection
-from fairseq_mtmoe.data.corpora.engine.store import Saved, WorkFolder
-from fairseq_mtmoe.data.corpora.engine.workers import Workers
-from fairseq_mtmoe.data.corpora.messages import message_key
-from fairseq_mtmoe.data.corpora.recipes import Corpus, Filters, HeldOut, Recipe, Shards, Spelling, Vocabulary
+from fairseq_mtmoe.data.corpora.engine.store import Saved, summary_of
+from fairseq_mtmoe.data.corpora.engine.workers import Tools
+from fairseq_mtmoe.data.corpora.recipes import Corpus, Filters, HeldOut, Recipe, Role, Shards, Spelling, Vocabulary
 from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE
+from fairseq_mtmoe.data.corpora.report import SPLITS, Report, pair_figures
 from fairseq_mtmoe.data.corpora.vocabulary.given import GivenVocabulary
 from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS
+from fairseq_mtmoe.data.translation.file_names import read_side_name, side_name
+from fairseq_mtmoe.data.translation.tiers import read_tiers
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import regular_file
+
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -53,37 +61,75 @@ class BuildOptions:
             raise_invalid("--shards", "at least 1", self.shards)
 
 
-@dataclass(frozen=True)
-class Tools:
-    """What a directory is made with: who does it, where what is done is kept, and what shows how far it is."""
-
-    work: WorkFolder
-    workers: Workers
-    shown: Shown
+# ---- a folder of text ----
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """Validation and test sources of one pair that occur in training data."""
+def find_text_files(raw: Path) -> dict[str, dict[str, tuple[Path, Path]]]:
+    """The (source, target) files of every split of every language pair: `{"en-de": {"train": (…, …), …}, …}`.
 
-    sources: int = 0
-    of_pairs: dict[str, int] = field(default_factory=dict)  # whose training data: the pair, and how many of the sources
-
-
-@dataclass(frozen=True)
-class Built:
-    """What a data directory was made of.
-
-    Attributes:
-        dropped: training pairs that were left out, by language pair and reason (`messages.DROP_REASONS`).
-        changes: what was normalised of each file, by its name (`cleaning.CHANGES`).
-        overlaps: validation and test sources that are in training data, by language pair.
+    Raises `UserError` if there is no such file, or if a language pair lacks some.
     """
+    if not raw.is_dir():
+        raise UserError(f"`{raw}` must be a folder of text files such as `train.en-de.de`, but there is none.")
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted(raw.iterdir()):
+        side = read_side_name(path.name)
+        if side and side.split in SPLITS and side.lang in (side.source, side.target):
+            found[side.pair].add(path.name)
+    if not found:
+        raise UserError(f"`{raw}` must hold text files such as `train.en-de.en` and `train.en-de.de`, but has none.")
+    return {pair: {split: _both_sides(raw, split, pair, names) for split in SPLITS} for pair, names in found.items()}
 
-    assembly: Assembly
-    dropped: dict[str, dict[str, int]]
-    changes: dict[str, dict[str, int]]
-    overlaps: dict[str, Overlap]
+
+def _both_sides(raw: Path, split: str, pair: str, present: set[str]) -> tuple[Path, Path]:
+    source, target = (side_name(split, pair, lang) for lang in pair.split("-"))
+    for name in (source, target):
+        if name not in present:
+            raise UserError(f"`{raw / name}` is missing: {pair} needs both sides of train, valid and test.")
+    return regular_file(raw / source, "a text file"), regular_file(raw / target, "a text file")
+
+
+def corpora_of(
+    files: Mapping[str, Mapping[str, tuple[Path, Path]]], hashes: Mapping[Path, str], allow_unequal: bool = False
+) -> list[RawCorpus]:
+    """The files of `find_text_files` as corpora that are taken as they are.
+
+    Args:
+        hashes: of each file's content.
+        allow_unequal: whether one of two files for training may have more lines, which are left out.
+    """
+    corpora = []
+    for pair, of_pair in files.items():
+        source, target = pair.split("-")
+        for split, paths in of_pair.items():
+            name, is_evaluation = f"{split}.{pair}", split != TRAIN
+            corpus = CorpusFiles(name, paths, source, target, "text", {}, is_evaluation, allow_unequal)
+            corpora.append(RawCorpus(corpus, pair, Role[split], tuple(hashes[path] for path in paths)))
+    return corpora
+
+
+def has_lone_carriage_return(path: Path) -> bool:
+    """Whether a file has a carriage return that is not before a line feed."""
+    with open(regular_file(path, "a text file"), "rb") as file:
+        rest = b""
+        while data := file.read(_CHUNK):
+            data = rest + data
+            rest = b"\r" if data.endswith(b"\r") else b""  # a line feed may follow
+            if re.search(rb"\r[^\n]", data):
+                return True
+    return bool(rest)
+
+
+def read_ranked_tiers(path: Path) -> dict[str, list[str]]:
+    """The language pairs, or target languages, of every tier that a file such as `tiers.json` names.
+
+    A key may have a rank in front, and a fourth tier counts to the third, as in `T1-high`, …, `T4-tiny`: results are
+    reported for high, mid and low. Raises `UserError` if the file says something else.
+    """
+    return read_tiers(path, lambda key: key.split("-")[-1].lower().replace("tiny", "low"))
+
+
+# ---- a data directory ----
 
 
 class _AsNamed(Recipe):
@@ -103,18 +149,23 @@ def build(
     options: BuildOptions,
     tools: Tools,
     given: GivenVocabulary | None = None,
-) -> Built:
+    dropped: Mapping[str, Mapping[str, int]] | None = None,
+) -> Report:
     """Fill the empty directory `folder` with a data directory, or with `shard0` … if `options.shards` is over 1.
 
     Args:
         corpora: training, validation and test text of each language pair, one corpus for each.
         tiers: language pairs, or languages, by tier; those that are not named go by their size.
         given: the vocabulary, in the place of one that is trained on the text.
+        dropped: pairs that were left out before, by language pair and reason (`catalogs.DROP_REASONS`).
+
+    Returns:
+        for a report: `pairs`, and what was normalised of each of the `files` (`cleaning.CHANGES`).
 
     Raises:
         UserError: a file is no text, two do not fit together, or the text is too small for the options.
     """
-    cleaned = Reading(tools.work, None, [], "stop").clean(corpora, tools.workers, tools.shown, "Reading text")
+    cleaned = clean(tools, corpora, Rules(None), "Reading text")
     _check_sizes(cleaned, options.shards)
     trained = {corpus.raw.pair: corpus for corpus in cleaned if corpus.raw.role.name == TRAIN}
     evaluated: dict[str, dict[str, CleanedCorpus]] = {pair: {} for pair in trained}
@@ -125,26 +176,21 @@ def build(
     if given is not None:
         digests = [content_hash(path) for path in given.files.values()]
         recipe, vocabulary = given.of_recipe(recipe), ForVocabulary(given.files, digests)
-    assembly = binarize(
-        folder,
-        tools.work,
-        recipe,
-        vocabulary,
-        {pair: [Selection(corpus)] for pair, corpus in trained.items()},
-        {pair: {split: corpus.blocks for split, corpus in of.items()} for pair, of in evaluated.items()},
-        tools.workers,
-        tools.shown,
-    )
-    return Built(
-        assembly,
-        {pair: _dropped(corpus.result) for pair, corpus in trained.items()},
-        {path.name: changes for corpus in cleaned for path, changes in _changes(corpus)},
-        sources_in_training({pair: list(of.values()) for pair, of in evaluated.items()}, trained),
-    )
-
-
-def _dropped(result: Mapping[str, Any]) -> dict[str, int]:
-    return {"empty": result["dropped"].get("empty", 0), "unequal": result["bad"].get("unequal", 0)}
+    selections = {pair: [Selection(corpus)] for pair, corpus in trained.items()}
+    evaluation = {pair: {split: corpus.blocks for split, corpus in of.items()} for pair, of in evaluated.items()}
+    assembly = binarize(folder, tools, recipe, vocabulary, selections, evaluation)
+    overlaps = sources_in_training({pair: list(of.values()) for pair, of in evaluated.items()}, trained)
+    pairs = {}
+    for pair in assembly.pairs:
+        result = trained[pair].result
+        lost = {"empty": result["dropped"].get("empty", 0), "unequal": result["bad"].get("unequal", 0)}
+        pairs[pair] = {
+            **pair_figures(assembly, pair),
+            "dropped": dict(Counter((dropped or {}).get(pair, {})) + Counter(lost)),
+            "evaluation_sources_in_training": overlaps[pair][0],
+            "found_in_training_of": overlaps[pair][1],
+        }
+    return {"pairs": pairs, "files": dict(sorted(file for corpus in cleaned for file in _changes(corpus)))}
 
 
 def _recipe(corpora: Sequence[RawCorpus], tiers: Mapping[str, Sequence[str]], options: BuildOptions) -> Recipe:
@@ -178,14 +224,11 @@ def _check_sizes(corpora: Sequence[CleanedCorpus], shards: int) -> None:
             raise UserError(f"{corpus.raw.pair} must have at least {needed} {split} pairs, but has {size}.")
 
 
-def _changes(corpus: CleanedCorpus) -> list[tuple[Path, dict[str, int]]]:
-    """What was changed of each of its files."""
-    sums = [dict.fromkeys(CHANGES, 0) for _ in corpus.raw.files.paths]
-    for summary in summaries(corpus):
-        for total, found in zip(sums, summary["changes"], strict=True):
-            for name in CHANGES:
-                total[name] += found[name]
-    return list(zip(corpus.raw.files.paths, sums, strict=True))
+def _changes(corpus: CleanedCorpus) -> Iterator[tuple[str, dict[str, int]]]:
+    """What was changed of each of its files, by their names."""
+    summaries = list(map(summary_of, corpus.blocks))
+    for side, path in enumerate(corpus.raw.files.paths):
+        yield path.name, {name: sum(summary["changes"][side][name] for summary in summaries) for name in CHANGES}
 
 
 # ---- validation and test sentences that are in training data, where nobody takes them out ----
@@ -193,41 +236,34 @@ def _changes(corpus: CleanedCorpus) -> list[tuple[Path, dict[str, int]]]:
 
 def sources_in_training(
     evaluated: Mapping[str, Sequence[CleanedCorpus]], trained: Mapping[str, CleanedCorpus]
-) -> dict[str, Overlap]:
-    """By language pair, how many validation and test sources occur in the training data of which pairs.
+) -> dict[str, tuple[int, dict[str, int]]]:
+    """By language pair, how many validation and test sources are in training data, and how many in that of which pairs.
 
-    Sources are compared by `message_key`, and only with training data that has the same source language. Training text
+    A source occurs where its message does (`message_key`), in any pair of the same source language. Training text
     is looked at where its keys on disk say so alone.
     """
-    sources = {pair: [key for corpus in corpora for key in _messages(corpus)] for pair, corpora in evaluated.items()}
-    found: dict[str, dict[str, set[str]]] = {}  # by source language and pair: the messages that its training data has
-    for lang in {_source(pair) for pair in evaluated}:
-        corpora = [corpus for pair, of_pair in evaluated.items() if _source(pair) == lang for corpus in of_pair]
-        keys = np.unique(np.concatenate([np.zeros(0, np.uint64), *map(_keys_of, corpora)]))
-        messages = {key for pair in evaluated if _source(pair) == lang for key in sources[pair]}
-        of_lang = {pair: corpus for pair, corpus in trained.items() if _source(pair) == lang}
-        found[lang] = {pair: messages & _messages_with(corpus, keys) for pair, corpus in of_lang.items()}
-    return {pair: _overlap(messages, found[_source(pair)]) for pair, messages in sources.items()}
-
-
-def _source(pair: str) -> str:
-    return pair.split("-")[0]
-
-
-def _overlap(messages: Sequence[str], trained: Mapping[str, set[str]]) -> Overlap:
-    holders = [[pair for pair, of_pair in trained.items() if message in of_pair] for message in messages]
-    return Overlap(sum(map(bool, holders)), dict(sorted(Counter(pair for some in holders for pair in some).items())))
-
-
-def _messages(corpus: CleanedCorpus) -> list[str]:
-    found = []
-    for path in corpus.blocks:
-        with Saved(path) as saved:
-            found += [message_key(line) for line in saved.lines("source")]
+    messages = {pair: [one for corpus in corpora for one in _messages(corpus)] for pair, corpora in evaluated.items()}
+    by_source: dict[str, list[str]] = defaultdict(list)
+    for pair in evaluated:
+        by_source[pair.split("-")[0]].append(pair)
+    found = {}
+    for pairs in by_source.values():
+        keys = np.unique(np.concatenate([_source_keys(corpus) for pair in pairs for corpus in evaluated[pair]]))
+        wanted = {message for pair in pairs for message in messages[pair]}
+        holders = {pair: wanted & _messages_with(trained[pair], keys) for pair in pairs}
+        for pair in pairs:
+            held = [[other for other in pairs if message in holders[other]] for message in messages[pair]]
+            found[pair] = sum(map(bool, held)), dict(sorted(Counter(other for some in held for other in some).items()))
     return found
 
 
-def _keys_of(corpus: CleanedCorpus) -> NDArray[np.uint64]:
+def _messages(corpus: CleanedCorpus) -> Iterator[str]:
+    for path in corpus.blocks:
+        with Saved(path) as saved:
+            yield from map(message_key, saved.lines("source"))
+
+
+def _source_keys(corpus: CleanedCorpus) -> Keys:
     found = [np.zeros(0, np.uint64)]
     for path in corpus.blocks:
         with Saved(path) as saved:
@@ -235,7 +271,7 @@ def _keys_of(corpus: CleanedCorpus) -> NDArray[np.uint64]:
     return np.concatenate(found)
 
 
-def _messages_with(corpus: CleanedCorpus, keys: NDArray[np.uint64]) -> set[str]:
+def _messages_with(corpus: CleanedCorpus, keys: Keys) -> set[str]:
     """The messages of sources that have one of these keys, which are sorted."""
     found: set[str] = set()
     for path in corpus.blocks:

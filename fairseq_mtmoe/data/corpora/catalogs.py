@@ -1,7 +1,8 @@
 """Human translations from gettext catalogs (`.mo` files) of installed packages and of folders.
 
 A catalog maps English messages to one language. Packages are found, not imported. Compiled catalogs have no fuzzy
-entries: compiling leaves them out.
+entries: compiling leaves them out. Which messages of programs are worth training on, and when two of them are the same,
+is decided here too; corpora of any size have the rules of `cleaning`.
 
 fairseq takes names such as `train.en-de.de.idx` apart at `-` and `.`, so that neither may occur in a language's code. A
 locale's name becomes a code by these rules, of which the first match wins:
@@ -18,20 +19,38 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
-from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
-from fairseq_mtmoe.data.corpora.messages import message_key, why_dropped
+from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE
+from fairseq_mtmoe.data.corpora.cleaning.normalising import normal_form, normalise
 from fairseq_mtmoe.data.corpora.readers.errors import Fault
 from fairseq_mtmoe.data.corpora.readers.messages import load_catalog, messages_of
 from fairseq_mtmoe.errors import UserError
 
 SentencePair = tuple[str, str]
 """(source sentence, target sentence), each one normalised line."""
+
+MAX_CHARACTERS = 400
+"""Longer messages are mail templates and licences: a few of them would decide the padding of every batch."""
+
+MAX_LENGTH_RATIO = 3.0
+
+DROP_REASONS = {
+    "empty": "no translation, or no letter in the message or its translation",
+    "copy": "the translation is the message itself",
+    "placeholders": "placeholders differ between message and translation",
+    "length": f"longer than {MAX_CHARACTERS} characters, or one side over {MAX_LENGTH_RATIO:g} times the other",
+    "duplicate": "the same message with the same translation again",
+    "unequal": "lines of one file after the last line of the other",
+    "reserved": "another wording or translation of a validation or test message",
+}
+"""Every reason for which a pair is left out, and what it means in a report."""
 
 _LOCALE = re.compile(
     r"(?P<lang>[A-Za-z]{2,3})(?:[_-](?P<script>[A-Z][a-z]{3}))?(?:[_-](?P<region>[A-Z]{2}|\d{3}))?"
@@ -49,6 +68,18 @@ _MAIN_REGION = {
     **{"my": "MM", "nb": "NO", "ne": "NP", "nn": "NO", "pa": "IN", "ps": "AF", "si": "LK", "sl": "SI", "sq": "AL"},
     **{"sr": "RS", "sv": "SE", "sw": "KE", "ta": "IN", "te": "IN", "uk": "UA", "ur": "PK", "vi": "VN", "xh": "ZA"},
 }
+_NO_WORD = re.compile(r"[\W_]+")
+_PERCENT = re.compile(
+    r"""
+    %(?P<name>\(\w+\))?         # %(name)s
+    (?:\d++\$)?                 # %1$s: a position, which only says that the order has changed
+    [#0+-]*+(?:\*|\d++)?(?:\.(?:\*|\d++))?  # possessive: a million zeros are not taken apart in every way
+    (?:hh|h|ll|l|z|j|t|L)?      # C's lengths
+    (?P<kind>[diouxXeEfFgGcrsap])(?(name)|(?!\w))  # %(count)dmin, but not 50%discount
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_BRACES = re.compile(r"(?<!\{)\{[\w.\[\]]*(?:![rsa])?(?::[^{}]*)?\}(?!\})")
 
 
 @dataclass(frozen=True)
@@ -61,28 +92,18 @@ class Catalog:
     source: str
 
 
-@dataclass
-class CatalogText:
+class CatalogText(NamedTuple):
     """What a catalog holds, cleaned.
 
     Attributes:
         pairs: messages with their translations, in their order.
-        dropped: how many others, by reason (`messages.DROP_REASONS`).
+        dropped: how many others, by reason.
         joined: keys of messages that are one for splitting: a singular and its plural.
     """
 
-    pairs: list[SentencePair] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
-    joined: list[tuple[str, str]] = field(default_factory=list)
-
-    def add(self, source: str, target: str) -> None:
-        """Clean one pair, and keep or count it."""
-        source, target = normalise(source), normalise(target)
-        reason = why_dropped(source, target)
-        if reason is None:
-            self.pairs.append((source, target))
-        else:
-            self.dropped[reason] += 1
+    pairs: list[SentencePair]
+    dropped: Counter[str]
+    joined: list[tuple[str, str]]
 
 
 def find_catalogs(packages: Sequence[str], folders: Sequence[Path], langs: Sequence[str] = ()) -> list[Catalog]:
@@ -148,25 +169,64 @@ def language_code(locale: str) -> str | None:
 
 def read_catalog(path: Path) -> CatalogText | None:
     """What a catalog holds, cleaned; None if it is damaged."""
-    found = CatalogText()
     try:
         catalog = load_catalog(path, is_compiled=True)
     except (Fault, UserError):
         return None
+    found = CatalogText([], Counter(), [])
     for entry in catalog:
-        messages = messages_of(entry, catalog)
+        messages = [(normalise(source), normalise(target)) for source, target in messages_of(entry, catalog)]
         if entry.msgid_plural:
-            first, second = (message_key(normalise(message)) for message, _ in messages)
+            first, second = (message_key(source) for source, _ in messages)
             found.joined.append((first, second))
         for source, target in messages if not entry.msgid_plural or entry.msgstr_plural else ():
-            found.add(source, target)
+            reason = why_dropped(source, target)
+            if reason is None:
+                found.pairs.append((source, target))
+            else:
+                found.dropped[reason] += 1
     return found
 
 
-def describe_sources(catalogs: Sequence[Catalog], damaged: Sequence[Catalog]) -> list[dict[str, object]]:
-    """For a report: how many catalogs each source has, and which of them could not be read."""
-    number = Counter(catalog.source for catalog in catalogs)
-    names: dict[str, list[str]] = {source: [] for source in number}
-    for catalog in damaged:
-        names[catalog.source].append(catalog.name)
-    return [{"source": source, "catalogs": count, "damaged": names[source]} for source, count in number.items()]
+def message_key(text: str) -> str:
+    """What makes two messages the same for splitting: letters and digits, without case, marks and punctuation."""
+    folded = normal_form("NFKC", text).casefold()
+    return _NO_WORD.sub(" ", folded).strip()
+
+
+def why_dropped(source: str, target: str) -> str | None:
+    """The reason (a key of `DROP_REASONS`) to leave out a pair of normalised sentences, or None to keep it."""
+    source_key, target_key = message_key(source), message_key(target)
+    if not _has_letter(source_key) or not _has_letter(target_key):
+        return "empty"
+    if source_key == target_key:
+        return "copy"
+    if placeholders(source) != placeholders(target):
+        return "placeholders"
+    if max(len(source), len(target)) > MAX_CHARACTERS or _length_ratio(source, target) > MAX_LENGTH_RATIO:
+        return "length"
+    return None
+
+
+def placeholders(text: str) -> Counter[str]:
+    """How often each placeholder occurs that a program fills in: `%s`, `%(name)s`, `%1$d`, `{0}`, `{name!r:>10}`.
+
+    A translation is of use only if it has exactly those of its message, in any order. `%1$s` counts as `%s`, and flags
+    and widths do not count.
+    """
+    percent = (f"%{match['name'] or ''}{match['kind']}" for match in _PERCENT.finditer(text.replace("%%", "")))
+    return Counter([*percent, *_BRACES.findall(text)])
+
+
+def _has_letter(text: str) -> bool:
+    return any(character.isalpha() for character in text)
+
+
+def _length_ratio(source: str, target: str) -> float:
+    shorter, longer = sorted((_width(source) + LENGTH_PADDING, _width(target) + LENGTH_PADDING))
+    return longer / shorter
+
+
+def _width(text: str) -> int:
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + (WIDE - 1) * wide

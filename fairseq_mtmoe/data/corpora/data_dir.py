@@ -1,7 +1,7 @@
 """Output directories that are whole or absent, that are not made twice, and not replaced without being asked.
 
 A directory is written beside its destination and moved into place at the end. Its stamp holds a fingerprint of
-everything it was made from, and the sizes of its files: while both still hold, there is nothing to do.
+everything it was made from, and the sizes of its files; its manifest their hashes. While all hold, nothing is to do.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import os
 import shutil
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.engine.digests import find_damaged, sha256
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, regular_file
 
 logger = logging.getLogger(__name__)
 
 STAMP = "stamp.json"
+MANIFEST = "manifest.json"
 
 FORMAT = 2
 """Raised whenever the same input gives other files. 1 was up to 0.1.8, whose vocabulary was trained on another draw of
@@ -37,28 +38,31 @@ _DISK_ERRORS = (
 )
 
 
-def fingerprint(options: Mapping[str, object], files: Iterable[tuple[str, str]], form: int = FORMAT) -> str:
-    """A SHA-256 over options, the hashes of the named input files (`content_hash`), and the versions that decide about
-    bytes.
+# ---- hashes ----
 
-    Args:
-        form: a `FORMAT`: an earlier one gives the fingerprint of then.
-    """
-    made_from = {
-        **_versions(),
-        "format": form,
-        "options": dict(options),
-        "files": [list(file) for file in files],
-    }
-    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+def file_hash(path: Path, name: str = "sha256") -> str:
+    """The hash of all that a file holds."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, name).hexdigest()
 
 
 def content_hash(path: Path) -> str:
     """SHA-256 of a file's content; what cannot be read says so when it is read to be used."""
     try:
-        return sha256(regular_file(path))
+        return file_hash(regular_file(path))
     except (UserError, OSError):
         return "unreadable"
+
+
+def fingerprint(options: Mapping[str, object], files: Iterable[tuple[str, str]], form: int = FORMAT) -> str:
+    """A SHA-256 over options, the hashes of the named input files, and the versions that decide about bytes.
+
+    Args:
+        form: a `FORMAT`: an earlier one gives the fingerprint of then.
+    """
+    made_from = {**_versions(), "format": form, "options": dict(options), "files": [list(file) for file in files]}
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
 
 def _versions() -> dict[str, object]:
@@ -69,28 +73,53 @@ def _versions() -> dict[str, object]:
     }
 
 
-def write_once(
+def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
+    """Write down the hash of each file of a data directory, which has all others, and those of what it was made of.
+
+    Args:
+        raw: by corpus the hashes of its files.
+    """
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    content = {"raw": raw, "files": _hashes(folder, names, file_hash)}
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    (folder / MANIFEST).write_text(text, encoding="utf-8", newline="\n")
+
+
+def _hashes(folder: Path, names: Iterable[str], digest: Callable[[Path], str]) -> dict[str, str]:
+    numbers = {name: (folder / name).stat().st_ino for name in names}
+    once = {number: folder / name for name, number in numbers.items()}  # files may have several names
+    pool = ThreadPoolExecutor()  # hashing lets other threads run
+    try:
+        known = dict(zip(once, pool.map(digest, once.values()), strict=True))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return {name: known[number] for name, number in numbers.items()}
+
+
+# ---- writing ----
+
+
+@contextmanager
+def written_once(
     out: Path,
     key: str,
-    fill: Callable[[Path], None],
     options: Mapping[str, object],
     overwrite: bool = False,
     earlier: Collection[str] = (),
-    digest: Callable[[Path], str] = sha256,
+    digest: Callable[[Path], str] = file_hash,
     overwriting: str = "to replace it",
-) -> bool:
-    """Make `out` by calling `fill` on an empty directory, unless `out` already has the fingerprint `key`.
-
-    What was made with another key is replaced with `overwrite` only: models may have been trained on it. The stamp
-    keeps the `options`, to say then what differs. What earlier versions made from the same has one of the fingerprints
-    `earlier`, and stays. What does not hold any more what its manifest says is made again.
+) -> Iterator[Path | None]:
+    """Give an empty folder to fill, which becomes `out`; None if `out` is whole and has the fingerprint `key` (or one
+    of `earlier` versions). On any failure `out` stays as it was and nothing else stays at all.
 
     Args:
+        options: kept in the stamp, to say later what differs.
+        overwrite: whether what was made with another key is replaced: models may have been trained on it.
         digest: gives the SHA-256 of a file.
         overwriting: what `overwrite` is for, for the sentence that names it.
 
-    Returns whether anything was written. On any failure `out` stays as it was and nothing else stays at all.
-    Raises `UserError` if `out` holds something else or cannot be written.
+    Raises:
+        UserError: `out` holds something else or cannot be written.
     """
     out = Path(os.path.realpath(out))
     made_with = {**_versions(), **options}
@@ -98,29 +127,25 @@ def write_once(
         _recover(out)
         if os.path.lexists(out):
             stamp, present = _own_content(out)
-            if stamp["key"] in (key, *earlier):
-                damaged = _find_damaged(out, present, stamp["files"], digest)
-                if damaged is None:
-                    return False
-                if stamp["key"] == key:
-                    logger.warning(f"`{out / damaged}` is not what was written; all of `{out}` is made again.")
+            damaged = _find_damaged(out, present, stamp["files"], digest) if stamp["key"] in (key, *earlier) else STAMP
+            if damaged is None:
+                yield None
+                return
             if stamp["files"] and stamp["key"] != key and not overwrite:
                 raise UserError(_refusal(out, stamp["made_with"], made_with, overwriting))
+            if stamp["key"] == key:
+                logger.warning(f"`{out / damaged}` is not what was written; all of `{out}` is made again.")
         out.parent.mkdir(parents=True, exist_ok=True)
-        with _partial_directory(out) as partial:
-            fill(partial)
+        partial = out.with_name(f".{out.name}.partial")  # whoever makes `out` holds its work folder, and has it alone
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            yield partial
             stamp = {"key": key, "files": _file_sizes(partial), "made_with": made_with}
             (partial / STAMP).write_text(json.dumps(stamp, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             _swap(partial, out)
-    return True
-
-
-def _find_damaged(
-    folder: Path, present: Mapping[str, int], sizes: Mapping[str, int], digest: Callable[[Path], str]
-) -> str | None:
-    """The first file that is missing, or is not what it was when it was written, if there is one."""
-    changed = next((name for name, size in sizes.items() if present.get(name) != size), None)
-    return changed or find_damaged(folder, digest)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager
@@ -143,7 +168,7 @@ def is_up_to_date(out: Path, key: str, earlier: Collection[str] = ()) -> bool:
     if not os.path.lexists(out):
         return False
     stamp, present = _own_content(out)
-    return stamp["key"] in (key, *earlier) and _find_damaged(out, present, stamp["files"], sha256) is None
+    return stamp["key"] in (key, *earlier) and _find_damaged(out, present, stamp["files"], file_hash) is None
 
 
 def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
@@ -162,18 +187,6 @@ def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
     return stamp, present
 
 
-def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object], overwriting: str) -> str:
-    """Why `out` is not replaced; a stamp of 0.1.0 does not say what it was made with."""
-    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    how = "from other text" if before else "from other text or with other settings"
-    if before and names:
-        how = "with " + ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
-    return (
-        f"`{out}` was made {how}, and models that were trained on it would not fit what would take its place;"
-        f" give another output folder, or --overwrite {overwriting}."
-    )
-
-
 def _read_stamp(folder: Path) -> dict[str, Any]:
     try:
         stamp = read_json(folder / STAMP)
@@ -188,17 +201,34 @@ def _file_sizes(folder: Path) -> dict[str, int]:
     return {path.relative_to(folder).as_posix(): path.stat().st_size if path.is_file() else -1 for path in files}
 
 
-@contextmanager
-def _partial_directory(out: Path) -> Iterator[Path]:
-    """An empty directory beside `out`, gone at the end unless it was moved into place. Whoever makes `out` holds its
-    work folder, so that no other run has this one."""
-    partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+def _find_damaged(
+    folder: Path, present: Mapping[str, int], sizes: Mapping[str, int], digest: Callable[[Path], str]
+) -> str | None:
+    """The first file that is missing, or is not what it was when it was written, if there is one."""
+    for name, size in sizes.items():
+        if present.get(name) != size:
+            return name
+    path = folder / MANIFEST
+    if not path.exists():  # of an earlier version
+        return None
     try:
-        yield partial
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        expected = dict(read_json(path)["files"])
+    except (ValueError, KeyError, TypeError):
+        return MANIFEST
+    found = _hashes(folder, expected, digest)
+    return next((name for name, sha in expected.items() if found[name] != sha), None)
+
+
+def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object], overwriting: str) -> str:
+    """Why `out` is not replaced; a stamp of 0.1.0 does not say what it was made with."""
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    how = "from other text" if before else "from other text or with other settings"
+    if before and names:
+        how = "with " + ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
+    return (
+        f"`{out}` was made {how}, and models that were trained on it would not fit what would take its place;"
+        f" give another output folder, or --overwrite {overwriting}."
+    )
 
 
 def _backup(out: Path) -> Path:

@@ -9,19 +9,18 @@ import fcntl
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import requests
 import urllib3
 
 from fairseq_mtmoe import __version__
-from fairseq_mtmoe.data.corpora.raw_files import Item, digests, is_there, mismatch, record_path, write_record
+from fairseq_mtmoe.data.corpora.raw_files import Item, is_there, mismatch, record_path, write_record
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import move_into_place, read_json, write_text
 
@@ -41,11 +40,11 @@ class Watch(Protocol):
     """Who is told how far a file is; from several threads."""
 
     def has(self, item: Item, done: int, size: int | None) -> None:
-        """So many bytes of it are there, of so many in all, if that is known."""
+        """This many bytes of it are there, of `size` if that is known."""
         ...
 
     def waits(self, item: Item, reason: str, pause: float) -> None:
-        """Something went wrong, and it is tried again after so many seconds."""
+        """Something went wrong, and it is tried again after these seconds."""
         ...
 
 
@@ -147,45 +146,41 @@ def _fetch(item: Item, run: _Run, session: requests.Session) -> None:
     if is_there(target, item):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _Part.only_here(target) as part:
+    with _Part(target) as part:
         for _ in range(_TRIES_OF_WRONG):
             _receive(item, part, run, session)
-            sums = digests(part.path)
-            wrong = mismatch(sums, part.size, item, target)
+            sha256, wrong = mismatch(part.path, item, target)
             if not wrong:
                 move_into_place(part.path, target)
                 part.note_path.unlink(missing_ok=True)
-                write_record(target, item.address, sums["sha256"])
+                write_record(target, item.address, sha256)
                 return
             part.begin_anew()
         hint = "" if item.sha256 or item.md5 else f"; if the new one is right, delete {record_path(target)}"
         raise UserError(f"`{item.address}` is not what it must be: {wrong}{hint}.")
 
 
-@dataclass
 class _Part:
-    """The beginning of a file."""
+    """The beginning of a file, which no other run writes meanwhile. To be used in a `with` statement."""
 
-    path: Path
-    note_path: Path
-    file: BinaryIO
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self.path = target.with_name(f"{target.name}.part")
+        self.note_path = target.with_name(f"{target.name}.part.json")
 
-    @classmethod
-    @contextmanager
-    def only_here(cls, target: Path) -> Iterator[_Part]:
-        """The part of a file, which no other run writes meanwhile."""
-        path = target.with_name(f"{target.name}.part")
-        with open(path, "ab", buffering=0) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(f"`{target}` is being downloaded by another run; wait for its end.") from error
-            part = cls(path, target.with_name(f"{target.name}.part.json"), file)
-            try:
-                yield part
-            finally:
-                if path.exists() and not part.size:
-                    path.unlink()
+    def __enter__(self) -> _Part:
+        self.file = open(self.path, "ab", buffering=0)
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.file.close()
+            raise UserError(f"`{self._target}` is being downloaded by another run; wait for its end.") from error
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.path.exists() and not self.size:
+            self.path.unlink()
+        self.file.close()
 
     @property
     def size(self) -> int:

@@ -1,30 +1,40 @@
-"""From gettext catalogs to text that is split: `prepare catalogs` up to where it goes on as `prepare text` does.
+"""From gettext catalogs to text that is split by English message: `prepare catalogs` up to where `prepare text` begins.
 
-Catalogs are read by the workers, some at a time; what they hold together is in memory.
+Catalogs are read by the workers, some at a time; what they hold together is in memory. Nothing that is tested on, in
+whatever language, was trained on in any: two messages are the same if their `catalogs.message_key` is, or if one is the
+plural of the other. A hash decides which ones are held out, so that it depends on the seed and the messages alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
-from fairseq_mtmoe.data.corpora.catalogs import Catalog, CatalogText, SentencePair, read_catalog
-from fairseq_mtmoe.data.corpora.engine.progress import Shown
-from fairseq_mtmoe.data.corpora.engine.reading import RawCorpus
-from fairseq_mtmoe.data.corpora.engine.store import Stage, WorkFolder
-from fairseq_mtmoe.data.corpora.engine.workers import Workers
-from fairseq_mtmoe.data.corpora.messages import message_key
+from fairseq_mtmoe.data.corpora.catalogs import Catalog, CatalogText, SentencePair, message_key, read_catalog
+from fairseq_mtmoe.data.corpora.engine.jobs import RawCorpus
+from fairseq_mtmoe.data.corpora.engine.store import Stage
+from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes import Role
-from fairseq_mtmoe.data.corpora.split import DedupGroups, Pairs, select_languages, split_by_message
 from fairseq_mtmoe.data.translation.file_names import side_name
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import write_text
 
+EVALUATION = ("test", "valid")
+
+MIN_TRAINING_SHARE = 0.5
+"""A language is taken without being asked for if at least this share of its messages is left for training."""
+
 _AT_ONCE = 16  # catalogs of a job
+
+Pairs = Sequence[SentencePair]
 
 
 @dataclass
@@ -49,63 +59,73 @@ class Harvest:
         return {lang: len({self.group_of[source] for source, _ in pairs}) for lang, pairs in self.pairs.items()}
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Harvested text, split.
+class DedupGroups:
+    """Disjoint sets of message keys; a key that was never joined is alone in its set."""
 
-    Attributes:
-        corpora: the files of every language's splits.
-        dropped: by language pair and reason, how many pairs were left out.
-        left_out: messages of the languages that were not taken.
-        damaged: catalogs that could not be read.
-    """
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
 
-    corpora: list[RawCorpus]
-    dropped: dict[str, dict[str, int]]
-    left_out: dict[str, int]
-    damaged: list[Catalog]
+    def find(self, key: str) -> str:
+        """The set's name: its smallest key, whatever the order of joins was."""
+        while (parent := self._parent.get(key, key)) != key:
+            self._parent[key] = self._parent.get(parent, parent)
+            key = parent
+        return key
 
-
-@dataclass(frozen=True)
-class Choice:
-    """Which languages are taken, and how many of their messages are held out: see `split.select_languages`."""
-
-    sizes: Mapping[str, int]
-    seed: int
-    langs: Sequence[str]
-    max_langs: int | None
+    def join(self, first: str, second: str) -> None:
+        """Make one set of the sets of two keys."""
+        smaller, larger = sorted((self.find(first), self.find(second)))
+        self._parent[larger] = smaller
 
 
 def harvest_and_split(
-    work: WorkFolder, catalogs: Sequence[Catalog], hashes: Sequence[str], choice: Choice, workers: Workers, shown: Shown
-) -> Parts:
-    """Read catalogs, choose languages, split their messages, and write them as text files.
+    tools: Tools,
+    catalogs: Sequence[Catalog],
+    hashes: Sequence[str],
+    sizes: Mapping[str, int],
+    seed: int,
+    langs: Sequence[str],
+    max_langs: int | None,
+) -> tuple[list[RawCorpus], dict[str, Any]]:
+    """Read catalogs, choose languages (`select_languages`), split their messages, and write them as text files.
 
     Args:
         hashes: of the catalogs' content.
+        sizes: how many messages of each language are held out, by split.
+
+    Returns:
+        The files of every language's splits; and `dropped`: by language pair and reason, how many pairs were left out,
+        `left_out`: messages of the languages that were not taken, `damaged`: places of catalogs that could not be read.
 
     Raises:
         UserError: a language is too small, or none is large enough.
     """
-    versions = {"unicode": unicodedata.unidata_version, "polib": version("polib")}
-    about = [[catalog.lang, catalog.source, catalog.name] for catalog in catalogs]
-    settings = {"sizes": dict(choice.sizes), "seed": choice.seed, "langs": list(choice.langs)}
-    stage = work.stage("split", content=list(hashes), about=about, max_langs=choice.max_langs, **settings, **versions)
+    stage = tools.work.stage(
+        "split",
+        content=list(hashes),
+        about=[[catalog.lang, catalog.source, catalog.name] for catalog in catalogs],
+        max_langs=max_langs,
+        sizes=dict(sizes),
+        seed=seed,
+        langs=list(langs),
+        unicode=unicodedata.unidata_version,
+        polib=version("polib"),
+    )
     if stage.result() is None:
-        _split(stage, read_catalogs(catalogs, workers, shown), choice)
+        harvest = read_catalogs(tools, catalogs)
+        chosen = select_languages(harvest.counts, sum(sizes.values()), langs, max_langs)
+        _write_split(stage, harvest, chosen, sizes, seed)
     result = stage.result() or {}
-    corpora = [_corpus(stage, pair, role) for pair in result["pairs"] for role in Role]
-    damaged = [catalogs[place] for place in result["damaged"]]
-    return Parts(corpora, result["dropped"], result["left_out"], damaged)
+    return [_corpus(stage, pair, role) for pair in result["pairs"] for role in Role], result
 
 
-def read_catalogs(catalogs: Sequence[Catalog], workers: Workers, shown: Shown) -> Harvest:
+def read_catalogs(tools: Tools, catalogs: Sequence[Catalog]) -> Harvest:
     """Read and clean all catalogs, by the workers; a damaged one is noted, and has nothing."""
     paths = [catalog.path for catalog in catalogs]
     jobs = [(first, paths[first : first + _AT_ONCE]) for first in range(0, len(paths), _AT_ONCE)]
     texts: dict[int, CatalogText | None] = {}
-    with shown.step("Reading catalogs") as step:
-        for first, found in workers.map_blocks(read_some, jobs):
+    with tools.shown.step("Reading catalogs") as step:
+        for first, found in tools.workers.map_blocks(read_some, jobs):
             texts |= dict(enumerate(found, first))
             step.advance(sum(len(text.pairs) for text in found if text))
     harvest, groups = Harvest(), DedupGroups()
@@ -133,23 +153,107 @@ def read_some(job: tuple[int, Sequence[Path]]) -> tuple[int, list[CatalogText | 
     return first, list(map(read_catalog, paths))
 
 
-def _split(stage: Stage, harvest: Harvest, choice: Choice) -> None:
-    counts = harvest.counts
-    chosen = select_languages(counts, sum(choice.sizes.values()), choice.langs, choice.max_langs)
-    pairs = {lang: harvest.pairs[lang] for lang in chosen}
-    dropped = {}
-    for lang, splits in split_by_message(pairs, harvest.group_of, choice.sizes, choice.seed).items():
+def describe_sources(catalogs: Sequence[Catalog], damaged: Sequence[int]) -> list[dict[str, Any]]:
+    """For a report: how many catalogs each source has, and which of them could not be read, by their places."""
+    rows: dict[str, dict[str, Any]] = {}
+    for place, catalog in enumerate(catalogs):
+        row = rows.setdefault(catalog.source, {"source": catalog.source, "catalogs": 0, "damaged": []})
+        row["catalogs"] += 1
+        row["damaged"] += [catalog.name] if place in damaged else []
+    return list(rows.values())
+
+
+def select_languages(
+    num_messages: Mapping[str, int], held_out: int, langs: Sequence[str] = (), max_langs: int | None = None
+) -> list[str]:
+    """The languages to use, largest first; `num_messages` counts different messages by language.
+
+    `langs` if given; otherwise all that keep enough for training when `held_out` messages are put aside, thinned to
+    `max_langs` evenly along the order of sizes, the largest and the smallest included, so that the skew stays.
+
+    Raises:
+        UserError: a language is too small, or none is large enough.
+    """
+    for lang in langs:
+        if num_messages.get(lang, 0) <= held_out:
+            raise UserError(
+                f"`--valid-size` and `--test-size` must leave {lang} messages to train on, but it has"
+                f" {num_messages.get(lang, 0)} and they hold out {held_out}."
+            )
+    enough = langs or [lang for lang, count in num_messages.items() if count * (1 - MIN_TRAINING_SHARE) >= held_out]
+    if not enough:
+        raise UserError(
+            f"`--valid-size` and `--test-size` must leave messages to train on, but the largest language has"
+            f" {max(num_messages.values(), default=0)} and they hold out {held_out}."
+        )
+    ordered = sorted(enough, key=lambda lang: (-num_messages[lang], lang))
+    if max_langs is None or max_langs >= len(ordered):
+        return ordered
+    steps = max(max_langs - 1, 1)
+    return [ordered[round(index * (len(ordered) - 1) / steps)] for index in range(max_langs)]
+
+
+def split_by_message(
+    pairs: Mapping[str, Pairs], group_of: Mapping[str, str], sizes: Mapping[str, int], seed: int
+) -> dict[str, dict[str, Pairs]]:
+    """Split English-to-many pairs so that the splits share no message in any language.
+
+    The smallest language chooses first and the others take over what they have too, so that most validation and test
+    messages are the same in all.
+
+    Args:
+        pairs: by target language.
+        group_of: by source sentence, the name of its group: sentences of one group are the same message.
+        sizes: the number of test and valid messages of every language; each must have more than both.
+
+    Returns:
+        by language, largest first, and split, its pairs: those to train on in their order, others as they were drawn.
+        Pairs in no split are left out because their message is held out already, in another wording or for another
+        language.
+    """
+    groups = {lang: {group_of[source] for source, _ in of_lang} for lang, of_lang in pairs.items()}
+    draw = {
+        group: hashlib.sha256(f"{seed}\0{group}".encode()).digest() for of_lang in groups.values() for group in of_lang
+    }
+    by_size = sorted(pairs, key=lambda lang: (len(groups[lang]), lang))
+    held_out = _choose([groups[lang] for lang in by_size], draw, sizes)
+    spread = Counter(wording for of_lang in pairs.values() for wording in {source for source, _ in of_lang})
+    splits: dict[str, dict[str, Pairs]] = {}
+    for lang in reversed(by_size):
+        splits[lang] = {"train": [pair for pair in pairs[lang] if group_of[pair[0]] not in held_out]}
+        best: dict[str, SentencePair] = {}  # of each group, the first pair with the wording that most languages have
+        for pair in pairs[lang]:
+            group = group_of[pair[0]]
+            if group in held_out and (group not in best or spread[pair[0]] > spread[best[group][0]]):
+                best[group] = pair
+        for name in EVALUATION:
+            drawn = sorted((group for group in best if held_out[group] == name), key=draw.__getitem__)
+            splits[lang][name] = [best[group] for group in drawn[: sizes[name]]]
+    return splits
+
+
+def _choose(groups: Sequence[set[str]], draw: Mapping[str, bytes], sizes: Mapping[str, int]) -> dict[str, str]:
+    """The split of every group of messages that is held out, by the groups of each language, the smallest first."""
+    held_out: dict[str, str] = {}
+    for of_lang in groups:
+        free = iter(sorted(of_lang - held_out.keys(), key=draw.__getitem__))
+        for name in EVALUATION:
+            there = sum(held_out.get(group) == name for group in of_lang)
+            held_out |= dict.fromkeys(islice(free, max(0, sizes[name] - there)), name)
+    return held_out
+
+
+def _write_split(stage: Stage, harvest: Harvest, chosen: Sequence[str], sizes: Mapping[str, int], seed: int) -> None:
+    pairs, dropped = {lang: harvest.pairs[lang] for lang in chosen}, {}
+    for lang, splits in split_by_message(pairs, harvest.group_of, sizes, seed).items():
         for split, of_split in splits.items():
-            _write(stage.folder, split, lang, of_split)
+            for number, side in enumerate(("en", lang)):
+                path = stage.folder / side_name(split, f"en-{lang}", side)
+                write_text(path, "".join(f"{pair[number]}\n" for pair in of_split))
         reserved = len(pairs[lang]) - sum(map(len, splits.values()))
         dropped[f"en-{lang}"] = {**harvest.dropped[lang], "reserved": reserved}
-    left_out = {lang: count for lang, count in counts.items() if lang not in chosen}
+    left_out = {lang: count for lang, count in harvest.counts.items() if lang not in chosen}
     stage.finish({"pairs": list(dropped), "dropped": dropped, "left_out": left_out, "damaged": harvest.damaged})
-
-
-def _write(folder: Path, split: str, lang: str, pairs: Pairs) -> None:
-    for number, side in enumerate(("en", lang)):
-        write_text(folder / side_name(split, f"en-{lang}", side), "".join(f"{pair[number]}\n" for pair in pairs))
 
 
 def _corpus(stage: Stage, pair: str, role: Role) -> RawCorpus:

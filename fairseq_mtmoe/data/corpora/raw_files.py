@@ -6,20 +6,24 @@ Of most corpora nobody publishes a checksum. The first download's is recorded in
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from fairseq_mtmoe.data.corpora.data_dir import file_hash
+from fairseq_mtmoe.data.corpora.engine.workers import shown
+from fairseq_mtmoe.data.corpora.readers.unpacking import split_member
 from fairseq_mtmoe.data.corpora.recipes import Corpus
+from fairseq_mtmoe.data.corpora.recipes.schema import ARCHIVE
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, regular_file, write_text
 
-_CHUNK = 1 << 20
+MEGABYTE = 1e6
 
 
 @dataclass
@@ -67,6 +71,9 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
             item.by_hand = item.by_hand or corpus.by_hand
             item.corpora.append(corpus.name)
     return list(items.values())
+
+
+# ---- what a file must be ----
 
 
 @dataclass(frozen=True)
@@ -120,50 +127,110 @@ def is_there(file: Path, item: Item) -> bool:
     is_known = record and (record.size, record.changed) == (stat.st_size, stat.st_mtime_ns)
     if record and is_known and item.sha256 in ("", record.sha256):
         return True
-    sums = digests(file)
-    check_sums(file, sums, item)
-    write_record(file, record.address if record else "", sums["sha256"])
+    sha256 = check_file(file, item)
+    write_record(file, record.address if record else "", sha256)
     return True
 
 
-def check_sums(file: Path, sums: Mapping[str, str], item: Item) -> None:
-    """See that a file is what is published or, where nothing is, what it was when it came.
+def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = file_hash) -> str:
+    """See that a file is what is published or, where nothing is, what it was when it came; its SHA-256.
+
+    Args:
+        digest: gives the hash of a file, by its name.
 
     Raises:
         UserError: it is not.
     """
-    size = file.stat().st_size
-    if wrong := mismatch(sums, size, item, file):
-        is_replaced = _read_record(file) and not item.sha256 and not item.md5 and item.size in (None, size)
+    sha256, wrong = mismatch(file, item, file, digest)
+    if wrong:
+        is_same_size = item.size in (None, file.stat().st_size)
+        is_replaced = _read_record(file) and not item.sha256 and not item.md5 and is_same_size
         or_else = f" (or delete `{record_path(file).name}`, if it is to be what it is now)" if is_replaced else ""
         raise UserError(
             f"`{file}` is not what it must be ({wrong}); delete or replace it{or_else}, and run this again."
         )
+    return sha256
 
 
-def digests(file: Path) -> dict[str, str]:
-    """SHA-256 and MD5 of a file's content."""
-    sums = {"sha256": hashlib.sha256(), "md5": hashlib.md5(usedforsecurity=False)}
-    with open(file, "rb") as content:
-        while chunk := content.read(_CHUNK):
-            for digest in sums.values():
-                digest.update(chunk)
-    return {name: digest.hexdigest() for name, digest in sums.items()}
-
-
-def mismatch(sums: Mapping[str, str], size: int, item: Item, file: Path) -> str:
-    """In what a file differs from what is published or, where nothing is, from its record; empty if in nothing.
-
-    Args:
-        file: whose record it is.
-    """
+def mismatch(content: Path, item: Item, file: Path, digest: Callable[[Path, str], str] = file_hash) -> tuple[str, str]:
+    """The SHA-256 of what a file is to hold, and in what that differs from what is published or, where nothing is, from
+    the file's record; empty if in nothing."""
+    size = content.stat().st_size
+    sums = {name: digest(content, name) for name in ("sha256", *(["md5"] if item.md5 else []))}
     if item.size is not None and size != item.size:
-        return f"{size:,} bytes and not the {item.size:,} that are published"
-    for name in ("sha256", "md5"):
+        return sums["sha256"], f"{size:,} bytes and not the {item.size:,} that are published"
+    for name, found in sums.items():
         published = getattr(item, name)
-        if published and sums[name] != published:
-            return f"{name} {sums[name]} and not {published}, which is published"
+        if published and found != published:
+            return sums["sha256"], f"{name} {found} and not {published}, which is published"
     record = _read_record(file)
     if not item.sha256 and not item.md5 and record and sums["sha256"] != record.sha256:
-        return f"sha256 {sums['sha256']} and not {record.sha256}, which it had when it first came"
-    return ""
+        return sums["sha256"], f"sha256 {sums['sha256']} and not {record.sha256}, which it had when it first came"
+    return sums["sha256"], ""
+
+
+# ---- hashes, kept ----
+
+
+class Digests:
+    """Hashes of raw files, kept in a file with their size, times and number: one that has changed is read again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, dict[str, object]] = {}
+        if path.exists():
+            try:
+                self._known = dict(read_json(path))
+            except (UserError, ValueError, TypeError):  # of a disk that was full, say: hashed anew
+                self._known = {}
+
+    def learn(self, paths: Iterable[Path]) -> None:
+        """Hash what is not known of files yet, several at a time, with progress."""
+        files = list(dict.fromkeys(split_member(path)[0] for path in paths))
+        megabytes = {file: round(file.stat().st_size / MEGABYTE) for file in files if not self._is_known(file)}
+        if not any(megabytes.values()):
+            return
+        try:
+            with (
+                shown(self._path.with_name("log.txt")) as progress,
+                progress.step("Hashing", sum(megabytes.values()), "MB") as step,
+                ThreadPoolExecutor() as pool,
+            ):
+                for file, _ in zip(megabytes, pool.map(self.of_file, megabytes), strict=True):
+                    step.advance(megabytes[file])
+        finally:
+            self.keep()
+
+    def of(self, paths: Iterable[Path]) -> list[str]:
+        """A SHA-256 for each, of all that is in it: of a member of an archive the archive's, with the member's name."""
+        members = map(split_member, paths)
+        return [self.of_file(file) + ("" if name is None else f"{ARCHIVE}{name}") for file, name in members]
+
+    def of_file(self, path: Path, name: str = "sha256") -> str:
+        """A hash of what a file holds."""
+        if not self._is_known(path):
+            self._known[str(path.resolve())] = {**_about(path)}
+        known = self._known[str(path.resolve())]
+        if name not in known:
+            known[name] = file_hash(path, name)
+        return str(known[name])
+
+    def _is_known(self, path: Path) -> bool:
+        about, known = _about(path), self._known.get(str(path.resolve()), {})
+        return {name: known.get(name) for name in about} == about
+
+    def keep(self) -> None:
+        """Write down what is known."""
+        write_text(self._path, json.dumps(self._known, indent=1, sort_keys=True) + "\n")
+
+
+def _about(path: Path) -> dict[str, int]:
+    """What changes with a file: its time may be kept (`cp -p`, `rsync -t`), but not when the disk was told of that, and
+    another file in its place has another number."""
+    status = path.stat()
+    return {
+        "bytes": status.st_size,
+        "changed": status.st_mtime_ns,
+        "told": status.st_ctime_ns,
+        "number": status.st_ino,
+    }

@@ -1,6 +1,6 @@
-"""What a data directory holds and what was left out, as `report.json` and as a page to read, `report.md`.
+"""What a data directory holds and what was left out: `report.json`, and pages to read.
 
-Nothing in a report depends on when or where it was made: the same input gives the same bytes.
+Nothing in a report depends on when, where or by how many workers it was made; see the log of the work folder for that.
 """
 
 from __future__ import annotations
@@ -8,80 +8,196 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.build import Built
-from fairseq_mtmoe.data.corpora.engine.reporting import SPLITS, pair_figures
-from fairseq_mtmoe.data.corpora.messages import DROP_REASONS
+from fairseq_mtmoe.data.corpora.catalogs import DROP_REASONS
+from fairseq_mtmoe.data.corpora.cleaning import CHANGES, RULES, chosen
+from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, Assembly, Ids
+from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus
+from fairseq_mtmoe.data.corpora.engine.selecting import DRAWN, SIDES, Selection
+from fairseq_mtmoe.data.corpora.engine.store import plain, summary_of
+from fairseq_mtmoe.data.corpora.page import markdown_of, page_of
+from fairseq_mtmoe.data.corpora.readers import BAD_REASONS
+from fairseq_mtmoe.data.corpora.recipes import Role
+from fairseq_mtmoe.data.corpora.vocabulary import table
 from fairseq_mtmoe.io.markdown import markdown_table
 
 Report = dict[str, Any]
+Table = tuple[list[str], list[list[str]]]  # head and rows
+
+SPLITS = tuple(role.name for role in Role)
 
 MANY_UNKNOWN = 0.005
 """The share of a language's test tokens from which on `--character-coverage` is worth a word."""
 
 
-def make_report(
-    command: str,
-    options: Mapping[str, object],
-    built: Built,
-    dropped: Mapping[str, Mapping[str, int]] | None = None,
-) -> Report:
-    """All numbers of a report, ready for JSON.
-
-    `options` are those that it was built with (`BuildOptions`).
-
-    `dropped` counts sentence pairs that were left out before, by language pair and reason. The caller may add `sources`
-    (rows of what the text was taken from), `left_out` (messages of languages that were not used) and `files` (what was
-    changed of each file).
-    """
-    pairs = {}
-    for name in built.assembly.pairs:
-        reasons = Counter((dropped or {}).get(name, {})) + Counter(built.dropped[name])
-        pairs[name] = {
-            **pair_figures(built.assembly, name),
-            "dropped": dict(reasons),
-            "evaluation_sources_in_training": built.overlaps[name].sources,
-            "found_in_training_of": built.overlaps[name].of_pairs,
-        }
-    return {"command": command, "options": dict(options), "pairs": pairs}
+def pair_figures(assembly: Assembly, pair: str) -> Report:
+    """A language pair's tier, directions, sentence pairs by split, shards, and tokens by split and language."""
+    counts = dict.fromkeys(SPLITS, 0)
+    tokens: dict[str, dict[str, dict[str, int]]] = {}
+    for ids in (ids for ids in assembly.ids if ids.pair == pair):
+        counts[ids.split] += sum(summary["pairs"] for summary in ids.summaries)
+        for lang, sums in _by_language([ids]).items():
+            of_lang = {name: sums[name] for name in ("tokens", "unknown")}
+            tokens.setdefault(ids.split, {})[assembly.recipe.data_code(lang)] = of_lang
+    tier_of = {name: tier for tier, names in assembly.tiers().items() for name in names}
+    name = assembly.recipe.data_pair(pair)
+    tier = tier_of.get(name) or tier_of.get("-".join(reversed(name.split("-")))) or ""
+    shards = assembly.shards(pair) if pair in assembly.sizes else 0
+    directions = [way for way in assembly.recipe.trained() if assembly.training_of(way) == pair]
+    return {"tier": tier, "directions": directions, **counts, "shards": shards, "tokens": tokens}
 
 
-def write_report(folder: Path, report: Report) -> None:
-    """Write `report.json` and `report.md` into `folder`."""
+def _by_language(some: Iterable[Ids]) -> dict[str, Counter[str]]:
+    """What the text of each language comes to."""
+    sums: dict[str, Counter[str]] = {}
+    for ids in some:
+        for summary in ids.summaries:
+            for side, lang in zip(SIDES, ids.pair.split("-"), strict=True):
+                sums.setdefault(lang, Counter()).update(summary[side])
+    return sums
+
+
+def _row(name: str, tier: str, pairs: Sequence[Report], counts: Sequence[str], last: Sequence[str]) -> list[str]:
+    return [name, tier, *counts, *(f"{sum(pair[split] for pair in pairs):,}" for split in SPLITS), *last]
+
+
+def _ordered(report: Report) -> list[tuple[str, str, list[Report]]]:
+    """Name, tier and figures of language pairs, largest first, and of all together."""
+    pairs = sorted(report["pairs"].items(), key=lambda item: (-item[1][TRAIN], item[0]))
+    return [*((name, pair["tier"], [pair]) for name, pair in pairs), ("total", "", list(report["pairs"].values()))]
+
+
+def _test_sides(pairs: Iterable[Report]) -> dict[str, list[dict[str, int]]]:
+    """The token counts of all test sets, by language."""
+    sides: dict[str, list[dict[str, int]]] = {}
+    for pair in pairs:
+        for lang, counts in pair["tokens"].get("test", {}).items():
+            sides.setdefault(lang, []).append(counts)
+    return sides
+
+
+def _unknown(sides: Iterable[Mapping[str, int]]) -> float:
+    """The share of the tokens of some sides that the vocabulary does not have."""
+    sums = sum(map(Counter, sides), Counter[str]())
+    return sums["unknown"] / max(1, sums["tokens"])
+
+
+def _unknown_share(pairs: Iterable[Report]) -> str:
+    return f"{_unknown(side for sides in _test_sides(pairs).values() for side in sides):.2%}"
+
+
+def _write_json(folder: Path, report: Report) -> None:
     (folder / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+# ---- of a recipe's corpora ----
+
+
+def of_corpora(assembly: Assembly, selections: Iterable[Selection], evaluated: Iterable[CleanedCorpus]) -> Report:
+    """All numbers, ready for JSON."""
+    recipe, made = assembly.recipe, assembly.vocabulary
+    found = {selection.corpus.raw.files.name: _trained_corpus(selection) for selection in selections}
+    found |= {corpus.raw.files.name: _corpus(corpus) for corpus in evaluated}
+    settings = plain(asdict(recipe))
+    del settings["corpora"], settings["path"], settings["known_languages"]  # corpora have a place of their own
+    languages = _by_language(ids for ids in assembly.ids if ids.split == TRAIN)
+    rows = table({lang: dict(languages[lang]) for lang in sorted(languages)}, is_given=bool(recipe.vocabulary.model))
+    return {
+        "command": "corpora",
+        "recipe": settings,
+        # where the text allows fewer than the rule for a recipe that does not say how many
+        "fewer_pieces": made.symbols if made.symbols < made.wanted else None,
+        "corpora": {corpus.name: found[corpus.name] for corpus in recipe.corpora},
+        "pairs": {recipe.data_pair(pair): pair_figures(assembly, pair) for pair in assembly.pairs},
+        "vocabulary": {recipe.data_code(lang): row for lang, row in rows.items()},
+        "meanings": {"bad": BAD_REASONS, "dropped": RULES, "changed": CHANGES},
+    }
+
+
+def _corpus(corpus: CleanedCorpus) -> Report:
+    read = kept = 0
+    counts, samples = Counter[str](), dict[str, list[Any]]()
+    for summary in map(summary_of, corpus.blocks):
+        read += summary["read"]
+        kept += summary["kept"]
+        counts.update(summary["counts"])
+        for rule, some in summary["samples"].items():
+            samples[rule] = chosen([*samples.get(rule, []), *map(tuple, some)])
+    return {
+        "pair": corpus.raw.pair,
+        "role": corpus.raw.role.name,
+        "files": list(corpus.raw.names),
+        "read": read,
+        "bad": corpus.result["bad"],
+        "bad_samples": corpus.bad_samples,
+        "dropped": {rule: counts[rule] for rule in RULES if counts[rule]},
+        "samples": {rule: samples[rule] for rule in RULES if rule in samples},
+        "changed": {name: counts[name] for name in CHANGES},
+        "kept": kept,
+    }
+
+
+def _trained_corpus(selection: Selection) -> Report:
+    report, later = _corpus(selection.corpus), selection.summary()
+    dropped = Counter(report["dropped"]) + Counter(later["dropped"])
+    samples = {
+        rule: chosen([*report["samples"].get(rule, []), *map(tuple, later["samples"].get(rule, []))]) for rule in RULES
+    }
+    return {
+        **report,
+        "dropped": {rule: dropped[rule] for rule in RULES if dropped[rule]},
+        "samples": {rule: some for rule, some in samples.items() if some},
+        "drawn": later["dropped"].get(DRAWN, 0),
+        "kept": later["kept"],
+    }
+
+
+def write_pages(folder: Path, report: Report) -> None:
+    """Write `report.json`, `report.md` and `report.html` into `folder`."""
+    _write_json(folder, report)
+    (folder / "report.md").write_text(markdown_of(report), encoding="utf-8")
+    (folder / "report.html").write_text(page_of(report), encoding="utf-8")
+
+
+def pair_table(report: Report) -> Table:
+    """The table of language pairs, largest first, with a total."""
+    rows = []
+    for name, tier, pairs in _ordered(report):
+        directions = str(sum(len(pair["directions"]) for pair in pairs))
+        shards = str(max(pair["shards"] for pair in pairs))
+        rows.append(_row(name, tier, pairs, [directions], [shards, _unknown_share(pairs)]))
+    return ["pair", "tier", "directions", *SPLITS, "shards", "unknown"], rows
+
+
+# ---- of text that is split already ----
+
+
+def write_text_report(folder: Path, report: Report) -> None:
+    """Write `report.json` and `report.md` into `folder`.
+
+    Args:
+        report: `command`, `options` and `pairs`; there may be `sources` (what the text was taken from), `left_out`
+            (messages of languages that were not used) and `files` (what was changed of each file).
+    """
+    _write_json(folder, report)
     (folder / "report.md").write_text(_page(report), encoding="utf-8")
 
 
-def report_table(report: Report, by_reason: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of language pairs, largest first, with a total.
-
-    What was dropped is one number, or one for each reason that occurs if `by_reason`.
-    """
+def text_table(report: Report, by_reason: bool = False) -> Table:
+    """The table of language pairs, largest first, with a total; what was dropped is one number, or one for each reason
+    that occurs."""
     columns = {"dropped": list(DROP_REASONS)}
     if by_reason:
         occurring = {reason for pair in report["pairs"].values() for reason in pair["dropped"]}
         columns = {f"−{reason}": [reason] for reason in DROP_REASONS if reason in occurring}
-    head = ["pair", "tier", *SPLITS, *columns, "unknown"]
-    ordered = sorted(report["pairs"].items(), key=lambda item: (-item[1]["train"], item[0]))
-    rows = [_row(name, pair["tier"], [pair], columns.values()) for name, pair in ordered]
-    return head, [*rows, _row("total", "", list(report["pairs"].values()), columns.values())]
-
-
-def _row(name: str, tier: str, pairs: Sequence[Report], columns: Iterable[Sequence[str]]) -> list[str]:
-    numbers = [sum(pair[split] for pair in pairs) for split in SPLITS]
-    numbers += [sum(pair["dropped"].get(reason, 0) for pair in pairs for reason in reasons) for reasons in columns]
-    return [name, tier, *(f"{number:,}" for number in numbers), _unknown_share(pairs)]
-
-
-def _unknown_share(pairs: Sequence[Report]) -> str:
-    return f"{_unknown([side for sides in _test_sides(pairs).values() for side in sides]):.2%}"
-
-
-def _unknown(sides: Sequence[Mapping[str, int]]) -> float:
-    """The share of the tokens of some sides that the vocabulary does not have."""
-    return sum(side["unknown"] for side in sides) / max(1, sum(side["tokens"] for side in sides))
+    rows = []
+    for name, tier, pairs in _ordered(report):
+        sums = [sum(pair["dropped"].get(one, 0) for pair in pairs for one in reasons) for reasons in columns.values()]
+        rows.append(_row(name, tier, pairs, [], [*(f"{number:,}" for number in sums), _unknown_share(pairs)]))
+    return ["pair", "tier", *SPLITS, *columns, "unknown"], rows
 
 
 def hints(report: Report) -> list[str]:
@@ -106,32 +222,34 @@ def hints(report: Report) -> list[str]:
     return lines
 
 
-def _test_sides(pairs: Iterable[Report]) -> dict[str, list[dict[str, int]]]:
-    """The token counts of all test sets, by language."""
-    sides: dict[str, list[dict[str, int]]] = {}
-    for pair in pairs:
-        for lang, counts in pair["tokens"]["test"].items():
-            sides.setdefault(lang, []).append(counts)
-    return sides
-
-
 def _page(report: Report) -> str:
-    head, rows = report_table(report, by_reason=True)
+    head, rows = text_table(report, by_reason=True)
     seen = sum(pair["evaluation_sources_in_training"] for pair in report["pairs"].values())
-    lines = [
+    parts = [
         f"# Data directory made by `mtmoe prepare {report['command']}`",
-        "",
-        *(f"- {name.replace('_', ' ')}: {value}" for name, value in report["options"].items()),
-        f"- validation and test sources that also occur in some language's training data: {seen}",
-        "",
+        "\n".join(
+            [
+                *(f"- {name.replace('_', ' ')}: {value}" for name, value in report["options"].items()),
+                f"- validation and test sources that also occur in some language's training data: {seen}",
+            ]
+        ),
         markdown_table(head, rows, texts=2),
-        "",
-        "`unknown`: the share of test tokens, both sides, that the vocabulary does not have.",
-        *(f"`−{name}` (dropped): {meaning}." for name, meaning in DROP_REASONS.items() if f"−{name}" in head),
-        *(line for hint in hints(report) for line in ("", hint)),
+        "\n".join(
+            [
+                "`unknown`: the share of test tokens, both sides, that the vocabulary does not have.",
+                *(f"`−{name}` (dropped): {meaning}." for name, meaning in DROP_REASONS.items() if f"−{name}" in head),
+            ]
+        ),
+        *hints(report),
+        *_sources_in_training(report),
+        *(_changes(report["files"]) if "files" in report else []),
     ]
-    parts = (_sources_in_training, _changes, _sources, _left_out)
-    return "\n".join(lines + [line for part in parts for line in part(report)]) + "\n"
+    if "sources" in report:
+        of = [[one["source"], f"{one['catalogs']:,}", ", ".join(one["damaged"]) or "none"] for one in report["sources"]]
+        parts.append(markdown_table(["source", "catalogs", "damaged, not read"], of, texts=(0, 2)))
+    if report.get("left_out"):
+        parts.append(f"Languages left out, with their number of messages: {_counted(report['left_out'])}.")
+    return "\n\n".join(parts) + "\n"
 
 
 def _sources_in_training(report: Report) -> list[str]:
@@ -141,43 +259,21 @@ def _sources_in_training(report: Report) -> list[str]:
         if pair["evaluation_sources_in_training"]
     ]
     head = ["validation and test sources of", "found in training", "of which pairs"]
-    return ["", markdown_table(head, rows, texts=(0, 2))] if rows else []
+    return [markdown_table(head, rows, texts=(0, 2))] if rows else []
 
 
-def _changes(report: Report) -> list[str]:
+def _changes(files: Mapping[str, Mapping[str, int]]) -> list[str]:
     """What was changed of each file of text; of most, nothing."""
-    if "files" not in report:
-        return []
     rows = [
         [name, *(f"{changes[kind]:,}" for kind in ("removed", "breaks", "respelled"))]
-        for name, changes in report["files"].items()
+        for name, changes in files.items()
         if any(changes.values())
     ]
     if not rows:
-        return ["", "No file of text had control or invisible characters, or lines that were not in Unicode NFC."]
+        return ["No file of text had control or invisible characters, or lines that were not in Unicode NFC."]
     head = ["file", "characters removed", "line breaks inside lines, made spaces", "lines that were not in NFC"]
-    return [
-        "",
-        "Control and invisible characters are removed, and lines brought to NFC, in validation and test files too:",
-        "",
-        markdown_table(head, rows),
-    ]
-
-
-def _sources(report: Report) -> list[str]:
-    if "sources" not in report:
-        return []
-    rows = [
-        [source["source"], f"{source['catalogs']:,}", ", ".join(source["damaged"]) or "none"]
-        for source in report["sources"]
-    ]
-    return ["", markdown_table(["source", "catalogs", "damaged, not read"], rows, texts=(0, 2))]
-
-
-def _left_out(report: Report) -> list[str]:
-    if not report.get("left_out"):
-        return []
-    return ["", f"Languages left out, with their number of messages: {_counted(report['left_out'])}."]
+    said = "Control and invisible characters are removed, and lines brought to NFC, in validation and test files too:"
+    return [said, markdown_table(head, rows)]
 
 
 def _counted(numbers: Mapping[str, int]) -> str:

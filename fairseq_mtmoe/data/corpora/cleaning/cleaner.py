@@ -1,6 +1,6 @@
 """Which training pairs of a block are left out, and why: rules over columns of texts.
 
-`messages.why_dropped` is for harvested messages of programs, and reads one pair at a time. This is for corpora of any
+`catalogs.why_dropped` is for harvested messages of programs, and reads one pair at a time. This is for corpora of any
 size: a pair takes a few microseconds.
 """
 

@@ -10,102 +10,89 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fairseq_mtmoe.data.corpora.binarize import Writer
-from fairseq_mtmoe.data.corpora.engine.encoding import (
-    SIDES,
-    Encoded,
-    ForVocabulary,
-    Text,
-    Vocabulary,
-    encode,
-    make_vocabulary,
-)
-from fairseq_mtmoe.data.corpora.engine.progress import Shown
-from fairseq_mtmoe.data.corpora.engine.selecting import Selection
-from fairseq_mtmoe.data.corpora.engine.store import Saved, WorkFolder
-from fairseq_mtmoe.data.corpora.engine.workers import Workers
+from fairseq_mtmoe.data.corpora.binarize import writer
+from fairseq_mtmoe.data.corpora.engine.encoding import ForVocabulary, Vocabulary, encode, make_vocabulary
+from fairseq_mtmoe.data.corpora.engine.selecting import SIDES, Selections
+from fairseq_mtmoe.data.corpora.engine.store import Saved, summary_of
+from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes import Recipe, Role, Shards, Spelling
 from fairseq_mtmoe.data.translation import recorded_sizes, tiers
 from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, TOKEN_STYLE, dictionary_name, side_name
 
 TRAIN = Role.train.name
-# also beside the shards: what commands are told by name
 OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, "spm.model")
+"""Files that are also beside the shards: what commands are told by name."""
+
+Evaluation = Mapping[str, Mapping[str, Sequence[Path]]]
+"""By language pair and split, files with `source`, `target` and further references."""
 
 
 def binarize(
     folder: Path,
-    work: WorkFolder,
+    tools: Tools,
     recipe: Recipe,
-    vocabulary: ForVocabulary,
-    selections: Mapping[str, Sequence[Selection]],
-    evaluation: Mapping[str, Mapping[str, list[Path]]],
-    workers: Workers,
-    shown: Shown,
+    made_of: ForVocabulary,
+    selections: Selections,
+    evaluation: Evaluation,
 ) -> Assembly:
     """Fill the empty directory `folder`; what is in it.
 
     Args:
         recipe: vocabulary, shards, tiers and the spelling of codes.
-        selections: the training text of each language pair.
-        evaluation: by language pair and split, files of text.
 
     Raises:
         UserError: the text is too small for the vocabulary, or a given file is none of its kind.
     """
-    made = make_vocabulary(work, recipe, vocabulary, selections, workers, shown)
-    everything = [selection for of_pair in selections.values() for selection in of_pair]
-    splits = [Evaluation(pair, split, files) for pair, of in evaluation.items() for split, files in of.items()]
-    texts = [Text(list(selection.blocks())) for selection in everything]
-    texts += [Text([(file, None) for file in one.files]) for one in splits]
-    encoded = encode(work, texts, made.model, made.ids, made.stage.key, workers, shown)
-    ids = iter(encoded)
-    training = {pair: [next(ids) for _ in of_pair] for pair, of_pair in selections.items()}
-    assembly = Assembly(recipe, made, training, list(zip(splits, ids, strict=True)))
-    assembly.write(folder, workers, shown)
+    vocabulary = make_vocabulary(tools, recipe, made_of, selections)
+    texts = [list(selection.blocks()) for of_pair in selections.values() for selection in of_pair]
+    splits = [(pair, split, files) for pair, of_pair in evaluation.items() for split, files in of_pair.items()]
+    encoded = iter(encode(tools, [*texts, *([(file, None) for file in files] for *_, files in splits)], vocabulary))
+    ids = [Ids(pair, TRAIN, [file for _ in of_pair for file in next(encoded)]) for pair, of_pair in selections.items()]
+    ids += [Ids(pair, split, next(encoded), files) for pair, split, files in splits]
+    assembly = Assembly(recipe, vocabulary, ids)
+    assembly.write(folder, tools)
     return assembly
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """The validation or test text of a language pair."""
+class Ids:
+    """Files with the ids of a split of a language pair, in order; of what is evaluated on, also those with its text."""
 
     pair: str
     split: str
-    files: list[Path]  # with `source`, `target` and further references
+    files: Sequence[Path]
+    text: Sequence[Path] = ()
+
+    @cached_property
+    def summaries(self) -> list[dict[str, Any]]:
+        """`pairs` of each file, and for each side what `vocabulary.table` sums up."""
+        return list(map(summary_of, self.files))
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """A data directory that is to be written.
-
-    Attributes:
-        training: the ids of each language pair's corpora.
-        evaluation: validation and test text with its ids.
-    """
+    """A data directory that is to be written: its vocabulary, and the ids of each split of each language pair."""
 
     recipe: Recipe
     vocabulary: Vocabulary
-    training: Mapping[str, Sequence[Encoded]]
-    evaluation: Sequence[tuple[Evaluation, Encoded]]
-    sizes: dict[str, int] = field(init=False)  # training pairs of each language pair
+    ids: Sequence[Ids]
 
-    def __post_init__(self) -> None:
-        sizes = {
-            pair: sum(summary["pairs"] for encoded in corpora for summary in encoded.summaries())
-            for pair, corpora in self.training.items()
-        }
-        object.__setattr__(self, "sizes", sizes)
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The training pairs of each language pair."""
+        return {one.pair: sum(of["pairs"] for of in one.summaries) for one in self.ids if one.split == TRAIN}
 
     @property
     def pairs(self) -> list[str]:
         """Those that there is text of, in plain codes."""
-        return list(dict.fromkeys([*self.training, *(text.pair for text, _ in self.evaluation)]))
+        return list(dict.fromkeys(one.pair for one in self.ids))
 
     def shards(self, pair: str) -> int:
         """Into how many directories a pair's training data is dealt out."""
@@ -130,40 +117,33 @@ class Assembly:
 
     # ---- writing ----
 
-    def folders(self, folder: Path) -> list[Path]:
-        """The directory itself, or those of its shards."""
-        count = max(map(self.shards, self.training))
-        return [folder] if count == 1 else [folder / f"shard{number}" for number in range(count)]
-
-    def write(self, folder: Path, workers: Workers, shown: Shown) -> None:
-        """Fill the empty directory `folder`."""
-        folders = self.folders(folder)
+    def write(self, folder: Path, tools: Tools) -> None:
+        """Fill the empty directory `folder`, or those of its shards."""
+        count = max(map(self.shards, self.sizes))
+        folders = [folder] if count == 1 else [folder / f"shard{number}" for number in range(count)]
         dictionary = folders[0] / dictionary_name(self.recipe.data_code(self._langs()[0]))
         for place in folders:
             place.mkdir(exist_ok=True)
             self._write_shared(place, folders, dictionary)
-        for name in OF_ALL_SHARDS if len(folders) > 1 else ():
+        for name in OF_ALL_SHARDS if count > 1 else ():
             if (folders[0] / name).exists():
                 _link(folders[0] / name, folder / name)
         jobs = sorted(self._jobs(folders), key=lambda job: -len(job.ids))  # what takes longest comes first
-        with shown.step("Writing shards", total=sum(self.sizes.values())) as step:
-            for pairs in workers.map_blocks(write_side, jobs):
-                step.advance(pairs)
-        for text, _ in self.evaluation:
-            self._write_text(folders[0] / TEXT_FOLDER, text)
+        tools.do("Writing shards", write_side, jobs, sum(self.sizes.values()))
+        for one in self.ids:
+            if one.text:
+                self._write_text(folders[0] / TEXT_FOLDER, one)
 
     def _jobs(self, folders: Sequence[Path]) -> Iterator[SideJob]:
-        for pair, corpora in self.training.items():
-            files = [file for encoded in corpora for file in encoded.files]
-            yield from self._sides(pair, TRAIN, files, folders[: self.shards(pair)])
-        for text, encoded in self.evaluation:
-            yield from self._sides(text.pair, text.split, encoded.files, folders[:1])
+        for one in self.ids:
+            is_training = one.split == TRAIN
+            number = self.shards(one.pair) if is_training else 1
+            for side, lang in zip(SIDES, one.pair.split("-"), strict=True):
+                prefixes = [place / self._name(one, lang) for place in folders[:number]]
+                yield SideJob(one.files, side, prefixes, self.vocabulary.symbols, is_training)
 
-    def _sides(self, pair: str, split: str, files: Sequence[Path], folders: Sequence[Path]) -> Iterator[SideJob]:
-        for side, lang in zip(SIDES, pair.split("-"), strict=True):
-            name = side_name(split, self.recipe.data_pair(pair), self.recipe.data_code(lang))
-            prefixes = [folder / name for folder in folders]
-            yield SideJob(files, side, prefixes, self.vocabulary.symbols, split == TRAIN)
+    def _name(self, ids: Ids, lang: str) -> str:
+        return side_name(ids.split, self.recipe.data_pair(ids.pair), self.recipe.data_code(lang))
 
     def _langs(self) -> list[str]:
         """Those of all text, in plain codes."""
@@ -186,8 +166,7 @@ class Assembly:
         known = self.recipe.known_languages
         ordered = [*known, *(lang for lang in langs if lang not in known)]
         _write(folder / "langs.txt", "".join(f"{lang}\n" for lang in ordered))
-        ways = sorted(map(self.recipe.data_pair, self.recipe.trained()))
-        _write(folder / "lang_pairs.txt", ",".join(ways) + "\n")
+        _write(folder / "lang_pairs.txt", ",".join(sorted(map(self.recipe.data_pair, self.recipe.trained()))) + "\n")
         if self.recipe.vocabulary.language_tokens is Spelling.mbart:
             _write(folder / TOKEN_STYLE, "mbart\n")
         _write(folder / tiers.FILE_NAME, json.dumps(self.tiers(), indent=1) + "\n")
@@ -195,33 +174,23 @@ class Assembly:
             self.recipe.data_pair(pair): sizes_of(size, self.shards(pair)) for pair, size in sorted(self.sizes.items())
         }
         shards = [place.name for place in folders] if len(folders) > 1 else [""]
-        _write(
-            folder / recorded_sizes.FILE_NAME,
-            json.dumps({"shards": shards, recorded_sizes.SPLIT: sizes}, indent=1) + "\n",
-        )
+        content = {"shards": shards, recorded_sizes.SPLIT: sizes}
+        _write(folder / recorded_sizes.FILE_NAME, json.dumps(content, indent=1) + "\n")
 
-    def _write_text(self, folder: Path, text: Evaluation) -> None:
+    def _write_text(self, folder: Path, ids: Ids) -> None:
         """The text itself: references to score detokenized output against, further ones as `….1` (see `evaluation`)."""
         folder.mkdir(exist_ok=True)
-        pair = self.recipe.data_pair(text.pair)
-        source, target = (
-            folder / side_name(text.split, pair, self.recipe.data_code(lang)) for lang in text.pair.split("-")
-        )
+        source, target = (folder / self._name(ids, lang) for lang in ids.pair.split("-"))
+        further = max(summary_of(file)["references"] for file in ids.text)
         names = {"source": source, "target": target}
-        further = max(_references(file) for file in text.files)
         names |= {f"reference{number}": Path(f"{target}.{number + 1}") for number in range(further)}
         for name, path in names.items():
             with open(path, "w", encoding="utf-8", newline="\n") as out:
-                for file in text.files:
+                for file in ids.text:
                     with Saved(file) as saved:
                         # of several corpora some may have fewer references: no text stands for none
                         lines = saved.lines(name) if name in saved else [""] * int(saved["source_count"])
                     out.writelines(f"{line}\n" for line in lines)
-
-
-def _references(file: Path) -> int:
-    with Saved(file) as saved:
-        return int(saved.summary["references"])
 
 
 def _link(path: Path, other: Path) -> None:
@@ -269,13 +238,13 @@ def write_side(job: SideJob) -> int:
     their source written now."""
     count = 0
     with ExitStack() as stack:
-        writers = [stack.enter_context(Writer(prefix, job.symbols)) for prefix in job.prefixes]
+        adders = [stack.enter_context(writer(prefix, job.symbols)) for prefix in job.prefixes]
         for path in job.ids:
             with Saved(path) as saved:
                 ids, lengths = saved[f"{job.side}_ids"], saved[f"{job.side}_lengths"]
-            shard_of = (count + np.arange(len(lengths))) % len(writers)
-            for shard, writer in enumerate(writers):
+            shard_of = (count + np.arange(len(lengths))) % len(adders)
+            for shard, add in enumerate(adders):
                 mine = shard_of == shard
-                writer.add(ids[np.repeat(mine, lengths)], lengths[mine])
+                add(ids[np.repeat(mine, lengths)], lengths[mine])
             count += len(lengths)
     return count if job.is_training and job.side == "source" else 0

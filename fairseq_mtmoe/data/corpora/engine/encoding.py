@@ -16,28 +16,21 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, write_dictionary
-from fairseq_mtmoe.data.corpora.engine.progress import Shown
-from fairseq_mtmoe.data.corpora.engine.selecting import Selection
-from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, WorkFolder, is_saved, save
-from fairseq_mtmoe.data.corpora.engine.workers import Workers
+from fairseq_mtmoe.data.corpora.engine.selecting import SIDES, Mask, Selections
+from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, is_saved, save
+from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes import Recipe
 from fairseq_mtmoe.data.corpora.vocabulary import Pieces, count_characters, known_characters, load, sample_lines, train
 from fairseq_mtmoe.data.corpora.vocabulary.training import RECIPE_NAMES, SIZE_RULE
 from fairseq_mtmoe.io.files import read_bytes, replacing
 
-SIDES = ("source", "target")
+TRAINED_BY = ("size", "temperature", "character_coverage")
+"""What of a recipe's vocabulary decides about a trained model."""
 
+Text = Sequence[tuple[Path, Mask | None]]
+"""Files of text with the rows that are wanted of each: all, where there is no mask."""
 
 # ---- text for the vocabulary ----
-
-
-def text_sizes(selections: Mapping[str, Sequence[Selection]]) -> dict[str, int]:
-    """How many training sentences each language has, in all pairs together."""
-    sizes: dict[str, int] = {}
-    for pair, of_pair in sorted(selections.items()):
-        for lang in pair.split("-"):
-            sizes[lang] = sizes.get(lang, 0) + sum(selection.summary()["kept"] for selection in of_pair)
-    return dict(sorted(sizes.items()))
 
 
 @dataclass(frozen=True)
@@ -49,29 +42,19 @@ class _GatherJob:
     rows: NDArray[np.int64]
 
 
-def gather_text(
-    selections: Mapping[str, Sequence[Selection]],
-    places: Mapping[str, NDArray[np.int64]],
-    workers: Workers,
-    shown: Shown,
-) -> list[str]:
-    """Sentences of each language, by their places among all of its training sentences.
-
-    Args:
-        places: sorted, and as often as a sentence is wanted.
-    """
+def _gather_text(tools: Tools, selections: Selections, places: Mapping[str, NDArray[np.int64]]) -> list[str]:
+    """Sentences of each language, by their places among all of its training sentences: sorted, and as often as a
+    sentence is wanted."""
     jobs = list(_gather_jobs(selections, places))
     found: list[list[str]] = [[] for _ in jobs]
-    with shown.step("Drawing text for the vocabulary", sum(map(len, places.values())), "sentences") as step:
-        for number, lines in workers.map_blocks(gather_block, jobs):
+    with tools.shown.step("Drawing text for the vocabulary", sum(map(len, places.values())), "sentences") as step:
+        for number, lines in tools.workers.map_blocks(gather_block, jobs):
             found[number] = lines
             step.advance(len(lines))
     return [line for job in sorted(jobs, key=lambda job: (job.lang, job.number)) for line in found[job.number]]
 
 
-def _gather_jobs(
-    selections: Mapping[str, Sequence[Selection]], places: Mapping[str, NDArray[np.int64]]
-) -> Iterator[_GatherJob]:
+def _gather_jobs(selections: Selections, places: Mapping[str, NDArray[np.int64]]) -> Iterator[_GatherJob]:
     starts = dict.fromkeys(places, 0)
     number = itertools.count()
     for pair, of_pair in sorted(selections.items()):
@@ -110,13 +93,9 @@ class ForVocabulary:
     names: tuple[str, str] = RECIPE_NAMES
 
 
-TRAINED_BY = ("size", "temperature", "character_coverage")
-"""What of a recipe's vocabulary decides about a trained model."""
-
-
 @dataclass(frozen=True)
 class Vocabulary:
-    """Where the vocabulary is."""
+    """Where the vocabulary is: a SentencePiece model, a dictionary, and the dictionary's id for each piece."""
 
     stage: Stage
     symbols: int  # of the dictionary, with fairseq's four
@@ -132,50 +111,44 @@ class Vocabulary:
         """fairseq's dictionary, the same for all languages."""
         return self.stage.folder / "dict.txt"
 
-    @property
-    def ids(self) -> Path:
-        """The dictionary's id for each piece of the model."""
-        return self.stage.folder / "ids.npy"
 
-
-def make_vocabulary(
-    work: WorkFolder,
-    recipe: Recipe,
-    made_of: ForVocabulary,
-    selections: Mapping[str, Sequence[Selection]],
-    workers: Workers,
-    shown: Shown,
-) -> Vocabulary:
+def make_vocabulary(tools: Tools, recipe: Recipe, made_of: ForVocabulary, selections: Selections) -> Vocabulary:
     """Train a model on text that is drawn by temperature, or take the given one.
-
-    Args:
-        selections: the training text of each language pair.
 
     Raises:
         UserError: the text is too small for the vocabulary, or a given file is none of its kind.
     """
     given = made_of.given
     if given:
-        stage = work.stage("vocabulary", given=list(made_of.digests))
+        stage = tools.work.stage("vocabulary", given=list(made_of.digests))
     else:
         keys = {pair: [one.key for one in of_pair] for pair, of_pair in sorted(selections.items())}
         settings = {name: getattr(recipe.vocabulary, name) for name in TRAINED_BY}
         about = {"settings": settings, "seed": recipe.seed, "sentencepiece": version("sentencepiece")}
-        stage = work.stage("vocabulary", text=keys, **about)
+        stage = tools.work.stage("vocabulary", text=keys, **about)
     result = stage.result()
     if result is None:
-        sizes = {} if given else text_sizes(selections)
+        sizes = {} if given else _text_sizes(selections)
         places = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
-        text = gather_text(selections, places, workers, shown) if places else []
-        with shown.step("Making the vocabulary"):
+        text = _gather_text(tools, selections, places) if places else []
+        with tools.shown.step("Making the vocabulary"):
             if given:
                 model, wanted = read_bytes(given["model"]), 0
             else:
                 model, wanted = train(text, recipe.vocabulary, sum(sizes.values()), made_of.names)
             result = _write_vocabulary(stage, model, load(model, given.get("dictionary")), wanted)
         if recipe.vocabulary.size is None and not given:
-            shown.note(f"Vocabulary: {result['symbols']:,} pieces, as nothing says how many: {SIZE_RULE}")
+            tools.shown.note(f"Vocabulary: {result['symbols']:,} pieces, as nothing says how many: {SIZE_RULE}")
     return Vocabulary(stage, int(result["symbols"]), int(result["wanted"]))
+
+
+def _text_sizes(selections: Selections) -> dict[str, int]:
+    """How many training sentences each language has, in all pairs together."""
+    sizes: dict[str, int] = {}
+    for pair, of_pair in selections.items():
+        for lang in pair.split("-"):
+            sizes[lang] = sizes.get(lang, 0) + sum(selection.summary()["kept"] for selection in of_pair)
+    return dict(sorted(sizes.items()))
 
 
 def _write_vocabulary(stage: Stage, model: bytes, pieces: Pieces, wanted: int) -> dict[str, Any]:
@@ -192,57 +165,30 @@ def _write_vocabulary(stage: Stage, model: bytes, pieces: Pieces, wanted: int) -
 
 
 @dataclass(frozen=True)
-class Text:
-    """Files of text with the rows that are wanted of each: all, where there is no mask."""
-
-    files: Sequence[tuple[Path, NDArray[np.bool_] | None]]
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The ids of a text, a file for each of its own."""
-
-    files: list[Path]  # in order
-
-    def summaries(self) -> Iterator[dict[str, Any]]:
-        """`pairs` of each file, and for each side what `vocabulary.table` sums up."""
-        for path in self.files:
-            with Saved(path) as saved:
-                yield saved.summary
-
-
-@dataclass(frozen=True)
 class _EncodeJob:
     text: Path
-    mask: NDArray[np.bool_] | None
-    model: Path
-    ids: Path  # a file of the dictionary's id for each piece of the model
+    mask: Mask | None
+    vocabulary: Path  # the folder that it is in
     out: Path
 
 
-def encode(
-    work: WorkFolder, texts: Sequence[Text], model: Path, ids: Path, model_key: str, workers: Workers, shown: Shown
-) -> list[Encoded]:
-    """The ids of all texts, by the workers; those that an earlier run made of the same rows stay."""
-    made_from = {"model": model_key, "sentencepiece": version("sentencepiece")}
-    folders = {path.parent.name for text in texts for path, _ in text.files}
-    stages = {folder: work.stage("ids", text=folder, **made_from) for folder in sorted(folders)}
+def encode(tools: Tools, texts: Sequence[Text], vocabulary: Vocabulary) -> list[list[Path]]:
+    """Files with the ids of each text, one for each of its own; what an earlier run made of the same rows stays."""
+    made_from = {"model": vocabulary.stage.key, "sentencepiece": version("sentencepiece")}
+    folders = {path.parent.name for text in texts for path, _ in text}
+    stages = {folder: tools.work.stage("ids", text=folder, **made_from) for folder in sorted(folders)}
     encoded, jobs = [], {}
     for text in texts:
-        places = [_place(stages[path.parent.name], path, mask) for path, mask in text.files]
-        encoded.append(Encoded(places))
-        for (path, mask), place in zip(text.files, places, strict=True):
-            jobs[place] = _EncodeJob(path, mask, model, ids, place)
-    work.keep_alone(jobs)
+        encoded.append([_place(stages[path.parent.name], path, mask) for path, mask in text])
+        for (path, mask), out in zip(text, encoded[-1], strict=True):
+            jobs[out] = _EncodeJob(path, mask, vocabulary.stage.folder, out)
+    tools.work.keep_alone(jobs)
     left = [job for job in jobs.values() if not is_saved(job.out)]
-    if left:
-        with shown.step("Encoding", total=sum(map(_num_pairs, left))) as step:
-            for pairs in workers.map_blocks(encode_block, left):
-                step.advance(pairs)
+    tools.do("Encoding", encode_block, left, sum(map(_num_pairs, left)))
     return encoded
 
 
-def _place(stage: Stage, path: Path, mask: NDArray[np.bool_] | None) -> Path:
+def _place(stage: Stage, path: Path, mask: Mask | None) -> Path:
     """Where the ids of a block are: which rows are wanted is in the name, so that a block of which no other rows are
     wanted than before is not encoded again."""
     rows = "all" if mask is None or mask.all() else hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()[:16]
@@ -257,17 +203,18 @@ def _num_pairs(job: _EncodeJob) -> int:
 
 
 @lru_cache(1)
-def _load_model(
-    path: Path, ids: Path
-) -> tuple[sentencepiece.SentencePieceProcessor, NDArray[np.int32], NDArray[np.bool_]]:
+def _load_model(folder: Path) -> tuple[sentencepiece.SentencePieceProcessor, NDArray[np.int32], Mask]:
     """The model, the dictionary's id for each of its pieces, and which characters they have."""
-    model, table = sentencepiece.SentencePieceProcessor(model_file=str(path)), np.load(ids)
+    model, table = (
+        sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model")),
+        np.load(folder / "ids.npy"),
+    )
     return model, table, known_characters(model, table)
 
 
 def encode_block(job: _EncodeJob) -> int:
     """Write the ids of a block's sentences, each with the end of sentence, and their lengths; how many pairs."""
-    model, table, known = _load_model(job.model, job.ids)
+    model, table, known = _load_model(job.vocabulary)
     arrays: dict[str, NDArray[Any]] = {}
     summary: dict[str, Any] = {}
     with Saved(job.text) as saved:

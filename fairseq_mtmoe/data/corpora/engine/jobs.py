@@ -1,47 +1,59 @@
 """The jobs of the first stage: a worker opens raw files itself, reads a part of a corpus, and cleans it.
 
 What goes to a worker says where the part is; the text never passes through another process. Corpora whose pairs are
-lines are cut into parts of a block each, any other is one job, which makes one block after the other.
+lines are cut into parts of a block each, any other is one job, which makes one block after the other. What cannot be
+read is counted by reason, some of each reason shown, and all listed by file and line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
 from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, CorpusFiles
-from fairseq_mtmoe.data.corpora.cleaning import Cleaner, unfiltered
+from fairseq_mtmoe.data.corpora.cleaning import SAMPLES, Cleaner, unfiltered
 from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
-from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST, BadLines
 from fairseq_mtmoe.data.corpora.engine.store import Stage, is_saved, packed, save
-from fairseq_mtmoe.data.corpora.readers import OnBadLine, read
+from fairseq_mtmoe.data.corpora.readers import HARMLESS, OnBadLine, read
 from fairseq_mtmoe.data.corpora.readers.splitting import parts_of
 from fairseq_mtmoe.data.corpora.recipes import Filters, Role
 
 PART_BYTES = 16 << 20
 """Of a part, on both sides together: a block of 50,000 pairs has fewer unless they are over 300 bytes each."""
 
+LIST = "bad_lines.tsv"
+"""In a data directory, where there is any. A row is a line or segment, or several that follow each other."""
+
+HEAD = ("corpus", "file", "line", "lines", "reason", "excerpt")
+
 
 @dataclass(frozen=True)
-class How:
-    """What is done to a corpus' pairs.
+class RawCorpus:
+    """A corpus of the recipe, found on disk."""
 
-    Attributes:
-        source_lang, target_lang: of the pairs as they are to be, and so of its files where these are not turned.
-    """
-
-    filters: Filters | None  # None: text is taken as it is
-    source_lang: str
-    target_lang: str
+    files: CorpusFiles
+    pair: str  # that it is a part of, in plain codes
     role: Role
-    is_turned: bool
-    block: int  # pairs
-    on_bad_line: OnBadLine
+    digests: tuple[str, ...]  # of its files
+    paths: tuple[str, ...] = ()  # of these below RAW, as the recipe has them
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its files, in reports."""
+        return self.paths or tuple(path.name for path in self.files.paths)
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether its files have the pair's target as their source."""
+        return self.pair != f"{self.files.source_lang}-{self.files.target_lang}"
 
 
 @dataclass(frozen=True)
@@ -50,29 +62,28 @@ class PartJob:
 
     Attributes:
         corpus: the number by which it is known to whoever waits for the result.
+        raw: the corpus with the files of this part.
+        filters: of training pairs; None takes text as it is.
         number: of the part and its block; None for a whole corpus, which has as many as it needs.
     """
 
     corpus: int
-    files: CorpusFiles
-    how: How
+    raw: RawCorpus
+    filters: Filters | None
+    on_bad_line: OnBadLine
+    block: int  # pairs
     stage: Stage
     number: int | None
 
     @property
     def size(self) -> int:
         """The bytes of its files."""
-        sizes = [content.path.stat().st_size for content in self.files.contents]
-        if self.files.part is None:
+        files = self.raw.files
+        sizes = [content.path.stat().st_size for content in files.contents]
+        if files.part is None:
             return sum(sizes)
-        spans = zip(self.files.part.spans, sizes, strict=True)
+        spans = zip(files.part.spans, sizes, strict=True)
         return sum((size if end is None else end) - begin for (begin, end), size in spans)
-
-    @property
-    def out(self) -> Path:
-        """Of a part, the file of its block."""
-        assert self.number is not None
-        return self.stage.block(self.number)
 
 
 class Done(NamedTuple):
@@ -86,42 +97,27 @@ class Done(NamedTuple):
 
 
 def cut(job: tuple[int, CorpusFiles, int]) -> tuple[int, list[CorpusFiles]]:
-    """A corpus' number and its parts: none, where it has to be read as a whole.
-
-    Args:
-        job: the number, the corpus, and how many pairs a part has at most.
-    """
+    """A corpus' number and its parts of so many pairs: none, where it has to be read as a whole."""
     number, files, block = job
     return number, parts_of(files, block, PART_BYTES)
 
 
-def list_of(stage: Stage, number: int | None) -> Path:
-    """The file that lists the bad lines of a part, or of a whole corpus."""
-    return stage.folder / (LIST if number is None else f"{number:06d}.{LIST}")
-
-
 def clean_part(job: PartJob) -> Done:
     """Read, clean and write down a part of a corpus, or all blocks of it that are not there from an earlier run."""
-    with BadLines(list_of(job.stage, job.number), job.files) as bad:
-        if job.number is None:
-            pairs, blocks = _clean_whole(job, bad)
+    name = LIST if job.number is None else f"{job.number:06d}.{LIST}"
+    with BadLines(job.stage.folder / name, job.raw.files) as bad:
+        if job.number is not None:
+            block = _joined(job.raw.files, list(_blocks(job, bad)))
         else:
-            block = _joined(job.files, list(_blocks(job, bad)))
+            pairs = blocks = 0
+            for number, block in enumerate(_blocks(job, bad)):
+                if not is_saved(job.stage.block(number)):
+                    clean_block(block, job, number, {})
+                pairs, blocks = pairs + len(block.source), number + 1
     if job.number is None:
         return Done(job.corpus, None, pairs, blocks, bad.result())
-    clean_block(block, job.how, job.out, bad.result())  # which says that its list of bad lines is there, too
+    clean_block(block, job, job.number, bad.result())  # which says that its list of bad lines is there, too
     return Done(job.corpus, job.number, len(block.source), 1, None)
-
-
-def _clean_whole(job: PartJob, bad: BadLines) -> tuple[int, int]:
-    """How many pairs and blocks there are."""
-    pairs = number = 0
-    for number, block in enumerate(_blocks(job, bad), start=1):
-        out = job.stage.block(number - 1)
-        if not is_saved(out):
-            clean_block(block, job.how, out, {})
-        pairs += len(block.source)
-    return pairs, number
 
 
 def _blocks(job: PartJob, bad: BadLines) -> Iterator[Block]:
@@ -129,10 +125,10 @@ def _blocks(job: PartJob, bad: BadLines) -> Iterator[Block]:
 
     The other direction's have no further references: those are of its target alone.
     """
-    for item in read(job.files, job.how.block, job.how.on_bad_line):
+    for item in read(job.raw.files, job.block, job.on_bad_line):
         if isinstance(item, BadLine):
             bad.note(item)
-        elif job.how.is_turned:
+        elif job.raw.is_turned:
             yield replace(item, source=item.target, target=item.source, references=())
         else:
             yield item
@@ -147,18 +143,14 @@ def _joined(files: CorpusFiles, blocks: Sequence[Block]) -> Block:
     return Block(files.name, 0, source, target, np.concatenate([np.zeros(0, np.int64), *(one.lines for one in blocks)]))
 
 
-def clean_block(block: Block, how: How, out: Path, bad: dict[str, Any]) -> None:
-    """Clean a block and write it down.
-
-    Args:
-        bad: what is known of the bad lines of its part.
-    """
-    if how.filters is None:
-        cleaned = unfiltered(block, how.role)
+def clean_block(block: Block, job: PartJob, number: int, bad: Mapping[str, Any]) -> None:
+    """Clean a block and write it down, with what is known of the bad lines of its part."""
+    if job.filters is None:
+        cleaned = unfiltered(block, job.raw.role)
     else:
-        cleaned = _cleaner(how.filters, how.source_lang, how.target_lang, how.role)(block)
+        cleaned = _cleaner(job.filters, job.raw.pair, job.raw.role)(block)
     texts = {"source": cleaned.source, "target": cleaned.target}
-    texts |= {f"reference{number}": list(map(normalise, lines)) for number, lines in enumerate(block.references)}
+    texts |= {f"reference{place}": list(map(normalise, lines)) for place, lines in enumerate(block.references)}
     summary = {
         "read": len(block.source),
         "kept": len(cleaned.source),
@@ -170,9 +162,98 @@ def clean_block(block: Block, how: How, out: Path, bad: dict[str, Any]) -> None:
     }
     keys = {name: getattr(cleaned, name) for name in ("lines", "exact", "near", "source_keys", "target_keys")}
     arrays = {name: array for text, lines in texts.items() for name, array in packed(text, lines).items()}
-    save(out, summary, **arrays, **keys)
+    save(job.stage.block(number), summary, **arrays, **keys)
 
 
 @lru_cache(4)
-def _cleaner(filters: Filters, source_lang: str, target_lang: str, role: Role) -> Cleaner:
-    return Cleaner(filters, source_lang, target_lang, role)
+def _cleaner(filters: Filters, pair: str, role: Role) -> Cleaner:
+    source, target = pair.split("-")
+    return Cleaner(filters, source, target, role)
+
+
+# ---- what cannot be read ----
+
+
+class BadLines:
+    """Those of a corpus or a part, noted while it is read. To be used in a `with` statement.
+
+    Files are told by their place among the corpus' files: others with the same content may take these results over.
+    """
+
+    def __init__(self, path: Path, files: CorpusFiles) -> None:
+        self._path = path
+        self._places = {str(file): place for place, file in enumerate(files.paths)}
+        self._counts: Counter[str] = Counter()
+        self._shown: Counter[str] = Counter()
+        self._samples: list[list[Any]] = []
+        self._row: list[Any] = []  # place, line, lines, reason, excerpt: of the row that may grow
+        self._rows: list[list[Any]] = []  # that are not written yet
+
+    def __enter__(self) -> BadLines:
+        self._path.unlink(missing_ok=True)  # a killed run's
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._write(least=1)
+
+    def note(self, bad: BadLine) -> None:
+        """Count a bad line, show it if few were before, and list it if it is a fault of the file."""
+        self._counts[bad.reason] += bad.lost
+        place = self._places.get(bad.file, 0)
+        if self._shown[bad.reason] < SAMPLES:
+            self._shown[bad.reason] += 1
+            self._samples.append([place, bad.line, bad.reason, bad.excerpt])
+        if bad.reason in HARMLESS:
+            return
+        row = self._row
+        if row and row[2] and [place, bad.line, bad.reason] == [row[0], row[1] + row[2], row[3]]:
+            row[2] += bad.lost
+            return
+        self._write()
+        self._row = [place, bad.line, bad.lost, bad.reason, bad.excerpt]
+
+    def _write(self, least: int = 1000) -> None:
+        self._rows += [self._row] if self._row else []
+        self._row = []
+        if len(self._rows) >= least:
+            with open(self._path, "a", encoding="utf-8", newline="") as file:
+                _writer(file).writerows(self._rows)
+            self._rows = []
+
+    def result(self) -> dict[str, Any]:
+        """What a stage keeps of them: lines by reason, and samples of each reason as they came."""
+        return {"bad": dict(sorted(self._counts.items())), "bad_samples": self._samples}
+
+
+def joined_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `BadLines` would have said of a corpus, by what it said of its parts, in their order."""
+    counts = sum((Counter(result["bad"]) for result in results), Counter[str]())
+    shown: Counter[str] = Counter()
+    samples = []
+    for sample in (sample for result in results for sample in result["bad_samples"]):
+        shown[sample[2]] += 1
+        if shown[sample[2]] <= SAMPLES:
+            samples.append(sample)
+    return {"bad": dict(sorted(counts.items())), "bad_samples": samples}
+
+
+def _writer(file: TextIO) -> Any:
+    return csv.writer(file, delimiter="\t", lineterminator="\n")
+
+
+def write_list(folder: Path, corpora: Iterable[tuple[RawCorpus, Stage]]) -> None:
+    """Write the bad lines of all corpora into `folder`, if there are any."""
+    rows = _rows(corpora)
+    first = next(rows, None)
+    if first is None:
+        return
+    with open(folder / LIST, "w", encoding="utf-8", newline="") as file:
+        _writer(file).writerows(chain([HEAD, first], rows))
+
+
+def _rows(corpora: Iterable[tuple[RawCorpus, Stage]]) -> Iterator[list[str]]:
+    for corpus, stage in corpora:
+        for path in sorted(stage.folder.glob(f"*{LIST}")):  # of the whole corpus, or of each part
+            with open(path, encoding="utf-8", newline="") as file:
+                for place, *row in csv.reader(file, delimiter="\t"):
+                    yield [corpus.files.name, corpus.names[int(place)], *row]

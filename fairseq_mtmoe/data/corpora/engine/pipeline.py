@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
+from fairseq_mtmoe.data.corpora import report
 from fairseq_mtmoe.data.corpora.blocks import BadLine
 from fairseq_mtmoe.data.corpora.cleaning.identification import check_model
-from fairseq_mtmoe.data.corpora.data_dir import write_once
+from fairseq_mtmoe.data.corpora.data_dir import write_manifest, written_once
 from fairseq_mtmoe.data.corpora.engine.assembling import binarize
-from fairseq_mtmoe.data.corpora.engine.bad_lines import write_list
-from fairseq_mtmoe.data.corpora.engine.digests import Digests, write_manifest
 from fairseq_mtmoe.data.corpora.engine.encoding import ForVocabulary
-from fairseq_mtmoe.data.corpora.engine.held_out import draw_held_out, remove_held_out
-from fairseq_mtmoe.data.corpora.engine.progress import Shown, shown
-from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, RawCorpus, Reading
-from fairseq_mtmoe.data.corpora.engine.reporting import make_report, write_report
-from fairseq_mtmoe.data.corpora.engine.selecting import Selection, find_duplicates
+from fairseq_mtmoe.data.corpora.engine.jobs import RawCorpus, write_list
+from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, Rules, clean
+from fairseq_mtmoe.data.corpora.engine.selecting import (
+    Selection,
+    Selections,
+    draw_held_out,
+    find_duplicates,
+    remove_held_out,
+)
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder, hash_of, plain
-from fairseq_mtmoe.data.corpora.engine.workers import Workers
-from fairseq_mtmoe.data.corpora.raw_files import items_of
+from fairseq_mtmoe.data.corpora.engine.workers import Tools, Workers, shown
+from fairseq_mtmoe.data.corpora.raw_files import Digests, check_file, items_of
 from fairseq_mtmoe.data.corpora.readers import BAD_REASONS, OnBadLine, check
 from fairseq_mtmoe.data.corpora.recipes import Filters, Recipe, Role
 from fairseq_mtmoe.data.corpora.vocabulary.training import MOST_PIECES, OPTIONS
@@ -35,8 +37,6 @@ from fairseq_mtmoe.io.files import read_json, regular_file
 ENGINE = 1
 """Raised whenever the same input would give other training or evaluation data: a directory made before is then out of
 date. (`store.FORMAT` is of the blocks in between, which a run makes anew without being asked.)"""
-
-EVALUATION = (Role.valid, Role.test)
 
 OVERWRITING = "to replace it, which does again only what depends on that"
 """What sets `--overwrite` apart from another output folder, for which everything is done."""
@@ -81,14 +81,8 @@ class Inputs:
     @property
     def made_from_up_to_0_1_11(self) -> dict[str, object]:
         """The same, where a vocabulary without a size had 32,000 pieces: such a directory stays."""
-        values = self.made_from
         vocabulary = {**plain(asdict(self.recipe.vocabulary)), "size": self.recipe.vocabulary.size or MOST_PIECES}
-        return {**values, "vocabulary": vocabulary}
-
-    @property
-    def raw(self) -> dict[str, dict[str, str]]:
-        """By corpus the hashes of its files."""
-        return {corpus.files.name: dict(zip(corpus.names, corpus.digests, strict=True)) for corpus in self.corpora}
+        return {**self.made_from, "vocabulary": vocabulary}
 
 
 def _of_corpus(corpus: RawCorpus) -> list[object]:
@@ -113,7 +107,7 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool
         filters = replace(filters, identify=str(model))
     digests.learn([path for files in files_of for path in files.paths])
     for item in items_of(recipe.corpora):
-        digests.check(raw / item.file, item)
+        check_file(raw / item.file, item, digests.of_file)
     corpora = []
     for corpus, files in zip(recipe.corpora, files_of, strict=True):
         pair = recipe.pair_of(corpus) if corpus.role is Role.train else corpus.pair
@@ -130,7 +124,7 @@ def prepare(
     workers: Workers,
     overwrite: bool = False,
     allow_unequal: bool = False,
-) -> dict[str, Any] | None:
+) -> report.Report | None:
     """Make the data directory `out` of raw files.
 
     What was done stays in the folder `.OUT.work` beside it, so that a run goes on where another ended, however it did.
@@ -138,7 +132,6 @@ def prepare(
     Args:
         raw: the folder that the recipe's files are below.
         on_bad_line: which bad lines end the run: see `readers.read`.
-        workers: do the blocks.
         overwrite: whether a directory that was made from something else is replaced.
         allow_unequal: whether one of two files for training may have more lines, which are left out.
 
@@ -154,22 +147,19 @@ def prepare(
         digests = Digests(work.path / "files.json")
         inputs = find_inputs(recipe, raw, digests, allow_unequal)
         digests.keep()
-        reports = []
-
-        def fill(folder: Path) -> None:
-            with shown(work.path / "log.txt") as progress:
-                reports.append(_Run(work, inputs, on_bad_line, workers, progress).fill(folder))
-
         made_from = inputs.made_from
         about = {**made_from, "format": ENGINE}
         earlier = [_key(inputs.made_from_up_to_0_1_11)]
-        if not write_once(out, _key(made_from), fill, about, overwrite, earlier, digests.of_file, OVERWRITING):
+        with written_once(out, _key(made_from), about, overwrite, earlier, digests.of_file, OVERWRITING) as folder:
+            if folder is not None:
+                with shown(work.path / "log.txt") as progress:
+                    made = _fill(folder, Tools(work, workers, progress), inputs, on_bad_line)
+        if folder is None:
             digests.keep()
             _check_left_out(out, inputs.corpora, on_bad_line)
             return None
         work.remove_others()
-        report: dict[str, Any] = reports[0]
-        return report
+        return made
 
 
 def _key(made_from: Mapping[str, object]) -> str:
@@ -180,92 +170,73 @@ def _check_left_out(out: Path, corpora: Sequence[RawCorpus], on_bad_line: OnBadL
     """See that a data directory was not made without what is to end this run, which may have to be stricter."""
     made = read_json(out / "report.json")["corpora"]
     for corpus in corpora:
+        paths = dict(zip(corpus.names, corpus.files.paths, strict=True))
         for name, line, reason, excerpt in made[corpus.files.name]["bad_samples"]:
-            is_old = reason == "unpaired" and len(corpus.files.paths) == 2 and ".sgm" not in name
+            is_old = reason == "unpaired" and len(paths) == 2 and ".sgm" not in name
             reason = "unequal" if is_old else reason  # which up to 0.1.11 was called so
             if reason in BAD_REASONS:
-                check(BadLine(str(corpus.path_of(name)), line, reason, excerpt), on_bad_line, corpus.files)
+                check(BadLine(str(paths.get(name, name)), line, reason, excerpt), on_bad_line, corpus.files)
 
 
-class _Run:
-    """One run through all stages."""
-
-    def __init__(
-        self, work: WorkFolder, inputs: Inputs, on_bad_line: OnBadLine, workers: Workers, progress: Shown
-    ) -> None:
-        self.work = work
-        self.inputs = inputs
-        self.recipe = inputs.recipe
-        self.on_bad_line = on_bad_line
-        self.workers = workers
-        self.progress = progress
-
-    def fill(self, folder: Path) -> dict[str, Any]:
-        """Fill the empty directory `folder`; the report."""
-        hands = (self.workers, self.progress)
-        if self.inputs.filters.identify:
-            check_model(self.inputs.filters.identify)
-        evaluated = self._clean(lambda corpus: corpus.role in EVALUATION, "Reading evaluation data")
-        evaluation = _by_split(evaluated)
-        missing = self._missing_splits(evaluation)
-        held_out = {pair: sum(sizes.values()) for pair, sizes in missing.items()}
-        trained = self._clean(lambda corpus: corpus.role is Role.train, "Reading and cleaning", held_out)
-        selections = {pair: [Selection(one) for one in trained if one.raw.pair == pair] for pair in self.recipe.pairs}
-        files = [path for corpus in evaluated for path in corpus.blocks]
-        selections = remove_held_out(self.work, selections, files, *hands)
-        selections = find_duplicates(self.work, selections, self.recipe.filters, *hands)
+def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) -> report.Report:
+    """Fill the empty directory `folder`; the report."""
+    recipe = inputs.recipe
+    if inputs.filters.identify:
+        check_model(inputs.filters.identify)
+    rules = Rules(inputs.filters, inputs.identification, on_bad_line)
+    corpora = [corpus for corpus in inputs.corpora if corpus.role is not Role.train]
+    evaluated = clean(tools, corpora, rules, "Reading evaluation data")
+    evaluation = _by_split(evaluated)
+    missing = _missing_splits(recipe, evaluation)
+    rules = replace(rules, held_out={pair: sum(sizes.values()) for pair, sizes in missing.items()})
+    corpora = [corpus for corpus in inputs.corpora if corpus.role is Role.train]
+    trained = clean(tools, corpora, rules, "Reading and cleaning")
+    selections = {pair: [Selection(one) for one in trained if one.raw.pair == pair] for pair in recipe.pairs}
+    selections = remove_held_out(tools, selections, [path for corpus in evaluated for path in corpus.blocks])
+    selections = find_duplicates(tools, selections, recipe.filters)
+    _check_kept(selections)
+    if missing:
+        drawn = draw_held_out(tools, selections, missing, recipe.seed)
+        own = {pair: list(of_pair.values()) for pair, of_pair in drawn.items()}
+        selections = remove_held_out(tools, selections, chain(*own.values()), own)
         _check_kept(selections)
-        if missing:
-            drawn = draw_held_out(self.work, selections, missing, self.recipe.seed, *hands)
-            own = {pair: list(of_pair.values()) for pair, of_pair in drawn.items()}
-            selections = remove_held_out(self.work, selections, chain(*own.values()), *hands, drawn=own)
-            _check_kept(selections)
-            for pair, of_pair in drawn.items():
-                evaluation.setdefault(pair, {}).update({split: [file] for split, file in of_pair.items()})
-        return self._binarize(folder, selections, evaluation, evaluated)
-
-    def _binarize(
-        self,
-        folder: Path,
-        selections: dict[str, list[Selection]],
-        evaluation: dict[str, dict[str, list[Path]]],
-        evaluated: list[CleanedCorpus],
-    ) -> dict[str, Any]:
-        inputs = self.inputs
-        named = [f"{self.recipe.path}: vocabulary: {key}" for key in ("size", "character_coverage")]
-        names = OPTIONS if self.recipe.is_shipped else (named[0], named[1])
-        vocabulary = ForVocabulary(inputs.vocabulary, inputs.vocabulary_digests, names)
-        text = (selections, evaluation, self.workers, self.progress)
-        assembly = binarize(folder, self.work, self.recipe, vocabulary, *text)
-        everything = [selection for of_pair in selections.values() for selection in of_pair]
-        report = make_report(inputs.recipe, assembly, everything, evaluated)
-        write_report(folder, report)
-        cleaned = {one.raw.files.name: one for one in (*(selection.corpus for selection in everything), *evaluated)}
-        in_order = [cleaned[corpus.name] for corpus in self.recipe.corpora]
-        write_list(folder, [(one.raw.files.name, one.raw.names, one.bad_lines) for one in in_order])
-        write_manifest(folder, inputs.raw)
-        return report
-
-    def _clean(
-        self, is_wanted: Callable[[RawCorpus], bool], label: str, held_out: Mapping[str, int] | None = None
-    ) -> list[CleanedCorpus]:
-        """The corpora of some roles, cleaned."""
-        reading = Reading(self.work, self.inputs.filters, self.inputs.identification, self.on_bad_line)
-        corpora = [corpus for corpus in self.inputs.corpora if is_wanted(corpus)]
-        return reading.clean(corpora, self.workers, self.progress, label, held_out)
-
-    def _missing_splits(self, evaluation: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, int]]:
-        """How many pairs are to be drawn from training text, for the splits that no corpus is for."""
-        sizes = {Role.test.name: self.recipe.held_out.test, Role.valid.name: self.recipe.held_out.valid}
-        missing: dict[str, dict[str, int]] = {}
-        for pair in self.recipe.pairs:
-            both = {*evaluation.get(pair, {}), *evaluation.get("-".join(reversed(pair.split("-"))), {})}
-            if absent := {split: size for split, size in sizes.items() if split not in both}:
-                missing[pair] = absent
-        return missing
+        for pair, of_pair in drawn.items():
+            evaluation.setdefault(pair, {}).update({split: [file] for split, file in of_pair.items()})
+    named = [f"{recipe.path}: vocabulary: {key}" for key in ("size", "character_coverage")]
+    names = OPTIONS if recipe.is_shipped else (named[0], named[1])
+    made_of = ForVocabulary(inputs.vocabulary, inputs.vocabulary_digests, names)
+    assembly = binarize(folder, tools, recipe, made_of, selections, evaluation)
+    everything = [selection for of_pair in selections.values() for selection in of_pair]
+    made = report.of_corpora(assembly, everything, evaluated)
+    report.write_pages(folder, made)
+    stages = {one.raw.files.name: one.stage for one in (*trained, *evaluated)}
+    write_list(folder, [(corpus, stages[corpus.files.name]) for corpus in inputs.corpora])
+    raw = {corpus.files.name: dict(zip(corpus.names, corpus.digests, strict=True)) for corpus in inputs.corpora}
+    write_manifest(folder, raw)
+    return made
 
 
-def _check_kept(selections: Mapping[str, Sequence[Selection]]) -> None:
+def _by_split(corpora: Sequence[CleanedCorpus]) -> dict[str, dict[str, list[Path]]]:
+    """Files of evaluation text by language pair and split; of several corpora one behind the other, empty ones left
+    out: a split that has no other is as one without a corpus."""
+    found: dict[str, dict[str, list[Path]]] = {}
+    for corpus in (corpus for corpus in corpora if sum(corpus.sizes)):
+        found.setdefault(corpus.raw.pair, {}).setdefault(corpus.raw.role.name, []).extend(corpus.blocks)
+    return found
+
+
+def _missing_splits(recipe: Recipe, evaluation: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, int]]:
+    """How many pairs are to be drawn from training text, for the splits that no corpus is for."""
+    sizes = {Role.test.name: recipe.held_out.test, Role.valid.name: recipe.held_out.valid}
+    missing: dict[str, dict[str, int]] = {}
+    for pair in recipe.pairs:
+        both = {*evaluation.get(pair, {}), *evaluation.get("-".join(reversed(pair.split("-"))), {})}
+        if absent := {split: size for split, size in sizes.items() if split not in both}:
+            missing[pair] = absent
+    return missing
+
+
+def _check_kept(selections: Selections) -> None:
     for pair, of_pair in selections.items():
         if not any(selection.summary()["kept"] for selection in of_pair):
             names = ", ".join(selection.corpus.raw.files.name for selection in of_pair)
@@ -273,12 +244,3 @@ def _check_kept(selections: Mapping[str, Sequence[Selection]]) -> None:
                 f"`{pair}` must have a pair to train on, but none of {names} is left without the sentences that are"
                 " evaluated on; give the recipe more text for it, or take these corpora out."
             )
-
-
-def _by_split(corpora: Iterable[CleanedCorpus]) -> dict[str, dict[str, list[Path]]]:
-    """Files of evaluation text by language pair and split; of several corpora one behind the other, empty ones left
-    out: a split that has no other is as one without a corpus."""
-    found: dict[str, dict[str, list[Path]]] = {}
-    for corpus in (corpus for corpus in corpora if sum(corpus.sizes)):
-        found.setdefault(corpus.raw.pair, {}).setdefault(corpus.raw.role.name, []).extend(corpus.blocks)
-    return found

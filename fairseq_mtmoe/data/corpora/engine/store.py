@@ -52,7 +52,7 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage has made of one thing: a file for each block, and at its end what it says of all of them."""
+    """What one stage has made of one thing: a file for each block, and a result at its end."""
 
     folder: Path
 
@@ -71,22 +71,17 @@ class Stage:
         return dict(read_json(path)) if path.exists() else None
 
     def finish(self, result: Mapping[str, object]) -> dict[str, Any]:
-        """Say that all files are there, and what is to be known of them."""
+        """Record that all files are there, and what is to be known of them."""
         write_text(self.folder / _DONE, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
         return dict(result)
 
 
 class WorkFolder:
-    """The folder `.DATA.work` beside DATA. One run at a time has it, from `held` on.
-
-    Args:
-        out: DATA.
-    """
+    """The folder `.DATA.work` beside DATA. One run at a time has it, from `held` on."""
 
     def __init__(self, out: Path) -> None:
-        out = Path(os.path.realpath(out))
-        self.out = out
-        self.path = out.with_name(f".{out.name}.work")
+        self.out = Path(os.path.realpath(out))
+        self.path = self.out.with_name(f".{self.out.name}.work")
         self._used: set[str] = set()
         self._alone: dict[Path, set[str]] = {}
 
@@ -118,10 +113,6 @@ class WorkFolder:
         self._used.add(folder.name)
         return Stage(folder)
 
-    def remove(self) -> None:
-        """Remove all of it, where nobody will ask for a part again."""
-        shutil.rmtree(self.path)
-
     def keep_alone(self, files: Iterable[Path]) -> None:
         """Let `remove_others` keep nothing but these files in the folders of stages that they are in."""
         for path in files:
@@ -141,12 +132,10 @@ class WorkFolder:
 
 
 def save(path: Path, summary: Mapping[str, object], **arrays: NDArray[Any]) -> None:
-    """Write a block's file. It is there at once and whole, or not at all; no one waits for the disk: what a power cut
-    damages is no archive afterwards, and made again."""
-    members: dict[str, Any] = {
-        _SUMMARY: np.frombuffer(json.dumps(summary, ensure_ascii=False).encode(), np.uint8),
-        **arrays,
-    }
+    """Write a block's file, whole or not at all. No one waits for the disk: what a power cut damages is no archive
+    afterwards, and made again."""
+    text = np.frombuffer(json.dumps(summary, ensure_ascii=False).encode(), np.uint8)
+    members: dict[str, Any] = {_SUMMARY: text, **arrays}
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with open(partial, "wb") as file:
@@ -158,11 +147,11 @@ def save(path: Path, summary: Mapping[str, object], **arrays: NDArray[Any]) -> N
 
 def is_saved(path: Path) -> bool:
     """Whether a block's file is there."""
-    return path.exists() and zipfile.is_zipfile(path)
+    return zipfile.is_zipfile(path)
 
 
 class Saved:
-    """A block's file, of which only that is read which is asked for. To be used in a `with` statement.
+    """A block's file, of which only what is asked for is read. To be used in a `with` statement.
 
     Raises:
         UserError: it is damaged.
@@ -198,7 +187,7 @@ class Saved:
         return text.split("\n") if count else []
 
     def some_lines(self, name: str, rows: NDArray[np.int64]) -> list[str]:
-        """Those of `lines(name)` that are at these places, in their order: the others are not made texts of."""
+        """The lines in these rows, in their order; the others are not decoded."""
         text = self[name]
         ends = np.append(np.flatnonzero(text == ord("\n")), len(text))
         starts = np.append(0, ends[:-1] + 1)
@@ -209,11 +198,16 @@ class Saved:
         try:
             yield
         except (zipfile.BadZipFile, ValueError, EOFError, KeyError, FileNotFoundError) as error:
-            where = self._path.parent
             raise UserError(
-                f"`{self._path}` must be what an earlier stage wrote, but is damaged; remove `{where}`, and it is"
-                " made again."
+                f"`{self._path}` must be what an earlier stage wrote, but is damaged; remove `{self._path.parent}`, and"
+                " it is made again."
             ) from error
+
+
+def summary_of(path: Path) -> dict[str, Any]:
+    """The summary of a block's file."""
+    with Saved(path) as saved:
+        return saved.summary
 
 
 def packed(name: str, lines: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -49,7 +49,7 @@ def page_of(report: Report) -> str:
     """A report as HTML: the same bytes whenever and wherever it is made.
 
     Args:
-        report: the value of `report.json` (`engine.reporting` says what is in it).
+        report: the value of `report.json` (`report.of_corpora` says what is in it).
     """
     meanings = report.get("meanings", {})
     settings = figures.settings_of(report["recipe"])

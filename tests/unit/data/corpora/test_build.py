@@ -7,16 +7,13 @@ import pytest
 import sentencepiece
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mtmoe.data.corpora.build import BuildOptions, Overlap, Tools, build
+from fairseq_mtmoe.data.corpora.build import BuildOptions, build, corpora_of, find_text_files
 from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.engine import reading
-from fairseq_mtmoe.data.corpora.engine.progress import shown
-from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import local_workers
-from fairseq_mtmoe.data.corpora.text import corpora_of, find_text_files
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.raw_corpora import Counting, digests
+from tests.helpers.raw_corpora import Counting, digests, tools_for
 
 OPTIONS = BuildOptions(vocab_size=60, character_coverage=1.0)
 TIERS = {"high": ["en-de"], "low": ["en-fr"]}
@@ -27,11 +24,10 @@ def build_from(raw, out, options=OPTIONS, tiers=TIERS, workers=None):
     """The data directory `out` of a folder of text."""
     files = find_text_files(raw)
     hashes = {path: content_hash(path) for of_pair in files.values() for sides in of_pair.values() for path in sides}
-    work = WorkFolder(out)
-    with work.held(), shown(work.path / "log.txt") as progress:
+    with tools_for(out, workers) as tools:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
-        return build(out, corpora_of(files, hashes), tiers, options, Tools(work, workers or Counting(), progress))
+        return build(out, corpora_of(files, hashes), tiers, options, tools)
 
 
 def lines(raw, name):
@@ -69,7 +65,7 @@ def test_fairseq_reads_back_every_sentence(made):
                 if split != "train":
                     assert lines(out / "raw", name) == lines(raw, name)
     assert json.loads((out / "tiers.json").read_text()) == {**TIERS, "mid": []}
-    assert not any(sum(of.values()) for of in built.dropped.values()) and built.overlaps["en-de"] == Overlap()
+    assert not any(pair["dropped"] or pair["evaluation_sources_in_training"] for pair in built["pairs"].values())
     assert json.loads((out / "sizes.json").read_text())["train"] == {"en-de": [122], "en-fr": [41]}
 
 
@@ -83,7 +79,7 @@ def test_text_is_taken_as_it_is(tmp_path, text_folder):
     built = build_from(text_folder, tmp_path / "data", all_of_it, {})
     kept = list(zip(source[:6], [normalise(text) for text in target[:6]], strict=True))
     assert list(zip(*(decoded(tmp_path / "data", f"train.en-de.{lang}") for lang in ("en", "de")), strict=True)) == kept
-    assert {pair: of["empty"] for pair, of in built.dropped.items()} == {"en-de": 3, "en-fr": 0}
+    assert {name: pair["dropped"] for name, pair in built["pairs"].items()} == {"en-de": {"empty": 3}, "en-fr": {}}
     assert lines(tmp_path / "data" / "raw", "valid.en-de.en") == ["", "a b", ""]
     assert lines(tmp_path / "data" / "raw", "valid.en-de.de") == ["eins", "", ""]
     assert len(decoded(tmp_path / "data", "valid.en-de.de")) == 3
@@ -92,7 +88,7 @@ def test_text_is_taken_as_it_is(tmp_path, text_folder):
 def test_what_is_changed_is_counted_by_file(tmp_path, text_folder):
     text = "\ufeffone\x00 \x07\ntwo\x85lines\x0c of e\u0301\n three  \u00a0words \r\n"
     (text_folder / "test.en-de.en").write_text(text + "x\n" * 8)
-    changes = build_from(text_folder, tmp_path / "data").changes
+    changes = build_from(text_folder, tmp_path / "data")["files"]
     none = {"removed": 0, "breaks": 0, "respelled": 0}
     assert changes.pop("test.en-de.en") == {"removed": 3, "breaks": 2, "respelled": 1}
     assert len(changes) == 11 and all(found == none for found in changes.values())
@@ -100,10 +96,8 @@ def test_what_is_changed_is_counted_by_file(tmp_path, text_folder):
 
 def test_characters_outside_the_vocabulary_are_counted(tmp_path, text_folder):
     write(text_folder, "test", "en-de", ["Open ☃"], ["☃ ☃"])
-    assembly = build_from(text_folder, tmp_path / "data").assembly
-    [summary] = [one for text, ids in assembly.evaluation if (text.pair, text.split) == ("en-de", "test")
-                 for one in ids.summaries()]  # fmt: skip
-    assert (summary["source"]["unknown"], summary["target"]["unknown"]) == (1, 2)
+    tokens = build_from(text_folder, tmp_path / "data")["pairs"]["en-de"]["tokens"]["test"]
+    assert (tokens["en"]["unknown"], tokens["de"]["unknown"]) == (1, 2)
 
 
 def test_shards_share_out_the_training_data(tmp_path, text_folder):
@@ -219,12 +213,13 @@ def test_sources_seen_in_training_of_any_pair_are_counted(tmp_path):
     ):
         for split, source in (("train", train), ("valid", valid), ("test", test)):
             write(raw, split, pair, source, [f"{text} {pair[-2:]}" for text in source])
-    overlaps = build_from(raw, tmp_path / "data", BuildOptions(vocab_size=22, character_coverage=1.0), {}).overlaps
-    assert overlaps == {
-        "en-aa": Overlap(1, {"en-bb": 1}),
-        "en-bb": Overlap(1, {"en-aa": 1, "en-cc": 1}),
-        "de-bb": Overlap(),
-        "en-cc": Overlap(2, {"en-aa": 1, "en-bb": 1, "en-cc": 1}),
+    pairs = build_from(raw, tmp_path / "data", BuildOptions(vocab_size=22, character_coverage=1.0), {})["pairs"]
+    names = ("evaluation_sources_in_training", "found_in_training_of")
+    assert {pair: tuple(about[name] for name in names) for pair, about in pairs.items()} == {
+        "en-aa": (1, {"en-bb": 1}),
+        "en-bb": (1, {"en-aa": 1, "en-cc": 1}),
+        "de-bb": (0, {}),
+        "en-cc": (2, {"en-aa": 1, "en-bb": 1, "en-cc": 1}),
     }
 
 

@@ -1,17 +1,25 @@
 import os
 import struct
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.catalogs import describe_sources, find_catalogs, language_code
+from fairseq_mtmoe.data.corpora.catalogs import find_catalogs, language_code, message_key, placeholders
 from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
-from fairseq_mtmoe.data.corpora.messages import message_key, placeholders
+from fairseq_mtmoe.data.corpora.harvest import describe_sources, read_catalogs
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.catalogs import write_catalog
-from tests.helpers.harvests import harvest
+from tests.helpers.raw_corpora import tools_for
+
+
+def harvest(catalogs):
+    """All that catalogs hold, cleaned."""
+    with tempfile.TemporaryDirectory() as folder, tools_for(Path(folder) / "data") as tools:
+        return read_catalogs(tools, catalogs)
 
 
 def harvest_one(root, locale, entries, **options):
@@ -111,7 +119,7 @@ def test_a_damaged_catalog_is_noted_and_left_out(tmp_path, damage):
     catalogs = find_catalogs([], [tmp_path])
     crop = harvest(catalogs)
     assert crop.pairs == {"de": [("Open", "Öffnen")]}
-    assert describe_sources(catalogs, [catalogs[place] for place in crop.damaged]) == [
+    assert describe_sources(catalogs, crop.damaged) == [
         {"source": str(tmp_path), "catalogs": 2, "damaged": ["de/LC_MESSAGES/bad.mo"]}
     ]
 

@@ -5,12 +5,24 @@ from functools import partial
 
 import pytest
 
-from fairseq_mtmoe.data.corpora import data_dir
-from fairseq_mtmoe.data.corpora.data_dir import FORMAT, STAMP, content_hash, fingerprint
-from fairseq_mtmoe.data.corpora.engine.digests import MANIFEST, write_manifest
+from fairseq_mtmoe.data.corpora.data_dir import (
+    FORMAT,
+    MANIFEST,
+    STAMP,
+    content_hash,
+    fingerprint,
+    write_manifest,
+    written_once,
+)
 from fairseq_mtmoe.errors import UserError
 
-write_once = partial(data_dir.write_once, options={"seed": 1})
+
+def write_once(out, key, fill, options=None, **settings):
+    """Whether `out` had to be filled."""
+    with written_once(out, key, options or {"seed": 1}, **settings) as folder:
+        if folder is not None:
+            fill(folder)
+        return folder is not None
 
 
 def filler(content):
@@ -54,14 +66,14 @@ def test_another_key_replaces_everything_when_asked_to(tmp_path):
 
 def test_what_was_made_otherwise_is_told_apart(tmp_path):
     out = tmp_path / "out"
-    data_dir.write_once(out, "one", filler("one"), {"seed": 1, "langs": ["de"], "size": 5})
+    write_once(out, "one", filler("one"), {"seed": 1, "langs": ["de"], "size": 5})
     for options, words in (
         ({"seed": 2, "langs": ["de"], "size": 5}, r"was made with seed 1 \(now 2\), and models"),
         ({"seed": 1, "langs": [], "size": 6}, r"was made with langs \['de'\] \(now \[\]\), size 5 \(now 6\), and"),
         ({"seed": 1, "langs": ["de"], "size": 5, "new": 1}, r"was made with new None \(now 1\), and models"),
     ):
         with pytest.raises(UserError, match=words):
-            data_dir.write_once(out, "two", unreachable, options)
+            write_once(out, "two", unreachable, options)
 
 
 def test_a_directory_of_0_1_0_is_kept(tmp_path):

@@ -282,7 +282,7 @@ def test_no_password_goes_to_a_server(web, get, tmp_path, monkeypatch):
 def test_two_runs_do_not_write_one_file(web, get, tmp_path):
     item = Item("a.tgz", web.put("/a.tgz", CONTENT))
     sentence = "being downloaded by another run"
-    with downloading._Part.only_here(tmp_path / "a.tgz"), pytest.raises(UserError, match=sentence):
+    with downloading._Part(tmp_path / "a.tgz"), pytest.raises(UserError, match=sentence):
         get(item)
 
 

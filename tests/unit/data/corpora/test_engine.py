@@ -13,11 +13,11 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_mtmoe.data.corpora.data_dir import STAMP
 from fairseq_mtmoe.data.corpora.engine import reading
-from fairseq_mtmoe.data.corpora.engine.digests import Digests
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
 from fairseq_mtmoe.data.corpora.engine.pipeline import find_inputs
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
+from fairseq_mtmoe.data.corpora.raw_files import Digests
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.references import Speller, load_references
@@ -124,8 +124,8 @@ def test_files_of_one_name_are_two_in_the_manifest(tmp_path):
         (tmp_path / name).write_text(f"{name}\n")
     path = tmp_path / "recipe.yaml"
     path.write_text("{name: r, corpora: [{name: c, pair: en-de, role: train, files: [a/text, b/text]}]}")
-    inputs = find_inputs(load_recipe(path), tmp_path, Digests(tmp_path / "digests.json"))
-    assert inputs.raw == {"c": {name: digests(tmp_path)[name] for name in names}}
+    [corpus] = find_inputs(load_recipe(path), tmp_path, Digests(tmp_path / "digests.json")).corpora
+    assert dict(zip(corpus.names, corpus.digests, strict=True)) == {name: digests(tmp_path)[name] for name in names}
 
 
 @pytest.mark.parametrize("blocks", [7, 1000])

@@ -8,9 +8,11 @@ import pytest
 import yaml
 
 from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
-from fairseq_mtmoe.data.corpora.engine.bad_lines import LIST, BadLines, check_result, write_list
+from fairseq_mtmoe.data.corpora.engine.jobs import LIST, BadLines, RawCorpus, write_list
+from fairseq_mtmoe.data.corpora.engine.store import Stage
 from fairseq_mtmoe.data.corpora.page import findings
 from fairseq_mtmoe.data.corpora.readers import BAD_REASONS
+from fairseq_mtmoe.data.corpora.recipes import Role
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.raw_corpora import Counting, change, prepare_small, sentences, write_raw
 
@@ -23,10 +25,13 @@ def table(path):
 def noted(folder, *lines):
     """What is kept of bad lines: (file, line, reason), with how many lines it stands for as a fourth."""
     paths = (folder / "a.en", folder / "a.de")
-    with BadLines(folder / "list", CorpusFiles("a", paths, "en", "de")) as bad:
+    (folder / "stage").mkdir()
+    with BadLines(folder / "stage" / LIST, CorpusFiles("a", paths, "en", "de")) as bad:
         for place, line, reason, *lost in lines:
             bad.note(BadLine(str(paths[place]), line, reason, 'tab\t"quoted"', *lost))
-    write_list(folder, [("first", ("x", "y"), folder / "list"), ("second", ("in/z", "u!v"), folder / "list")])
+    corpora = [RawCorpus(CorpusFiles(name, paths, "en", "de"), "en-de", Role.train, (), names)
+               for name, names in (("first", ("x", "y")), ("second", ("in/z", "u!v")))]  # fmt: skip
+    write_list(folder, [(corpus, Stage(folder / "stage")) for corpus in corpora])
     return bad.result()
 
 
@@ -59,12 +64,6 @@ def test_samples_are_of_every_reason(tmp_path):
     result = noted(tmp_path, *lines, (1, 100, "truncated", 0))
     assert result["bad"] == {"truncated": 0, "untranslated": 99}
     assert [sample[2] for sample in result["bad_samples"]] == ["untranslated"] * 5 + ["truncated"]
-    files = CorpusFiles("a", (tmp_path / "now.en", tmp_path / "now.de"), "en", "de")
-    check_result(result, files, "salvage")
-    with pytest.raises(
-        UserError, match=r"now\.de` must be text .* from line or unit 100 on it cannot: the packed file"
-    ):
-        check_result(result, files, "drop")
 
 
 # ---- through the whole engine ----

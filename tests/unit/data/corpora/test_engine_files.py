@@ -7,7 +7,7 @@ import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 
 from fairseq_mtmoe.data.corpora import binarize
-from fairseq_mtmoe.data.corpora.binarize import Writer, write_dictionary
+from fairseq_mtmoe.data.corpora.binarize import write_dictionary, writer
 from fairseq_mtmoe.data.corpora.engine.assembling import SideJob, shards_of, sizes_of, write_side
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_lines
 from fairseq_mtmoe.data.corpora.engine.store import Saved, packed, save
@@ -34,9 +34,9 @@ def test_files_are_those_of_fairseqs_builder(symbols, tmp_path, monkeypatch):
     for sentence in expected:
         builder.add_item(torch.IntTensor(sentence))
     builder.finalize(str(tmp_path / "theirs.idx"))
-    with Writer(tmp_path / "ours", symbols) as writer:
+    with writer(tmp_path / "ours", symbols) as add:
         for start in (0, 3, 4, 30):
-            writer.add(*flat(expected[start : {0: 3, 3: 4, 4: 30, 30: 50}[start]]))
+            add(*flat(expected[start : {0: 3, 3: 4, 4: 30, 30: 50}[start]]))
     for suffix in ("bin", "idx"):
         assert (tmp_path / f"ours.{suffix}").read_bytes() == (tmp_path / f"theirs.{suffix}").read_bytes()
     assert sorted(path.suffix for path in tmp_path.glob("ours*")) == [".bin", ".idx"]

@@ -2,12 +2,12 @@
 
 import time
 
-from fairseq_mtmoe.data.corpora.engine import progress
+from fairseq_mtmoe.data.corpora.engine import workers
 
 
 def test_a_step_that_is_one_long_call_is_shown_now_and_then(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.02)
-    with progress.shown(tmp_path / "log.txt") as shown:
+    monkeypatch.setattr(workers, "SECONDS_BETWEEN_LINES", 0.02)
+    with workers.shown(tmp_path / "log.txt") as shown:
         with shown.step("Making the vocabulary"):
             time.sleep(0.15)
         before = capsys.readouterr().err.splitlines()

@@ -9,10 +9,11 @@ from xml.sax.saxutils import escape
 import pytest
 import yaml
 
-from fairseq_mtmoe.data.corpora.engine import digests as digests_module
+from fairseq_mtmoe.data.corpora import raw_files
+from fairseq_mtmoe.data.corpora.data_dir import file_hash
 from fairseq_mtmoe.data.corpora.engine import jobs as jobs_module
 from fairseq_mtmoe.data.corpora.engine import reading
-from fairseq_mtmoe.data.corpora.engine.digests import Digests, sha256
+from fairseq_mtmoe.data.corpora.raw_files import Digests
 from tests.helpers.raw_corpora import Counting, change, digests, prepare_small, sentences, write_raw
 
 
@@ -113,11 +114,11 @@ def test_a_corpus_in_one_piece_goes_on_after_the_blocks_that_are_there(raw, tmp_
     assert ids(tmp_path / "data") == ids(tmp_path / "plain")
     made, clean = [], jobs_module.clean_block
 
-    def clean_or_stop(block, how, out, bad):
+    def clean_or_stop(block, job, number, bad):
         if len(made) == allowed:
             raise KeyboardInterrupt
-        made.append(out)
-        clean(block, how, out, bad)
+        made.append((job.stage, number))
+        clean(block, job, number, bad)
 
     monkeypatch.setattr(jobs_module, "clean_block", clean_or_stop)
     for allowed in (3, 6, 9, 100):  # a test set, and then three of the five blocks of the memory
@@ -156,13 +157,13 @@ def test_two_corpora_of_the_same_content_are_read_once(raw, tmp_path):
 
 
 def test_large_files_are_hashed_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(digests_module, "MEGABYTE", 100)
+    monkeypatch.setattr(raw_files, "MEGABYTE", 100)
     files = [tmp_path / name for name in ("a", "b", "c")]
     for number, file in enumerate(files):
         file.write_bytes(bytes(200 * (number + 1)))
     paths = [files[0], tmp_path / "b!inside", files[2]]
     Digests(tmp_path / "known.json").learn(paths)
-    expected = [sha256(files[0]), f"{sha256(files[1])}!inside", sha256(files[2])]
-    monkeypatch.setattr(digests_module, "_digest", None)  # all is known
+    expected = [file_hash(files[0]), f"{file_hash(files[1])}!inside", file_hash(files[2])]
+    monkeypatch.setattr(raw_files, "file_hash", None)  # all is known
     assert Digests(tmp_path / "known.json").of(paths) == expected
     assert "Hashing: 12 of 12 MB" in (tmp_path / "log.txt").read_text()

@@ -1,7 +1,7 @@
 from collections import Counter
 
+from fairseq_mtmoe.data.corpora.catalogs import DROP_REASONS, message_key, placeholders, why_dropped
 from fairseq_mtmoe.data.corpora.cleaning.normalising import Changes, changes_of, normalise
-from fairseq_mtmoe.data.corpora.messages import DROP_REASONS, message_key, placeholders, why_dropped
 from fairseq_mtmoe.data.corpora.readers.messages import singular_and_plural_form
 
 

@@ -1,6 +1,6 @@
 import json
 
-from fairseq_mtmoe.data.corpora.report import hints, report_table, write_report
+from fairseq_mtmoe.data.corpora.report import hints, text_table, write_text_report
 from tests.helpers.tables import unpadded
 
 
@@ -25,14 +25,14 @@ def example():
 
 
 def test_tables_largest_first_with_a_total():
-    head, rows = report_table(example())
+    head, rows = text_table(example())
     assert head == ["pair", "tier", "train", "valid", "test", "dropped", "unknown"]
     assert rows == [
         ["en-aa", "high", "1,200", "1", "1", "1,000", "1.00%"],
         ["en-bb", "low", "10", "1", "1", "5", "3.00%"],
         ["total", "", "1,210", "2", "2", "1,005", "2.00%"],
     ]
-    head, rows = report_table(example(), by_reason=True)
+    head, rows = text_table(example(), by_reason=True)
     assert head == ["pair", "tier", "train", "valid", "test", "−empty", "−copy", "unknown"]
     assert rows[1][5:7] == ["2", "3"]
 
@@ -47,7 +47,7 @@ def test_files(tmp_path):
             "test.en-aa.en": {"removed": 0, "breaks": 0, "respelled": 0},
         },
     }
-    write_report(tmp_path, report)
+    write_text_report(tmp_path, report)
     assert json.loads((tmp_path / "report.json").read_text()) == report
     page = unpadded((tmp_path / "report.md").read_text())
     for line in (
@@ -66,7 +66,7 @@ def test_files(tmp_path):
 
 
 def test_untouched_files_are_said_to_be(tmp_path):
-    write_report(tmp_path, {**example(), "files": {"test.en-aa.aa": {"removed": 0, "breaks": 0, "respelled": 0}}})
+    write_text_report(tmp_path, {**example(), "files": {"test.en-aa.aa": {"removed": 0, "breaks": 0, "respelled": 0}}})
     assert "No file of text had control or invisible characters" in (tmp_path / "report.md").read_text()
 
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.messages import message_key
-from fairseq_mtmoe.data.corpora.split import DedupGroups, select_languages, split_by_message
+from fairseq_mtmoe.data.corpora.catalogs import message_key
+from fairseq_mtmoe.data.corpora.harvest import DedupGroups, select_languages, split_by_message
 from fairseq_mtmoe.errors import UserError
 
 SPLITS = ("train", "valid", "test")

@@ -5,10 +5,10 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.corpora import text
+from fairseq_mtmoe.data.corpora import build
+from fairseq_mtmoe.data.corpora.build import corpora_of, find_text_files, has_lone_carriage_return, read_ranked_tiers
 from fairseq_mtmoe.data.corpora.readers import read
 from fairseq_mtmoe.data.corpora.readers.splitting import parts_of
-from fairseq_mtmoe.data.corpora.text import corpora_of, find_text_files, lone_carriage_returns, read_ranked_tiers
 from fairseq_mtmoe.errors import UserError
 
 
@@ -75,11 +75,17 @@ def test_only_line_feeds_end_a_line(text_folder):
 
 
 def test_lone_carriage_returns_are_found(text_folder, monkeypatch):
-    monkeypatch.setattr(text, "_CHUNK", 4)
+    monkeypatch.setattr(build, "_CHUNK", 4)
     path = text_folder / "some.txt"
-    for content, expected in ((b"abc\r\nd", 0), (b"abc\rde", 1), (b"abc\r", 1), (b"abcd\r\r\n", 1), (b"abc\n", 0)):
+    for content, expected in (
+        (b"abc\r\nd", False),
+        (b"abc\rde", True),
+        (b"abc\r", True),
+        (b"abcd\r\r\n", True),
+        (b"abc\n", False),
+    ):
         path.write_bytes(content)
-        assert lone_carriage_returns([path]) == ["some.txt"] * expected
+        assert has_lone_carriage_return(path) == expected
 
 
 def test_bad_folders(tmp_path, text_folder):

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fairseq_mtmoe.data.corpora.text import read_ranked_tiers
+from fairseq_mtmoe.data.corpora.build import read_ranked_tiers
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.damage import damaged, value_or_sentence
