@@ -16,13 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 
 import click
-from measure import Report, report_name
-from scaling_predictions import COLUMNS, LIMIT_COLUMNS, TOKENS, limit_rows, prediction_rows
-from scaling_processes import ALIGNED, PING_BYTES, SPARSE, STOCK, STRONG, WEAK, Found, Plan, Step, measure_processes
-from timing import Floor, Ratio, shown
-from wmt15_models import SMALL, Size
-
-from fairseq_mtmoe.analysis.exchange_model import (
+from exchange_model import (
     Transformer,
     count_bytes,
     fit_link,
@@ -31,6 +25,11 @@ from fairseq_mtmoe.analysis.exchange_model import (
     row_bytes,
     shuffle_bytes,
 )
+from measure import Report, report_name
+from scaling_predictions import COLUMNS, LIMIT_COLUMNS, TOKENS, limit_rows, prediction_rows
+from scaling_processes import ALIGNED, PING_BYTES, SPARSE, STOCK, STRONG, WEAK, Found, Plan, Step, measure_processes
+from timing import Floor, Ratio, shown
+from wmt15_models import SMALL, Size
 
 TINY = Size(width=64, inner=256, layers=2, heads=2, num_experts=8, symbols=1_000)
 WORLD_SIZES = (1, 2, 4)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from fairseq_mtmoe.analysis.exchange_model import (
+from exchange_model import (
     Machine,
     Transformer,
     bandwidth_for_share,

@@ -31,7 +31,7 @@ import study_plan
 from study_plan import STUDIES, Study
 
 from fairseq_mtmoe import __version__
-from fairseq_mtmoe.analysis.series import read_run
+from fairseq_mtmoe.analysis.rows import Row, read_run
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, write_text
 
@@ -177,10 +177,15 @@ def best_rate(study: Study, folder: Path, row: str) -> str:
         name, run = rated_row(row, rate), folder / f"rate_{rate}-{row}"
         if study.tasks:
             return -(known[name] if name in known else fmean(float(one["value"]) for one in task_figures("", run)))
-        value = known[name] if name in known else read_run(run).perplexity.groups["all"][-1]
+        value = known[name] if name in known else perplexities(run)["all"].value[-1]
         return math.inf if math.isnan(value) else value
 
     return min(study.rates.values, key=loss_after_sweep)
+
+
+def perplexities(run: Path) -> dict[str, Row]:
+    """The validation perplexity of each tier, and of all pairs, in a run's log."""
+    return {row.task: row for row in read_run(run).of("tier", "all", metric="ppl")}
 
 
 def rated_row(row: str, rate: str) -> str:
@@ -268,11 +273,10 @@ def figures_of(study: str, run: Path) -> list[dict[str, str]]:
     if row.startswith("rate_"):
         row, seed = rated_row(seed, row.removeprefix("rate_")), RATED
     rows: list[dict[str, Any]] = []
-    series = read_run(run).perplexity
-    for tier, values in series.groups.items():
-        for update, value in zip(series.updates, values, strict=True):
-            rows.append({"tier": tier, "metric": PERPLEXITY, "update": update, "value": f"{value:.4f}"})
-    last = series.updates[-1]
+    last = 0
+    for tier, found in perplexities(run).items():
+        for last, value in zip(found.moments.update.astype(int), found.value, strict=True):
+            rows.append({"tier": tier, "metric": PERPLEXITY, "update": last, "value": f"{value:.4f}"})
     if (run / "scores" / "scores.json").exists():
         rows += _scores(read_json(run / "scores" / "scores.json"), last)
     if (run / ENTRY).exists():

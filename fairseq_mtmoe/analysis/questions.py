@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fairseq_mtmoe.analysis.expert_use import entropies
+from fairseq_mtmoe.analysis.routing import entropies
 from fairseq_mtmoe.analysis.rows import EVERYBODY, Row, Run, Values
 
 

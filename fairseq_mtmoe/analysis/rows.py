@@ -30,8 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.analysis.event_fields import FIELDS
-from fairseq_mtmoe.analysis.run_log import Event
+from fairseq_mtmoe.analysis.run_log import FIELDS, Event
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
 from fairseq_mtmoe.errors import UserError
 

@@ -1,7 +1,6 @@
 """The run log: what a training run tells the pictures, as one JSON line per event in `<save_dir>/mtmoe.jsonl`.
 
-Nothing here needs fairseq or torch, so that a log can be read on any machine. The events and their fields are
-listed in `fairseq_mtmoe/analysis/README.md`.
+Nothing here needs fairseq or torch, so that a log can be read on any machine. `README.md` lists the events.
 """
 
 from __future__ import annotations
@@ -9,16 +8,90 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Required
 
-from fairseq_mtmoe.analysis.event_fields import FIELDS, is_count, what_is_wrong
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes, regular_file
+from fairseq_mtmoe.io.typed import Rule, Text, fault
 
 FILE_NAME = "mtmoe.jsonl"
+ROOT = Path(__file__).parents[2]
+LARGEST_COUNT = 2**53  # a float holds every whole number up to it
+LARGEST_AMOUNT = 1e30
+TRAINED_AMOUNTS = ("lr", "gnorm", "wps", "ups", "wpb", "bsz", "clip", "loss_scale", "gb_free", "padding", "skipped",
+                   "expert_comm_ms")  # fmt: skip
+"""What the event `train` has beside losses, as far as fairseq knows it."""
 
 Event = dict[str, Any]
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number from 0, not too large to be drawn; `10.0` is one."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= LARGEST_COUNT and value == int(value)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a value of an option: none, a truth, a number, text, or a list of such."""
+    if isinstance(value, list):
+        return all(is_plain(one) and not isinstance(one, list) for one in value)
+    return value is None or isinstance(value, bool) or (fault(value, Text | float) is None and value == value)
+
+
+_AMOUNT, _FIGURE = (f"null or a number from {least} to {LARGEST_AMOUNT:g}" for least in ("0", f"{-LARGEST_AMOUNT:g}"))
+Count = Annotated[float, Rule("a whole number from 0", is_count)]
+Amount = Annotated[float | None, Rule(_AMOUNT, lambda value: value is None or 0 <= value <= LARGEST_AMOUNT)]
+Figure = Annotated[float | None, Rule(_FIGURE, lambda value: value is None or abs(value) <= LARGEST_AMOUNT)]
+Plain = Annotated[Any, Rule("a plain value", is_plain)]
+Figures = dict[Text, Figure]
+Perplexity = Annotated[Figures, Rule(f"`ppl`, {_AMOUNT},", lambda value: fault(value.get("ppl"), Amount) is None)]
+_SIZE = {"parameters": Count, "multiplications": Count}
+_TOLD = dict.fromkeys(("sampling_method", "commit", "command", "folder", "hardware", "started", "data"), Text | None)
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "run": {
+        "sizes": dict[Text, Count], "task_ids": Text, "task_names": list[Text], "tiers": dict[Text, Text],
+        "options": dict[Text, Plain], "versions": dict[Text, Text], "seed": Count | None, **_SIZE, **_TOLD,
+    },
+    "sampling": {
+        "epoch": Required[Count], "temperature": Amount, "part": Count, "updates_before": Count,
+        "probabilities": dict[Text, Amount], "of_candidates": bool,
+    },
+    "train": {
+        "update": Required[Count], "loss": Figure, "nll_loss": Figure,
+        **dict.fromkeys(("minutes", "tokens", *TRAINED_AMOUNTS), Amount),
+    },
+    "valid": {
+        "update": Required[Count], "epoch": Count, "minutes": Amount, "tokens": Amount, "subset": Text,
+        "pairs": dict[Text, Perplexity], "tiers": dict[Text, Perplexity], "all": Perplexity,
+        "tasks": dict[Text, Figures], "groups": dict[Text, Figures],
+    },
+    "experts": {
+        "update": Required[Count], "subset": Text, "task_names": list[Text], "layers": dict[Text, list[list[Count]]],
+    },
+    "gates": {"update": Required[Count], "subset": Text, "layers": dict[Text, Figures]},
+    "expert_comm": {"update": Required[Count], "updates": Count, "layers": dict[Text, dict[Text, Amount]]},
+    "sparsified": {"update": Required[Count], "num_experts": Count, **_SIZE},
+    "selection": {
+        "update": Required[Count], "trained": dict[Text, Count], "relative_entropy": dict[Text, Amount],
+        "share_of_data": Amount,
+    },
+    "sources": {
+        "update": Required[Count], "subset": Text, "target": Text, "sources": list[Text],
+        "layers": dict[Text, list[Amount]],
+    },
+}  # fmt: skip
+"""What the fields that pictures use must be; others, and other kinds of events, may hold anything."""
+
+
+def what_is_wrong(event: Event) -> str | None:
+    """Which field of an event is not what it must be, as the second half of a sentence; None if all are."""
+    found = fault(event, FIELDS.get(event["event"], Any))
+    return None if found is None else str(found)
 
 
 class RunLog:
@@ -55,8 +128,7 @@ def read(path: str | Path) -> list[Event]:
     A run that is interrupted and resumed repeats the events since its last checkpoint. So an event takes back
     earlier lines of its kind (and validation subset) about the same or a later update; an event without
     `update` is ordered by its `epoch`, then its `part`, and one with neither replaces the earlier one; but a run
-    `started` when it first did. Lines that an interruption cut off are skipped. What `event_fields` lists is as it says
-    there.
+    `started` when it first did. Lines that an interruption cut off are skipped. What `FIELDS` lists is as it says.
 
     Args:
         path: the log, or the run's folder with the log in it.
@@ -78,10 +150,12 @@ def read(path: str | Path) -> list[Event]:
         wrong = what_is_wrong(event)
         if wrong is not None:
             raise UserError(f"Line {number} of the run log `{file}` {wrong}; remove the line to read the others.")
-    return _started_first(_without_taken_back(list(lines.values())), list(lines.values()))
+    return _as_it_went(list(lines.values()))
 
 
-def _without_taken_back(events: list[Event]) -> list[Event]:
+def _as_it_went(events: list[Event]) -> list[Event]:
+    """Without what later events take back; a run's last start says when the first one was."""
+    started = next((event["started"] for event in events if event["event"] == "run" and event.get("started")), None)
     kept: list[Event] = []
     earliest: dict[tuple[str, str], tuple[float, float]] = {}
     for event in reversed(events):
@@ -89,19 +163,15 @@ def _without_taken_back(events: list[Event]) -> list[Event]:
         moment = _moment(event)
         if moment < earliest.get(kind, (math.inf, 0.0)):
             earliest[kind] = moment
-            kept.append(event)
+            kept.append({**event, "started": started} if event["event"] == "run" and started else event)
     return kept[::-1]
 
 
-def _started_first(kept: list[Event], events: list[Event]) -> list[Event]:
-    started = next((event["started"] for event in events if event["event"] == "run" and event.get("started")), None)
-    return [{**event, "started": started} if event["event"] == "run" and started else event for event in kept]
-
-
 def _moment(event: Event) -> tuple[float, float]:
+    """By which events of a kind are ordered; 0 in one of an unknown kind, whose fields may be anything."""
     moment: Any = event["update"] if "update" in event else event.get("epoch", 0)
     part = event.get("part", 0)
-    return float(moment) if is_count(moment) else 0.0, float(part) if is_count(part) else 0.0  # 0: of an unknown kind
+    return float(moment) if is_count(moment) else 0.0, float(part) if is_count(part) else 0.0
 
 
 def _parse(line: bytes) -> Event | None:
@@ -129,6 +199,28 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def provenance() -> dict[str, str | None]:
+    """What makes a result: `version`, `commit` (None where the package is no clone or git is missing), `command`."""
+    from fairseq_mtmoe import __version__
+
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return {"version": __version__, "commit": _commit(ROOT), "command": command}
+
+
+def _commit(root: Path) -> str | None:
+    if not (root / ".git").exists():  # a folder above it may be a clone of something else
         return None
-    return value
+    found = _git(root, "rev-parse", "--short", "HEAD")
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return found and found + (" with uncommitted changes" if changed else "")
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+    except FileNotFoundError:  # no git on this machine
+        return None

@@ -16,7 +16,7 @@ from fairseq_mtmoe.analysis.comparison_tables import difference_table, mean_tabl
 from fairseq_mtmoe.analysis.differences import SEED, Sampling, find_differences
 from fairseq_mtmoe.analysis.evaluated import read_evaluations
 from fairseq_mtmoe.analysis.pieces import PieceBleu
-from fairseq_mtmoe.analysis.provenance import provenance
+from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_reading import expanded, read_scores
 from fairseq_mtmoe.analysis.significance import SAMPLES, TRIALS
 from fairseq_mtmoe.errors import raise_invalid

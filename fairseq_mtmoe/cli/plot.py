@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from fairseq_mtmoe.analysis.embeddings import TaskEmbeddingTable
-from fairseq_mtmoe.analysis.gates import TaskGates
 from fairseq_mtmoe.analysis.questions import expert_layers, expert_tasks
 from fairseq_mtmoe.analysis.rows import VALIDATION, Run, read_run, run_names
 from fairseq_mtmoe.cli._runs import checkpoint_of
@@ -109,22 +107,20 @@ def checkpoints_of(runs: Sequence[Run], paths: Sequence[Path]) -> dict[str, dict
     return {name: state for name, state in states.items() if state is not None}
 
 
-def task_gates(state: Mapping[str, Any]) -> TaskGates | None:
-    """The gates in a checkpoint; None where there is not one for each task."""
+def task_gates(state: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]] | None:
+    """The tasks of a checkpoint and, by layer, their gates (T, N, H); None where there is not one for each task."""
     from fairseq_mtmoe.checkpoints.key_maps import MOE
 
     gate = f"{MOE}gate.weight"
     weights = {key.removesuffix(gate): value for key, value in state["model"].items() if key.endswith(gate)}
     of_tasks = {layer: weight.float().numpy() for layer, weight in weights.items() if weight.ndim == 3}
-    if not of_tasks:
-        return None
-    return TaskGates(_task_names(state), of_tasks)
+    return (_task_names(state), of_tasks) if of_tasks else None
 
 
-def task_embeddings(state: Mapping[str, Any]) -> TaskEmbeddingTable | None:
-    """The table of task embeddings in a checkpoint; None where there is none."""
+def task_embeddings(state: Mapping[str, Any]) -> tuple[list[str], Any] | None:
+    """The tasks of a checkpoint and their embeddings (K, D); None where there are none."""
     key = next((key for key in state["model"] if key.endswith(EMBEDDINGS)), None)
-    return None if key is None else TaskEmbeddingTable(_task_names(state), state["model"][key].float().numpy())
+    return None if key is None else (_task_names(state), state["model"][key].float().numpy())
 
 
 def _task_names(state: Mapping[str, Any]) -> list[str]:

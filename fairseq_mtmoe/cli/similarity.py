@@ -13,8 +13,8 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from fairseq_mtmoe.analysis.provenance import provenance
 from fairseq_mtmoe.analysis.rows import run_names
+from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import JSON_FILE as SCORE_FILE
 from fairseq_mtmoe.analysis.score_reading import SCORES, read_scores
 from fairseq_mtmoe.analysis.similarity import ModelSimilarities, TaskInputs

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from exchange_model import count_bytes, gather_bytes, num_operations, row_bytes, shuffle_bytes
 from torch import distributed as dist
 
 from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.analysis.exchange_model import count_bytes, gather_bytes, num_operations, row_bytes, shuffle_bytes
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.analysis.charts import look
 from fairseq_mtmoe.analysis.charts.look import Chart, Point, finished, heat, percent
 from fairseq_mtmoe.analysis.differences import Differences
-from fairseq_mtmoe.analysis.embeddings import TaskEmbeddingTable
-from fairseq_mtmoe.analysis.gates import TaskGates, mean_similarity
+from fairseq_mtmoe.analysis.routing import gate_similarities, plane_of
 from fairseq_mtmoe.analysis.significance import LEVEL
 from fairseq_mtmoe.analysis.similarity import ModelSimilarities
 
 Matrix = NDArray[np.float64]
+Array = NDArray[np.floating]
 Panels = Mapping[str, tuple[Sequence[str], Matrix]]  # by its title, the tasks and what there is between them
 MOST_WRITTEN = 12  # tasks, up to which cells have room for numbers
 LEAST_COSINE, LEAST_SIMILARITY = 0.25, 0.05  # of the scales: chance stays pale, and what differs less looks alike
@@ -43,14 +43,18 @@ DIFFERENCES_NOTE = (
 )
 
 
-def gates(runs: Mapping[str, TaskGates]) -> Chart:
-    """Of one run a panel for the mean over its layers, and one for each layer; of several the mean of each."""
+def gates(runs: Mapping[str, tuple[Sequence[str], Mapping[str, Array]]]) -> Chart:
+    """Of one run a panel for the mean over its layers, and one for each layer; of several the mean of each.
+
+    Args:
+        runs: by their names the T tasks, and by layer the gates' weights (T, N, H).
+    """
     found: dict[str, tuple[Sequence[str], Matrix]] = {}
-    for name, one in runs.items():
-        layers = one.similarities()
-        found[name if len(runs) > 1 else "all layers"] = (one.tasks, mean_similarity(layers))
+    for name, (tasks, weights) in runs.items():
+        layers = {layer: gate_similarities(weight) for layer, weight in weights.items()}
+        found[name if len(runs) > 1 else "all layers"] = (tasks, np.mean(list(layers.values()), axis=0))
         if len(runs) == 1 and len(layers) > 1:
-            found |= {layer: (one.tasks, matrix) for layer, matrix in layers.items()}
+            found |= {layer: (tasks, matrix) for layer, matrix in layers.items()}
     limit = max([LEAST_COSINE, *np.abs(_apart(found))])
     # Orange and purple can be told apart with any colour vision; in grey the numbers say the sign.
     chart = _matrices(found, "purpleorange", (-limit, limit), middle=0)
@@ -87,15 +91,15 @@ def _matrices(found: Panels, scheme: str, domain: tuple[float, float], middle: f
     return heat(cells, "", "", scheme=scheme, domain=domain, middle=middle, step=30 if written else 14, written=written)
 
 
-def embeddings(runs: Mapping[str, TaskEmbeddingTable]) -> Chart:
-    """Where each task's embedding lies, in a panel for each run."""
+def embeddings(runs: Mapping[str, tuple[Sequence[str], Array]]) -> Chart:
+    """Where each of K tasks' embeddings (K, D) lies, in a panel for each run."""
     found: list[Point] = []
-    for name, table in runs.items():
-        places_K2, shares = table.plane()
+    for name, (tasks, table_KD) in runs.items():
+        places_K2, shares = plane_of(table_KD)
         panel = f"{name}: {percent(shares[0])} across, {percent(shares[1])} up"
         found += [
             {"x": float(x), "y": float(y), "line": task, "panel": panel}
-            for task, (x, y) in zip(table.tasks, places_K2, strict=True)
+            for task, (x, y) in zip(tasks, places_K2, strict=True)
         ]
     base = alt.Chart().encode(x=alt.X("x:Q", title=None), y=alt.Y("y:Q", title=None))
     text = base.mark_text(align="left", dx=6, fontSize=10).encode(text="line:N")

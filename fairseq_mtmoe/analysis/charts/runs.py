@@ -13,8 +13,8 @@ import numpy as np
 
 from fairseq_mtmoe.analysis.charts import look
 from fairseq_mtmoe.analysis.charts.look import Chart, Point, finished, known, lines, percent, with_last
-from fairseq_mtmoe.analysis.gates import FIGURES
 from fairseq_mtmoe.analysis.questions import first_metric, moments, shares, shift, shown_layers, shown_tasks
+from fairseq_mtmoe.analysis.routing import FIGURES
 from fairseq_mtmoe.analysis.rows import Row, Run, Values
 from fairseq_mtmoe.analysis.scores import ALL, TIERS
 from fairseq_mtmoe.analysis.task_scores import SMALL, TITLES

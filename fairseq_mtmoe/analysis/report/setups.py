@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_mtmoe.analysis.event_fields import is_plain
 from fairseq_mtmoe.analysis.rows import Run, of_kind
-from fairseq_mtmoe.analysis.run_log import Event
+from fairseq_mtmoe.analysis.run_log import Event, is_plain
 
 FIRST = ("data", "commit", "hardware", "started", "seed")
 NOT_OPTIONS = {

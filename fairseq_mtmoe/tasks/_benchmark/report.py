@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 
 from fairseq_mtmoe.analysis import score_files
-from fairseq_mtmoe.analysis.provenance import provenance
 from fairseq_mtmoe.analysis.published import published_row
+from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import JSON_FILE
 from fairseq_mtmoe.analysis.task_scores import (
     SetScore,

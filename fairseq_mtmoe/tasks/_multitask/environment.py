@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fairseq_mtmoe.analysis.provenance import provenance
+from fairseq_mtmoe.analysis.run_log import provenance
 
 PACKAGES = {"fairseq": ("fairseq-fixed", "fairseq"), "torch": ("torch",), "numpy": ("numpy",)}
 

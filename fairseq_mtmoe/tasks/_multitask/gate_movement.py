@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fairseq_mtmoe.analysis.gates import LAST
+from fairseq_mtmoe.analysis.routing import LAST
 from fairseq_mtmoe.moe import Gate, MoELayer, Routing
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.slots.slot import unwrapped

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fairseq_mtmoe.analysis.expert_use import entropies, used_experts
+from fairseq_mtmoe.analysis.routing import entropies, used_experts
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
 from fairseq_mtmoe.moe import MixtureWeights
 from fairseq_mtmoe.slots import adapter_blocks, expert_layers

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fairseq_mtmoe.analysis.gates import unmoved
+from fairseq_mtmoe.analysis.routing import unmoved
 from fairseq_mtmoe.protocols import MixesSources
 from fairseq_mtmoe.slots.model_size import model_size
 from fairseq_mtmoe.slots.slot import unwrapped

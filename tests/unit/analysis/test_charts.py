@@ -8,8 +8,7 @@ import pytest
 
 from fairseq_mtmoe.analysis.charts import look, models
 from fairseq_mtmoe.analysis.charts import runs as charts
-from fairseq_mtmoe.analysis.embeddings import TaskEmbeddingTable
-from fairseq_mtmoe.analysis.gates import TaskGates
+from fairseq_mtmoe.analysis.routing import plane_of
 from fairseq_mtmoe.analysis.rows import run_of
 from tests.helpers.figure_logs import benchmark, translation
 from tests.helpers.run_logs import events_of_a_run
@@ -176,7 +175,7 @@ def test_gates_are_alike_where_they_score_experts_alike():
     """Whatever adds the same to all experts' scores does not count."""
     draw = np.random.default_rng(3)
     first, extra = draw.normal(size=(4, 6)), draw.normal(size=6)
-    gates = TaskGates(["a", "b", "c", "d"], {"layer": np.stack([first, 2 * first + extra, -first, np.ones((4, 6))])})
+    gates = (["a", "b", "c", "d"], {"layer": np.stack([first, 2 * first + extra, -first, np.ones((4, 6))])})
     (cells,) = values_of(models.gates({"run": gates}))
     of_cell = {(cell["row"], cell["column"]): cell["value"] for cell in cells}
     assert of_cell["a", "b"] == pytest.approx(1) and of_cell["a", "c"] == pytest.approx(-1)
@@ -190,20 +189,19 @@ def test_the_map_is_of_the_first_two_principal_components():
     from sklearn.decomposition import PCA
 
     table_KD = np.random.default_rng(5).normal(size=(6, 9)).astype(np.float32)
-    table = TaskEmbeddingTable(list("abcdef"), table_KD)
-    places, shares = table.plane()
+    places, shares = plane_of(table_KD)
     expected = PCA(2).fit(table_KD.astype(np.float64))
     np.testing.assert_allclose(np.abs(places), np.abs(expected.transform(table_KD)), atol=1e-6)
     np.testing.assert_allclose(shares, expected.explained_variance_ratio_, atol=1e-6)
     assert all(places[np.abs(places[:, axis]).argmax(), axis] > 0 for axis in range(2))
-    (points,) = values_of(models.embeddings({"run": table}))
+    (points,) = values_of(models.embeddings({"run": (list("abcdef"), table_KD)}))
     assert [(point["line"], point["x"]) for point in points] == list(zip("abcdef", places[:, 0].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("table_KD", [np.zeros((3, 4)), np.ones((1, 4))])
 def test_few_or_equal_embeddings_have_a_map_too(table_KD, tmp_path):
-    table = TaskEmbeddingTable([f"t{number}" for number in range(len(table_KD))], table_KD)
-    look.save(models.embeddings({"run": table}), tmp_path / "map.svg")
+    tasks = [f"t{number}" for number in range(len(table_KD))]
+    look.save(models.embeddings({"run": (tasks, table_KD)}), tmp_path / "map.svg")
     assert "t0" in (tmp_path / "map.svg").read_text()
 
 

@@ -4,8 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from fairseq_mtmoe.analysis.exchange_model import Machine, Transformer, num_operations, predict
+from exchange_model import Machine, Transformer, num_operations, predict
 
 TINY = dict(width=16, inner=32, layers=2, heads=2, num_experts=4, symbols=200)
 

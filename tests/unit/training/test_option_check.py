@@ -6,7 +6,7 @@ from argparse import Namespace
 import pytest
 from omegaconf import OmegaConf
 
-from fairseq_mtmoe.analysis.event_fields import what_is_wrong
+from fairseq_mtmoe.analysis.run_log import what_is_wrong
 from fairseq_mtmoe.training.option_check import changed_options, first_difference, shared_options
 from tests.helpers.commands import training_arguments
 from tests.helpers.training import configured

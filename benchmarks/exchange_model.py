@@ -45,14 +45,11 @@ def num_operations(shuffles: bool, backward: bool = True) -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """Processes of which `node_size` share a machine, and what each can do.
+    """Processes of which `node_size` share a machine.
 
-    Attributes:
-        flops: floating-point operations per second that products of matrices reach.
-        inside, between: bytes per second from one process into its own machine, and out of it, that an all-to-all
-            reaches: a link's nominal speed times an efficiency.
-        latency: seconds of an operation without bytes.
-        peer_latency: seconds more for each other process.
+    `flops` are what products of matrices reach per second; `inside` and `between` the bytes per second of an all-to-all
+    from a process into its own machine, and out of it; an operation without bytes takes `latency` seconds, and
+    `peer_latency` more for each other process.
     """
 
     flops: float
@@ -62,33 +59,29 @@ class Machine:
     latency: float
     peer_latency: float = 0.0
 
-    def all_to_all_seconds(self, num_bytes: float, group_size: int, operations: int = 1) -> float:
-        """Time of operations in which equal parts of `num_bytes`, all operations together, go to P - 1 processes.
+    def waits(self, group_size: int, operations: int) -> float:
+        """Seconds of operations without bytes."""
+        return operations * (self.latency + (group_size - 1) * self.peer_latency) if group_size > 1 else 0.0
 
-        The two kinds of links work at the same time.
-        """
+    def all_to_all_seconds(self, num_bytes: float, group_size: int, operations: int = 1) -> float:
+        """Time in which equal parts of `num_bytes` in all go to P - 1 processes, by both kinds of links at once."""
         if group_size == 1:
             return 0.0
         outside = max(0, group_size - self.node_size) / (group_size - 1)
         flow = max(num_bytes * (1 - outside) / self.inside, num_bytes * outside / self.between)
-        return operations * (self.latency + (group_size - 1) * self.peer_latency) + flow
+        return self.waits(group_size, operations) + flow
 
     def all_reduce_seconds(self, num_bytes: float, group_size: int, operations: int, same_node: bool) -> float:
         """Time of averaging tensors of so many bytes in all in a ring: nearly each byte leaves each process twice."""
-        if group_size == 1:
-            return 0.0
         flow = 2 * num_bytes * (group_size - 1) / group_size / (self.inside if same_node else self.between)
-        return operations * (self.latency + (group_size - 1) * self.peer_latency) + flow
+        return self.waits(group_size, operations) + flow
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """An encoder-decoder model with experts in some blocks; F is that of experts and dense blocks alike.
+    """An encoder-decoder with `layers` blocks in either stack and experts in `expert_layers` of both together.
 
-    Attributes:
-        layers: blocks of either stack.
-        expert_layers: how many of both stacks' blocks have experts.
-        length: words of a sentence.
+    `inner` is the width F of experts and dense blocks alike, `length` the words of a sentence.
     """
 
     width: int
@@ -105,24 +98,17 @@ class Transformer:
 
     def flops(self, tokens: float) -> float:
         """The whole model, forward and backward, for as many source as target tokens (`tokens` of either)."""
-        width = self.width
-        attention = 8 * width * width + 4 * self.length * width
-        encoder = attention + 4 * width * self.inner
-        decoder = 2 * attention + 4 * width * self.inner
-        return 3 * tokens * (self.layers * (encoder + decoder) + 2 * width * self.vocabulary)
+        attention = 8 * self.width * self.width + 4 * self.length * self.width
+        block = 3 * attention + 8 * self.width * self.inner  # of the encoder and the decoder together
+        return 3 * tokens * (self.layers * block + 2 * self.width * self.vocabulary)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One update of one process.
+    """One update of one process, in which P = `group_size`.
 
-    Attributes:
-        group_size: P.
-        num_bytes: what leaves the process in exchanges.
-        exchange: seconds of exchanges, of which `waits` do not depend on how many tokens there are.
-        averaging: seconds of averaging the experts' gradients over those who hold the same ones.
-        experts: seconds in which the expert layers compute.
-        compute: seconds in which the whole model computes.
+    `exchange` seconds send `num_bytes`; `waits` of them do not depend on how many tokens there are. The others are
+    seconds of averaging the experts' gradients over those who hold the same ones, and of computing.
     """
 
     group_size: int
@@ -145,38 +131,25 @@ class Prediction:
 
 
 def predict(
-    model: Transformer, machine: Machine, world_size: int, tokens: int, element_size: int = 2, shuffles: bool = True
+    model: Transformer, machine: Machine, world_size: int, tokens: float, element_size: int = 2, shuffles: bool = True
 ) -> Prediction:
     """An update with `tokens` source and as many target tokens in each of W processes, evenly routed, no padding."""
     size = math.gcd(model.num_experts, world_size)
-    elsewhere = tokens * (1 - 1 / size)
-    num_bytes, waits = 0.0, 0.0
-    if size > 1:
+    num_bytes, waits, averaging = 0.0, 0.0, 0.0
+    if size > 1:  # else experts are averaged with all other parameters
+        elsewhere, stacks = tokens * (1 - 1 / size), 2 if shuffles else 0
         layer = row_bytes(elsewhere, elsewhere, model.width, element_size) + count_bytes(model.num_experts, size)
-        if shuffles:
-            layer += shuffle_bytes(elsewhere, elsewhere, model.num_experts)
-        stacks = 2 if shuffles else 0
+        layer += shuffle_bytes(elsewhere, elsewhere, model.num_experts) if shuffles else 0
         num_bytes = model.expert_layers * layer + stacks * gather_bytes(size)
-        operations = model.expert_layers * num_operations(shuffles) + stacks
-        waits = machine.all_to_all_seconds(0, size, operations)
-    return Prediction(
-        size,
-        num_bytes,
-        waits + machine.all_to_all_seconds(num_bytes, size, 0),
-        waits,
-        _averaging_seconds(model, machine, world_size, size, element_size),
-        model.expert_layers * model.expert_flops(tokens) / machine.flops,
-        model.flops(tokens) / machine.flops,
-    )
-
-
-def _averaging_seconds(model: Transformer, machine: Machine, world_size: int, size: int, element_size: int) -> float:
-    if size == 1:
-        return 0.0  # experts that every process holds are averaged with all other parameters
-    numbers = 2 * model.width * model.inner + model.inner + model.width  # two matrices, two biases
-    num_bytes = model.expert_layers * (model.num_experts // size) * numbers * element_size
-    operations, same_node = 4 * model.expert_layers, world_size <= machine.node_size
-    return machine.all_reduce_seconds(num_bytes, world_size // size, operations, same_node)
+        waits = machine.waits(size, model.expert_layers * num_operations(shuffles) + stacks)
+        numbers = 2 * model.width * model.inner + model.inner + model.width  # two matrices, two biases
+        averaging = machine.all_reduce_seconds(
+            model.expert_layers * (model.num_experts // size) * numbers * element_size,
+            world_size // size, 4 * model.expert_layers, world_size <= machine.node_size,
+        )  # fmt: skip
+    exchange = waits + machine.all_to_all_seconds(num_bytes, size, 0)
+    experts = model.expert_layers * model.expert_flops(tokens) / machine.flops
+    return Prediction(size, num_bytes, exchange, waits, averaging, experts, model.flops(tokens) / machine.flops)
 
 
 def bandwidth_to_hide(inner: int, flops: float, group_size: int, element_size: int = 2, extra: float = 0.0) -> float:
@@ -192,25 +165,20 @@ def shuffle_share(num_experts: int, width: int, element_size: int = 2) -> float:
     return shuffle_bytes(1, 1, num_experts) / row_bytes(1, 1, width, element_size)
 
 
-def tokens_to_hide_waits(model: Transformer, machine: Machine, world_size: int, shuffles: bool = True) -> float:
+def tokens_to_hide_waits(model: Transformer, machine: Machine, world_size: int) -> float:
     """Tokens per process from which on experts compute longer than operations wait, bytes aside."""
-    waits = predict(model, machine, world_size, 0, shuffles=shuffles).waits
+    waits = predict(model, machine, world_size, 0).waits
     return waits * machine.flops / (model.expert_layers * model.expert_flops(1))
 
 
 def bandwidth_for_share(
-    model: Transformer,
-    machine: Machine,
-    world_size: int,
-    tokens: int,
-    share: float = 0.1,
-    element_size: int = 2,
+    model: Transformer, machine: Machine, world_size: int, tokens: int, share: float = 0.1
 ) -> float:
-    """Bytes per second out of each process, wherever they go, at which the exchange is this share of an update.
+    """Bytes per second out of each process at which the exchange is this share of an update, averaging aside.
 
-    Infinite where the waits alone are more. Averaging over replicas is left out.
+    Infinite where the waits alone are more.
     """
-    found = predict(model, machine, world_size, tokens, element_size)
+    found = predict(model, machine, world_size, tokens)
     left = share / (1 - share) * found.compute - found.waits
     return found.num_bytes / left if left > 0 else math.inf
 

@@ -4,8 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-
-from fairseq_mtmoe.analysis.exchange_model import (
+from exchange_model import (
     Machine,
     Transformer,
     bandwidth_for_share,
@@ -13,7 +12,6 @@ from fairseq_mtmoe.analysis.exchange_model import (
     count_bytes,
     fit_link,
     gather_bytes,
-    num_operations,
     predict,
     row_bytes,
     shuffle_bytes,
@@ -26,23 +24,6 @@ PLAIN = Machine(flops=1e12, node_size=8, inside=1e9, between=1e9, latency=0.0)
 MODEL = Transformer(width=64, inner=256, layers=4, expert_layers=4, num_experts=16, vocabulary=1000, length=10)
 
 
-def test_bytes_of_a_layer_counted_by_hand():
-    # Three rows leave, five come, 10 numbers of 2 bytes each: there, back, and both again for the gradients.
-    assert row_bytes(3, 5, 10, 2) == 3 * 20 + 5 * 20 + 3 * 20 + 5 * 20
-    assert row_bytes(3, 5, 10, 2, backward=False) == 160
-    # 8 experts in 4 processes: two numbers of 8 bytes for each of three others.
-    assert count_bytes(8, 4) == 3 * 2 * 8
-    # Nine float32 numbers for a token that another process assigns, one int32 for an answer.
-    assert shuffle_bytes(3, 5, 8) == 3 * 9 * 4 + 5 * 4
-    assert gather_bytes(4) == 3 * 8
-
-
-def test_operations_of_a_layer():
-    assert [num_operations(shuffles, backward) for shuffles in (True, False) for backward in (True, False)] == [
-        7, 5, 5, 3,
-    ]  # fmt: skip
-
-
 def test_time_flows_through_both_kinds_of_links_at_once():
     machine = Machine(1e12, node_size=4, inside=100.0, between=10.0, latency=1.0, peer_latency=0.5)
     assert machine.all_to_all_seconds(1000, 1) == 0
@@ -51,13 +32,8 @@ def test_time_flows_through_both_kinds_of_links_at_once():
     assert machine.all_to_all_seconds(1500, 16) == pytest.approx(1 + 15 * 0.5 + 120)
     assert replace(machine, between=1e9).all_to_all_seconds(1500, 16) == pytest.approx(1 + 15 * 0.5 + 3)
     assert machine.all_to_all_seconds(0, 4, operations=7) == 7 * 2.5
-
-
-def test_averaging_sends_nearly_each_byte_twice():
-    machine = Machine(1e12, node_size=4, inside=100.0, between=10.0, latency=1.0)
     assert machine.all_reduce_seconds(1000, 1, 5, same_node=True) == 0
-    assert machine.all_reduce_seconds(1000, 4, 1, same_node=True) == 1 + 2 * 750 / 100
-    assert machine.all_reduce_seconds(1000, 4, 3, same_node=False) == 3 + 2 * 750 / 10
+    assert machine.all_reduce_seconds(1000, 4, 3, same_node=False) == 3 * 2.5 + 2 * 750 / 10
 
 
 def test_computation_is_counted_by_matrix():
@@ -84,12 +60,8 @@ def test_a_prediction_is_the_sum_of_its_parts():
     assert waiting.exchange == pytest.approx(found.exchange + waiting.waits)
     unshuffled = predict(MODEL, PLAIN, 8, 800, shuffles=False)
     assert unshuffled.num_bytes == 4 * (row_bytes(700, 700, 64, 2) + count_bytes(16, 8))
-
-
-@pytest.mark.parametrize("world_size", [1, 3, 7])
-def test_nothing_is_exchanged_where_every_process_holds_all_experts(world_size):
-    found = predict(MODEL, replace(PLAIN, latency=1.0), world_size, 800)
-    assert (found.group_size, found.num_bytes, found.exchange, found.averaging) == (1, 0, 0, 0)
+    alone = predict(MODEL, replace(PLAIN, latency=1.0), 7, 800)  # every process holds all experts
+    assert (alone.group_size, alone.num_bytes, alone.exchange, alone.averaging) == (1, 0, 0, 0)
 
 
 def test_fewer_experts_than_processes_stay_in_a_node_and_are_averaged():
@@ -102,30 +74,21 @@ def test_fewer_experts_than_processes_stay_in_a_node_and_are_averaged():
     assert few.averaging == pytest.approx(2 * numbers * 2 * 3 / 4 / 1e6)
 
 
-def test_the_speed_that_hides_rows_is_where_the_two_times_are_equal():
-    speed = bandwidth_to_hide(256, 1e12, 8, extra=shuffle_share(16, 64))
-    found = predict(MODEL, replace(PLAIN, inside=speed), 8, 100_000)
+@pytest.mark.parametrize("width", [64, 512])
+def test_the_speed_that_hides_rows_is_where_the_two_times_are_equal(width):
+    model, speed = replace(MODEL, width=width), bandwidth_to_hide(256, 1e12, 8, extra=shuffle_share(16, width))
+    found = predict(model, replace(PLAIN, inside=speed), 8, 1_000_000)
     assert found.exchange == pytest.approx(found.experts, rel=1e-3)  # but for the counts
-    assert predict(MODEL, replace(PLAIN, inside=speed * 1.01), 8, 100_000).hides
-    assert not predict(MODEL, replace(PLAIN, inside=speed * 0.99), 8, 100_000).hides
-    # Neither tokens nor width matter to the rows.
-    wide = replace(MODEL, width=512)
-    speed = bandwidth_to_hide(256, 1e12, 8, extra=shuffle_share(16, 512))
-    found = predict(wide, replace(PLAIN, inside=speed), 8, 1_000_000)
-    assert found.exchange == pytest.approx(found.experts, rel=1e-3)
+    assert predict(model, replace(PLAIN, inside=speed * 1.01), 8, 100_000).hides
+    assert not predict(model, replace(PLAIN, inside=speed * 0.99), 8, 100_000).hides
 
 
-def test_the_speed_for_a_share_gives_that_share():
+def test_the_speed_for_a_share_gives_that_share_and_tokens_hide_waits():
     machine = replace(PLAIN, latency=1e-6)
     speed = bandwidth_for_share(MODEL, machine, 8, 5000, share=0.2)
     assert predict(MODEL, replace(machine, inside=speed), 8, 5000).share == pytest.approx(0.2)
     assert bandwidth_for_share(MODEL, replace(PLAIN, latency=10.0), 8, 5000) == math.inf
-
-
-def test_tokens_that_hide_waits():
-    machine = replace(PLAIN, latency=1e-5)
-    tokens = tokens_to_hide_waits(MODEL, machine, 8)
-    found = predict(MODEL, replace(machine, inside=math.inf), 8, tokens)
+    found = predict(MODEL, replace(machine, inside=math.inf), 8, tokens_to_hide_waits(MODEL, machine, 8))
     assert found.exchange == pytest.approx(found.experts)
 
 
@@ -135,5 +98,4 @@ def test_a_line_is_found_again_and_big_messages_do_not_drown_small_ones():
     # The largest is 30% off: the latency stays.
     latency, _ = fit_link(sizes, [*(2e-4 + size / 5e8 for size in sizes[:-1]), 1.3 * (2e-4 + 1e6 / 5e8)])
     assert latency == pytest.approx(2e-4, rel=0.1)
-    latency, speed = fit_link([1.0, 2.0], [1.0, 1.0])
-    assert latency == pytest.approx(1) and speed > 1e12
+    assert fit_link([1.0, 2.0], [1.0, 1.0])[1] > 1e12
