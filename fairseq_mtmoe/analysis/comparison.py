@@ -6,79 +6,24 @@ Scores are those of `fairseq-validate --task glue` or of `mtmoe evaluate`; what 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
-from fairseq_mtmoe.analysis.scores import ALL
-from fairseq_mtmoe.analysis.tables import with_error
-from fairseq_mtmoe.analysis.task_scores import CA_MTL
+from fairseq_mtmoe.analysis.published import PublishedRow, counted_metrics, published_row
+from fairseq_mtmoe.analysis.rows import ALL
+from fairseq_mtmoe.analysis.score_files import CA_MTL, MAJORITY, TITLES, Scores
+from fairseq_mtmoe.analysis.score_tables import CA_MTL_NOTE, MAJORITY_NOTE
+from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document, with_error
 from fairseq_mtmoe.errors import UserError
 
-
-@dataclass(frozen=True)
-class RunScores:
-    """What one run reached, or several runs of the same seed with different tasks.
-
-    Attributes:
-        folders: with the scores.
-        checkpoints: that were scored.
-        seed: of the training; None if nobody knows.
-        subset: of the data.
-        scores: of each task (or language pair) by its name, from 0 to 100.
-        titles: what the tasks are called.
-        groups: the tasks of each group that has an average; of all tasks last.
-        compared: what must be the same of each task where runs are compared: the metric, the data.
-        settings: of the evaluation.
-        majority: by task, what one label for every example scores; see `task_scores.SetScore`.
-        counted: by task, the figures that CA-MTL's average counts, each with its metric; empty where nobody asks.
-        constants: a sentence for each set of which the model predicted one label alone.
-    """
-
-    folders: tuple[str, ...]
-    checkpoints: tuple[str, ...]
-    seed: int | None
-    subset: str
-    scores: Mapping[str, float]
-    titles: Mapping[str, str]
-    groups: Mapping[str, Sequence[str]]
-    compared: Mapping[str, Mapping[str, object]]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    majority: Mapping[str, float] = field(default_factory=dict)
-    counted: Mapping[str, Sequence[tuple[str, float]]] = field(default_factory=dict)
-    constants: Sequence[str] = ()
-
-    @property
-    def averages(self) -> dict[str, float]:
-        """The mean over each group's tasks, and CA-MTL's over all of them where it counts other figures."""
-        means = {name: fmean(self.scores[task] for task in tasks) for name, tasks in self.groups.items()}
-        counted = [figure for figures in self.counted.values() for _, figure in figures]
-        if len(self.counted) > 1 and counted != list(self.scores.values()):
-            means[ALL + CA_MTL] = fmean(counted)
-        return means
+NOTE = "±: standard error of the mean over seeds."
+PAIRED = "Differences are of runs with the same seed, where seeds are named; ± is the standard error of their mean."
 
 
-@dataclass(frozen=True)
-class System:
-    """Runs that differ in their seeds."""
-
-    name: str
-    runs: tuple[RunScores, ...]
-
-    @property
-    def seeds(self) -> list[int | None]:
-        """One of each run."""
-        return [run.seed for run in self.runs]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A mean over runs, with its standard error: NaN of a single run.
-
-    Attributes:
-        deviation: the runs' standard deviation (of n - 1), which the error is made of.
-    """
+class Spread(NamedTuple):
+    """A mean over runs, their standard deviation (of n - 1) and the mean's standard error: NaN of a single run."""
 
     mean: float
     deviation: float
@@ -89,17 +34,38 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """By how much a system's scores are above the first system's.
+class System:
+    """Runs that differ in their seeds.
 
     Attributes:
-        seeds: by which runs are paired; empty where they are not, and the spread is that of a difference of
-            independent figures.
-        scores: of each task and each average.
+        averages: the groups whose means are compared.
     """
 
-    seeds: list[int]
-    scores: Mapping[str, Spread]
+    name: str
+    runs: tuple[Scores, ...]
+    averages: tuple[str, ...]
+
+    def figures(self, run: Scores) -> dict[str, float]:
+        """A run's scores by task or pair and, by the names of their groups, its averages."""
+        means = {row.task: row.figure for row in run.averages if row.metric in ("score", "BLEU")}
+        return {**{task: row.figure for task, row in run.own.items()}, **{name: means[name] for name in self.averages}}
+
+    def spreads(self) -> dict[str, Spread]:
+        """Of each task and each average."""
+        of_runs = [self.figures(run) for run in self.runs]
+        return {name: spread([one[name] for one in of_runs]) for name in of_runs[0]}
+
+    def difference(self, first: System) -> tuple[list[int], dict[str, Spread]]:
+        """By how much its scores are above the first system's, and the seeds by which runs are paired.
+
+        Without common seeds the spread is that of a difference of independent figures.
+        """
+        own, their = ({run.seed: one.figures(run) for run in one.runs if run.seed is not None} for one in (first, self))
+        seeds = [seed for seed in own if seed in their]
+        before, after = first.spreads(), self.spreads()
+        if seeds:
+            return seeds, {name: spread([their[s][name] - own[s][name] for s in seeds]) for name in before}
+        return [], {name: _between(before[name], after[name]) for name in before}
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -108,109 +74,176 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(fmean(values), deviation, deviation / math.sqrt(len(values)))
 
 
-def figures(run: RunScores) -> dict[str, float]:
-    """A run's scores and, by the names of their groups, its averages."""
-    return {**run.scores, **run.averages}
-
-
-def spreads(system: System) -> dict[str, Spread]:
-    """Of each task and each average of a system."""
-    of_runs = [figures(run) for run in system.runs]
-    return {name: spread([one[name] for one in of_runs]) for name in of_runs[0]}
-
-
-def difference(first: System, other: System) -> Difference:
-    """Paired by the seeds that both have, if there are some; else of the means."""
-    own = {run.seed: figures(run) for run in first.runs if run.seed is not None}
-    their = {run.seed: figures(run) for run in other.runs if run.seed is not None}
-    seeds = [seed for seed in own if seed in their]
-    names = figures(first.runs[0])
-    if seeds:
-        return Difference(seeds, {name: spread([their[s][name] - own[s][name] for s in seeds]) for name in names})
-    before, after = spreads(first), spreads(other)
-    return Difference([], {name: _between(before[name], after[name]) for name in names})
-
-
 def _between(before: Spread, after: Spread) -> Spread:
     error = math.hypot(before.standard_error, after.standard_error)
     return Spread(after.mean - before.mean, math.hypot(before.deviation, after.deviation), error)
 
 
-def system_of(name: str, runs: Sequence[RunScores]) -> System:
-    """A system of runs, of which those with the same seed and different tasks complete each other.
+def systems_of(named: Mapping[str, Iterable[Scores]]) -> list[System]:
+    """Systems of runs, of which those with the same seed and different tasks complete each other.
 
     Raises:
-        UserError: two runs have the same seed and a task in common.
+        UserError: two runs have the same seed and a task in common, or one cannot be compared with the first.
     """
-    merged: list[RunScores] = []
+    runs = {name: _completed(name, of) for name, of in named.items()}
+    first = next(iter(runs.values()))[0]
+    for name, of in runs.items():
+        for run in of:
+            if wrong := _what_differs(run, first):
+                raise UserError(
+                    f"Runs must have scores of the same data to be compared, but {run.folders[0]} ({name}) has {wrong} "
+                    f"{first.folders[0]}."
+                )
+    # CA-MTL's average is left out where runs have not the same metrics, as older files of scores.
+    counted = {tuple(counted_metrics(run, first.own)) for of in runs.values() for run in of}
+    averages = [name for name in first.groups if first.pairs or name in TITLES]
+    averages += [ALL + CA_MTL] if len(counted) == 1 and any(row.task == ALL + CA_MTL for row in first.averages) else []
+    return [System(name, of, tuple(averages)) for name, of in runs.items()]
+
+
+def _completed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:
+    found: list[Scores] = []
     for run in runs:
-        mates = [other for other in merged if other.seed == run.seed]
-        apart = [other for other in mates if not set(other.scores) & set(run.scores)]
+        mates = [other for other in found if other.seed == run.seed]
+        apart = [other for other in mates if not set(other.own) & set(run.own)]
         if apart:
-            merged[merged.index(apart[0])] = _completed(apart[0], run)
+            found[found.index(apart[0])] = apart[0].joined(run)
         elif mates and run.seed is not None:
-            task = next(task for task in run.scores if task in mates[0].scores)
+            task = next(task for task in run.own if task in mates[0].own)
             raise UserError(
                 f"The runs of `{name}` must differ in their seeds or in their tasks, but {mates[0].folders[0]} and "
                 f"{run.folders[0]} both have {task} with seed {run.seed}."
             )
         else:
-            merged.append(run)
-    return System(name, tuple(sorted(merged, key=lambda run: -1 if run.seed is None else run.seed)))
+            found.append(run)
+    return tuple(sorted(found, key=lambda run: -1 if run.seed is None else run.seed))
 
 
-def _completed(run: RunScores, other: RunScores) -> RunScores:
-    names = sorted({**run.groups, **other.groups}, key=lambda name: name == ALL)  # it stays last
-    groups = {name: [*run.groups.get(name, ()), *other.groups.get(name, ())] for name in names}
-    return RunScores(
-        (*run.folders, *other.folders), (*run.checkpoints, *other.checkpoints), run.seed, run.subset,
-        {**run.scores, **other.scores}, {**run.titles, **other.titles}, groups, {**run.compared, **other.compared},
-        run.settings, {**run.majority, **other.majority}, {**run.counted, **other.counted},
-        (*run.constants, *other.constants),
-    )  # fmt: skip
-
-
-def check_comparable(systems: Sequence[System]) -> None:
-    """See that all runs were scored on the same.
-
-    Raises:
-        UserError: one has another subset, other tasks, other data, or another metric than the first.
-    """
-    first = systems[0].runs[0]
-    for system in systems:
-        for run in system.runs:
-            wrong = _what_differs(run, first)
-            if wrong:
-                raise UserError(
-                    f"Runs must have scores of the same data to be compared, but {run.folders[0]} ({system.name}) has "
-                    f"{wrong} {first.folders[0]}."
-                )
-
-
-def counted_alike(systems: Sequence[System]) -> list[System]:
-    """Return the systems without CA-MTL's average where runs have not the same metrics, as older files of scores."""
-    metrics = [
-        {task: [metric for metric, _ in figures] for task, figures in run.counted.items()}
-        for system in systems
-        for run in system.runs
-    ]
-    if all(one == metrics[0] for one in metrics):
-        return [*systems]
-    return [System(one.name, tuple(replace(run, counted={}) for run in one.runs)) for one in systems]
-
-
-def _what_differs(run: RunScores, first: RunScores) -> str:
+def _what_differs(run: Scores, first: Scores) -> str:
     if run.subset != first.subset:
         return f"those of {run.subset}, and not of {first.subset} as"
-    if set(run.scores) != set(first.scores):
-        missing = [task for task in first.scores if task not in run.scores]
-        more = [task for task in run.scores if task not in first.scores]
+    if set(run.own) != set(first.own):
+        missing = [task for task in first.own if task not in run.own]
+        more = [task for task in run.own if task not in first.own]
         return " and ".join([*(f"no {task}" for task in missing), *more]) + ", other tasks than"
-    for task, of_first in first.compared.items():
+    for task, of_first in first.data.items():
         for name, value in of_first.items():
-            if run.compared[task].get(name) != value:
+            if run.data[task].get(name) != value:
                 return f"another {name} of {task} than"
     for name in {**first.groups, **run.groups}:
-        if set(first.groups.get(name, ())) != set(run.groups.get(name, ())):
+        is_asked = name in TITLES or bool(first.pairs)  # runs of single tasks do not know of other groups
+        if is_asked and set(first.groups.get(name, ())) != set(run.groups.get(name, ())):
             return f"other tasks in {name} than"
     return ""
+
+
+def mean_table(systems: Sequence[System]) -> Table:
+    """A row for each system, one for the majority class, and one for each that a paper reports."""
+    first = systems[0].runs[0]
+    known, averages, rows = first.majority, systems[0].averages, []
+    for system in systems:
+        spreads = system.spreads()
+        seeds = _seeds(run.seed for run in system.runs)
+        rows.append([system.name, seeds, *(str(spreads[name]) for name in (*first.own, *averages))])
+    cells = [f"{known[task]:.2f}" if task in known else "" for task in first.own]
+    majority = [MAJORITY, "", *cells, *("" for _ in averages)]
+    papers = [
+        [paper.title, "", *(paper.mean_of([(task, "")]) for task in first.own),
+         *(paper.mean_of((task, "") for task in first.groups[name]) if name in first.groups else
+           paper.mean_of(counted_metrics(first, first.own)) for name in averages)]
+        for paper in published(systems)
+    ]  # fmt: skip
+    columns = ["system", "seeds", *_columns(systems[0])]
+    return Table(columns, rows, [*([majority] if known else []), *papers], texts=2, bold=False)
+
+
+def difference_table(systems: Sequence[System]) -> Table | None:
+    """A row for each system but the first; None of one system."""
+    rows = []
+    for system in systems[1:]:
+        seeds, found = system.difference(systems[0])
+        signed = [("+" if one.mean >= 0 else "") + str(one) for one in found.values()]
+        rows.append([f"{system.name} − {systems[0].name}", _seeds(seeds) if seeds else "not paired", *signed])
+    return Table(["difference", "seeds", *_columns(systems[0])], rows, texts=2) if rows else None
+
+
+def _columns(system: System) -> list[str]:
+    run = system.runs[0]
+    return [*map(run.title, run.own), *(name[:1].upper() + name[1:] for name in system.averages)]
+
+
+def _seeds(seeds: Iterable[int | None]) -> str:
+    return ", ".join("?" if seed is None else str(seed) for seed in seeds)
+
+
+def published(systems: Sequence[System]) -> list[PublishedRow]:
+    """The papers' rows of these systems."""
+    rows = [published_row(system.runs[0]) for system in systems]
+    return list({row.title: row for row in rows if row is not None}.values())
+
+
+def notes(systems: Sequence[System]) -> list[str]:
+    """What stands below the tables."""
+    found = [NOTE, *([PAIRED] if len(systems) > 1 else [])]
+    found += [MAJORITY_NOTE] if systems[0].runs[0].majority else []
+    found += [CA_MTL_NOTE] if ALL + CA_MTL in systems[0].averages else []
+    found += [f"{name}, {sentence}" for name, run in _named(systems) if run.tasks for sentence in run.remarks]
+    return [*found, *filter(None, map(_uneven, systems)), *dict.fromkeys(row.note for row in published(systems))]
+
+
+def _named(systems: Sequence[System]) -> list[tuple[str, Scores]]:
+    """All runs, by their systems and seeds."""
+    return [(f"{system.name}, seed {'unknown' if run.seed is None else run.seed}", run)
+            for system in systems for run in system.runs]  # fmt: skip
+
+
+def _uneven(system: System) -> str:
+    """A sentence where a system's runs are of different lengths; empty where they are not, or nobody knows."""
+    known = [run.settings.get("updates") for run in system.runs if len(run.folders) == 1]
+    updates = sorted({int(number) for number in known if number is not None})
+    numbers = ", ".join(map(str, updates))
+    sentence = f"The runs of {system.name} were trained for different numbers of updates: {numbers}."
+    return sentence if len(updates) > 1 else ""
+
+
+def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
+    """The tables, and what they are made of."""
+    tables = [table.in_markdown() for table in (mean_table(systems), difference_table(systems)) if table is not None]
+    runs = bullets({name: ", ".join(run.checkpoints) for name, run in _named(systems)})
+    made = bullets({"subset": systems[0].runs[0].subset, **made_by})
+    return document([*tables, " ".join(notes(systems))], [*runs, *made])
+
+
+def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
+    """Return the comparison in JSON: settings, systems with their runs, the majority class, differences, and papers."""
+    first = systems[0]
+    differences = {}
+    for system in systems[1:]:
+        seeds, found = system.difference(first)
+        differences[system.name] = {"paired_seeds": seeds, **_split(first, found)}
+    return as_json({
+        "settings": {"subset": first.runs[0].subset, "compared_with": first.name, **made_by},
+        "systems": {system.name: {"runs": [_run_fields(system, run) for run in system.runs],
+                                  **_split(system, system.spreads())} for system in systems},
+        "majority": first.runs[0].majority,
+        "differences": differences,
+        "published": [
+            {"system": row.system, "encoder": row.encoder, "source": row.source, "scores": row.figures}
+            for row in published(systems)
+        ],
+    })  # fmt: skip
+
+
+def _run_fields(system: System, run: Scores) -> dict[str, Any]:
+    figures = system.figures(run)
+    return {"seed": run.seed, "folders": run.folders, "checkpoints": run.checkpoints,
+            "scores": {task: figures[task] for task in run.own},
+            "averages": {name: figures[name] for name in system.averages}}  # fmt: skip
+
+
+def _split(system: System, found: Mapping[str, Spread]) -> dict[str, dict[str, Any]]:
+    """Scores by task, and averages by group."""
+    return {
+        "scores": {task: found[task]._asdict() for task in system.runs[0].own},
+        "averages": {name: found[name]._asdict() for name in system.averages},
+    }

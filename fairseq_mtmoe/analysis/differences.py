@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import numpy as np
 import sacrebleu
 
-from fairseq_mtmoe.analysis.evaluated import FIELDS, SPBLEU, Evaluation, metrics_of, outputs_of
-from fairseq_mtmoe.analysis.pieces import PieceBleu
-from fairseq_mtmoe.analysis.scores import ALL, TIERS
-from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, compared, draw, mean_draws
-from fairseq_mtmoe.analysis.tables import Table, with_error
+from fairseq_mtmoe.analysis.eval_folders import Evaluation, metrics_of, outputs_of
+from fairseq_mtmoe.analysis.score_tables import counted, digits_of
+from fairseq_mtmoe.analysis.scores import SPBLEU, PieceBleu, signatures_of
+from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, compared, draw
+from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document, with_error
 
 SEED = 12345
 """If nobody says which: sacreBLEU's."""
@@ -22,13 +21,7 @@ SEED = 12345
 
 @dataclass(frozen=True)
 class Sampling:
-    """How both tests draw.
-
-    Attributes:
-        seed: of everything; each pair has its own, made from it and the pair's name.
-        samples: resamples of the bootstrap.
-        trials: of the randomisation.
-    """
+    """How both tests draw: resamples of the bootstrap, and trials of the randomisation."""
 
     seed: int
     samples: int
@@ -60,12 +53,6 @@ class Differences:
         return f"{self.metric}: {self.other.name} − {self.first.name}"
 
 
-def groups_of(evaluation: Evaluation) -> dict[str, list[str]]:
-    """The pairs of every tier that occurs, low to high, and of all tiers together."""
-    tiers = {tier: [name for name, pair in evaluation.pairs.items() if pair.tier == tier] for tier in TIERS}
-    return {**{tier: pairs for tier, pairs in tiers.items() if pairs}, ALL: list(evaluation.pairs)}
-
-
 def find_differences(
     evaluations: Sequence[Evaluation],
     sampling: Sampling,
@@ -82,45 +69,37 @@ def find_differences(
     Raises:
         UserError: texts do not give the score that is beside them.
     """
+    first, *others = evaluations
     metrics = [name for name in metrics_of(evaluations) if name != SPBLEU or pieces is not None]
-    draws: dict[tuple[str, int], dict[str, Draws]] = {
-        (metric, other): {} for other in range(1, len(evaluations)) for metric in metrics
-    }
-    for pair in evaluations[0].pairs:
+    draws: dict[tuple[int, str], dict[str, Draws]] = {(at, name): {} for at in range(len(others)) for name in metrics}
+    for pair in first.texts:
         for metric in metrics:
-            scorer, outputs = outputs_of(metric, pair, evaluations, pieces)
-            for other, output in enumerate(outputs[1:], 1):
-                draws[metric, other][pair] = draw(
-                    scorer, outputs[0], output, sampling.seed_of(pair), sampling.samples, sampling.trials
-                )
+            scorer, (one, *outputs) = outputs_of(metric, pair, evaluations, pieces)
+            for at, output in enumerate(outputs):
+                seed = sampling.seed_of(pair)
+                draws[at, metric][pair] = draw(scorer, one, output, seed, sampling.samples, sampling.trials)
         advance(pair)
-    return [_differences(metric, evaluations[0], evaluations[other], of) for (metric, other), of in draws.items()]
-
-
-def _differences(metric: str, first: Evaluation, other: Evaluation, draws: Mapping[str, Draws]) -> Differences:
-    groups = {name: compared(mean_draws([draws[pair] for pair in pairs])) for name, pairs in groups_of(first).items()}
-    return Differences(metric, first, other, {pair: compared(one) for pair, one in draws.items()}, groups)
+    return [
+        Differences(
+            metric, first, others[at], {pair: compared([found]) for pair, found in of.items()},
+            {name: compared([of[pair] for pair in pairs]) for name, pairs in first.scores.groups.items()},
+        )
+        for (at, metric), of in draws.items()
+    ]  # fmt: skip
 
 
 def difference_table(found: Differences) -> Table:
     """A row for each pair, and one for each tier and for all."""
-    rows = [
-        [name, pair.tier, f"{len(pair.hypotheses):,}", *_cells(found, found.pairs[name])]
-        for name, pair in found.first.pairs.items()
-    ]
-    below = [
-        [name, f"{len(pairs)} pair" + "s" * (len(pairs) != 1), "", *_cells(found, found.groups[name])]
-        for name, pairs in groups_of(found.first).items()
-    ]
-    systems = [found.first.name, found.other.name]
-    return Table(
-        ["pair", "tier", "sentences", *systems, "difference", "p bootstrap", "p randomisation"], rows, below, 2
-    )
+    scores, names = found.first.scores, [found.first.name, found.other.name]
+    rows = [[pair, scores.pairs[pair].tier, f"{scores.pairs[pair].sentences:,}", *_cells(found.metric, of)]
+            for pair, of in found.pairs.items()]  # fmt: skip
+    below = [[name, counted("pair", len(scores.groups[name])), "", *_cells(found.metric, of)]
+             for name, of in found.groups.items()]  # fmt: skip
+    return Table(["pair", "tier", "sentences", *names, "difference", "p bootstrap", "p randomisation"], rows, below, 2)
 
 
-def _cells(found: Differences, one: Comparison) -> list[str]:
-    digits = 2 if found.metric in FIELDS else 4  # COMET is from 0 to 1
-    half = (one.interval[1] - one.interval[0]) / 2
+def _cells(metric: str, one: Comparison) -> list[str]:
+    digits, half = digits_of(metric), (one.interval[1] - one.interval[0]) / 2
     return [
         with_error(one.first, one.first_error, digits),
         with_error(one.other, one.other_error, digits),
@@ -132,8 +111,7 @@ def _cells(found: Differences, one: Comparison) -> list[str]:
 
 def notes(found: Sequence[Differences], sampling: Sampling) -> list[str]:
     """What the tables' figures are, and which that all have is not there."""
-    systems = _systems(found)
-    left_out = SPBLEU in metrics_of(systems) and SPBLEU not in [one.metric for one in found]
+    left_out = SPBLEU in metrics_of(_systems(found)) and SPBLEU not in [one.metric for one in found]
     pairs = len(found[0].pairs)
     chance = f" Of {pairs} pairs that do not differ at all, about {pairs * LEVEL:.0f} have p < {LEVEL:g}."
     none = " Where the difference is exactly 0, p is 1."
@@ -151,13 +129,11 @@ def notes(found: Sequence[Differences], sampling: Sampling) -> list[str]:
 def to_markdown(found: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]) -> str:
     """The tables, what their figures are, and what they are made of."""
     tables = [f"## {one.title}\n\n{difference_table(one).in_markdown()}" for one in found]
-    made = {
-        **{of.name: f"{of.folder}, {of.checkpoint}" for of in _systems(found)},
-        **_settings(found, sampling, made_by),
-    }
-    lines = [f"- {name}: {value}" for name, value in made.items()]
-    lines += [f"- `{signature}` ({', '.join(pairs)})" for signature, pairs in _signatures(found[0].first).items()]
-    return "\n\n".join([*tables, *notes(found, sampling), "\n".join(lines)]) + "\n"
+    systems = {of.name: f"{of.folder}, {of.checkpoint}" for of in _systems(found)}
+    lines = bullets({**systems, **_settings(found, sampling, made_by)})
+    signatures = signatures_of(found[0].first.scores.pairs.values())
+    lines += [f"- `{signature}` ({', '.join(pairs)})" for signature, pairs in signatures.items()]
+    return document([*tables, *notes(found, sampling)], lines)
 
 
 def to_latex(found: Sequence[Differences]) -> str:
@@ -169,23 +145,17 @@ def to_json(found: Sequence[Differences], sampling: Sampling, made_by: Mapping[s
     """`{"settings", "systems": {name: {…}}, "differences": {name: {metric: {"pairs": {…}, "averages": {…}}}}}`."""
     differences: dict[str, Any] = {}
     for one in found:
-        pairs = {
-            name: {
-                "tier": pair.tier, "sentences": len(pair.hypotheses), "references": len(pair.references),
-                "signature": pair.signatures[one.metric], "seed": sampling.seed_of(name), **asdict(one.pairs[name]),
-            }
-            for name, pair in one.first.pairs.items()
-        }  # fmt: skip
-        averages = {
-            name: {"pairs": len(members), **asdict(one.groups[name])} for name, members in groups_of(one.first).items()
-        }
+        scores, pairs = one.first.scores, {}
+        for pair, of in one.pairs.items():
+            score, references = scores.pairs[pair], len(one.first.texts[pair].references)
+            pairs[pair] = {"tier": score.tier, "sentences": score.sentences, "references": references,
+                           "signature": score.signatures.get(one.metric, ""), "seed": sampling.seed_of(pair),
+                           **asdict(of)}  # fmt: skip
+        averages = {name: {"pairs": len(scores.groups[name]), **asdict(of)} for name, of in one.groups.items()}
         differences.setdefault(one.other.name, {})[one.metric] = {"pairs": pairs, "averages": averages}
-    content = {
-        "settings": _settings(found, sampling, made_by),
-        "systems": {of.name: {"folder": str(of.folder), "checkpoint": of.checkpoint} for of in _systems(found)},
-        "differences": differences,
-    }
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    systems = {of.name: {"folder": str(of.folder), "checkpoint": of.checkpoint} for of in _systems(found)}
+    settings = _settings(found, sampling, made_by)
+    return as_json({"settings": settings, "systems": systems, "differences": differences})
 
 
 def _systems(found: Sequence[Differences]) -> list[Evaluation]:
@@ -194,15 +164,5 @@ def _systems(found: Sequence[Differences]) -> list[Evaluation]:
 
 
 def _settings(found: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]) -> dict[str, object]:
-    first = found[0].first
-    sacre = {"sacrebleu": sacrebleu.__version__}
-    return {"subset": first.subset, "compared_with": first.name, **asdict(sampling), **sacre, **made_by}
-
-
-def _signatures(evaluation: Evaluation) -> dict[str, list[str]]:
-    """Every signature that occurs, with the pairs that it holds for."""
-    found: dict[str, list[str]] = {}
-    for name, pair in evaluation.pairs.items():
-        for metric, signature in pair.signatures.items():
-            found.setdefault(f"{metric} {signature}", []).append(name)
-    return found
+    first, sacre = found[0].first, {"sacrebleu": sacrebleu.__version__}
+    return {"subset": first.scores.subset, "compared_with": first.name, **asdict(sampling), **sacre, **made_by}

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 import yaml
 
+from fairseq_mtmoe.analysis.score_files import CA_MTL, Scores
+
 TABLES = Path(__file__).with_name("published.yaml")
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """What a paper reports of one system.
+    """What a paper reports of one system; `published.yaml` says what the fields are.
 
     Attributes:
-        system: as the paper calls it.
-        source: the paper, and its table.
-        encoder: as the paper calls it.
-        sizes: of the encoder, `layers` and `width`.
-        subset: of the data.
-        model: the architecture here.
         conditional: the parts that adapt to tasks, as `--conditional` names them, in any order; empty: none.
-        single_task: whether each figure is of a model that was trained on this task and nothing else.
-        remark: what else is to be known of the figures.
         figures: of each task by its name in the table of tasks, in percent, of the metric that the row has there.
         further: by another metric, of some tasks.
         averages: over groups of tasks, and over all of these, where the paper has no figure for each task.
@@ -55,27 +49,31 @@ class PublishedRow:
         """The system and its encoder, for a column's head or a row's."""
         return f"{self.system}, {self.encoder} (paper)"
 
-    def mean_of(self, tasks: Sequence[str]) -> str:
-        """The cell of the mean over these tasks; empty if the paper has not all of them."""
-        known = [self.figures[task] for task in tasks if task in self.figures]
-        return f"{fmean(known):.1f}" if known and len(known) == len(tasks) else ""
-
-    def mean_of_figures(self, figures: Sequence[tuple[str, str, bool]]) -> str:
-        """Return the cell of the mean over tasks by the metrics beside them; empty if the paper has not all of them.
-
-        Args:
-            figures: task, metric, and whether the task's own figures are by this metric.
-        """
-        known = [
-            self.further.get(metric, {}).get(task, self.figures.get(task) if is_own else None)
-            for task, metric, is_own in figures
-        ]
+    def mean_of(self, figures: Iterable[tuple[str, str]]) -> str:
+        """The cell of the mean over tasks by the metrics beside them, `""` for their own; empty if one is missing."""
+        known = [self.further.get(metric, {}).get(task) if metric else self.figures.get(task)
+                 for task, metric in figures]  # fmt: skip
         found = [figure for figure in known if figure is not None]
         return f"{fmean(found):.1f}" if found and len(found) == len(known) else ""
 
-    def average(self, name: str, groups: Collection[str]) -> str:
-        """The cell of a group whose average the paper has, if all that it has averages of are shown; else empty."""
-        return f"{self.averages[name]:.1f}" if name in self.averages and self.averages.keys() <= set(groups) else ""
+    def average(self, scores: Scores, name: str) -> str:
+        """The cell of an average; CA-MTL's own are of the figures that it counts.
+
+        An average that the paper prints stands where all that it has averages of are shown.
+        """
+        group = name.removesuffix(CA_MTL)
+        printed = self.averages.get(group) if self.averages.keys() <= scores.groups.keys() else None
+        cell = "" if printed is None else f"{printed:.1f}"
+        if name == group:
+            is_theirs = any(row.task == name + CA_MTL for row in scores.averages)
+            return self.mean_of((task, "") for task in scores.groups[name]) or ("" if is_theirs else cell)
+        return self.mean_of(counted_metrics(scores, scores.groups[group])) or cell
+
+
+def counted_metrics(scores: Scores, tasks: Iterable[str]) -> list[tuple[str, str]]:
+    """Task and metric of what CA-MTL's average counts; no metric where it is the task's own."""
+    counted = scores.counted(tasks)
+    return [(row.task, "" if row.metric == scores.own[row.task].metric else row.metric) for row in counted]
 
 
 @functools.cache
@@ -93,22 +91,20 @@ def published_rows() -> tuple[PublishedRow, ...]:
     )  # fmt: skip
 
 
-def published_row(settings: Mapping[str, object], tasks: Iterable[str]) -> PublishedRow | None:
-    """The row of the same system with an encoder of the same sizes on the same split; None if there is none, or if it
-    has no figure for any of the tasks.
+def published_row(scores: Scores) -> PublishedRow | None:
+    """The row of the same system with an encoder of the same sizes on the same split, if it has one of the tasks.
 
-    Args:
-        settings: with which scores were made: `model`, what of it is `conditional`, `encoder`, `trained_tasks`,
-            `subset`, and `finetune_from_model`, the checkpoint of other tasks that the training began with, if it did.
-        tasks: that were scored.
+    Settings say with which `model`, what of it is `conditional`, `encoder`, `trained_tasks` and `subset` scores were
+    made, and by `finetune_from_model` the checkpoint of other tasks that the training began with, if it did.
     """
+    settings = scores.settings
     model, trained = str(settings.get("model")), settings.get("trained_tasks")
     is_single = isinstance(trained, list) and len(trained) == 1 and not settings.get("finetune_from_model")
     kind = (is_single, _parts(settings.get("conditional")), settings.get("encoder"), settings.get("subset"))
     for row in published_rows():
         same_model = model == row.model or model.startswith(f"{row.model}_")  # with a size's name
         same_kind = (row.single_task, row.conditional, row.sizes, row.subset) == kind
-        if same_model and same_kind and not row.figures.keys().isdisjoint(tasks):
+        if same_model and same_kind and not row.figures.keys().isdisjoint(scores.own):
             return row
     return None
 

@@ -14,7 +14,7 @@ A run's log becomes rows of these groups, whose metrics are
 | `sources` | `weight`, `mean weight` at the last validation | the source and the layer |
 | `exchange` | `seconds`, `megabytes` of one update | the layer |
 
-Scores of test sets are rows of one moment (`report/scores.py`). Where a log speaks of several validation subsets, the
+Scores of test sets are rows of one moment (`score_files.py`). Where a log speaks of several validation subsets, the
 first one counts.
 """
 
@@ -31,10 +31,13 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.run_log import FIELDS, Event
-from fairseq_mtmoe.analysis.scores import ALL, TIERS
+from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 from fairseq_mtmoe.errors import UserError
 
 Values = NDArray[np.float64]
+Fields = dict[str, Any]
+TIERS = FROM_LOW
+ALL = "all"
 VALIDATION = ("all", "tier", "group", "pair", "task")
 FALLING = ("loss", "nll_loss", "ppl")
 OF_TEXT = ("ppl", "loss", "bleu", "chrf")  # its `nll_loss` is the logarithm of its perplexity
@@ -66,8 +69,9 @@ class Row:
 
     Attributes:
         value: (M,), or (M, N) of N experts; NaN where it is not known.
+        subset: of a validation, or a task's set.
         n: examples of a test set; of a mean, the sets.
-        stderr: half of the 95% confidence interval of a score; NaN where nobody knows.
+        stderr: of a score, its standard error; on a page, half of its 95% confidence interval. NaN: not known.
     """
 
     run: str
@@ -80,6 +84,11 @@ class Row:
     subset: str = ""
     n: int = 0
     stderr: float = np.nan
+
+    @property
+    def figure(self) -> float:
+        """The last value."""
+        return float(self.value[-1])
 
     @property
     def is_better_low(self) -> bool:
@@ -95,6 +104,12 @@ class Row:
     def at(self, places: Sequence[int]) -> Row:
         """The row at some of its moments."""
         return Row(**{**vars(self), "moments": self.moments.at(places), "value": self.value[list(places)]})
+
+
+def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
+    """The rows of these groups with these values of other fields."""
+    chosen = (row for row in rows if row.group in groups)
+    return [row for row in chosen if all(getattr(row, name) == value for name, value in wanted.items())]
 
 
 @dataclass
@@ -118,18 +133,11 @@ class Run:
 
     def of(self, *groups: str, **wanted: str) -> list[Row]:
         """The rows of these groups with these values of other fields."""
-        return [
-            row
-            for row in self.rows
-            if row.group in groups and all(getattr(row, name) == value for name, value in wanted.items())
-        ]
+        return chosen_rows(self.rows, *groups, **wanted)
 
 
 def read_run(path: str | Path, name: str | None = None) -> Run:
-    """Read a run's folder, or its log.
-
-    Args:
-        name: by which the run is known; by default its folder's.
+    """Read a run's folder, or its log; its name is by default its folder's.
 
     Raises:
         UserError: there is no run log, or it holds nothing, or what no run logs.
@@ -141,12 +149,12 @@ def run_of(events: list[Event], name: str) -> Run:
     """The run that logged these events."""
     readers = (_validation, _training, _sampling, _selection, _experts, _gates, _sources, _exchange)
     rows = [Row(name, **fields) for reader in readers for fields in reader(events)]
-    runs = of_kind(events, "run")
+    runs, sizes = of_kind(events, "run"), of_kind(events, "sparsified")
     is_benchmark = any(row.group == "task" for row in rows)
     unit = "task" if is_benchmark else UNITS.get(runs[-1].get("task_ids", "target") if runs else "target", "language")
-    sparsified = [(int(event["update"]), _whole(event.get("num_experts"))) for event in of_kind(events, "sparsified")]
-    return Run(name, events, rows, data_shares(events), unit, sparsified,
-               len(_drawn(events)) < len(of_kind(events, "sampling")))  # fmt: skip
+    sparsified = [(int(of["update"]), int(of["num_experts"]) if "num_experts" in of else None) for of in sizes]
+    had_candidates = len(_drawn(events)) < len(of_kind(events, "sampling"))
+    return Run(name, events, rows, data_shares(events), unit, sparsified, had_candidates)
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
@@ -178,24 +186,21 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
     """
     run: Event = next((event for event in of_kind(events, "run") if event.get("sizes")), {"sizes": {}})
     total = max(1, sum(run["sizes"].values()))
-    if set(run["sizes"]) == set(run.get("task_names", ())):
-        return {task: size / total for task, size in run["sizes"].items()}
+    are_tasks = set(run["sizes"]) == set(run.get("task_names", ()))
     shares: dict[str, float] = {}
-    for pair, size in run["sizes"].items():
-        source, _, target = pair.partition("-")
-        task = {"source": source, "pair": pair}.get(run.get("task_ids", "target"), target)
+    for name, size in run["sizes"].items():
+        source, _, target = name.partition("-")
+        task = name if are_tasks else {"source": source, "pair": name}.get(run.get("task_ids", "target"), target)
         shares[task] = shares.get(task, 0.0) + size / total
     return shares
 
 
-Fields = dict[str, Any]
-
-
-def moments_of(events: Sequence[Event], update: str = "update") -> Moments:
-    """When events of one kind happened, as far as such events say it."""
+def _common(events: Sequence[Event], group: str, update: str = "update") -> Fields:
+    """What rows of one kind of events share: when these happened, as far as such events say it, and the subset."""
     told = FIELDS[events[0]["event"]] if events else {}
     keys = (update, "minutes", "tokens", "epoch")
-    return Moments(*(_column(events, key) if key in told else np.full(len(events), np.nan) for key in keys))
+    found = Moments(*(_column(events, key) if key in told else np.full(len(events), np.nan) for key in keys))
+    return {"group": group, "moments": found, "subset": str(events[0].get("subset", "")) if events else ""}
 
 
 def _column(events: Sequence[Event], *path: str) -> Values:
@@ -209,32 +214,28 @@ def _column(events: Sequence[Event], *path: str) -> Values:
     return np.array(found, np.float64)
 
 
-def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
 def _names(events: Sequence[Event], key: str) -> list[str]:
     return list(dict.fromkeys(name for event in events for name in event.get(key, {})))
 
 
-def _subset(events: Sequence[Event]) -> str:
-    return str(events[0].get("subset", "")) if events else ""
+def _known(fields: Fields) -> list[Fields]:
+    """The row, if it has a value."""
+    return [] if np.isnan(fields["value"]).all() else [fields]
 
 
 def _validation(events: Sequence[Event]) -> Iterable[Fields]:
     """All, then tiers or groups, then pairs or tasks."""
     chosen = of_first_subset(events, "valid")
-    common = {"moments": moments_of(chosen), "subset": _subset(chosen)}
+    common = _common(chosen, ALL)
     for metric in OF_TEXT:
-        values = _column(chosen, "all", metric)
-        yield from _known({**common, "group": "all", "metric": metric, "task": ALL, "value": values})
-    tiers = _names(chosen, "tiers")
+        yield from _known({**common, "metric": metric, "task": ALL, "value": _column(chosen, "all", metric)})
     for key, group in (("tiers", "tier"), ("pairs", "pair"), ("groups", "group"), ("tasks", "task")):
-        for name in [tier for tier in TIERS if tier in tiers] if key == "tiers" else _names(chosen, key):
+        names = _names(chosen, key)
+        for name in [tier for tier in TIERS if tier in names] if key == "tiers" else names:
             figures: list[Event] = [event.get(key, {}).get(name, {}) for event in chosen]
             for metric in _metrics(figures):
-                values = _column(figures, metric)
-                yield from _known({**common, "group": group, "metric": metric, "task": name, "value": values})
+                fields = {"group": group, "metric": metric, "task": name, "value": _column(figures, metric)}
+                yield from _known({**common, **fields})
 
 
 def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -245,18 +246,12 @@ def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
     return [metric for metric in found if metric not in FALLING] + [metric for metric in found if metric == "loss"]
 
 
-def _known(fields: Fields) -> list[Fields]:
-    """The row, if it has a value."""
-    return [] if np.isnan(fields["value"]).all() else [fields]
-
-
 def _training(events: Sequence[Event]) -> Iterable[Fields]:
     chosen = of_kind(events, "train")
-    moments = moments_of(chosen)
+    common = _common(chosen, "train")
     for metric in TRAINED:
         if any(metric in event for event in chosen):
-            values = _column(chosen, metric)
-            yield {"group": "train", "metric": metric, "moments": moments, "value": values}
+            yield {**common, "metric": metric, "value": _column(chosen, metric)}
 
 
 def _drawn(events: Sequence[Event]) -> list[Event]:
@@ -270,30 +265,26 @@ def _drawn(events: Sequence[Event]) -> list[Event]:
 def _sampling(events: Sequence[Event]) -> Iterable[Fields]:
     """The temperature, and each pair's probability, the most frequent at the start first."""
     chosen = _drawn(events)
-    common = {"group": "sampling", "moments": moments_of(chosen, "updates_before")}
+    common = _common(chosen, "sampling", "updates_before")
     if chosen:
-        values = _column(chosen, "temperature")
-        yield {**common, "metric": "temperature", "value": values}
+        yield {**common, "metric": "temperature", "value": _column(chosen, "temperature")}
     drawn: list[Event] = [event.get("probabilities", {}) for event in chosen]
     first = {pair: share for probabilities in reversed(drawn) for pair, share in probabilities.items()}
     for pair in sorted(first, key=lambda pair: (-(first[pair] or 0.0), pair)):
-        values = _column(drawn, pair)
-        yield {**common, "metric": "probability", "task": pair, "value": values}
+        yield {**common, "metric": "probability", "task": pair, "value": _column(drawn, pair)}
 
 
 def _selection(events: Sequence[Event]) -> Iterable[Fields]:
     """A task that some events do not know was trained on 0 examples there."""
     chosen = of_kind(events, "selection")
-    common = {"group": "selection", "moments": moments_of(chosen)}
+    common = _common(chosen, "selection")
     totals = np.array([max(1, sum(event.get("trained", {}).values())) for event in chosen], np.float64)
     for task in _names(chosen, "trained"):
         trained = np.nan_to_num(_column(chosen, "trained", task))
-        entropy = _column(chosen, "relative_entropy", task)
         yield {**common, "metric": "share", "task": task, "value": trained / totals}
-        yield {**common, "metric": "entropy", "task": task, "value": entropy}
+        yield {**common, "metric": "entropy", "task": task, "value": _column(chosen, "relative_entropy", task)}
     if chosen:
-        values = _column(chosen, "share_of_data")
-        yield {**common, "metric": "share_of_data", "value": values}
+        yield {**common, "metric": "share_of_data", "value": _column(chosen, "share_of_data")}
 
 
 def _experts(events: Sequence[Event]) -> Iterable[Fields]:
@@ -303,7 +294,7 @@ def _experts(events: Sequence[Event]) -> Iterable[Fields]:
         UserError: a layer has another number of experts at one update than at another.
     """
     chosen = of_first_subset(events, "experts")
-    common = {"group": "experts", "metric": "tokens", "moments": moments_of(chosen), "subset": _subset(chosen)}
+    common = {**_common(chosen, "experts"), "metric": "tokens"}
     tasks = list(dict.fromkeys(task for event in chosen for task in event.get("task_names", ())))
     for layer in _names(chosen, "layers"):
         counts = [_counts(event, layer) for event in chosen]
@@ -315,9 +306,8 @@ def _experts(events: Sequence[Event]) -> Iterable[Fields]:
             )
         for task in [*tasks, EVERYBODY]:
             if any(task in of for of in counts):
-                unknown = [np.nan] * max(sizes)
-                yield {**common, "task": task, "layer": layer,
-                       "value": np.array([of.get(task, unknown) for of in counts], np.float64)}  # fmt: skip
+                values = np.array([of.get(task, [np.nan] * max(sizes)) for of in counts], np.float64)
+                yield {**common, "task": task, "layer": layer, "value": values}
 
 
 def _counts(event: Event, layer: str) -> dict[str, list[float]]:
@@ -329,7 +319,7 @@ def _counts(event: Event, layer: str) -> dict[str, list[float]]:
 
 def _gates(events: Sequence[Event]) -> Iterable[Fields]:
     chosen = of_first_subset(events, "gates")
-    common = {"group": "gates", "moments": moments_of(chosen), "subset": _subset(chosen)}
+    common = _common(chosen, "gates")
     for metric in OF_GATES:
         for layer in _names(chosen, "layers"):
             values = _column(chosen, "layers", layer, metric)
@@ -345,30 +335,29 @@ def _sources(events: Sequence[Event]) -> Iterable[Fields]:
     chosen = of_first_subset(events, "sources")[-1:]
     if not chosen:
         return
-    layers, names = chosen[0].get("layers", {}), list(chosen[0].get("sources", ()))
-    common = {"group": "sources", "moments": moments_of(chosen), "subset": str(chosen[0].get("target", ""))}
-    weights = {}
-    for layer, found in layers.items():
+    names = list(chosen[0].get("sources", ()))
+    common = {**_common(chosen, "sources"), "subset": str(chosen[0].get("target", ""))}
+    weights = {layer: np.array(found, np.float64) for layer, found in chosen[0].get("layers", {}).items()}
+    for layer, found in weights.items():
         if len(found) != len(names):
             raise UserError(
                 f"The run log must have a weight for each of the {len(names)} sources in {layer}, but has "
                 f"{len(found)}: it is of several runs, and each needs a folder of its own."
             )
-        weights[layer] = np.array([np.nan if weight is None else weight for weight in found], np.float64)
     known = [values for values in weights.values() if not np.isnan(values).any()]
     means = {"": np.mean(known, axis=0)} if known and names else {}
     for layer, values in {**means, **weights}.items():
+        metric = "weight" if layer else "mean weight"
         for name, value in zip(names, values, strict=True):
-            metric = "weight" if layer else "mean weight"
             yield {**common, "metric": metric, "task": name, "layer": layer, "value": np.array([value])}
 
 
 def _exchange(events: Sequence[Event]) -> Iterable[Fields]:
     """What one update sends to other processes, in the mean of a stretch."""
     chosen = [event for event in of_kind(events, "expert_comm") if event.get("updates") and event.get("layers")]
-    common = {"group": "exchange", "moments": moments_of(chosen)}
+    common = _common(chosen, "exchange")
     updates = _column(chosen, "updates")
     for layer in _names(chosen, "layers"):
         for metric, key, scale in (("seconds", "seconds", 1.0), ("megabytes", "bytes", 1e-6)):
-            values = _column(chosen, "layers", layer, key)
-            yield from _known({**common, "metric": metric, "layer": layer, "value": scale * values / updates})
+            values = scale * _column(chosen, "layers", layer, key) / updates
+            yield from _known({**common, "metric": metric, "layer": layer, "value": values})

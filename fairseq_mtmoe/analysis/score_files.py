@@ -1,29 +1,315 @@
-"""The files in which an evaluation leaves its scores: for machines, for people, and for papers."""
+"""Files of scores as rows of one moment: of pairs (`mtmoe evaluate`), or of tasks (`fairseq-validate`).
+
+| group | metrics | task, subset |
+|---|---|---|
+| `pair` | BLEU, chrF++, spBLEU and others | the pair |
+| `tier`, `all` | means over pairs, every pair counting the same | the tier |
+| `set` | a task's metrics over one of its sets, its own one first | the task and the set |
+| `task` | the means over its sets | the task |
+| `group` | `score`: the mean of its tasks' own metrics | the group |
+
+Averages of tasks are those of MT-TaG's tables: every task counts once, also one with several sets (MNLI), over the
+small tasks and over all. CA-MTL's stand beside them where they differ: every set counts once, by its F1 if it has one
+(MRPC, QQP). Rows of the run `majority` have what one label for every example scores. Scores and errors of tasks are in
+percent.
+"""
 
 from __future__ import annotations
 
+import glob
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Required
 
-from fairseq_mtmoe.io.files import write_text
-from fairseq_mtmoe.io.typed import Text, between
+import numpy as np
+
+from fairseq_mtmoe.analysis import run_log
+from fairseq_mtmoe.analysis.rows import ALL, TIERS, Moments, Row, chosen_rows
+from fairseq_mtmoe.analysis.scores import Count, PairScore, score_of, signatures_of
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import read_json
+from fairseq_mtmoe.io.typed import Name, Rule, Text, between, fault
 
 JSON_FILE, MARKDOWN_FILE, LATEX_FILE = "scores.json", "scores.md", "scores.tex"
-Count = Annotated[int, between(0, 10**12)]
-SETTINGS = {"checkpoint": Text, "subset": Text, "seed": int | None, "updates": int | None}
-"""What readers of scores show of their settings."""
+SCORES = "scores"  # the folder beside a checkpoint that has its scores
+BEST = "checkpoint_best.pt"
+SMALL = "small"
+TITLES = {SMALL: "Small", ALL: "All"}
+CA_MTL = " (CA-MTL)"  # behind a group's name: its average as CA-MTL's tables have it
+MAJORITY = "majority"
+NOW = Moments(*np.full((4, 1), np.nan))
+
+_SETTINGS = Required[{"checkpoint": Text, "subset": Text, "seed": int | None, "updates": int | None}]
+_Percent = Annotated[float, between(-100.001, 100.001)]  # it was rounded
+_SET: Any = {
+    "examples": Required[Count], "score": Required[_Percent], "standard_error": Required[_Percent | None],
+    "data_sha256": Required[Text], "also": dict[Text, tuple[_Percent, _Percent | None]],
+    "majority": dict[Text, _Percent], "constant": Text,
+}  # fmt: skip
+_SAME_METRICS = Rule("sets of data with the same metrics",
+                     lambda sets: len({tuple(one.get("also", ())) for one in sets.values()}) == 1)  # fmt: skip
+_TASK: Any = {
+    "title": Required[Text], "metric": Required[Text], "small": Required[bool], "group": Text,
+    "sets": Required[Annotated[dict[Name, _SET], _SAME_METRICS]],
+}  # fmt: skip
+_TASKS = Annotated[dict[Name, _TASK], Rule("one task or more", lambda tasks: len(tasks) > 0)]
+_PAIRS: Any = {
+    "settings": _SETTINGS,
+    "pairs": Required[Annotated[dict[Name, dict[str, Any]], Rule("one pair or more", lambda pairs: len(pairs) > 0)]],
+}
+_BENCHMARK: Any = {"settings": _SETTINGS, "tasks": Required[_TASKS]}
 
 
-def remove_scores(folder: Path) -> None:
-    """Take away the scores in a folder, if it has some, before others come."""
-    for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE):
-        (folder / name).unlink(missing_ok=True)
+@dataclass(frozen=True)
+class Scores:
+    """What a checkpoint reached, or several of the same seed with different tasks.
+
+    Attributes:
+        rows: of pairs, or of tasks and their sets.
+        groups: the pairs or tasks of each tier or group that has an average, all of them last.
+        data: by pair or task, what must be the same of each where scores are compared.
+        settings: of the evaluation.
+        pairs: as they were scored, in the order of tables: low tier first.
+        tasks: as JSON has them.
+        folders, checkpoints: of these scores.
+    """
+
+    rows: list[Row]
+    groups: dict[str, list[str]]
+    data: dict[str, dict[str, Any]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    pairs: Mapping[str, PairScore] = field(default_factory=dict)
+    tasks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+    seed: int | None = None
+
+    def of(self, *groups: str, **wanted: str) -> list[Row]:
+        """The rows of these groups with these values of other fields."""
+        return chosen_rows(self.rows, *groups, **wanted)
+
+    @cached_property
+    def own(self) -> dict[str, Row]:
+        """By pair BLEU, or by task the row of its own metric."""
+        found: dict[str, Row] = {}
+        for row in self.of("pair", "task", run=""):
+            found.setdefault(row.task, row)
+        return found
+
+    @property
+    def subset(self) -> str:
+        """Which was scored, such as `test`."""
+        return str(self.settings.get("subset", ""))
+
+    @cached_property
+    def averages(self) -> list[Row]:
+        """A row for each group and metric that all of it have; behind it CA-MTL's, where that is of other figures."""
+        return [row for name, members in self.groups.items() for row in self._averages(name, members)]
+
+    def _averages(self, name: str, members: Sequence[str]) -> list[Row]:
+        if self.pairs:
+            of = [{row.metric: row for row in self.of("pair", task=pair)} for pair in members]
+            metrics = [metric for metric in of[0] if all(metric in rows for rows in of)]
+            return [mean_row(ALL if name == ALL else "tier", name, metric, [rows[metric] for rows in of])
+                    for metric in metrics]  # fmt: skip
+        own, counted = [self.own[task] for task in members], self.counted(members)
+        found = [mean_row("group", name, "score", own)]
+        differs = [(row.metric, row.figure) for row in own] != [(row.metric, row.figure) for row in counted]
+        if name != SMALL and len(members) > 1 and differs:
+            found.append(mean_row("group", name + CA_MTL, "score", counted))
+        return found
+
+    def counted(self, tasks: Iterable[str]) -> list[Row]:
+        """What counts in CA-MTL's average over tasks: of each set F1, or else the task's own metric."""
+        found = [{row.metric: row for row in self.of("set", task=task, subset=name, run="")}
+                 for task in tasks if task in self.tasks for name in self.tasks[task]["sets"]]  # fmt: skip
+        return [rows["f1"] if "f1" in rows else next(iter(rows.values())) for rows in found]
+
+    @property
+    def majority(self) -> dict[str, float]:
+        """By task what one label for every example scores by its own metric, as far as it is known."""
+        rows = [row for row in self.of("task", run=MAJORITY) if row.metric == self.own[row.task].metric]
+        return {row.task: row.figure for row in rows}
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader would not think: sentences that are missing, sets of which one label alone was predicted."""
+        sets = [of for task in self.tasks.values() for of in task["sets"].items()]
+        return [
+            *(f"{pair}: {remark}" for pair, score in self.pairs.items() for remark in score.remarks),
+            *(f"{name}: every prediction is `{one['constant']}`." for name, one in sets if one.get("constant")),
+        ]
+
+    @property
+    def signatures(self) -> dict[str, str]:
+        """The signatures that occur, and which pairs each is of, where it is not of all, in brackets."""
+        found = signatures_of(self.pairs.values())
+        return {of: "" if len(pairs) == len(self.pairs) else f" ({', '.join(pairs)})" for of, pairs in found.items()}
+
+    def title(self, task: str) -> str:
+        """A task's or pair's name for people."""
+        return str(self.tasks[task]["title"]) if task in self.tasks else task
+
+    def joined(self, other: Scores) -> Scores:
+        """Both, of different tasks."""
+        names = sorted({**self.groups, **other.groups}, key=lambda name: name == ALL)  # it stays last
+        groups = {name: [*self.groups.get(name, ()), *other.groups.get(name, ())] for name in names}
+        return replace(
+            self, rows=self.rows + other.rows, groups=groups, data={**self.data, **other.data},
+            pairs={**self.pairs, **other.pairs}, tasks={**self.tasks, **other.tasks},
+            folders=self.folders + other.folders, checkpoints=self.checkpoints + other.checkpoints,
+        )  # fmt: skip
 
 
-def write_scores(folder: Path, json_text: str, markdown_text: str, latex_text: str | None = None) -> None:
-    """Write them, the JSON last: where it is, everything is."""
-    remove_scores(folder)
-    if latex_text is not None:
-        write_text(folder / LATEX_FILE, latex_text)
-    write_text(folder / MARKDOWN_FILE, markdown_text)
-    write_text(folder / JSON_FILE, json_text)
+def score_row(group: str, task: str, metric: str, value: float, n: int, error: float | None = None, **more: str) -> Row:
+    """A row of one moment."""
+    stderr = math.nan if error is None else error
+    return Row(more.pop("run", ""), group, metric, NOW, np.array([float(value)]), task, n=n, stderr=stderr, **more)
+
+
+def mean_row(group: str, task: str, metric: str, rows: Sequence[Row], n: int | None = None, run: str = "") -> Row:
+    """The mean of rows, with the standard error of a mean of independent figures."""
+    error = math.sqrt(sum(row.stderr**2 for row in rows)) / len(rows)
+    mean = math.fsum(row.figure for row in rows) / len(rows)
+    return score_row(group, task, metric, mean, len(rows) if n is None else n, error, run=run)
+
+
+def in_tiers(tiers: Mapping[str, str]) -> dict[str, list[str]]:
+    """The pairs of every tier that occurs, low to high, and of all tiers together."""
+    found = {tier: [pair for pair, of in tiers.items() if of == tier] for tier in TIERS}
+    return {**{tier: pairs for tier, pairs in found.items() if pairs}, ALL: list(tiers)}
+
+
+def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
+    """The tasks of each group, where there are several; of tasks without one nothing."""
+    found: dict[str, list[str]] = {}
+    for task, group in group_of.items():
+        if group:
+            found.setdefault(group, []).append(task)
+    return found if len(found) > 1 else {}
+
+
+def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) -> Scores:
+    """Rows of pairs, low tier first, by name within a tier, pairs without a tier last."""
+    rank = {tier: index for index, tier in enumerate(TIERS)}
+    pairs = {one.pair: one for one in sorted(scores, key=lambda one: (rank.get(one.tier, len(TIERS)), one.pair))}
+    rows = [score_row("pair", pair, metric, value, one.sentences) for pair, one in pairs.items()
+            for metric, value in one.figures.items()]  # fmt: skip
+    same = {"data": settings.get("data_sha256"), "kind of references": settings.get("references")}
+    data = {pair: {"BLEU signature": one.bleu_signature, **same} for pair, one in pairs.items()}
+    return Scores(rows, in_tiers({pair: one.tier for pair, one in pairs.items()}), data, settings, pairs)
+
+
+def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, Any]) -> Scores:
+    """Rows of tasks and their sets, which are as JSON has them."""
+    rows: list[Row] = []
+    for task, record in tasks.items():
+        of_sets = [row for name, one in record["sets"].items() for row in _set_rows(task, record["metric"], name, one)]
+        examples = sum(one["examples"] for one in record["sets"].values())
+        for run, metric in dict.fromkeys((row.run, row.metric) for row in of_sets):
+            same = [row for row in of_sets if (row.run, row.metric) == (run, metric)]
+            if len(same) == len(record["sets"]):
+                rows.append(mean_row("task", task, metric, same, examples, run))
+        rows += of_sets
+    small = [task for task, record in tasks.items() if record["small"]]
+    named = in_groups({task: record.get("group", "") for task, record in tasks.items()})
+    groups = {**({SMALL: small} if small else {}), **named, ALL: list(tasks)}
+    data = {task: {"metric": record["metric"], "set of data": [(name, one["data_sha256"]) for name, one in
+                                                               record["sets"].items()]}
+            for task, record in tasks.items()}  # fmt: skip
+    return Scores(rows, groups, data, settings, {}, tasks)
+
+
+def _set_rows(task: str, metric: str, name: str, one: Mapping[str, Any]) -> Iterable[Row]:
+    for of, (score, error) in {metric: (one["score"], one["standard_error"]), **one.get("also", {})}.items():
+        yield score_row("set", task, of, score, one["examples"], error, subset=name)
+    for of, score in one.get("majority", {}).items():
+        yield score_row("set", task, of, score, one["examples"], subset=name, run=MAJORITY)
+
+
+def scores_in(content: Any) -> Scores:
+    """The scores in the value of a file. Raises `ValueError` where it holds something else."""
+    is_of_pairs = isinstance(content, dict) and "pairs" in content
+    found = fault(content, _PAIRS if is_of_pairs else _BENCHMARK)
+    if found is not None:
+        raise ValueError(f"no scores of {'mtmoe evaluate' if is_of_pairs else 'a benchmark'}: it {found}")
+    if is_of_pairs:
+        pairs = [score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()]
+        return scores_of_pairs(pairs, content["settings"])
+    return scores_of_tasks(content["tasks"], content["settings"])
+
+
+def expanded(pattern: str) -> list[Path]:
+    """The folders that a pattern with `*`, `?` or `[…]` stands for, which no shell expands after `name=`.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not glob.has_magic(pattern):
+        return [Path(pattern)]
+    found = sorted(map(Path, glob.glob(pattern)))
+    if not found:
+        raise UserError(f"`{pattern}` must stand for folders of runs, but no file has such a name.")
+    return found
+
+
+def score_files(path: Path) -> list[Path]:
+    """Those that `path` may mean: itself, the one in it or below it, or several below it."""
+    for place in (path, path / JSON_FILE, path / SCORES / JSON_FILE):
+        if place.is_file():
+            return [place]
+    return sorted((path / SCORES).glob(f"*/{JSON_FILE}"))
+
+
+def score_file(path: Path) -> Path:
+    """The scores in a folder of scores, or in a run's folder.
+
+    Raises:
+        UserError: there are none, or several.
+    """
+    found = score_files(path)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        folders = ", ".join(str(place.parent) for place in found)
+        raise UserError(f"`{path}` must have one folder of scores, but has {len(found)}: name one of {folders}.")
+    data = shlex.quote(_of_run(path, "data") or "DATA")
+    raise UserError(
+        f"`{path}` must be a folder with {JSON_FILE}, or a run with one below {SCORES}/, but has none: "
+        f"`mtmoe evaluate {data} --path {path / BEST}` writes it."
+    )
+
+
+def read_scores(path: Path) -> Scores:
+    """The scores of a run, with the seed of its training.
+
+    Raises:
+        UserError: there are none, or the file holds something else.
+    """
+    file = score_file(path)
+    content = read_json(file, "scores")
+    try:
+        scores = scores_in(content)
+    except ValueError as error:
+        raise UserError(
+            f"`{file}` must hold the scores of fairseq-validate --task glue or of mtmoe evaluate, but holds something "
+            "else."
+        ) from error
+    checkpoint = str(scores.settings.get("checkpoint", ""))
+    places = (path, file.parent.parent.parent, Path(checkpoint.partition(":")[0]).parent)
+    logged = (_of_run(folder, "seed") for folder in places if not scores.tasks)
+    seed = scores.settings.get("seed") if scores.tasks else next((int(one) for one in logged if one is not None), None)
+    return replace(scores, folders=(str(file.parent),), checkpoints=(checkpoint,), seed=seed)
+
+
+def _of_run(folder: Path, name: str) -> Any:
+    """What the first event of a run's log says; None where it says nothing, or cannot be read."""
+    try:
+        events = run_log.read(folder / run_log.FILE_NAME)
+    except UserError:
+        return None
+    return next((event.get(name) for event in events if event["event"] == "run"), None)

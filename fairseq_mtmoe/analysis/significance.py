@@ -21,36 +21,30 @@ from sacrebleu.metrics.base import Score
 
 SAMPLES, TRIALS = 1000, 10_000
 """Resamples of the bootstrap and trials of the randomisation, if nobody says how many: sacreBLEU's own numbers."""
-
 LEVEL = 0.05
 """Differences whose p is below this one are called significant."""
+Values = NDArray[np.float64]
 
 
 class SystemOutput(NamedTuple):
-    """What one system reached on one test set, by one metric.
-
-    Attributes:
-        score: over all sentences.
-        statistics: (sentences, numbers): what the metric sums up over sentences.
-    """
+    """A system's score on one test set, and (sentences, numbers) what the metric sums up over sentences."""
 
     score: float
-    statistics: NDArray[np.float64]
+    statistics: Values
 
 
-@dataclass(frozen=True)
-class Draws:
-    """The scores of two systems on one test set, or their means over several.
+class Draws(NamedTuple):
+    """The scores of two systems, the first one's above, on one test set, or their means over several.
 
     Attributes:
-        scores: (2,): of the first system and the other, over all sentences.
+        scores: (2, 1): over all sentences.
         resamples: (2, samples): on sentences that the bootstrap drew with replacement, the same for both.
         trials: (2, trials): with sentences' translations exchanged between them by chance.
     """
 
-    scores: NDArray[np.float64]
-    resamples: NDArray[np.float64]
-    trials: NDArray[np.float64]
+    scores: Values
+    resamples: Values
+    trials: Values
 
 
 @dataclass(frozen=True)
@@ -85,10 +79,8 @@ class Comparison:
 class SentenceMean:
     """A metric that is the mean of figures of sentences, such as COMET, as sacreBLEU's tests take metrics."""
 
-    def output(self, figures: Sequence[float]) -> SystemOutput:
-        """Of a system with these figures, one of each sentence."""
-        statistics = np.stack([np.asarray(figures, np.float64), np.ones(len(figures))], axis=1)
-        return SystemOutput(float(self._aggregate_and_compute(statistics).score), statistics)
+    def _extract_corpus_statistics(self, figures: Sequence[float], references: object) -> Values:
+        return np.stack([np.asarray(figures, np.float64), np.ones(len(figures))], axis=1)
 
     def _aggregate_and_compute(self, stats: NDArray[Any]) -> Score:
         return self._compute_score_from_stats(np.asarray(stats).sum(0))
@@ -98,18 +90,13 @@ class SentenceMean:
 
 
 class _NotingMetric:
-    """A metric of sacreBLEU's for its tests: knows the other system's statistics already, and notes the scores.
+    """A metric for sacreBLEU's tests that knows the other system's statistics already, and notes the scores."""
 
-    Args:
-        metric: of sacreBLEU, or one like it.
-        statistics: of the system that is compared with the first one.
-    """
-
-    def __init__(self, metric: Any, statistics: NDArray[np.float64]) -> None:
+    def __init__(self, metric: Any, statistics: Values) -> None:
         self._metric, self._statistics = metric, statistics
         self.noted: list[float] = []
 
-    def _extract_corpus_statistics(self, hypotheses: object, references: object) -> NDArray[np.float64]:
+    def _extract_corpus_statistics(self, hypotheses: object, references: object) -> Values:
         return self._statistics
 
     def _aggregate_and_compute(self, stats: Any) -> Any:
@@ -123,8 +110,8 @@ class _NotingMetric:
         return score
 
 
-def output_of(metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str | None]]) -> SystemOutput:
-    """What a metric of sacreBLEU says of one system's translations, and leaves `metric` with its signature.
+def output_of(metric: Any, hypotheses: Sequence[Any], references: Sequence[Sequence[str | None]] = ()) -> SystemOutput:
+    """What a metric says of one system's translations (or figures of these), and leaves `metric` with its signature.
 
     Args:
         references: one list, or several, with None where a sentence has no further reference.
@@ -143,65 +130,46 @@ def draw(
         metric: which both outputs are of.
         seed: `SACREBLEU_SEED` of `sacrebleu --paired-bs` and `--paired-ar`, which then say the same.
     """
-    run = (metric, first, other, seed)
-    return Draws(
-        np.array([first.score, other.score]),
-        _noted(significance._paired_bs_test, *run, samples),
-        _noted(significance._paired_ar_test, *run, trials),
-    )
+
+    def noted(test: Any, number: int) -> Values:
+        noting = _NotingMetric(metric, other.statistics)
+        known = {"metric": (first.statistics, significance.Result(first.score))}
+        test(known, "", range(len(other.statistics)), None, {"metric": noting}, number, seed=seed)
+        return np.array(noting.noted[-2 * number :]).reshape(2, number)  # the last that each test computes
+
+    scores = np.array([[first.score], [other.score]])
+    return Draws(scores, noted(significance._paired_bs_test, samples), noted(significance._paired_ar_test, trials))
 
 
-def resampled(metric: Any, output: SystemOutput, seed: int, samples: int = SAMPLES) -> NDArray[np.float64]:
+def resampled(metric: Any, output: SystemOutput, seed: int, samples: int = SAMPLES) -> Values:
     """(samples,) a system's scores on sentences that the bootstrap of `draw` drew, without another system."""
     size = len(output.statistics)
     drawn = np.random.default_rng(seed).choice(size, size=(samples, size), replace=True)
     return np.array([metric._compute_score_from_stats(output.statistics[row].sum(0)).score for row in drawn])
 
 
-def half_interval(scores: NDArray[np.float64]) -> float:
+def half_interval(scores: Values) -> float:
     """Half the width of the 95% confidence interval that resamples' scores give."""
     return float(significance.estimate_ci(scores)[1])
 
 
-def _noted(
-    test: Any, metric: Any, first: SystemOutput, other: SystemOutput, seed: int, number: int
-) -> NDArray[np.float64]:
-    """The scores of both systems in all draws: the last that each of sacreBLEU's tests computes."""
-    noting = _NotingMetric(metric, other.statistics)
-    known = {"metric": (first.statistics, significance.Result(first.score))}
-    test(known, "", range(len(other.statistics)), None, {"metric": noting}, number, seed=seed)
-    return np.array(noting.noted[-2 * number :]).reshape(2, number)
+def compared(draws: Sequence[Draws]) -> Comparison:
+    """What the draws of a test set say, or of several with as many draws, each of which counts the same.
 
-
-def mean_draws(draws: Sequence[Draws]) -> Draws:
-    """Of several test sets with as many draws each: every one counts the same."""
-    return Draws(
-        np.mean([one.scores for one in draws], axis=0),
-        np.mean([one.resamples for one in draws], axis=0),
-        np.mean([one.trials for one in draws], axis=0),
-    )
-
-
-def compared(draws: Draws) -> Comparison:
-    """What the draws say, as sacreBLEU's tests read them; no difference at all is never significant."""
-    first, other = map(float, draws.scores)
-    difference = other - first
-    between = draws.resamples[1] - draws.resamples[0]
+    They are read as by sacreBLEU's tests; no difference at all is never significant.
+    """
+    scores, resamples, trials = (np.mean(of, axis=0) for of in zip(*draws, strict=True))
+    first, other = map(float, scores[:, 0])
+    between = resamples[1] - resamples[0]
+    ordered, left_out = np.sort(between), len(between) // 40  # its half width is `estimate_ci`'s
     apart = np.abs(between)
-    exchanged = np.abs(draws.trials[0] - draws.trials[1])
-    first_error, other_error = (float(significance.estimate_ci(row)[1]) for row in draws.resamples)
     return Comparison(
-        first, other, first_error, other_error, difference, _middle(between),
-        p_bootstrap=_p_value(apart - apart.mean(), difference), p_randomisation=_p_value(exchanged, difference),
+        first, other, half_interval(resamples[0]), half_interval(resamples[1]), other - first,
+        (float(ordered[left_out]), float(ordered[-1 - left_out])),
+        p_bootstrap=_p_value(apart - apart.mean(), other - first),
+        p_randomisation=_p_value(np.abs(trials[0] - trials[1]), other - first),
     )  # fmt: skip
 
 
-def _p_value(by_chance: NDArray[np.float64], difference: float) -> float:
+def _p_value(by_chance: Values, difference: float) -> float:
     return float(significance._compute_p_value(by_chance, abs(difference))) if difference else 1.0
-
-
-def _middle(values: NDArray[np.float64]) -> tuple[float, float]:
-    """The ends of the interval whose half width sacreBLEU's `estimate_ci` gives."""
-    ordered = np.sort(values)
-    left_out = len(ordered) // 40
-    return float(ordered[left_out]), float(ordered[-1 - left_out])

@@ -1,10 +1,12 @@
-"""A table that is shown on the screen and written to Markdown and LaTeX with the same cells."""
+"""A table that is shown on the screen and written to Markdown and LaTeX with the same cells, and what is around it."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table as ScreenTable
@@ -46,12 +48,11 @@ class Table:
 
     def in_markdown(self) -> str:
         """In one table, which has no lines."""
-        below = [[f"**{cell}**" if cell and self.bold else cell for cell in row] for row in self.below]
-        return markdown_table(self.columns, [*self.rows, *below], self.texts)
+        return markdown_table(self.columns, [*self.rows, *self._marked("**", "**")], self.texts)
 
     def in_latex(self) -> str:
         """A `tabular` for a page with `\\usepackage{booktabs}`, in which every sign of a cell stands for itself."""
-        below = [[f"{_BOLD}{cell}{_END}" if cell and self.bold else cell for cell in row] for row in self.below]
+        below = self._marked(_BOLD, _END)
         text: str = tabulate(
             [*self.rows, *([SEPARATING_LINE] if below else []), *below],
             self.columns,
@@ -63,7 +64,33 @@ class Table:
             text = text.replace(sign, command)
         return text + "\n"
 
+    def _marked(self, start: str, end: str) -> list[list[str]]:
+        return [[f"{start}{cell}{end}" if cell and self.bold else cell for cell in row] for row in self.below]
+
 
 def with_error(score: float, error: float, digits: int = 2) -> str:
     """Such as `70.40 ±2.74`; without an error that is not known."""
     return f"{score:.{digits}f}" + ("" if math.isnan(error) else f" ±{error:.{digits}f}")
+
+
+def bullets(settings: Mapping[str, object]) -> list[str]:
+    """Lines of a list in Markdown."""
+    return [f"- {name}: {value}" for name, value in settings.items()]
+
+
+def document(parts: Iterable[str], lines: Iterable[str]) -> str:
+    """Paragraphs and, below them, a list."""
+    return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
+
+
+def as_json(content: object) -> str:
+    """JSON for people too, with null for what is not finite."""
+    return json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

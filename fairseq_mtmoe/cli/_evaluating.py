@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fairseq_mtmoe.analysis import scores as scoring
-from fairseq_mtmoe.analysis.pieces import PieceBleu
-from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MARKDOWN_FILE
-from fairseq_mtmoe.analysis.scores import PairScore
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MARKDOWN_FILE, Scores
+from fairseq_mtmoe.analysis.score_tables import score_table
+from fairseq_mtmoe.analysis.scores import PairScore, PieceBleu
 from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file
 from fairseq_mtmoe.data.corpora.recipes.codes import plain_code
 from fairseq_mtmoe.data.corpora.recipes.loading import load_recipe
@@ -133,13 +133,12 @@ def _progress(console: Console) -> Progress:
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
-def show(results: Sequence[PairScore], folder: Path) -> None:
+def show(scores: Scores, folder: Path) -> None:
     """Print the table of pairs and averages, and sacreBLEU's signatures."""
     console = Console()
-    console.print(scoring.score_table(results).on_screen())
-    for signature, pairs in scoring.signatures(results).items():
-        which = "" if len(pairs) == len(results) else f" ({', '.join(pairs)})"
-        console.print(f"{signature}{which}", soft_wrap=True, highlight=False, markup=False)
+    console.print(score_table(scores).on_screen())
+    for signature, pairs in scores.signatures.items():
+        console.print(f"{signature}{pairs}", soft_wrap=True, highlight=False, markup=False)
     for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE):
         if (folder / name).exists():  # before 0.1.8 there was no LaTeX
             console.print(str(folder / name), soft_wrap=True, highlight=False, markup=False)
@@ -147,7 +146,7 @@ def show(results: Sequence[PairScore], folder: Path) -> None:
 
 def _line(score: PairScore) -> str:
     line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
-    return "; ".join([line, *scoring.remarks(score)])
+    return "; ".join([line, *score.remarks])
 
 
 class NamedTiers:

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from fairseq_mtmoe.analysis import score_files
-from fairseq_mtmoe.analysis import scores as scoring
-from fairseq_mtmoe.analysis.score_files import JSON_FILE, MARKDOWN_FILE
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, MARKDOWN_FILE, Scores, scores_in, scores_of_pairs
+from fairseq_mtmoe.analysis.score_tables import remove_scores, write_scores
 from fairseq_mtmoe.analysis.scores import PairScore
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, read_bytes, read_json, write_text
@@ -48,10 +47,10 @@ class ScoreFolder:
         self.known: dict[str, dict[int, str]] = {}
         self.scored: dict[str, PairScore] = {}
         self._overwrite = overwrite
-        self._before: list[PairScore] = []
+        self._before: Mapping[str, PairScore] = {}
         self._journal: Journal | None = None
 
-    def finished(self) -> list[PairScore] | None:
+    def finished(self) -> Scores | None:
         """The scores of these settings, if the folder has them; else None, and the folder can be written to.
 
         Raises:
@@ -59,10 +58,11 @@ class ScoreFolder:
         """
         path = self.folder / JSON_FILE
         if path.exists():
-            settings, self._before = self._read(path)
-            differing = self._differing(settings)
+            found = self._read(path)
+            self._before = found.pairs
+            differing = self._differing(found.settings)
             if not differing and self._is_whole():
-                return self._before
+                return found
             self._refuse("the scores", differing)
         elif (left := self._left()) is not None:
             self._refuse("an unfinished evaluation", self._differing(left[0]))
@@ -99,7 +99,7 @@ class ScoreFolder:
         by_sentence: Mapping[str, Sequence[float]],
     ) -> None:
         """Write what was compared of one pair; from the first pair on, the folder has no scores of before."""
-        score_files.remove_scores(self.folder)
+        remove_scores(self.folder)
         self._remove_texts(score.pair)
         for number, lines in enumerate(references):
             write_text(self.folder / f"{score.pair}.ref{number or ''}", as_file(lines))
@@ -107,7 +107,7 @@ class ScoreFolder:
             write_text(self.folder / f"{score.pair}.{name.lower()}", as_file([repr(figure) for figure in figures]))
         write_text(self.folder / f"{score.pair}.hyp", as_file(hypotheses))
         if self._journal is not None:
-            self._journal.add({"score": {"pair": score.pair, **scoring.fields_of(score)}})
+            self._journal.add({"score": {"pair": score.pair, **score.fields}})
 
     def has_texts(self, score: PairScore) -> bool:
         """Whether the texts of a pair are there as they were scored."""
@@ -118,15 +118,15 @@ class ScoreFolder:
         digest = hashlib.sha256(read_bytes(files[0])).hexdigest()
         return score.hypotheses_sha256 in ("", digest)  # scores of before 0.1.8 have none
 
-    def write_scores(self, results: Sequence[PairScore]) -> None:
+    def write_scores(self, results: Sequence[PairScore]) -> Scores:
         """Write the scores of all pairs, and remove the texts of those that were there before and are not now."""
-        for score in self._before:
-            if score.pair not in {result.pair for result in results}:
-                self._remove_texts(score.pair)
-        texts = scoring.to_json(results, self.settings), scoring.to_markdown(results, self.settings)
-        score_files.write_scores(self.folder, *texts, scoring.to_latex(results))
+        for pair in self._before.keys() - {result.pair for result in results}:
+            self._remove_texts(pair)
+        scores = scores_of_pairs(results, self.settings)
+        write_scores(self.folder, scores)
         if self._journal is not None:
             self._journal.remove()
+        return scores
 
     def close(self) -> None:
         """Let others write to the folder; what is unfinished stays noted."""
@@ -150,11 +150,11 @@ class ScoreFolder:
         first, *others = entries(self.folder / JOURNAL, _NOTE) or [{}]
         return (first["settings"], others) if "settings" in first else None
 
-    def _read(self, path: Path) -> tuple[dict[str, object], list[PairScore]]:
+    def _read(self, path: Path) -> Scores:
         try:
-            return scoring.from_content(read_json(path, "scores of mtmoe evaluate"))
+            return scores_in(read_json(path, "scores of mtmoe evaluate"))
         except ValueError:
-            return {}, []
+            return Scores([], {}, {})
 
     def _refuse(self, what: str, differing: Sequence[str]) -> None:
         if differing and not self._overwrite:
@@ -184,7 +184,7 @@ class ScoreFolder:
         return [_DIGESTS.get(name, f"{name} {settings.get(name)} (now {self.settings.get(name)})") for name in names]
 
     def _is_whole(self) -> bool:
-        return (self.folder / MARKDOWN_FILE).is_file() and all(self.has_texts(score) for score in self._before)
+        return (self.folder / MARKDOWN_FILE).is_file() and all(map(self.has_texts, self._before.values()))
 
 
 def as_file(lines: Sequence[str]) -> str:

@@ -11,13 +11,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fairseq_mtmoe.analysis import differences
-from fairseq_mtmoe.analysis.comparison import System, check_comparable, counted_alike, system_of
-from fairseq_mtmoe.analysis.comparison_tables import difference_table, mean_table, notes, to_json, to_markdown
+from fairseq_mtmoe.analysis.comparison import (
+    System,
+    difference_table,
+    mean_table,
+    notes,
+    systems_of,
+    to_json,
+    to_markdown,
+)
 from fairseq_mtmoe.analysis.differences import SEED, Sampling, find_differences
-from fairseq_mtmoe.analysis.evaluated import read_evaluations
-from fairseq_mtmoe.analysis.pieces import PieceBleu
+from fairseq_mtmoe.analysis.eval_folders import read_evaluations
 from fairseq_mtmoe.analysis.run_log import provenance
-from fairseq_mtmoe.analysis.score_reading import expanded, read_scores
+from fairseq_mtmoe.analysis.score_files import expanded, read_scores
+from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.analysis.significance import SAMPLES, TRIALS
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import check_writable, write_text
@@ -81,7 +88,7 @@ def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampli
     progress = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("pairs"),
                         TimeRemainingColumn(), console=Console(stderr=True), transient=True)  # fmt: skip
     with progress:
-        bar = progress.add_task("", total=len(evaluations[0].pairs))
+        bar = progress.add_task("", total=len(evaluations[0].texts))
         found = find_differences(
             evaluations, draws, pieces, lambda pair: progress.update(bar, advance=1, description=pair)
         )
@@ -126,16 +133,14 @@ def read_systems(arguments: Sequence[str]) -> list[System]:
     Raises:
         UserError: an argument is none, a run has no scores, or runs cannot be compared.
     """
-    systems: list[System] = []
+    systems: dict[str, list[Path]] = {}
     for argument in arguments:
         name, sign, folders = argument.partition("=")
         patterns = [folder for folder in folders.split(",") if folder]
         if not (name and sign and patterns):
             rule = "a name, an equals sign and folders with commas between them"
             raise_invalid("NAME=RUN,…", f"{rule}, or one of several folders of mtmoe evaluate", argument)
-        if name in [system.name for system in systems]:
+        if name in systems:
             raise_invalid("NAME=RUN,…", "of different names", argument)
-        paths = [path for pattern in patterns for path in expanded(pattern)]
-        systems.append(system_of(name, [read_scores(path) for path in paths]))
-    check_comparable(systems)
-    return counted_alike(systems)
+        systems[name] = [path for pattern in patterns for path in expanded(pattern)]
+    return systems_of({name: map(read_scores, paths) for name, paths in systems.items()})

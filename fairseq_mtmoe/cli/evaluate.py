@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairseq_mtmoe.analysis.pieces import PieceBleu
+from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli import _benchmark_scores
 from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, show, translate_and_score, write_scored
@@ -24,7 +24,7 @@ from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.analysis.scores import PairScore
+    from fairseq_mtmoe.analysis.score_files import Scores
     from fairseq_mtmoe.evaluation.comet import Comet
     from fairseq_mtmoe.evaluation.translator import Decoding
 
@@ -151,9 +151,7 @@ class Evaluation:
     settings: Mapping[str, Any]  # of the command line
     folder: ScoreFolder
 
-    def run(
-        self, named: NamedTiers | None, pieces: PieceBleu | None, comet: Callable[[], Comet | None]
-    ) -> list[PairScore]:
+    def run(self, named: NamedTiers | None, pieces: PieceBleu | None, comet: Callable[[], Comet | None]) -> Scores:
         """Translate and score all pairs."""
         from fairseq_mtmoe.evaluation import test_sets
         from fairseq_mtmoe.evaluation.translator import Translator
@@ -168,9 +166,7 @@ class Evaluation:
         tiers |= {} if named is None else named.of(pairs)
         measures = Measures(tiers, pieces, comet())
         try:
-            results = translate_and_score(translator, pairs, self.subset, measures, self.folder)
-            self.folder.write_scores(results)
-            return results
+            return self.folder.write_scores(translate_and_score(translator, pairs, self.subset, measures, self.folder))
         finally:
             self.folder.close()
 
@@ -250,8 +246,8 @@ def _score_generated(
         "data_sha256": hashlib.sha256(references.encode()).hexdigest(),
     }  # fmt: skip
     folder = ScoreFolder(out, settings, overwrite)
-    results = folder.finished()
-    if results is None:
+    scores = folder.finished()
+    if scores is None:
         measures = Measures({} if named is None else named.of(list(found)), pieces, comet())
         results = []
         folder.begin()
@@ -262,10 +258,10 @@ def _score_generated(
                     0, numbers=range(len(one.hypotheses)), left_out=one.missing,
                 )  # fmt: skip
                 results.append(write_scored(text, measures, lambda one=one: one.sources, folder))  # type: ignore[misc]
-            folder.write_scores(results)
+            scores = folder.write_scores(results)
         finally:
             folder.close()
-    show(results, out)
+    show(scores, out)
 
 
 def _comet_setting(comet: Path | None) -> dict[str, object]:

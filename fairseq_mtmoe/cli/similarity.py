@@ -15,8 +15,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from fairseq_mtmoe.analysis.rows import run_names
 from fairseq_mtmoe.analysis.run_log import provenance
-from fairseq_mtmoe.analysis.score_files import JSON_FILE as SCORE_FILE
-from fairseq_mtmoe.analysis.score_reading import SCORES, read_scores
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, SCORES, read_scores
 from fairseq_mtmoe.analysis.similarity import ModelSimilarities, TaskInputs
 from fairseq_mtmoe.analysis.similarity_report import notes, tables, to_json, to_markdown
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
@@ -52,9 +51,9 @@ class LookedAt:
     def scores(self) -> dict[str, float]:
         """Of its tasks, where `fairseq-validate --results-path RUN/scores` left some."""
         folder = self.checkpoint.parent
-        if not (folder / SCORES).is_dir() and not (folder / SCORE_FILE).is_file():
+        if not (folder / SCORES).is_dir() and not (folder / JSON_FILE).is_file():
             return {}
-        return dict(read_scores(folder).scores)
+        return {task: row.figure for task, row in read_scores(folder).own.items()}
 
 
 @click.command("similarity")

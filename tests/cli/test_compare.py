@@ -7,29 +7,24 @@ from statistics import fmean, stdev
 import pytest
 from click.testing import CliRunner
 
-from fairseq_mtmoe.analysis import scores as pair_scores
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog
-from fairseq_mtmoe.analysis.score_files import write_scores
+from fairseq_mtmoe.analysis.score_files import scores_of_pairs, scores_of_tasks
+from fairseq_mtmoe.analysis.score_tables import write_scores
 from fairseq_mtmoe.analysis.scores import PairScore
-from fairseq_mtmoe.analysis.task_scores import SetScore, TaskScore, to_json, to_markdown
 from fairseq_mtmoe.cli.compare import command
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.tables import unpadded
 
 MINILM = {"layers": 6, "width": 384}
-
-
-def task_score(task, score, digest="d"):
-    title, metric = {"cola": ("CoLA", "matthews"), "rte": ("RTE", "accuracy")}.get(task, (task, "accuracy"))
-    return TaskScore(task, title, metric, task in ("cola", "rte"), (SetScore(task, 100, score, 1.0, digest),))
 
 
 def write_run(folder, seed, scores, model="mt_tag_minilm", subset="valid", digest="d", place="scores", **more):
     """The folder of a run with scores below it."""
     settings = {"checkpoint": f"{folder}/checkpoint_best.pt", "subset": subset, "model": model, "encoder": MINILM,
                 "trained_tasks": list(scores), "seed": seed, **more}  # fmt: skip
-    rows = [task_score(task, score, digest) for task, score in scores.items()]
-    write_scores(folder / place, to_json(rows, settings), to_markdown(rows, settings))
+    tasks = {task: task_of(task, set_of(score, digest=digest))[task] for task, score in scores.items()}
+    write_scores(folder / place, scores_of_tasks(tasks, settings))
     return folder
 
 
@@ -114,14 +109,10 @@ def test_seeds_that_trained_for_other_numbers_of_updates_are_named(runs):
 
 def test_the_majority_class_and_ca_mtls_average_stand_beside_means(tmp_path):
     def write(place, constant="", **also):
-        rte = TaskScore(
-            "rte", "RTE", "accuracy", True, (SetScore("rte", 277, 47.3, 1.0, "d", {}, {"accuracy": 52.7}, constant),)
-        )
-        mrpc = TaskScore(
-            "mrpc", "MRPC", "accuracy", True, (SetScore("mrpc", 408, 68.4, 1.0, "d", also, {"accuracy": 68.4}),)
-        )
+        rte = task_of("rte", set_of(47.3, majority={"accuracy": 52.7}, constant=constant))
+        mrpc = task_of("mrpc", set_of(68.4, also=also, majority={"accuracy": 68.4}))
         settings = {"checkpoint": "a.pt", "subset": "valid", "model": "mt_tag", "seed": 1, "updates": 1}
-        write_scores(tmp_path / place, to_json([rte, mrpc], settings), to_markdown([rte, mrpc], settings))
+        write_scores(tmp_path / place, scores_of_tasks({**rte, **mrpc}, settings))
 
     write("old")
     write("new", "not_entailment", f1=(81.2, 1.0))
@@ -163,7 +154,7 @@ def pair_run(folder, seed, bleus, subset="test", data="x"):
         "references": "text",
     }
     place = folder / "scores" / f"checkpoint_best-{subset}"
-    write_scores(place, pair_scores.to_json(rows, settings), pair_scores.to_markdown(rows, settings))
+    write_scores(place, scores_of_pairs(rows, settings))
     RunLog(folder / FILE_NAME).write("run", sizes={"en-de": 1}, seed=seed)
     return folder
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from fairseq_mtmoe.analysis.charts import models
 from fairseq_mtmoe.analysis.differences import Sampling, find_differences
-from fairseq_mtmoe.analysis.evaluated import read_evaluations
-from fairseq_mtmoe.analysis.pieces import PieceBleu
+from fairseq_mtmoe.analysis.eval_folders import read_evaluations
+from fairseq_mtmoe.analysis.scores import PieceBleu, score_pair
 from fairseq_mtmoe.cli.compare import command
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.evaluations import write_evaluation
@@ -142,9 +142,6 @@ DAMAGE = {
     "must hold the scores of mtmoe evaluate, whose texts": lambda b: change_scores(
         b, lambda content: content["pairs"]["en-de"].update(bleu="much")
     ),
-    "must have the scores of a language pair or more": lambda b: change_scores(
-        b, lambda content: content["pairs"].clear()
-    ),
     "must hold the scores of mtmoe evaluate, .*holds something else": lambda b: (b / "scores.json").write_text("[3]"),
 }
 
@@ -264,7 +261,8 @@ def test_spbleu_is_compared_with_its_model(copies):
         def add(content, folder=folder):
             for pair, fields in content["pairs"].items():
                 lines = {suffix: (folder / f"{pair}.{suffix}").read_text().splitlines() for suffix in ("hyp", "ref")}
-                fields["spbleu"], fields["spbleu_signature"] = pieces(lines["hyp"], [lines["ref"]])
+                found = score_pair(pair, lines["hyp"], lines["ref"], pieces=pieces)
+                fields.update(spbleu=found.spbleu, spbleu_signature=found.spbleu_signature)
 
         change_scores(folder, add)
     shown = compare(copies / "a", copies / "b", *FEW)

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.analysis import task_scores as benchmark
-from fairseq_mtmoe.analysis.score_files import write_scores
-from fairseq_mtmoe.analysis.scores import PairScore, fields_of
+from fairseq_mtmoe.analysis.score_files import scores_of_tasks
+from fairseq_mtmoe.analysis.score_tables import write_scores
+from fairseq_mtmoe.analysis.scores import PairScore
 from fairseq_mtmoe.cli._score_folder import JOURNAL, ScoreFolder
 from tests.fuzz.commands import mtmoe
 from tests.fuzz.harness import Reader
 from tests.fuzz.odd_values import ODD, replace_one
 from tests.golden.old_runs import OLD
+from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.evaluations import write_evaluation
 
 _SETTINGS = {"checkpoint_sha256": "1", "data_sha256": "2", "beam": 5}
@@ -48,10 +49,8 @@ def _make_scores(draw: random.Random, folder: Path) -> None:
         if draw.random() < 0.4:
             for text in folder.glob(f"{name}/*"):
                 text.unlink()
-            sets = (benchmark.SetScore("rte", 8, 50.0, 1.0, "x", {"f1": (40.0, 2.0)}),)
-            scores = [benchmark.TaskScore("rte", "RTE", "accuracy", True, sets, "glue")]
-            settings = {"checkpoint": "c.pt", "seed": 1, "subset": "valid"}
-            write_scores(folder / name, benchmark.to_json(scores, settings), "")
+            task = task_of("rte", set_of(50.0, also={"f1": (40.0, 2.0)}), group="glue")
+            write_scores(folder / name, scores_of_tasks(task, {"checkpoint": "c.pt", "seed": 1, "subset": "valid"}))
     content = json.loads(path.read_text())
     replace_one(draw, content, _JSON)
     _write(draw, path, _text(content))
@@ -67,7 +66,7 @@ def _read_scores(folder: Path, draw: random.Random) -> None:
 
 
 def _make_journal(draw: random.Random, folder: Path) -> None:
-    score = {"pair": "en-de", **json.loads(json.dumps(fields_of(_SCORE)))}
+    score = {"pair": "en-de", **json.loads(json.dumps(_SCORE.fields))}
     notes: list[Any] = [{"settings": dict(_SETTINGS)}, {"batch": {"en-de": {"0": "x", "1": "y"}}}, {"score": score}]
     replace_one(draw, notes, _JSON)
     lines = [_text(note).encode() for note in notes]

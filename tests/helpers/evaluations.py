@@ -3,8 +3,9 @@
 import random
 from pathlib import Path
 
-from fairseq_mtmoe.analysis import scores as pair_scores
-from fairseq_mtmoe.analysis.score_files import write_scores
+from fairseq_mtmoe.analysis.score_files import scores_of_pairs
+from fairseq_mtmoe.analysis.score_tables import write_scores
+from fairseq_mtmoe.analysis.scores import score_pair
 
 WORDS = ["Haus", "der", "kleine", "Baum", "steht", "nicht", "auf", "dem", "Hügel", "sie", "gehen", "weit", "fort", "."]
 TIERS = {"en-de": "high", "en-fr": "high", "en-gu": "low"}
@@ -33,9 +34,9 @@ def write_evaluation(
     folder.mkdir(parents=True, exist_ok=True)
     for pair, tier in pairs.items():
         texts = {"hyp": hypotheses(pair, sentences, wrong, seed), "ref": references(pair, sentences)}
-        rows.append(pair_scores.score_pair(pair, texts["hyp"], texts["ref"], tier))
+        rows.append(score_pair(pair, texts["hyp"], texts["ref"], tier))
         for suffix, lines in texts.items():
             (folder / f"{pair}.{suffix}").write_text("".join(f"{line}\n" for line in lines))
     settings = {"checkpoint": f"{folder.name}/checkpoint_best.pt", "subset": subset, "references": "text"}
-    write_scores(folder, pair_scores.to_json(rows, settings), pair_scores.to_markdown(rows, settings))
+    write_scores(folder, scores_of_pairs(rows, settings))
     return folder

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer, run_report
-from fairseq_mtmoe.analysis.report.samples import Sample
-from fairseq_mtmoe.analysis.report.scores import NOW, ScoresOfRun
+from fairseq_mtmoe.analysis.report.scores import Sample, ScoresOfRun
 from fairseq_mtmoe.analysis.rows import Row, run_of
+from fairseq_mtmoe.analysis.score_files import NOW
 from tests.helpers.corpus_reports import HOSTILE as LINES
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.figure_logs import translation

@@ -15,9 +15,8 @@ from fairseq_mtmoe.analysis.charts import look
 from fairseq_mtmoe.analysis.charts.look import Chart, Point, finished, known, lines, percent, with_last
 from fairseq_mtmoe.analysis.questions import first_metric, moments, shares, shift, shown_layers, shown_tasks
 from fairseq_mtmoe.analysis.routing import FIGURES
-from fairseq_mtmoe.analysis.rows import Row, Run, Values
-from fairseq_mtmoe.analysis.scores import ALL, TIERS
-from fairseq_mtmoe.analysis.task_scores import SMALL, TITLES
+from fairseq_mtmoe.analysis.rows import ALL, TIERS, Row, Run, Values
+from fairseq_mtmoe.analysis.score_files import SMALL, TITLES
 
 STEEP = 0.12  # this first part of the x axis does not count for the y axis of perplexity
 ALL_LAYERS = "all layers"

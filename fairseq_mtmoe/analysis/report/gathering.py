@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.analysis.differences import Differences, find_differences
-from fairseq_mtmoe.analysis.evaluated import Evaluation, read_evaluations
+from fairseq_mtmoe.analysis.eval_folders import Evaluation, read_evaluations
 from fairseq_mtmoe.analysis.questions import entropy, evenly
-from fairseq_mtmoe.analysis.report.scores import SAMPLING, ScoresOfRun, read_scores
+from fairseq_mtmoe.analysis.report.scores import SAMPLING, ScoresOfRun, shown_scores
 from fairseq_mtmoe.analysis.report.setups import Progress, progress_of, setup_of
 from fairseq_mtmoe.analysis.report.warnings import Warned, warnings_of
 from fairseq_mtmoe.analysis.rows import Row, Run, read_run, run_names
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, provenance
-from fairseq_mtmoe.analysis.score_files import JSON_FILE
-from fairseq_mtmoe.analysis.score_reading import score_file, score_files
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, score_file, score_files
 from fairseq_mtmoe.errors import UserError
 
 Advance = Callable[[str], None]
@@ -123,7 +122,7 @@ class Gatherer:
             return ScoresOfRun()
         known, stamp = self._scores.get(file), _stamp(file)
         if known is None or known[0] != stamp:
-            self._scores[file] = stamp, read_scores(file, self._advance)
+            self._scores[file] = stamp, shown_scores(file, self._advance)
         return self._scores[file][1]
 
     def _compared(

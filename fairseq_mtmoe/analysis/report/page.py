@@ -22,7 +22,7 @@ from markupsafe import Markup
 from fairseq_mtmoe.analysis.differences import Differences
 from fairseq_mtmoe.analysis.questions import evenly, shares
 from fairseq_mtmoe.analysis.report.gathering import Facts, RunReport
-from fairseq_mtmoe.analysis.report.samples import Sample
+from fairseq_mtmoe.analysis.report.scores import Sample
 from fairseq_mtmoe.analysis.report.setups import setups_of
 from fairseq_mtmoe.analysis.routing import FIGURES
 from fairseq_mtmoe.analysis.rows import VALIDATION, Row, Values

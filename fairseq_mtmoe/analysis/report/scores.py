@@ -1,32 +1,40 @@
-"""What a run reached on test sets, as rows of one moment, with what chance in drawing sentences does."""
+"""What a run reached on test sets, with what chance in drawing sentences does, and some translations of each pair."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fairseq_mtmoe.analysis import scores as pair_scores
-from fairseq_mtmoe.analysis import task_scores
-from fairseq_mtmoe.analysis.differences import SEED, Sampling, groups_of
-from fairseq_mtmoe.analysis.evaluated import SPBLEU, Evaluation, metrics_of, outputs_of, read_evaluations
-from fairseq_mtmoe.analysis.report.samples import Sample, samples_of
-from fairseq_mtmoe.analysis.rows import Moments, Row
-from fairseq_mtmoe.analysis.scores import ALL, PairScore
-from fairseq_mtmoe.analysis.significance import SAMPLES, half_interval, resampled
-from fairseq_mtmoe.analysis.task_scores import MAJORITY, TaskScore
+from fairseq_mtmoe.analysis.differences import SEED, Sampling
+from fairseq_mtmoe.analysis.eval_folders import Evaluation, Texts, metrics_of, outputs_of, read_evaluations
+from fairseq_mtmoe.analysis.rows import Row
+from fairseq_mtmoe.analysis.score_files import MAJORITY, Scores, read_scores
+from fairseq_mtmoe.analysis.scores import SPBLEU, signatures_of
+from fairseq_mtmoe.analysis.significance import SAMPLES, Values, half_interval, resampled
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_json
+from fairseq_mtmoe.io.files import text_lines
 
 SAMPLING = Sampling(SEED, SAMPLES, 1000)
 """Fewer trials than `mtmoe compare` makes, for a page that may be made anew again and again."""
 Z_95 = 1.96
-NOW = Moments(*np.full((4, 1), np.nan))
-Errors = Mapping[tuple[str, str], float]  # by a pair's or tier's name, and by metric
+OF_A_PAIR = 5
+LONGEST = 600
+"""Characters of a text; what is longer is cut."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One translation; `line` of the test set is from 1."""
+
+    pair: str
+    line: int
+    source: str | None
+    references: tuple[str, ...]
+    hypothesis: str
 
 
 @dataclass
@@ -50,7 +58,7 @@ class ScoresOfRun:
     evaluation: Evaluation | None = None
 
 
-def read_scores(file: Path, advance: Callable[[str], None]) -> ScoresOfRun:
+def shown_scores(file: Path, advance: Callable[[str], None]) -> ScoresOfRun:
     """A folder's scores, with confidence and some translations where its texts are there.
 
     Args:
@@ -59,76 +67,27 @@ def read_scores(file: Path, advance: Callable[[str], None]) -> ScoresOfRun:
     Raises:
         UserError: the folder holds something else, or texts that do not give the scores.
     """
-    content = read_json(file, "scores")
-    if not isinstance(content, dict) or not ({"pairs", "tasks"} & content.keys()):
-        raise UserError(
-            f"`{file}` must hold the scores of mtmoe evaluate or of fairseq-validate --task glue, but holds something "
-            "else."
-        )
-    if "pairs" not in content:
-        return scores_of(file, content, {})
-    (evaluation,) = read_evaluations([file.parent])
-    found = scores_of(file, content, errors_of(evaluation, advance))
-    found.samples, found.notes = samples_of(evaluation, content.get("settings", {}).get("data"))
-    found.evaluation = evaluation
+    scores = read_scores(file)
+    found = ScoresOfRun(
+        subset=scores.subset, checkpoint=str(scores.settings.get("checkpoint", "")), remarks=scores.remarks,
+        tiers={pair: of.tier for pair, of in scores.pairs.items()},
+        signatures=[f"{name} ({', '.join(of)})" for name, of in signatures_of(scores.pairs.values()).items()],
+    )  # fmt: skip
+    if scores.tasks:
+        found.rows = [_task_row(scores, row) for row in (*scores.of("task"), *scores.averages)]
+        return found
+    (found.evaluation,) = read_evaluations([file.parent])
+    errors = errors_of(found.evaluation, advance)
+    found.rows = [replace(row, stderr=errors.get((row.task, row.metric), math.nan))
+                  for row in (*scores.rows, *scores.averages)]  # fmt: skip
+    found.samples, found.notes = samples_of(found.evaluation)
     return found
 
 
-def scores_of(file: Path, content: Mapping[str, Any], errors: Errors) -> ScoresOfRun:
-    """Of either kind.
-
-    Raises:
-        UserError: the file holds something else.
-    """
-    try:
-        if "pairs" in content:
-            settings, of_pairs = pair_scores.from_content(content)
-            found = _of_pairs(pair_scores.in_order(of_pairs), errors)
-        else:
-            settings, of_tasks = task_scores.from_content(content)
-            found = ScoresOfRun(list(_of_tasks(of_tasks)), remarks=[line for one in of_tasks for line in one.constants])
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise UserError(f"`{file}` must hold scores, but cannot be read as such: {error}.") from error
-    found.subset, found.checkpoint = str(settings.get("subset", "")), str(settings.get("checkpoint", ""))
-    return found
-
-
-def _row(group: str, task: str, metric: str, value: float, n: int, stderr: float = math.nan) -> Row:
-    return Row("", group, metric, NOW, np.array([value]), task, n=n, stderr=stderr)
-
-
-def _of_pairs(scores: Sequence[PairScore], errors: Errors) -> ScoresOfRun:
-    rows: list[Row] = []
-    sets: list[tuple[str, str, PairScore | pair_scores.Average, int]] = []
-    sets += [("pair", one.pair, one, one.sentences) for one in scores]
-    sets += [
-        ("all" if name == ALL else "tier", name, mean, mean.pairs)
-        for name, mean in pair_scores.averages(scores).items()
-    ]
-    for group, name, one, n in sets:
-        own = {"BLEU": one.bleu, "chrF++": one.chrf, SPBLEU: one.spbleu, **one.metrics}
-        rows += [
-            _row(group, name, metric, value, n, errors.get((name, metric), math.nan))
-            for metric, value in own.items()
-            if value is not None
-        ]
-    return ScoresOfRun(
-        rows,
-        {score.pair: score.tier for score in scores},
-        signatures=[f"{name} ({', '.join(of)})" for name, of in pair_scores.signatures(scores).items()],
-        remarks=[f"{score.pair}: {remark}" for score in scores for remark in pair_scores.remarks(score)],
-    )
-
-
-def _of_tasks(scores: Sequence[TaskScore]) -> Iterator[Row]:
-    for one in scores:
-        for metric, (score, error) in {one.metric: (one.score, one.standard_error), **one.also}.items():
-            task = f"{one.title} ({metric})"
-            yield _row("task", task, "score", score, one.examples, Z_95 * error)
-            if (majority := one.majority(metric)) is not None:
-                yield _row("task", task, MAJORITY, majority, one.examples)
-    for name, mean in task_scores.averages(scores).items():
-        yield _row("group", name, "score", mean.score, mean.tasks, Z_95 * mean.standard_error)
+def _task_row(scores: Scores, row: Row) -> Row:
+    """All metrics of tasks are one column, and the majority class another."""
+    task = row.task if row.group == "group" else f"{scores.title(row.task)} ({row.metric})"
+    return replace(row, run="", task=task, metric=MAJORITY if row.run else "score", stderr=Z_95 * row.stderr)
 
 
 def errors_of(evaluation: Evaluation, advance: Callable[[str], None]) -> dict[tuple[str, str], float]:
@@ -139,15 +98,66 @@ def errors_of(evaluation: Evaluation, advance: Callable[[str], None]) -> dict[tu
     Raises:
         UserError: texts do not give the score that is beside them.
     """
-    draws: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
-    metrics = [name for name in metrics_of([evaluation]) if name != SPBLEU]
-    for pair in evaluation.pairs:
-        for metric in metrics:
+    draws: dict[str, dict[str, Values]] = {name: {} for name in metrics_of([evaluation]) if name != SPBLEU}
+    for pair in evaluation.texts:
+        for metric, of in draws.items():
             scorer, (output,) = outputs_of(metric, pair, [evaluation])
-            draws.setdefault(metric, {})[pair] = resampled(scorer, output, SAMPLING.seed_of(pair), SAMPLING.samples)
+            of[pair] = resampled(scorer, output, SAMPLING.seed_of(pair), SAMPLING.samples)
         advance(pair)
-    found = {(pair, metric): half_interval(scores) for metric, of in draws.items() for pair, scores in of.items()}
-    for metric, of in draws.items():
-        for name, pairs in groups_of(evaluation).items():
-            found[name, metric] = half_interval(np.mean([of[pair] for pair in pairs], axis=0))
-    return found
+    members = {**{pair: [pair] for pair in evaluation.texts}, **evaluation.scores.groups}
+    return {
+        (name, metric): half_interval(np.mean([of[pair] for pair in pairs], axis=0))
+        for metric, of in draws.items()
+        for name, pairs in members.items()
+    }
+
+
+def samples_of(evaluation: Evaluation) -> tuple[list[Sample], list[str]]:
+    """Some translations of each pair, and what to say of missing sources.
+
+    Sources are in `raw/` of the data directory that was translated, where it is known.
+    """
+    found: list[Sample] = []
+    missing: list[str] = []
+    data, subset = evaluation.scores.settings.get("data"), evaluation.scores.subset
+    raw = Path(data if isinstance(data, str) else "DATA") / "raw"
+    files = {pair: raw / f"{subset}.{pair}.{pair.partition('-')[0]}" for pair in evaluation.texts}
+    for pair, texts in evaluation.texts.items():
+        sources = _lines(files[pair]) if isinstance(data, str) else []
+        if len(sources) != len(texts.hypotheses):  # there is another test set by now
+            missing.append(pair)
+            sources = []
+        for place in chosen_places(texts):
+            references = tuple(_cut(lines[place] or "") for lines in texts.references if lines[place])
+            source = _cut(sources[place]) if sources else None
+            found.append(Sample(pair, place + 1, source, references, _cut(texts.hypotheses[place])))
+    if not missing:
+        return found, []
+    more = f" (and of {len(missing) - 1} pairs more)" if len(missing) > 1 else ""
+    return found, [
+        f"Sources of translations are not shown of {missing[0]}{more}: there is no {files[missing[0]]} to read them "
+        "from."
+    ]
+
+
+def chosen_places(texts: Texts) -> Sequence[int]:
+    """Places of the sentences that are shown, the same for every system, shortest first.
+
+    Of the sentences in the order of their references' lengths those in the middle of the first fifth, the second, and
+    so on.
+    """
+    lengths = [len(line or "") for line in texts.references[0]]
+    ordered = sorted(range(len(lengths)), key=lambda place: (lengths[place], place))
+    number = min(OF_A_PAIR, len(ordered))
+    return [ordered[(2 * part + 1) * len(ordered) // (2 * number)] for part in range(number)]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return text_lines(path)
+    except UserError:
+        return []
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -6,26 +6,17 @@ import hashlib
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from fairseq_mtmoe.analysis import score_files
 from fairseq_mtmoe.analysis.published import published_row
 from fairseq_mtmoe.analysis.run_log import provenance
-from fairseq_mtmoe.analysis.score_files import JSON_FILE
-from fairseq_mtmoe.analysis.task_scores import (
-    SetScore,
-    TaskScore,
-    from_content,
-    notes,
-    score_table,
-    to_json,
-    to_markdown,
-)
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, scores_in, scores_of_tasks
+from fairseq_mtmoe.analysis.score_tables import notes, score_table, write_scores
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.data.nlu.reading import source_files
@@ -43,7 +34,7 @@ class FoundSet:
     Attributes:
         examples: how many were predicted.
         columns: of each of the set's metrics what it is made of; see `TaskType.columns`.
-        majority: by metric, the score of one label for every example; see `SetScore`.
+        majority: by metric, the score of one label for every example.
         constant: the only answer that was predicted; empty if there are several.
     """
 
@@ -116,18 +107,16 @@ class ValidationReport:
 
     def end(self, found: Mapping[str, FoundSet]) -> None:
         """Print the scores of the subset, and write them."""
-        scores = self._scores(found)
-        settings = self._settings()
-        published = published_row(settings, [score.task for score in scores])
+        scores = scores_of_tasks(self._records(found), self._settings())
+        published = published_row(scores)
         console = Console()
         console.print(score_table(scores, published).on_screen())
-        for note in notes(published, scores):
+        for note in notes(scores, published):
             console.print(note, highlight=False, markup=False)
         folder = self._folder()
         if folder is not None:
-            settings |= {"checkpoint_sha256": checksum.identity(self._args.path), **provenance()}
-            texts = to_json(scores, settings), to_markdown(scores, settings, published)
-            score_files.write_scores(folder, *texts)
+            made_by = {"checkpoint_sha256": checksum.identity(self._args.path), **provenance()}
+            write_scores(folder, replace(scores, settings={**scores.settings, **made_by}), published)
             console.print(str(folder / JSON_FILE), soft_wrap=True, highlight=False, markup=False)
 
     def _folder(self) -> Path | None:
@@ -153,22 +142,23 @@ class ValidationReport:
             **self._about(cfg),
         }
 
-    def _scores(self, found: Mapping[str, FoundSet]) -> list[TaskScore]:
-        """Of the tasks that have some, in the table's order."""
-        scores = []
+    def _records(self, found: Mapping[str, FoundSet]) -> dict[str, dict[str, Any]]:
+        """Of the tasks that have some, in the table's order, what the file of scores has."""
+        records = {}
         for task, row in self._rows.items():
-            sets = [self._set_score(task, key, one) for key, one in found.items() if _task_of(key) == task]
+            sets = {key: self._set_record(task, key, one) for key, one in found.items() if _task_of(key) == task}
             if sets:
-                scores.append(TaskScore(task, row.title, row.metric, row.small, tuple(sets), row.group))
-        return scores
+                of = {"title": row.title, "metric": row.metric, "small": row.small, "group": row.group}
+                records[task] = {**of, "sets": sets}
+        return records
 
-    def _set_score(self, task: str, key: str, found: FoundSet) -> SetScore:
+    def _set_record(self, task: str, key: str, found: FoundSet) -> dict[str, Any]:
         row = self._rows[task]
-        values = {name: (score(name, *made), standard_error(name, *made)) for name, made in found.columns.items()}
+        also = {name: (score(name, *made), standard_error(name, *made)) for name, made in found.columns.items()}
         files = source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1))
-        also = {name: value for name, value in values.items() if name != row.metric}
-        majority, constant = found.majority, found.constant
-        return SetScore(key, found.examples, *values[row.metric], _digest(files), also, majority, constant)
+        own, error = also.pop(row.metric)
+        return {"examples": found.examples, "score": own, "standard_error": error, "data_sha256": _digest(files),
+                "also": also, "majority": found.majority, "constant": found.constant}  # fmt: skip
 
 
 def _task_of(key: str) -> str:
@@ -187,7 +177,7 @@ def _digest(files: Sequence[Path]) -> str:
 def _settings_of(path: Path) -> dict[str, Any] | None:
     """The settings of the scores in a folder; None if it has a file of something else under their name."""
     try:
-        return from_content(read_json(path))[0]
+        return dict(scores_in(read_json(path)).settings)
     except ValueError:
         return None
 

@@ -19,7 +19,7 @@ from fairseq.logging import metrics
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from fairseq_mtmoe.analysis.task_scores import named_groups
+from fairseq_mtmoe.analysis.score_files import in_groups
 from fairseq_mtmoe.data.mixtures.dataset import Collate, EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
@@ -195,7 +195,7 @@ class BenchmarkTask(Multitask):
         several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
         small = [name for name, row in self.rows.items() if row.small and tasks[name]]
         of_small = [Group("small", tuple(small))] if small else []
-        named = named_groups({name: row.group for name, row in self.rows.items() if tasks[name]})
+        named = in_groups({name: row.group for name, row in self.rows.items() if tasks[name]})
         of_groups = [Group(name, tuple(members)) for name, members in named.items()]
         return [*several, *of_small, *of_groups, Group("all", tuple(name for name in self.rows if tasks[name]))]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairseq_mtmoe.analysis.differences import Sampling, find_differences
-from fairseq_mtmoe.analysis.evaluated import read_evaluations
+from fairseq_mtmoe.analysis.eval_folders import read_evaluations
 from fairseq_mtmoe.analysis.questions import by_resource, entropy, evenly, moments, shares, shift
 from fairseq_mtmoe.analysis.rows import data_shares, read_run, run_names, run_of
 from fairseq_mtmoe.analysis.run_log import RunLog

@@ -7,7 +7,7 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from fairseq_mtmoe.analysis.significance import SentenceMean, compared, draw, mean_draws, output_of
+from fairseq_mtmoe.analysis.significance import SentenceMean, compared, draw, output_of
 from tests.helpers.evaluations import hypotheses, references
 
 SENTENCES, SAMPLES, TRIALS = 30, 45, 60
@@ -33,7 +33,7 @@ def drawn(metric, pair, seed, worse=0.35, refs=None):
 def test_a_pair_is_what_sacrebleu_says(name, monkeypatch):
     metric = METRICS[name]()
     texts, refs, draws = drawn(metric, "en-de", 7)
-    found = compared(draws)
+    found = compared([draws])
     first, other = sacrebleu_says(monkeypatch, "bs", SAMPLES, METRICS[name](), 7, texts, refs)
     assert (found.first, found.other, found.p_bootstrap) == (first.score, other.score, other.p_value)
     assert (found.first_error, found.other_error) == (first.ci, other.ci)
@@ -47,8 +47,8 @@ def test_several_references_count_as_sacrebleu_counts_them(monkeypatch):
     refs = [references("en-de", SENTENCES), second]
     texts, refs, draws = drawn(METRICS["BLEU"](), "en-de", 5, refs=refs)
     (first, other) = sacrebleu_says(monkeypatch, "ar", TRIALS, METRICS["BLEU"](), 5, texts, refs)
-    assert (compared(draws).first, compared(draws).p_randomisation) == (first.score, other.p_value)
-    assert compared(draws).first != compared(drawn(METRICS["BLEU"](), "en-de", 5)[2]).first
+    assert (compared([draws]).first, compared([draws]).p_randomisation) == (first.score, other.p_value)
+    assert compared([draws]).first != compared([drawn(METRICS["BLEU"](), "en-de", 5)[2]]).first
 
 
 def slow_scores(metric, texts, refs, seed):
@@ -72,7 +72,7 @@ def test_a_tier_is_the_mean_over_pairs_of_the_same_draws():
     of_pairs = [drawn(BLEU(force=True), pair, seed) for pair, seed in pairs.items()]
     slow = [slow_scores(BLEU(force=True), *of[:2], seed) for of, seed in zip(of_pairs, pairs.values(), strict=True)]
     resamples, trials = (np.mean(scores, axis=0) for scores in zip(*slow, strict=True))
-    found = compared(mean_draws([draws for _, _, draws in of_pairs]))
+    found = compared([draws for _, _, draws in of_pairs])
     whole = np.mean([[scored(BLEU(force=True), text, of[1][0]) for text in of[0]] for of in of_pairs], axis=0)
     assert (found.first, found.other) == pytest.approx(tuple(whole))
     differences = np.sort(resamples[1] - resamples[0])
@@ -88,26 +88,26 @@ def test_figures_of_sentences_are_tested_by_their_means():
     rng = np.random.default_rng(1)
     figures = rng.normal(0.8, 0.1, SENTENCES), rng.normal(0.9, 0.1, SENTENCES)
     metric = SentenceMean()
-    first, other = (metric.output(list(values)) for values in figures)
-    found = compared(draw(metric, first, other, 3, SAMPLES, TRIALS))
+    first, other = (output_of(metric, list(values)) for values in figures)
+    found = compared([draw(metric, first, other, 3, SAMPLES, TRIALS)])
     assert (found.first, found.other) == pytest.approx(tuple(values.mean() for values in figures))
     assert found.interval[0] < found.difference < found.interval[1]
     assert found.p_randomisation == 1 / (TRIALS + 1)
-    same = compared(draw(metric, first, first, 3, SAMPLES, TRIALS))
+    same = compared([draw(metric, first, first, 3, SAMPLES, TRIALS)])
     assert (same.difference, same.p_bootstrap, same.p_randomisation) == (0, 1, 1)
 
 
 def test_the_surroundings_do_not_matter(monkeypatch):
-    one = compared(drawn(BLEU(force=True), "en-de", 7)[2])
+    one = compared([drawn(BLEU(force=True), "en-de", 7)[2]])
     monkeypatch.setitem(os.environ, "SACREBLEU_SEED", "99")
     np.random.seed(4)
-    assert compared(drawn(BLEU(force=True), "en-de", 7)[2]) == one
-    assert compared(drawn(BLEU(force=True), "en-de", 8)[2]) != one
+    assert compared([drawn(BLEU(force=True), "en-de", 7)[2]]) == one
+    assert compared([drawn(BLEU(force=True), "en-de", 8)[2]]) != one
 
 
 def test_other_texts_of_the_same_score_differ_by_nothing_that_is_significant():
     metric, refs = BLEU(force=True), [references("en-de", SENTENCES)]
     nothing = [output_of(metric, [word] * SENTENCES, refs) for word in ("foo", "bar")]  # both have a BLEU of 0
-    found = compared(draw(metric, *nothing, 3, SAMPLES, TRIALS))
+    found = compared([draw(metric, *nothing, 3, SAMPLES, TRIALS)])
     assert (found.first, found.other, found.p_bootstrap, found.p_randomisation) == (0, 0, 1, 1)
     assert not found.is_significant

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from fairseq_mtmoe.analysis import task_scores
 from fairseq_mtmoe.analysis.differences import SEED, Sampling, find_differences
-from fairseq_mtmoe.analysis.evaluated import outputs_of, read_evaluations
+from fairseq_mtmoe.analysis.eval_folders import outputs_of, read_evaluations
 from fairseq_mtmoe.analysis.report import gathering
 from fairseq_mtmoe.analysis.report import scores as report_scores
 from fairseq_mtmoe.analysis.report.gathering import Gatherer
+from fairseq_mtmoe.analysis.score_files import scores_of_tasks
+from fairseq_mtmoe.analysis.score_tables import write_scores
 from fairseq_mtmoe.analysis.significance import SAMPLES, compared, draw, half_interval, resampled
-from fairseq_mtmoe.analysis.task_scores import SetScore, TaskScore
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.evaluations import references, write_evaluation
 from tests.helpers.run_logs import events_of_a_run, write_run
 
@@ -65,7 +66,7 @@ def test_confidence_is_that_of_sacrebleus_paired_bootstrap(runs):
     evaluations = read_evaluations([run / "scores" for run in runs])
     scorer, outputs = outputs_of("BLEU", "en-de", evaluations)
     seed = Sampling(SEED, SAMPLES, 10).seed_of("en-de")
-    paired = compared(draw(scorer, *outputs, seed, SAMPLES, 10))
+    paired = compared([draw(scorer, *outputs, seed, SAMPLES, 10)])
     for output, error in zip(outputs, (paired.first_error, paired.other_error), strict=True):
         assert half_interval(resampled(scorer, output, seed)) == pytest.approx(error, rel=1e-4)
 
@@ -131,32 +132,22 @@ def test_texts_that_do_not_give_the_scores_are_refused(runs, tmp_path):
     with pytest.raises(UserError, match="scores"):
         Gatherer([run]).gather()
     (run / "scores" / "scores.json").write_text("[1]")
-    with pytest.raises(UserError, match="must hold the scores of mtmoe evaluate or of fairseq-validate"):
+    with pytest.raises(UserError, match="must hold the scores of fairseq-validate"):
         Gatherer([run]).gather()
 
 
 def test_a_benchmarks_scores_have_confidence(tmp_path):
     run = write_run(tmp_path / "run", events_of_a_run(pairs=1, validations=1))
-    tasks = [
-        TaskScore(
-            "rte",
-            "RTE",
-            "accuracy",
-            True,
-            (SetScore("rte", 277, 70.0, 2.0, "", {"f1": (60.0, 1.0)}, {"accuracy": 52.7}, "yes"),),
-        ),
-        TaskScore("cola", "CoLA", "mcc", True, (SetScore("cola", 1043, 50.0, float("nan")),)),
-    ]
-    (run / "scores").mkdir()
-    settings = {"checkpoint": "x.pt", "subset": "valid", "seed": 1}
-    (run / "scores" / "scores.json").write_text(task_scores.to_json(tasks, settings))
+    rte = set_of(70.0, 2.0, also={"f1": (60.0, 1.0)}, majority={"accuracy": 52.7}, constant="yes")
+    tasks = {**task_of("rte", rte), **task_of("cola", set_of(50.0, None))}
+    write_scores(run / "scores", scores_of_tasks(tasks, {"checkpoint": "x.pt", "subset": "valid", "seed": 1}))
     scores = Gatherer([run]).gather().runs[0].scores
     rows = rows_of(scores)
     assert rows["task", "RTE (accuracy)", "score"].value[0] == 70
     assert rows["task", "RTE (accuracy)", "score"].stderr == pytest.approx(3.92)
     assert rows["task", "RTE (accuracy)", "majority"].value[0] == 52.7
     assert rows["task", "RTE (f1)", "score"].value[0] == 60 and ("task", "RTE (f1)", "majority") not in rows
-    assert math.isnan(rows["task", "CoLA (mcc)", "score"].stderr)
+    assert math.isnan(rows["task", "CoLA (matthews)", "score"].stderr)
     assert scores.remarks == ["rte: every prediction is `yes`."]
     averages = {task: row.value[0] for (group, task, _), row in rows.items() if group == "group"}
     assert averages == {"small": 60, "all": 60, "all (CA-MTL)": 55}
