@@ -14,13 +14,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document
+
 Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 HELD = 0.99  # of the spectrum
+NOTE = (
+    "Covariance similarity (CA-MTL, equation 7) of two tasks: of the inputs of the model's first block, a row for each "
+    "token of the set's sequences that is no padding, by XᵀX (not centred) in the least rank that holds 99% of the "
+    "spectrum. A text that is in several sequences counts in each: a premise or passage once for every candidate "
+    "(COPA, ReCoRD), and what overlapping windows of a passage share once for every window. Mean: over a task's "
+    "similarities to all others."
+)
+SINGLE_NOTE = (
+    "Single-task: between models of one task each, task i in its own model with task j in its own. A model's column is "
+    "the mean between the tasks in this one model, as in figure 6; `× single-task` has the task in this model with the "
+    "others in theirs. Score: by how many percent of the single-task model's it is above it."
+)
 
 
 @dataclass(frozen=True)
@@ -30,17 +46,15 @@ class TaskInputs:
     Attributes:
         sums_HH: Σ x xᵀ over the tokens, (H, H).
         tokens: how many there are.
-        factor_HR: of the sums, see `factor`.
     """
 
     sums_HH: Matrix
     tokens: int
-    factor_HR: Matrix
 
-    @classmethod
-    def of(cls, sums_HH: Matrix, tokens: int) -> TaskInputs:
-        """With the factor of these sums."""
-        return cls(sums_HH, tokens, factor(sums_HH))
+    @cached_property
+    def factor_HR(self) -> Matrix:
+        """The factor of the sums."""
+        return factor(self.sums_HH)
 
     @property
     def rank(self) -> int:
@@ -60,21 +74,14 @@ def factor(covariance_HH: Matrix) -> Matrix:
 
 def similarity(one_HR: Matrix, other_HS: Matrix) -> float:
     """CovSim of two tasks by their factors."""
-    length = np.linalg.norm(one_HR) * np.linalg.norm(other_HS)
-    return float(np.linalg.norm(one_HR.T @ other_HS) / length)
+    return float(np.linalg.norm(one_HR.T @ other_HS) / (np.linalg.norm(one_HR) * np.linalg.norm(other_HS)))
 
 
-def similarities(rows: Sequence[TaskInputs], columns: Sequence[TaskInputs]) -> Matrix:
-    """CovSim of each of the first with each of the others."""
-    return np.array([[similarity(row.factor_HR, column.factor_HR) for column in columns] for row in rows])
-
-
-def means_with_others(similarities_TT: Matrix) -> Vector:
-    """Each task's mean similarity to the T - 1 other tasks, CovSim_i, (T,)."""
-    T = len(similarities_TT)
-    assert T > 1
-    means_T: Vector = (similarities_TT.sum(axis=1) - similarities_TT.diagonal()) / (T - 1)
-    return means_T
+def means_with_others(similarities_TT: Matrix) -> list[float]:
+    """Each task's mean similarity to the T - 1 other tasks, CovSim_i."""
+    means_T = (similarities_TT.sum(axis=1) - similarities_TT.diagonal()) / (len(similarities_TT) - 1)
+    found: list[float] = means_T.tolist()
+    return found
 
 
 @dataclass(frozen=True)
@@ -98,25 +105,84 @@ class ModelSimilarities:
         """Their names."""
         return list(self.inputs)
 
-    @property
-    def between(self) -> Matrix:
-        """Of the tasks with each other, (T, T)."""
-        return similarities(list(self.inputs.values()), list(self.inputs.values()))
+    def between(self, other: ModelSimilarities) -> Matrix:
+        """Of the tasks here with those there, (T, T)."""
+        columns = [other.inputs[task].factor_HR for task in self.inputs]
+        return np.array([[similarity(row.factor_HR, column) for column in columns] for row in self.inputs.values()])
 
-    @property
-    def means(self) -> dict[str, float]:
-        """CovSim_i of each task."""
-        return dict(zip(self.tasks, means_with_others(self.between).tolist(), strict=True))
-
-    def means_across(self, other: ModelSimilarities) -> dict[str, float]:
-        """Each task's mean similarity here to the other tasks there."""
-        across_TT = similarities(list(self.inputs.values()), [other.inputs[task] for task in self.tasks])
-        return dict(zip(self.tasks, means_with_others(across_TT).tolist(), strict=True))
+    def means(self, other: ModelSimilarities | None = None) -> dict[str, float]:
+        """CovSim_i of each task: its mean similarity to the other tasks here, or there."""
+        return dict(zip(self.inputs, means_with_others(self.between(other or self)), strict=True))
 
     def improvements(self, other: ModelSimilarities) -> dict[str, float]:
         """By how many percent of the other's score this one's is above it, of each task with a score above 0 there."""
-        return {
-            task: 100 * (self.scores[task] / other.scores[task] - 1)
-            for task in self.tasks
-            if task in self.scores and other.scores.get(task, 0) > 0
+        known = [task for task in self.inputs if task in self.scores and other.scores.get(task, 0) > 0]
+        return {task: 100 * (self.scores[task] / other.scores[task] - 1) for task in known}
+
+
+def tables(models: Sequence[ModelSimilarities], alone: ModelSimilarities | None) -> dict[str, Table]:
+    """By their titles: a table of each model, and one of all beside the single-task models, if there are some."""
+    everything = [*models, *([alone] if alone else [])]
+    found = {f"Similarities: {model.name}": _square(model) for model in everything}
+    return {"Mean similarity to the other tasks": _beside(models, alone), **found} if alone else found
+
+
+def _square(model: ModelSimilarities) -> Table:
+    rows, means = [], model.means()
+    for (task, inputs), values in zip(model.inputs.items(), model.between(model).tolist(), strict=True):
+        cells = ["" if other == task else f"{value:.4f}" for other, value in zip(model.tasks, values, strict=True)]
+        rows.append([task, f"{inputs.tokens:,}", str(inputs.rank), *cells, f"{means[task]:.4f}"])
+    return Table(["task", "tokens", "rank", *model.tasks, "mean"], rows)
+
+
+def _beside(models: Sequence[ModelSimilarities], alone: ModelSimilarities) -> Table:
+    columns: list[tuple[str, str, dict[str, float]]] = [(alone.name, ".4f", alone.means())]
+    for model in models:
+        means = model.means()
+        columns += [
+            (model.name, ".4f", means),
+            ("change", "+.4f", {task: mean - columns[0][2][task] for task, mean in means.items()}),
+            (f"{model.name} × {alone.name}", ".4f", model.means(alone)),
+            ("score, %", "+.1f", model.improvements(alone)),
+        ]
+    rows = [[task, *(f"{of[task]:{form}}" if task in of else "" for _, form, of in columns)] for task in alone.tasks]
+    mean = [f"{fmean(of.values()):{form}}" if of else "" for _, form, of in columns]
+    return Table(["task", *(name for name, _, _ in columns)], rows, [["mean", *mean]])
+
+
+def notes(alone: ModelSimilarities | None) -> list[str]:
+    """What stands below the tables."""
+    return [NOTE, *([SINGLE_NOTE] if alone else [])]
+
+
+def to_markdown(
+    models: Sequence[ModelSimilarities], alone: ModelSimilarities | None, settings: Mapping[str, object]
+) -> str:
+    """The tables, what they say, and what they are of."""
+    parts = [f"## {title}\n\n{table.in_markdown()}" for title, table in tables(models, alone).items()]
+    return document([*parts, *notes(alone)], bullets(settings))
+
+
+def to_json(
+    models: Sequence[ModelSimilarities], alone: ModelSimilarities | None, settings: Mapping[str, object]
+) -> str:
+    """`{"settings", "models": {name: {"checkpoints", "tasks": {task: {"tokens", "rank", …}}}}, "single_task"}`."""
+    content = {"settings": dict(settings), "models": {model.name: _fields(model, alone) for model in models}}
+    return as_json({**content, **({"single_task": _fields(alone, None)} if alone else {})})
+
+
+def _fields(model: ModelSimilarities, alone: ModelSimilarities | None) -> dict[str, Any]:
+    means, found = model.means(), {}
+    optional = {"score": model.scores, "mean_with_single_task": model.means(alone) if alone else {},
+                "score_improvement": model.improvements(alone) if alone else {}}  # fmt: skip
+    for (task, inputs), row in zip(model.inputs.items(), model.between(model).tolist(), strict=True):
+        others = {name: value for name, value in zip(model.tasks, row, strict=True) if name != task}
+        more = {name: of[task] for name, of in optional.items() if task in of}
+        found[task] = {
+            "tokens": inputs.tokens,
+            "rank": inputs.rank,
+            "mean": means[task],
+            "similarities": others,
+            **more,
         }
+    return {"checkpoints": list(model.checkpoints), "tasks": found}

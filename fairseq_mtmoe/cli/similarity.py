@@ -16,8 +16,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from fairseq_mtmoe.analysis.rows import run_names
 from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, SCORES, read_scores
-from fairseq_mtmoe.analysis.similarity import ModelSimilarities, TaskInputs
-from fairseq_mtmoe.analysis.similarity_report import notes, tables, to_json, to_markdown
+from fairseq_mtmoe.analysis.similarity import ModelSimilarities, TaskInputs, notes, tables, to_json, to_markdown
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.cli._runs import CHECKPOINTS, checkpoint_of
 from fairseq_mtmoe.cli.plot import check_drawing, names
@@ -217,7 +216,7 @@ class Measure:
             bar = self._progress.add_task(f"{one.run.name}: {task}", total=None)
             sums = covariance_sums(predictor, own, partial(self._progress.advance, bar))
             self._progress.remove_task(bar)
-            found[task] = TaskInputs.of(sums.sums_HH, sums.tokens)
+            found[task] = TaskInputs(sums.sums_HH, sums.tokens)
         return found
 
 

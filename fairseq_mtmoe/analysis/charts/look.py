@@ -7,12 +7,15 @@ fields for what appears when a mouse is over them.
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import altair as alt
+import numpy as np
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import replacing
@@ -24,7 +27,6 @@ EARLY_TO_LATE = ("#E69F00", "#0072B2", "#000000")  # from light to dark
 GREY = "#737373"
 FEW = 12  # up to so many points of a line are marked one by one
 LARGEST, LEGEND_LINE = 20_000, 13  # pixels
-SCALES = {"png": 2.0, "svg": 1.0, "pdf": 1.0}
 WIDTH = 110  # signs in a line of a note
 
 Point = dict[str, Any]
@@ -69,11 +71,8 @@ def lines(
     """Lines over moments, in a panel for each `panel`; where a point is `sparse`, a vertical line with this text.
 
     Args:
-        x, y: what the axes are.
-        log: whether the vertical axis is logarithmic.
-        axis: d3's format of its numbers.
+        x, y: what the axes are; the vertical one has numbers in d3's format `axis`, and ends at `low` and `high`.
         columns: of panels.
-        low, high: ends of the vertical axis; without them those of the points.
         sides: whether panels have vertical axes of their own.
         hover: whether every point says its values to a mouse near it.
     """
@@ -101,11 +100,9 @@ def lines(
     became_sparse = base.transform_filter("datum.sparse").mark_rule().encode(tooltip="sparse:N")
     said = base.transform_filter("datum.sparse").mark_text(align="left", dx=3, y=6, fontSize=9).encode(text="sparse:N")
     near = [drawn.mark_point(opacity=0, size=90)] if hover else []
-    chart = alt.layer(
-        drawn.mark_line(point=marked, clip=low is not None), became_sparse, said, *near, data=data_of(points)
-    )
-    sized = chart.properties(width=size[0], height=size[1])
-    return panels(sized, columns, order_of(points, "panel")).resolve_scale(y=sides)
+    line = drawn.mark_line(point=marked, clip=low is not None)
+    chart = alt.layer(line, became_sparse, said, *near, data=data_of(points)).properties(width=size[0], height=size[1])
+    return panels(chart, columns, order_of(points, "panel")).resolve_scale(y=sides)
 
 
 def order_of(points: list[Point] | str, field: str) -> list[str]:
@@ -123,13 +120,9 @@ def colors(names: Sequence[str]) -> alt.Scale:
 def shades(count: int) -> list[str]:
     """`count` colours of viridis, dark to light; the lightest, unreadable on white, are left out."""
     stops = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (170, 220, 50))
-    found = []
-    for index in range(count):
-        place = (len(stops) - 1) * index / max(1, count - 1)
-        before, share = min(int(place), len(stops) - 2), place - min(int(place), len(stops) - 2)
-        mixed = (a + share * (b - a) for a, b in zip(stops[before], stops[before + 1], strict=True))
-        found.append("#" + "".join(f"{round(one):02x}" for one in mixed))
-    return found
+    places = [index / max(1, count - 1) for index in range(count)]
+    channels = [np.interp(places, np.linspace(0, 1, len(stops)), values) for values in zip(*stops, strict=True)]
+    return ["#" + "".join(f"{round(one):02x}" for one in mixed) for mixed in zip(*channels, strict=True)]
 
 
 def panels(chart: Chart, columns: int, order: Sequence[str]) -> Chart:
@@ -151,13 +144,11 @@ def heat(
     columns: int = 4,
     written: bool = False,
 ) -> Chart:
-    """A map of `value` over `column` and `row`, in a panel for each `panel`.
+    """A map of `value` over `column` and `row` in cells of `step` pixels, in a panel for each `panel`.
 
     Args:
         middle: the value that has the scheme's middle colour.
-        axis: d3's format of the values.
-        step: pixels of a cell.
-        written: whether the numbers stand in the cells.
+        axis: d3's format of the values, which stand in the cells if they are `written`.
     """
     scale = alt.Scale(scheme=scheme, domain=list(domain) if domain else alt.Undefined,
                       domainMid=alt.Undefined if middle is None else middle)  # fmt: skip
@@ -170,14 +161,10 @@ def heat(
         tooltip=[alt.Tooltip("row:N", title=y or " "), alt.Tooltip("column:N", title=x or " "),
                  alt.Tooltip("value:Q", format=axis)],
     )  # fmt: skip
-    text = (
-        base.transform_filter("isValid(datum.value)")
-        .mark_text(fontSize=9)
-        .encode(
-            text=alt.Text("value:Q", format=axis),
-            color=alt.condition("datum.dark", alt.value("white"), alt.value("black")),
-        )
-    )
+    text = base.transform_filter("isValid(datum.value)").mark_text(fontSize=9).encode(
+        text=alt.Text("value:Q", format=axis),
+        color=alt.condition("datum.dark", alt.value("white"), alt.value("black")),
+    )  # fmt: skip
     chart = alt.layer(cell, *([text] if written else []), data=data_of(cells))
     sized = chart.properties(width=step * most(cells, "column"), height=step * most(cells, "row"))
     return panels(sized, columns, order_of(cells, "panel")).resolve_scale(x="independent", y="independent")
@@ -190,19 +177,9 @@ def most(points: list[Point] | str, field: str) -> int:
     return max(map(len, of.values()), default=1)
 
 
-def wrapped(text: str) -> list[str]:
-    """A note in lines that stand below a title."""
-    found = [""]
-    for word in text.split():
-        if len(found[-1]) + len(word) >= WIDTH:
-            found.append("")
-        found[-1] = f"{found[-1]} {word}".strip()
-    return found
-
-
 def finished(chart: Chart, title: str, *notes: str) -> Chart:
     """The chart with its title, notes below it, and the look that all have."""
-    subtitle = [line for note in notes for line in wrapped(note)]
+    subtitle = [line for note in notes for line in textwrap.wrap(note, WIDTH, break_on_hyphens=False)]
     text = alt.TitleParams(title, subtitle=subtitle, anchor="start", fontSize=14, subtitleFontSize=10,
                            subtitleColor=GREY, offset=8)  # fmt: skip
     return (
@@ -226,14 +203,9 @@ def save(chart: Chart, path: str | Path) -> None:
 
     spec, suffix = shown(chart.to_dict()), Path(path).suffix[1:].lower()
     svg = vl_convert.vegalite_to_svg(spec)
-    check_size(*map(float, _sides(svg)))
-    match suffix:
-        case "png":
-            content = vl_convert.svg_to_png(svg, scale=SCALES["png"])
-        case "pdf":
-            content = vl_convert.svg_to_pdf(svg)
-        case _:
-            content = svg.encode()
+    check_size(*map(float, re.findall(r' (?:width|height)="([^"]+)"', svg[: svg.index(">")])))
+    to = {"png": lambda: vl_convert.svg_to_png(svg, scale=2.0), "pdf": lambda: vl_convert.svg_to_pdf(svg)}
+    content = to.get(suffix, svg.encode)()
     with replacing(path) as partial:
         Path(partial).write_bytes(content)
 
@@ -249,19 +221,11 @@ def check_size(*sides: float) -> None:
 
 def shown(value: Any) -> Any:
     """A value of JSON whose texts have no sign that cannot be seen, which vl-convert would take for the end of all."""
-    match value:
-        case str():
-            return visible(value)
-        case dict():
-            return {visible(name): shown(one) for name, one in value.items()}
-        case list():
-            return [shown(one) for one in value]
-    return value
-
-
-def _sides(svg: str) -> Sequence[str]:
-    head = svg[: svg.index(">")]
-    return [head.split(f' {side}="')[1].split('"')[0] for side in ("width", "height")]
+    if isinstance(value, dict):
+        return {visible(name): shown(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [shown(one) for one in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def with_last(name: str, values: Iterable[float], shown: Any = number) -> str:

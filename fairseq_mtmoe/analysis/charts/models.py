@@ -63,17 +63,16 @@ def gates(runs: Mapping[str, tuple[Sequence[str], Mapping[str, Array]]]) -> Char
 
 def similarity(models: Sequence[ModelSimilarities]) -> Chart:
     """A panel of the tasks with each other for each model."""
-    found = {model.name: (model.tasks, model.between) for model in models}
-    low, high = float(_apart(found).min()), float(_apart(found).max())
+    found = {model.name: (model.tasks, model.between(model)) for model in models}
+    low, high = min(_apart(found)), max(_apart(found))
     chart = _matrices(found, "viridis", (min(low, high - LEAST_SIMILARITY), high))
     return finished(chart, "How alike tasks look to the first block", SIMILARITY_NOTE)
 
 
-def _apart(found: Panels) -> Matrix:
+def _apart(found: Panels) -> list[float]:
     """The finite numbers between different tasks."""
     values = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for _, matrix in found.values()])
-    known: Matrix = values[np.isfinite(values)]
-    return known
+    return [value for value in values.tolist() if np.isfinite(value)]
 
 
 def _matrices(found: Panels, scheme: str, domain: tuple[float, float], middle: float | None = None) -> Chart:
@@ -105,9 +104,8 @@ def embeddings(runs: Mapping[str, tuple[Sequence[str], Array]]) -> Chart:
     text = base.mark_text(align="left", dx=6, fontSize=10).encode(text="line:N")
     chart = alt.layer(base.mark_point(filled=True, color=look.PALETTE[0]), text, data=look.data_of(found))
     sized = look.panels(chart.properties(width=320, height=320), 3, look.order_of(found, "panel"))
-    return finished(
-        sized.resolve_scale(x="independent", y="independent"), "Map of the task embeddings", EMBEDDINGS_NOTE
-    )
+    separate = sized.resolve_scale(x="independent", y="independent")
+    return finished(separate, "Map of the task embeddings", EMBEDDINGS_NOTE)
 
 
 def improvement(together: Sequence[ModelSimilarities], alone: ModelSimilarities) -> Chart:
@@ -118,12 +116,14 @@ def improvement(together: Sequence[ModelSimilarities], alone: ModelSimilarities)
         alone: those of one task each.
     """
     found = [
-        {"x": model.means[task], "y": gain, "task": task, "line": model.name, "order": order}
+        {"x": means[task], "y": gain, "task": task, "line": model.name, "order": order}
         for order, model in enumerate(together, start=1)
+        for means in [model.means()]
         for task, gain in model.improvements(alone).items()
     ]
     gained = {point["task"] for point in found}
-    starts = [{"x": alone.means[task], "y": 0.0, "task": task, "line": alone.name, "order": 0} for task in alone.tasks]
+    starts = [{"x": mean, "y": 0.0, "task": task, "line": alone.name, "order": 0}
+              for task, mean in alone.means().items()]  # fmt: skip
     base = alt.Chart().encode(
         x=alt.X("x:Q", title="mean covariance similarity to the other tasks", scale=alt.Scale(zero=False)),
         y=alt.Y("y:Q", title="score, % above single-task"),
@@ -135,10 +135,8 @@ def improvement(together: Sequence[ModelSimilarities], alone: ModelSimilarities)
     )  # fmt: skip
     names = base.transform_filter(f"datum.order == {len(together)}").mark_text(align="left", dx=6, fontSize=9)
     points = [*(point for point in starts if point["task"] in gained), *found]
-    chart = alt.layer(path, dots, names.encode(text="task:N"), data=look.data_of(points)).properties(
-        width=500, height=340
-    )
-    return finished(chart, "What tasks gained, and how alike they look", GAINED_NOTE)
+    chart = alt.layer(path, dots, names.encode(text="task:N"), data=look.data_of(points))
+    return finished(chart.properties(width=500, height=340), "What tasks gained, and how alike they look", GAINED_NOTE)
 
 
 def differences(found: Sequence[Differences]) -> Chart:
@@ -174,6 +172,5 @@ def dots(points: list[Point] | str, step: int = 18) -> Chart:
         tooltip=["line:N", "row:N", alt.Tooltip("y:Q", format="+.2f", title="difference")],
     )  # fmt: skip
     zero = alt.Chart().mark_rule(color=look.GREY).encode(x=alt.datum(0))
-    return alt.layer(zero, bar, dot, data=look.data_of(points)).properties(
-        width=260, height=step * look.most(points, "row")
-    )
+    chart = alt.layer(zero, bar, dot, data=look.data_of(points))
+    return chart.properties(width=260, height=step * look.most(points, "row"))

@@ -6,7 +6,7 @@ trains on (CA-MTL, figures 5 and 8); what is borrowed from which source (PEMT, f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import altair as alt
 import numpy as np
@@ -46,23 +46,27 @@ def sampling(runs: Sequence[Run]) -> Chart:
     """Sampling probability of every language pair over time, and below it the temperature; runs side by side."""
     above: list[Point] = []
     below: list[Point] = []
-    over = "epoch"
+    over, most = "epoch", 0
     for run in runs:
         over, x = sampling_axis(run.of("sampling"))
-        for row in run.of("sampling", metric="probability"):
-            above += points_of(
-                row, x, with_last(row.task, row.value, percent) if len(runs) == 1 else row.task, run.name
-            )
+        pairs = run.of("sampling", metric="probability")
+        most = max(most, len(pairs))
+        for row in pairs:
+            line = with_last(row.task, row.value, percent) if len(runs) == 1 else row.task
+            above += points_of(row, x, line, run.name)
         for row in run.of("sampling", metric="temperature"):
             below += points_of(row, x, "temperature", run.name)
-    size = (380, max(220, 12 * max(len(run.of("sampling", metric="probability")) for run in runs)))
     parts = [
-        lines(above, "", "sampling probability", log=True, axis="~%", size=size, columns=len(runs), sides="shared")
-    ]
-    parts += [lines(below, over, "temperature", size=(380, 80), columns=len(runs), sides="shared")]
+        lines(above, "", "sampling probability", log=True, axis="~%", size=(380, max(220, 12 * most)),
+              columns=len(runs), sides="shared"),
+        lines(below, over, "temperature", size=(380, 80), columns=len(runs), sides="shared"),
+    ]  # fmt: skip
     what = "task" if runs[0].unit == "task" else "language pair"
-    return finished(alt.vconcat(*parts[not above :]).resolve_scale(color="independent", strokeDash="independent"),
-                    f"How often each {what} is drawn")  # fmt: skip
+    return finished(_stacked(parts[not above :]), f"How often each {what} is drawn")
+
+
+def _stacked(parts: Iterable[Chart]) -> Chart:
+    return alt.vconcat(*parts).resolve_scale(color="independent", strokeDash="independent")
 
 
 def sampling_axis(rows: Sequence[Row]) -> tuple[str, Values]:
@@ -89,17 +93,17 @@ def experts(
         updates: the moments to show; without them the first, the middle and the last one of each run.
         named: even a single run's name is in its columns, as it is one of several that are looked at.
     """
-    named = named or len(runs) > 1
     rows = list(tasks) or shown_tasks(runs[0])
     data = {task: f"{task}, {percent(share)} of data" if (share := runs[0].data.get(task)) else task for task in rows}
-    bars: list[Point] = []
-    for run in runs:
-        for layer in layers or shown_layers(run, len(runs)):
-            for task in rows:
-                bars += _bars(run, layer, task, updates, named, {"row": data[task], "named": len(runs) > 1})
-    moved = any(point["moved"] for point in bars)
-    names = list(dict.fromkeys(point["moment"] for point in bars if point["moment"]))
-    highest = max((point["share"] or 0.0 for point in bars), default=1.0) or 1.0
+    bars = [
+        {**bar, "row": data[task]}
+        for run in runs
+        for layer in layers or shown_layers(run, len(runs))
+        for task in rows
+        for bar in _bars(run, layer, task, updates, named or len(runs) > 1, len(runs) > 1)
+    ]
+    names = list(dict.fromkeys(bar["moment"] for bar in bars if bar["moment"]))
+    highest = max((bar["share"] or 0.0 for bar in bars), default=1.0) or 1.0
     ramp = look.EARLY_TO_LATE[-len(names) :] if len(names) <= 3 else look.shades(len(names))[::-1]
     base = alt.Chart().encode(x=alt.X("expert:O", title="expert", axis=alt.Axis(labelOverlap=True, labelAngle=0)))
     bar = base.transform_filter("isValid(datum.share)").mark_bar().encode(
@@ -109,47 +113,43 @@ def experts(
         color=alt.Color("moment:N", title=None, sort=None, scale=alt.Scale(domain=names, range=list(ramp))),
     )  # fmt: skip
     even = alt.Chart().mark_rule(color=look.GREY, strokeDash=[2, 2]).encode(y="even:Q")
-    said = (
-        alt.Chart().mark_text(align="right", baseline="top", fontSize=9, y=2).encode(x=alt.value(250), text="moved:N")
-    )
+    text = alt.Chart().mark_text(align="right", baseline="top", fontSize=9, y=2)
+    said = text.encode(x=alt.value(250), text="moved:N")
     chart = alt.layer(bar, even, said, data=look.data_of(bars)).properties(width=250, height=100)
     header = alt.Header(title=None, labelFontWeight="bold", labelFontSize=10)
     grid = chart.facet(
         row=alt.Row("row:N", sort=look.order_of(bars, "row"), header=header),
         column=alt.Column("column:N", sort=look.order_of(bars, "column"), header=header), spacing=12,
     )  # fmt: skip
-    of_subset = f" ({subset})" if (subset := next((row.subset for row in runs[0].of("experts")), "")) else ""
-    counted = {
-        "task": f"Counted: the tokens of the task's validation examples{of_subset} without padding.",
-    }.get(
-        runs[0].unit,
-        f"Counted: the tokens of the {runs[0].unit}'s validation sentences{of_subset} without padding, of the source "
-        "in encoder layers and of the target in decoder layers.",
+    unit, subset = runs[0].unit, next((row.subset for row in runs[0].of("experts")), "")
+    what, sides = ("examples", "") if unit == "task" else (
+        "sentences", ", of the source in encoder layers and of the target in decoder layers")  # fmt: skip
+    counted = f"Counted: the tokens of the {unit}'s validation {what}{f' ({subset})' if subset else ''} without padding"
+    notes = [f"{counted}{sides}. Dashed: equal shares.", *([MOVED_NOTE] if any(bar["moved"] for bar in bars) else [])]
+    return finished(
+        grid.resolve_scale(x="independent", xOffset="independent"), f"Which experts a {unit}'s tokens go to", *notes
     )
-    return finished(grid.resolve_scale(x="independent", xOffset="independent"),
-                    f"Which experts a {runs[0].unit}'s tokens go to", f"{counted} Dashed: equal shares.",
-                    *([MOVED_NOTE] if moved else []))  # fmt: skip
 
 
-def _bars(run: Run, layer: str, task: str, updates: Sequence[int], named: bool, common: Point) -> list[Point]:
+def _bars(run: Run, layer: str, task: str, updates: Sequence[int], named: bool, several: bool) -> list[Point]:
     """Of one panel: experts have no order, so each has a group of bars, one for each moment."""
     found = run.of("experts", layer=layer, task=task)
     at = run.of("experts")[0].moments.update
     shown = moments(at, updates)
     told = " / ".join(f"{at[place]:,.0f}" for place in shown)
-    column = {"column": f"{run.name} {layer}, updates {told}" if named else layer}
-    values = shares(found[0]) if found else None
-    places = [place for place in shown if values is not None and not np.isnan(values[place]).any()]
-    if values is None or not places:
-        return [{**common, **column, "share": None, "moment": "", "moved": "not logged"}]
+    common: Point = {"named": several, "column": f"{run.name} {layer}, updates {told}" if named else layer}
+    values = shares(found[0]) if found else np.full((len(at), 1), np.nan)
+    places = [place for place in shown if not np.isnan(values[place]).any()]
+    if not places:
+        return [{**common, "share": None, "moment": "", "moved": "not logged"}]
     names = [f"update {at[place]:,.0f}" for place in shown]
-    if common["named"] and len(shown) <= 3:
+    if several and len(shown) <= 3:
         names = ["early", "middle", "late"][3 - len(shown) :]
     of_moment = dict(zip(shown, names, strict=True))
     moved = f"{100 * shift(values[places[0]], values[places[-1]]):.0f}% of tokens moved" if len(places) > 1 else ""
     return [
-        {**common, **column, "expert": expert, "share": float(share), "moment": of_moment[place],
-         "even": 1 / values.shape[1], "moved": moved if place == places[0] and not expert else ""}
+        {**common, "expert": expert, "share": float(share), "moment": of_moment[place], "even": 1 / values.shape[1],
+         "moved": moved if place == places[0] and not expert else ""}
         for place in places
         for expert, share in enumerate(values[place])
     ]  # fmt: skip
@@ -159,27 +159,22 @@ def _over(row: Row, over: str) -> Values:
     return row.moments.update if over == "updates" else row.moments.minutes
 
 
-def perplexity(runs: Sequence[Run], over: str = "updates", start: float = 0.0) -> Chart:
+def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
     """Perplexity of every tier and of all pairs: in one panel for one run, in a panel per tier for several runs.
 
     Args:
         runs: runs with validation results, at known places of the x axis.
         over: the x axis, "updates" or "minutes".
-        start: a first part of the updates that is left out.
     """
     rows = {(run.name, row.task): row for run in runs for row in run.of("tier", "all", metric="ppl")}
-    groups = [name for name in (*TIERS, ALL) if any(name == task for _, task in rows)]
     found: list[Point] = []
-    for group in groups:
+    for group in (*TIERS, ALL):
         panel = "" if len(runs) == 1 else "all pairs" if group == ALL else f"{group}-resource pairs"
         for run in runs:
-            row = rows.get((run.name, group))
-            if row is not None:
+            if row := rows.get((run.name, group)):
                 line = with_last(group, row.value) if len(runs) == 1 else run.name
-                first = start * row.moments.update[-1]
-                late = row.at(np.flatnonzero(row.moments.update >= first).tolist())
-                found += points_of(late, _over(late, over), line, panel)
-                found += _sparse(run, row, over, line, panel)
+                found += points_of(row, _over(row, over), line, panel)
+                found += _sparse(run, row, over, {"y": None, "line": line, "panel": panel})
     # The first perplexities are hundreds of times the last ones: of long lines they may leave the panel at its top.
     places = [point["x"] for point in found]
     steep = min(places) + STEEP * (max(places) - min(places)) * (len(set(places)) > look.FEW * len(runs))
@@ -190,17 +185,12 @@ def perplexity(runs: Sequence[Run], over: str = "updates", start: float = 0.0) -
                     "Validation perplexity")  # fmt: skip
 
 
-def _sparse(run: Run, row: Row, over: str, line: str, panel: str) -> list[Point]:
+def _sparse(run: Run, row: Row, over: str, common: Mapping[str, object]) -> list[Point]:
     """Where a dense model became sparse."""
-    if not run.sparsified:
-        return []
-    update = run.sparsified[-1][0]
-    place = (
-        known(float(np.interp(update, row.moments.update, _over(row, over)))) if over == "minutes" else float(update)
-    )
-    return [] if place is None else [
-        {"x": place, "y": None, "line": line, "panel": panel, "sparse": "sparse from here"}
-    ]  # fmt: skip
+    updates = np.array([update for update, _ in run.sparsified[-1:]], np.float64)
+    places = np.interp(updates, row.moments.update, _over(row, over)) if over == "minutes" else updates
+    found = [known(place) for place in places.tolist()]
+    return [{"x": place, **common, "sparse": "sparse from here"} for place in found if place is not None]
 
 
 def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
@@ -211,15 +201,14 @@ def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
         over: the x axis, "updates" or "minutes".
     """
     found: list[Point] = []
-    titles = [(row.task, _title(run, row)) for run in runs for row in _measured(run)]
-    for task, title in dict(titles).items():
-        for run in runs:
-            for row in [row for row in _measured(run) if row.task == task and _title(run, row) == title]:
-                if len(runs) == 1:
-                    found += points_of(row, _over(row, over), with_last(title, row.value, lambda value: f"{value:.1f}"))
-                else:
-                    found += points_of(row, _over(row, over), run.name, title)
-    size = (520, max(320, 16 * len(titles))) if len(runs) == 1 else (280, 180)
+    measured = [(run, row, _title(row)) for run in runs for row in _measured(run)]
+    titles = list(dict.fromkeys((row.task, title) for _, row, title in measured))
+    for wanted in dict(titles).items():
+        for run, row, title in measured:
+            if (row.task, title) == wanted:
+                line = with_last(title, row.value, "{:.1f}".format) if len(runs) == 1 else run.name
+                found += points_of(row, _over(row, over), line, "" if len(runs) == 1 else title)
+    size = (520, max(320, 16 * len(measured))) if len(runs) == 1 else (280, 180)
     return finished(lines(found, over, "percent", size=size, columns=3), "Metrics in validation")
 
 
@@ -229,7 +218,7 @@ def _measured(run: Run) -> list[Row]:
     return [row for row in run.of("task") if row.metric == first_metric(run, row.task) != "loss"] + means
 
 
-def _title(run: Run, row: Row) -> str:
+def _title(row: Row) -> str:
     return TITLES.get(row.task, row.task) if row.group == "group" else f"{row.task}, {row.metric}"
 
 
@@ -239,7 +228,7 @@ def selection(runs: Sequence[Run]) -> Chart:
     for metric, title in (("share", "share of what was trained on"), ("entropy", "relative entropy")):
         found: list[Point] = []
         for run in runs:
-            seen = run.of("selection", metric="share_of_data")[0].value[-1]
+            seen = run.of("selection", metric="share_of_data")[0].figure
             panel = f"{run.name}: {percent(seen)} of the data" if math.isfinite(seen) else run.name
             for row in run.of("selection", metric=metric):
                 line = with_last(row.task, row.value, percent) if len(runs) == 1 else row.task
@@ -247,22 +236,24 @@ def selection(runs: Sequence[Run]) -> Chart:
         high = max((point["y"] or 0.0 for point in found), default=0.0) or 1.0
         parts.append(lines(found, "updates", title, axis="%", size=(380, 240), columns=len(runs), low=0.0, high=high,
                            sides="shared"))  # fmt: skip
-    chart = alt.vconcat(*parts).resolve_scale(color="independent", strokeDash="independent")
-    return finished(chart, "What uncertainty sampling trains on", SELECTION_NOTE)
+    return finished(_stacked(parts), "What uncertainty sampling trains on", SELECTION_NOTE)
 
 
 def sources(runs: Sequence[Run]) -> Chart:
     """Of each run a panel with a bar for each layer, and the mean over all; of several one before with these means."""
-    bars: list[Point] = []
-    for run in runs if len(runs) > 1 else ():
-        bars += [
-            _weight(row, run.name, f"the mean over {ALL_LAYERS}") for row in run.of("sources", metric="mean weight")
-        ]
+    mean = f"the mean over {ALL_LAYERS}"
+    weights = [
+        (row, run.name, mean) for run in runs if len(runs) > 1 for row in run.of("sources", metric="mean weight")
+    ]
     for run in runs:
         rows = run.of("sources")
         panel = f"{run.name}: {rows[0].subset}, update {rows[0].moments.update[-1]:,.0f}"
-        bars += [_weight(row, row.layer or ALL_LAYERS, panel) for row in rows]
-    names = list(dict.fromkeys(bar["line"] for bar in bars))
+        weights += [(row, row.layer or ALL_LAYERS, panel) for row in rows]
+    names = list(dict.fromkeys(row.task for row, _, _ in weights))
+    bars: list[Point] = [
+        {"x": x, "y": known(row.figure), "line": row.task, "panel": panel, "order": names.index(row.task)}
+        for row, x, panel in weights
+    ]
     chart = alt.Chart(look.data_of(bars)).mark_bar(stroke="white").encode(
         x=alt.X("x:N", title=None, sort=None, axis=alt.Axis(labelLimit=300)),
         y=alt.Y("y:Q", title=None, axis=alt.Axis(format="%"), stack="zero"),
@@ -270,17 +261,8 @@ def sources(runs: Sequence[Run]) -> Chart:
         order=alt.Order("order:Q"),
         tooltip=["line:N", alt.Tooltip("y:Q", format=".1%")],
     ).properties(width=alt.Step(26), height=170)  # fmt: skip
-    for bar in bars:
-        bar["order"] = names.index(bar["line"])
-    return finished(
-        look.panels(chart, 1, look.order_of(bars, "panel")).resolve_scale(x="independent"),
-        "What is borrowed from which source",
-        SOURCES_NOTE,
-    )
-
-
-def _weight(row: Row, x: str, panel: str) -> Point:
-    return {"x": x, "y": known(row.value[-1]), "line": row.task, "panel": panel}
+    panels = look.panels(chart, 1, look.order_of(bars, "panel")).resolve_scale(x="independent")
+    return finished(panels, "What is borrowed from which source", SOURCES_NOTE)
 
 
 def movement(runs: Sequence[Run]) -> Chart:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.analysis.differences import Differences, find_differences
-from fairseq_mtmoe.analysis.eval_folders import Evaluation, read_evaluations
+from fairseq_mtmoe.analysis.eval_folders import read_evaluations
 from fairseq_mtmoe.analysis.questions import entropy, evenly
 from fairseq_mtmoe.analysis.report.scores import SAMPLING, ScoresOfRun, shown_scores
 from fairseq_mtmoe.analysis.report.setups import Progress, progress_of, setup_of
@@ -19,19 +19,15 @@ from fairseq_mtmoe.analysis.run_log import FILE_NAME, provenance
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, score_file, score_files
 from fairseq_mtmoe.errors import UserError
 
-Advance = Callable[[str], None]
-MOST_MOMENTS = 30  # of heat maps of experts
+Compared = list[tuple[str, str, Differences]]
 MOST_ENTROPIES = 100
-MOST_EPOCHS = 300
+MOST_MOMENTS = {"experts": 30, "gates": MOST_ENTROPIES, "sampling": 300, "selection": 300, "exchange": 300}
+"""Of heat maps of experts, and of epochs."""
 
 
 @dataclass
 class RunReport:
-    """What a page shows of one run; its rows have as many moments as are shown.
-
-    Attributes:
-        notes: what the page does not show, and why.
-    """
+    """What a page shows of one run; its rows have as many moments as are shown, notes say what is not."""
 
     name: str
     unit: str
@@ -56,7 +52,7 @@ class Facts:
     made: dict[str, str | None]
     watched: float | None
     runs: list[RunReport]
-    comparisons: list[tuple[str, str, Differences]]
+    comparisons: Compared
     notes: list[str]
 
 
@@ -73,17 +69,21 @@ class Gatherer:
     """
 
     def __init__(
-        self, runs: Sequence[Path], score_folders: Sequence[Path] = (), advance: Advance = lambda pair: None
+        self,
+        runs: Sequence[Path],
+        score_folders: Sequence[Path] = (),
+        advance: Callable[[str], None] = lambda pair: None,
     ) -> None:
         self.runs, self._score_folders, self._advance = list(runs), list(score_folders), advance
         self.latest: Facts | None = None
         self._scores: dict[Path, tuple[object, ScoresOfRun]] = {}
-        self._comparisons: tuple[object, tuple[list[tuple[str, str, Differences]], list[str]]] | None = None
+        self._comparisons: tuple[object, tuple[Compared, list[str]]] = (None, ([], []))
 
     def stamp(self) -> object:
         """Changes when there is something new to show."""
         logs = [run / FILE_NAME if run.is_dir() else run for run in self.runs]
-        return [_stamp(path) for path in (*logs, *filter(None, self._score_files()))]
+        scores = [files[0] for files in self._score_files() if len(files) == 1]
+        return [_stamp(path) for path in (*logs, *scores)]
 
     def gather(self, watched: float | None = None) -> Facts:
         """All that is known now.
@@ -94,93 +94,65 @@ class Gatherer:
         Raises:
             UserError: a run has no log, or it or scores are damaged.
         """
-        names = run_names(self.runs)
-        scores = [self._of_run(file) for file in self._score_files()]
+        names, files = run_names(self.runs), self._score_files()
+        scores = [self._of_run(one[0]) if len(one) == 1 else ScoresOfRun() for one in files]
         found = [run_report(read_run(path, name), of) for path, name, of in zip(self.runs, names, scores, strict=True)]
-        comparisons, notes = self._compared(names, scores)
+        comparisons, notes = self._compared(dict(zip(names, scores, strict=True)))
+        unnamed = [
+            f"Scores of `{run}` are not shown: there are {len(one)} folders of them, and `--scores` names none."
+            for run, one in zip(self.runs, files, strict=True)
+            if len(one) > 1
+        ]
         made = {**provenance(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
-        self.latest = Facts(made, watched, found, comparisons, [*self._unnamed_scores(), *notes])
+        self.latest = Facts(made, watched, found, comparisons, unnamed + notes)
         return self.latest
 
-    def _score_files(self) -> list[Path | None]:
+    def _score_files(self) -> list[list[Path]]:
+        """Of each run; several where nobody says which are meant."""
         if self._score_folders:
-            return [score_file(folder) for folder in self._score_folders]
-        found = map(_found_scores, self.runs)
-        return [files[0] if len(files) == 1 else None for files in found]
+            return [[score_file(folder)] for folder in self._score_folders]
+        return [score_files(run) if run.is_dir() else [] for run in self.runs]
 
-    def _unnamed_scores(self) -> list[str]:
-        """A note for each run with several folders of scores, of which nobody says which is meant."""
-        counts = {} if self._score_folders else {run: len(_found_scores(run)) for run in self.runs}
-        return [
-            f"Scores of `{run}` are not shown: there are {count} folders of them, and `--scores` names none."
-            for run, count in counts.items()
-            if count > 1
-        ]
-
-    def _of_run(self, file: Path | None) -> ScoresOfRun:
-        if file is None:
-            return ScoresOfRun()
+    def _of_run(self, file: Path) -> ScoresOfRun:
         known, stamp = self._scores.get(file), _stamp(file)
         if known is None or known[0] != stamp:
             self._scores[file] = stamp, shown_scores(file, self._advance)
         return self._scores[file][1]
 
-    def _compared(
-        self, names: Sequence[str], scores: Sequence[ScoresOfRun]
-    ) -> tuple[list[tuple[str, str, Differences]], list[str]]:
-        """Where several runs have translated the same test sets; the evaluations are read once more, to be compared."""
-        chosen = {name: of.evaluation for name, of in zip(names, scores, strict=True) if of.evaluation is not None}
-        if len(chosen) < 2:
+    def _compared(self, scores: dict[str, ScoresOfRun]) -> tuple[Compared, list[str]]:
+        """Every run with texts but the first beside the first, by every metric; or why not."""
+        folders = {name: of.evaluation.folder for name, of in scores.items() if of.evaluation is not None}
+        stamp = [_stamp(folder / JSON_FILE) for folder in folders.values()]
+        if len(folders) < 2:
             return [], []
-        stamp = [_stamp(evaluation.folder / JSON_FILE) for evaluation in chosen.values()]
-        if self._comparisons is None or self._comparisons[0] != stamp:
-            self._comparisons = stamp, self._compare(chosen)
+        if self._comparisons[0] != stamp:
+            try:
+                evaluations = read_evaluations(list(folders.values()))
+                name_of = {id(one): name for name, one in zip(folders, evaluations, strict=True)}
+                found = find_differences(evaluations, SAMPLING, None, self._advance)
+                of_names = [(name_of[id(one.first)], name_of[id(one.other)], one) for one in found]
+                self._comparisons = stamp, (of_names, [])
+            except UserError as error:
+                self._comparisons = stamp, ([], [f"Scores are not compared: {error}"])
         return self._comparisons[1]
-
-    def _compare(self, chosen: dict[str, Evaluation]) -> tuple[list[tuple[str, str, Differences]], list[str]]:
-        """Every run but the first beside the first, by every metric."""
-        try:
-            evaluations = read_evaluations([evaluation.folder for evaluation in chosen.values()])
-        except UserError as error:
-            return [], [f"Scores are not compared: {error}"]
-        name_of = {id(one): name for name, one in zip(chosen, evaluations, strict=True)}
-        found = find_differences(evaluations, SAMPLING, None, self._advance)
-        return [(name_of[id(one.first)], name_of[id(one.other)], one) for one in found], []
 
 
 def run_report(run: Run, scores: ScoresOfRun) -> RunReport:
     """What a page shows of one run, with no more moments of experts and epochs than it has room for."""
     setup = setup_of(run)
-    return RunReport(run.name, run.unit, setup, progress_of(run), _shown_rows(run), run.sparsified, scores,
-                     warnings_of(run), [*_notes(run, setup), *scores.notes])  # fmt: skip
-
-
-def _shown_rows(run: Run) -> list[Row]:
-    """Without `loss` of everything's parts, and with the entropy of experts."""
-    most = {"experts": MOST_MOMENTS, **dict.fromkeys(("sampling", "selection", "exchange"), MOST_EPOCHS),
-            "gates": MOST_ENTROPIES}  # fmt: skip
-    rows = [row.at(evenly(len(row.value), most.get(row.group, len(row.value)))) for row in run.rows]
+    rows = [row.at(evenly(len(row.value), MOST_MOMENTS.get(row.group, len(row.value)))) for row in run.rows]
     of_experts = [row.at(evenly(len(row.value), MOST_ENTROPIES)) for row in run.of("experts")]
-    return rows + [replace(row, group="entropy", metric="entropy", value=entropy(row)) for row in of_experts]
-
-
-def _found_scores(run: Path) -> list[Path]:
-    """The scores in a run's folder."""
-    return score_files(run) if run.is_dir() else []
-
-
-def _notes(run: Run, setup: dict[str, Any]) -> list[str]:
-    if not run.events:
-        return ["The run has logged nothing yet."]
-    found = []
-    if not setup["versions"]:
-        found.append("Options, versions and hardware are not shown: the run log is of before 0.1.10.")
-    if not run.of("train"):
-        found.append(
-            "Nothing is shown of training between validations: the run has not made `--log-interval` updates, or its "
-            "log is of before 0.1.10."
-        )
-    return found
+    rows += [replace(row, group="entropy", metric="entropy", value=entropy(row)) for row in of_experts]
+    notes = {
+        "The run has logged nothing yet.": not run.events,
+        "Options, versions and hardware are not shown: the run log is of before 0.1.10.":
+            bool(run.events) and not setup["versions"],
+        "Nothing is shown of training between validations: the run has not made `--log-interval` updates, or its log "
+        "is of before 0.1.10.": bool(run.events) and not run.of("train"),
+    }  # fmt: skip
+    said = [note for note, holds in notes.items() if holds]
+    return RunReport(run.name, run.unit, setup, progress_of(run), rows, run.sparsified, scores, warnings_of(run),
+                     [*said, *scores.notes])  # fmt: skip
 
 
 def _stamp(path: Path) -> tuple[str, int, int] | None:

@@ -11,7 +11,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from fairseq_mtmoe.analysis.questions import evenly, shares
 from fairseq_mtmoe.analysis.report.gathering import Facts, RunReport
 from fairseq_mtmoe.analysis.report.scores import Sample
 from fairseq_mtmoe.analysis.report.setups import setups_of
+from fairseq_mtmoe.analysis.report.warnings import RANK
 from fairseq_mtmoe.analysis.routing import FIGURES
 from fairseq_mtmoe.analysis.rows import VALIDATION, Row, Values
 from fairseq_mtmoe.analysis.significance import LEVEL
@@ -70,13 +71,11 @@ def page_of(facts: Facts) -> str:
     """A report as HTML: the same bytes for the same facts."""
     data, notes = data_of(facts)
     style, vega, own = _file("page.css"), _vega(), _file("page.js")
+    warned = [(warning, number) for number, run in enumerate(facts.runs) for warning in run.warnings]
     return templates(HERE).get_template("page.html.j2").render(
         facts=facts,
         title=" · ".join(visible(run.name) for run in facts.runs),
-        warnings=sorted(
-            ((warned, number) for number, run in enumerate(facts.runs) for warned in run.warnings),
-            key=lambda one: ("high", "mid", "low").index(one[0].severity),
-        ),
+        warnings=sorted(warned, key=lambda one: RANK.index(one[0].severity)),
         notes={**_notes(facts), **dict.fromkeys(notes, ())},
         setups=setups_of({run.name: run.setup for run in facts.runs}),
         sparks=[_spark(run.rows) for run in facts.runs],
@@ -93,47 +92,34 @@ def data_of(facts: Facts) -> tuple[dict[str, Any], list[str]]:
     """What the page's script shows, and what to say of what there was no room for."""
     rows, experts = thinned([run.rows for run in facts.runs]), pack_experts(facts.runs)
     samples, left_out = _with_room([run.scores.samples for run in facts.runs])
-    moments: dict[bytes, int] = {}
-    columns: list[dict[str, list[float | None]]] = []
+    places: dict[bytes, int] = {}
+    moments: list[dict[str, list[float | None]]] = []
     found: list[dict[str, Any]] = []
-    for number, of_run in enumerate(rows):
-        for row in of_run:
-            if row.group == "experts":
-                continue
-            key = b"".join(values.tobytes() for values in vars(row.moments).values())
-            if key not in moments:
-                moments[key] = len(columns)
-                columns.append({name: numbers(values, 10) for name, values in vars(row.moments).items()})
-            found.append({"r": number, "g": row.group, "m": row.metric, "t": visible(row.task), "l": visible(row.layer),
-                          "a": moments[key], "v": numbers(row.value)})  # fmt: skip
-    notes = []
-    if sum(map(len, (row.value for of in rows for row in of if row.group in VALIDATION))) < sum(
-        len(row.value) for run in facts.runs for row in run.rows if row.group in VALIDATION
-    ):
-        notes.append("There was no room for every validation; the best one of each line is shown.")
-    if any(one and one["thinned"] for one in experts):
-        notes.append(
-            "Not all validations are among the moments at which experts are shown: the page would be too large."
-        )
-    notes += [f"There was no room for {left_out} translations."] if left_out else []
+    for number, row in ((number, row) for number, of in enumerate(rows) for row in of if row.group != "experts"):
+        key = b"".join(values.tobytes() for values in vars(row.moments).values())
+        if key not in places:
+            places[key] = len(moments)
+            moments.append({name: numbers(values, 10) for name, values in vars(row.moments).items()})
+        found.append({"r": number, "g": row.group, "m": row.metric, "t": visible(row.task), "l": visible(row.layer),
+                      "a": places[key], "v": numbers(row.value)})  # fmt: skip
+    notes = {
+        "There was no room for every validation; the best one of each line is shown.":
+            _size(rows, VALIDATION) < _size([run.rows for run in facts.runs], VALIDATION),
+        "Not all validations are among the moments at which experts are shown: the page would be too large.":
+            any(one and one["thinned"] for one in experts),
+        f"There was no room for {left_out} translations.": left_out,
+    }  # fmt: skip
+    runs = [{"name": visible(run.name), "unit": run.unit, "sparsified": run.sparsified} for run in facts.runs]
     return {
-        "watched": facts.watched,
-        "runs": [{"name": visible(run.name), "unit": run.unit, "sparsified": run.sparsified} for run in facts.runs],
-        "moments": columns,
-        "rows": found,
-        "experts": experts,
-        "scores": _scores(facts),
-        "texts": _texts(samples),
-        "sections": SECTIONS,
-        "titles": TITLES,
-        "percent": PERCENT,
+        "watched": facts.watched, "runs": runs, "moments": moments, "rows": found, "experts": experts,
+        "scores": _scores(facts), "texts": _texts(samples), "sections": SECTIONS, "titles": TITLES, "percent": PERCENT,
         "specs": specs(),
-    }, notes
+    }, [note for note, holds in notes.items() if holds]  # fmt: skip
 
 
-def numbers(values: Values, digits: int = 5) -> list[float | int | None]:
+def numbers(values: Values | Sequence[float], digits: int = 5) -> list[float | int | None]:
     """With so many significant digits; None for what is no finite number."""
-    return [None if not math.isfinite(value) else _short(value, digits) for value in values.tolist()]
+    return [None if not math.isfinite(value) else _short(value, digits) for value in np.asarray(values).tolist()]
 
 
 def _short(value: float, digits: int) -> float | int:
@@ -153,9 +139,8 @@ def specs() -> dict[str, Any]:
 
     charts = {"lines": look.lines("points", "x", hover=True), "heat": look.heat("points", "", "", axis=".1%"),
               "dots": models.dots("points")}  # fmt: skip
-    return {
-        name: {key: part for key, part in chart.to_dict().items() if key != "config"} for name, chart in charts.items()
-    }
+    specs = {name: chart.to_dict() for name, chart in charts.items()}
+    return {name: {key: part for key, part in spec.items() if key != "config"} for name, spec in specs.items()}
 
 
 @cache
@@ -203,14 +188,14 @@ def thinned(runs: Sequence[Sequence[Row]]) -> list[list[Row]]:
     """The rows of runs, of whose validation and training moments are left out until there is room."""
     step, found = 1, [_each(rows, 1) for rows in runs]
     most = max((len(row.value) for rows in runs for row in rows if row.group in VALIDATION), default=0)
-    while step < max(most, MOST_POINTS // 2) and sum(map(_size, found)) > NUMBERS:
+    while step < max(most, MOST_POINTS // 2) and _size(found, (*VALIDATION, "train")) > NUMBERS:
         step += max(1, step // 4)  # of thousands of moments soon few
         found = [_each(rows, step) for rows in runs]
     return found
 
 
-def _size(rows: Sequence[Row]) -> int:
-    return sum(len(row.value) for row in rows if row.group in (*VALIDATION, "train"))
+def _size(runs: Sequence[Sequence[Row]], groups: Sequence[str]) -> int:
+    return sum(len(row.value) for rows in runs for row in rows if row.group in groups)
 
 
 def _each(rows: Sequence[Row], step: int) -> list[Row]:
@@ -218,8 +203,7 @@ def _each(rows: Sequence[Row], step: int) -> list[Row]:
     validated = [row for row in rows if row.group in VALIDATION]
     count = len(validated[0].value) if validated else 0
     kept = {*range(0, count, step), *([count - 1] if count else [])}
-    kept |= {best for row in validated if (best := row.place_of_best) is not None}
-    places = sorted(kept)
+    places = sorted(kept | {best for row in validated if (best := row.place_of_best) is not None})
     return [
         row.at(places) if row.group in VALIDATION and len(places) < count
         else peaks(row, max(2, MOST_POINTS // step)) if row.group == "train" else row
@@ -249,35 +233,26 @@ def pack_experts(runs: Sequence[RunReport]) -> list[dict[str, Any] | None]:
     There are as many moments as there is room for in all runs, but two at least.
     """
     of_runs = [[row for row in run.rows if row.group == "experts"] for run in runs]
-    at_once = sum(_layout(rows)[1] for rows in of_runs)
-    most = max(2, CELLS // max(1, at_once))
-    return [_packed(rows, most) if rows else None for rows in of_runs]
+    layouts = [({row.layer: row.value.shape[1] for row in rows}, list(dict.fromkeys(row.task for row in rows)))
+               for rows in of_runs]  # fmt: skip
+    most = max(2, CELLS // max(1, sum(sum(sizes.values()) * len(tasks) for sizes, tasks in layouts)))
+    return [_packed(rows, *layout, most) if rows else None for rows, layout in zip(of_runs, layouts, strict=True)]
 
 
-def _layout(rows: Sequence[Row]) -> tuple[dict[str, int], int]:
-    """The number of experts by layer, and of shares at one moment."""
-    sizes = {row.layer: row.value.shape[1] for row in rows}
-    return sizes, sum(sizes.values()) * len({row.task for row in rows})
-
-
-def _packed(rows: Sequence[Row], most: int) -> dict[str, Any]:
-    sizes, cells = _layout(rows)
-    tasks, updates = list(dict.fromkeys(row.task for row in rows)), rows[0].moments.update
-    places, found = evenly(len(updates), most), {(row.layer, row.task): shares(row) for row in rows}
-    packed = np.full((len(places), cells), NOTHING, "<u2")
-    start = 0
+def _packed(rows: Sequence[Row], sizes: Mapping[str, int], tasks: Sequence[str], most: int) -> dict[str, Any]:
+    updates, found = rows[0].moments.update, {(row.layer, row.task): shares(row) for row in rows}
+    places = evenly(len(updates), most)
+    packed = []
     for layer, size in sizes.items():
         for task in tasks:
-            if (layer, task) in found:
-                of = np.rint(WHOLE * found[layer, task][places])
-                packed[:, start : start + size] = np.where(np.isnan(of), NOTHING, of)
-            start += size
+            values = found.get((layer, task), np.full((len(updates), size), np.nan))[places]
+            packed.append(np.where(np.isnan(values), NOTHING, np.rint(WHOLE * values)).astype("<u2"))
     return {
         "updates": numbers(updates[places], 10),
         "layers": [visible(layer) for layer in sizes],
         "sizes": list(sizes.values()),
         "tasks": [visible(task) for task in tasks],
-        "packed": base64.b64encode(packed.tobytes()).decode(),
+        "packed": base64.b64encode(np.concatenate(packed, axis=1).tobytes()).decode(),
         "thinned": len(places) < len(updates),
     }
 
@@ -286,12 +261,13 @@ def _scores(facts: Facts) -> dict[str, Any]:
     """By metric and test set, each run's score and the half of its interval; differences with significance."""
     rows = [(number, row) for number, run in enumerate(facts.runs) for row in run.scores.rows]
     tiers = {task: tier for run in facts.runs for task, tier in run.scores.tiers.items()}
-    order = {"pair": 0, "task": 0}
-    sets = {(row.group, row.task): row.n for _, row in sorted(rows, key=lambda one: order.get(one[1].group, 1))}
+    sets = {
+        (row.group, row.task): row.n for _, row in sorted(rows, key=lambda one: one[1].group not in ("pair", "task"))
+    }
     values: dict[str, dict[str, dict[int, list[float | int | None]]]] = {}
     for number, row in rows:
-        of = numbers(np.array([row.value[0], row.stderr]), 6)
-        values.setdefault(visible(row.metric), {}).setdefault(_key(row.group, row.task), {})[number] = of
+        of_metric = values.setdefault(visible(row.metric), {})
+        of_metric.setdefault(_key(row.group, row.task), {})[number] = numbers([row.figure, row.stderr], 6)
     return {
         "sets": [
             {"key": _key(group, task), "label": visible(task), "tier": tiers.get(task, ""), "n": n,
@@ -313,7 +289,7 @@ def _difference(first: str, second: str, found: Differences) -> dict[str, Any]:
     of |= {_key("all" if name == "all" else "tier", name): one for name, one in found.groups.items()}
     return {
         "first": visible(first), "second": visible(second), "metric": visible(found.metric),
-        "of": {key: numbers(np.array([one.difference, *one.interval, one.p_randomisation])) for key, one in of.items()},
+        "of": {key: numbers([one.difference, *one.interval, one.p_randomisation]) for key, one in of.items()},
     }  # fmt: skip
 
 
@@ -335,16 +311,8 @@ def _bytes(one: Sample) -> int:
 def _texts(samples: Sequence[Sequence[Sample]]) -> list[dict[str, Any]]:
     """Each sentence once, with the translations of all runs."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for number, of in enumerate(samples):
-        for one in of:
-            fields = {**asdict(one), "by": []}
-            text = {name: _visible(value) for name, value in fields.items() if name != "hypothesis"}
-            sentence = found.setdefault((one.pair, one.line, one.references), text)
-            sentence["by"].append([number, visible(one.hypothesis)])
+    for number, one in ((number, one) for number, of in enumerate(samples) for one in of):
+        text = {"pair": visible(one.pair), "line": one.line, "source": one.source and visible(one.source),
+                "references": [*map(visible, one.references)], "by": []}  # fmt: skip
+        found.setdefault((one.pair, one.line, one.references), text)["by"].append([number, visible(one.hypothesis)])
     return list(found.values())
-
-
-def _visible(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_visible(one) for one in value]
-    return visible(value) if isinstance(value, str) else value

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from fairseq_mtmoe.analysis.rows import Run, of_kind
 from fairseq_mtmoe.analysis.run_log import Event, is_plain
 
@@ -48,14 +46,10 @@ def progress_of(run: Run) -> Progress:
     most, tokens = setup_of(run)["options"].get("max_update"), _last(measured, "tokens")
     is_limited = isinstance(most, int) and not isinstance(most, bool) and most > 0
     return Progress(
-        updates,
-        _last(measured, "minutes"),
-        None if tokens is None else int(tokens),
+        updates, _last(measured, "minutes"), None if tokens is None else int(tokens),
         max((int(event["epoch"]) for event in of_kind(events, "sampling")), default=None),
-        int(_last(trained, "skipped") or 0) if trained else None,
-        _best(run),
-        updates >= most if is_limited else None,
-    )
+        int(_last(trained, "skipped") or 0) if trained else None, _best(run), updates >= most if is_limited else None,
+    )  # fmt: skip
 
 
 def _best(run: Run) -> tuple[int, str, float] | None:
@@ -63,8 +57,7 @@ def _best(run: Run) -> tuple[int, str, float] | None:
     chosen = [row for row in means if row.task == "all"] or means[-1:] or run.of("all", "tier", "pair", "task")[:1]
     if not chosen or (place := chosen[0].place_of_best) is None:
         return None
-    row = chosen[0]
-    return int(row.moments.update[place]), row.metric, float(row.value[place])
+    return int(chosen[0].moments.update[place]), chosen[0].metric, float(chosen[0].value[place])
 
 
 def _last(events: Sequence[Event], name: str) -> Any:
@@ -74,13 +67,9 @@ def _last(events: Sequence[Event], name: str) -> Any:
 
 def setup_of(run: Run) -> dict[str, Any]:
     """What the run's last start said of it; until 0.1.9 a log had its sampling alone for options."""
-    starts = of_kind(run.events, "run")
-    start: Event = starts[-1] if starts else {}
-    sampling = {
-        name: value
-        for name, value in start.items()
-        if name not in NOT_OPTIONS and value is not None and is_plain(value)
-    }
+    start: Event = next(reversed(of_kind(run.events, "run")), {})
+    sampling = {name: value for name, value in start.items()
+                if name not in NOT_OPTIONS and value is not None and is_plain(value)}  # fmt: skip
     # The last word on the model's size is that of the moment at which it became sparse.
     sized = [event for event in run.events if event["event"] in ("run", "sparsified") and "parameters" in event]
     return {
@@ -110,13 +99,9 @@ class Setups:
 
 
 def setups_of(setups: Mapping[str, Mapping[str, Any]]) -> Setups:
-    """Compares the setups of runs, of one run too: then everything is in common.
-
-    Args:
-        setups: by the run's name, as `setup_of` returns them.
-    """
+    """Compare setups, as `setup_of` returns them, by the runs' names; of one run everything is in common."""
     found, settings = Setups(list(setups)), [_settings(setup) for setup in setups.values()]
-    folders = [setup.get("folder") for setup in setups.values()]
+    folders = [setup.get("folder") or "" for setup in setups.values()]
     for name in dict.fromkeys(name for one in settings for name in one):
         values = [one.get(name, "") for one in settings]
         if len({_meant(name, value, folder) for value, folder in zip(values, folders, strict=True)}) > 1:
@@ -139,15 +124,13 @@ def _settings(setup: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float) and value.is_integer() and np.abs(value) < 2**53:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _meant(name: str, value: str, folder: str | None) -> str:
+def _meant(name: str, value: str, folder: str) -> str:
     """A value in which spellings of one path are alike, as far as the folder is known in which it begins."""
     if not value or (name != "data" and os.sep not in value):
         return value
-    return ":".join(os.path.normpath(os.path.join(folder or "", part)) for part in value.split(":"))
+    return ":".join(os.path.normpath(os.path.join(folder, part)) for part in value.split(":"))

@@ -111,8 +111,6 @@ def test_perplexity_of_several_runs_has_a_panel_per_tier_in_the_order_of_tiers()
     ]
     (points,) = values_of(chart)
     assert [x for x, _ in lines_of(points)["all pairs", "k3"]] == [333, 666, 1000]
-    (late,) = values_of(charts.perplexity([run("k1")], start=0.5))
-    assert min(point["x"] for point in late) == 500
 
 
 @pytest.mark.parametrize(("validations", "is_cut"), [(40, True), (4, False)])

@@ -17,7 +17,7 @@ def draw(seed, tokens=50, directions=H):
 
 
 def inputs_of(x_NH):
-    return TaskInputs.of(x_NH.T @ x_NH, len(x_NH))
+    return TaskInputs(x_NH.T @ x_NH, len(x_NH))
 
 
 def best_approximation(x_NH):
@@ -66,13 +66,13 @@ def model(name, seeds, scores=None):
 
 
 def test_a_tasks_mean_is_over_the_others():
-    means = model("m", (1, 2, 3)).means
+    means = model("m", (1, 2, 3)).means()
     assert means["rte"] == pytest.approx((written_out(draw(2), draw(1)) + written_out(draw(2), draw(3))) / 2)
     np.testing.assert_allclose(means_with_others(np.array([[9.0, 1, 2], [3, 9, 5], [6, 8, 9]])), [1.5, 4, 7])
 
 
 def test_across_models_a_task_meets_the_others_of_the_other_model():
-    across = model("m", (1, 2, 3)).means_across(model("s", (4, 5, 6)))
+    across = model("m", (1, 2, 3)).means(model("s", (4, 5, 6)))
     expected = (written_out(draw(1), draw(5)) + written_out(draw(1), draw(6))) / 2
     assert across["cola"] == pytest.approx(expected)
 

@@ -97,7 +97,7 @@ def test_tables_and_files_have_equation_7(runs, tmp_path):
     inputs = {}
     for name in ("together", "alone"):
         x = {task: full_inputs(predictor_of(runs, "together" if name == "together" else task), task) for task in TASKS}
-        inputs[name] = {task: TaskInputs.of(x_NH.T @ x_NH, len(x_NH)) for task, x_NH in x.items()}
+        inputs[name] = {task: TaskInputs(x_NH.T @ x_NH, len(x_NH)) for task, x_NH in x.items()}
     together, alone = written["models"]["together"]["tasks"], written["single_task"]["tasks"]
 
     def expected(one, other, task):
