@@ -29,10 +29,9 @@ _DIGESTS = {"checkpoint_sha256": "another checkpoint", "data_sha256": "other dat
 
 
 class ScoreFolder:
-    """Where the results of one evaluation go.
+    """Where the results of one evaluation go: a folder that is made when the first one is there.
 
     Args:
-        folder: made when the first result is there.
         settings: everything that decides about the results, ready for JSON.
         overwrite: whether other results in the folder may be replaced.
 
@@ -56,18 +55,27 @@ class ScoreFolder:
         Raises:
             UserError: it has other scores that may not be replaced, or cannot be written to.
         """
-        path = self.folder / JSON_FILE
-        if path.exists():
-            found = self._read(path)
+        if (self.folder / JSON_FILE).exists():
+            try:
+                found = scores_in(read_json(self.folder / JSON_FILE, "scores of mtmoe evaluate"))
+            except ValueError:
+                found = Scores([], {}, {})
             self._before = found.pairs
             differing = self._differing(found.settings)
-            if not differing and self._is_whole():
+            is_whole = (self.folder / MARKDOWN_FILE).is_file() and all(map(self.has_texts, found.pairs.values()))
+            if not differing and is_whole:
                 return found
             self._refuse("the scores", differing)
         elif (left := self._left()) is not None:
             self._refuse("an unfinished evaluation", self._differing(left[0]))
-        else:
-            self._refuse_texts()
+        else:  # what nobody says the origin of is perhaps not ours
+            kinds = ("hyp", "ref", "ref[0-9]*")
+            texts = sorted(path.name for kind in kinds for path in self.folder.glob(f"*-*.{kind}"))
+            if texts and not self._overwrite:
+                raise UserError(
+                    f"`{self.folder}` holds {texts[0]} without scores that say what it is; give another folder as "
+                    "--out, or --overwrite to replace it."
+                )
         check_writable(self.folder)
         return None
 
@@ -81,7 +89,10 @@ class ScoreFolder:
         left = self._left()
         if left is not None and not self._differing(left[0]):
             for entry in left[1]:
-                self._take_up(entry)
+                for pair, texts in entry.get("batch", {}).items():
+                    self.known.setdefault(pair, {}).update({int(number): text for number, text in texts.items()})
+                if "score" in entry:
+                    self.scored[entry["score"]["pair"]] = PairScore(**entry["score"])
             return
         self._journal.clear()
         self._journal.add({"settings": self.settings})
@@ -138,53 +149,25 @@ class ScoreFolder:
             for path in self.folder.glob(f"{pair}.{pattern}"):
                 path.unlink()
 
-    def _take_up(self, entry: Mapping[str, Any]) -> None:
-        batch, score = entry.get("batch"), entry.get("score")
-        for pair, texts in (batch or {}).items():
-            self.known.setdefault(pair, {}).update({int(number): text for number, text in texts.items()})
-        if score is not None:
-            self.scored[score["pair"]] = PairScore(**score)
-
     def _left(self) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
         """The settings and notes of an evaluation that was interrupted."""
         first, *others = entries(self.folder / JOURNAL, _NOTE) or [{}]
         return (first["settings"], others) if "settings" in first else None
 
-    def _read(self, path: Path) -> Scores:
-        try:
-            return scores_in(read_json(path, "scores of mtmoe evaluate"))
-        except ValueError:
-            return Scores([], {}, {})
-
     def _refuse(self, what: str, differing: Sequence[str]) -> None:
         if differing and not self._overwrite:
             raise UserError(
-                f"`{self.folder}` holds {what} of {', '.join(differing)};"
-                " give another folder as --out, or --overwrite to replace them."
-            )
-
-    def _refuse_texts(self) -> None:
-        """What nobody says the origin of is perhaps not ours."""
-        texts = sorted(path.name for kind in ("hyp", "ref", "ref[0-9]*") for path in self.folder.glob(f"*-*.{kind}"))
-        if texts and not self._overwrite:
-            raise UserError(
-                f"`{self.folder}` holds {texts[0]} without scores that say what it is;"
-                " give another folder as --out, or --overwrite to replace it."
+                f"`{self.folder}` holds {what} of {', '.join(differing)}; give another folder as --out, or --overwrite "
+                "to replace them."
             )
 
     def _differing(self, settings: Mapping[str, object]) -> list[str]:
         """What the scores in the folder were made with that is otherwise now."""
-        names = [
-            name
-            for name in dict.fromkeys([*settings, *self.settings])
-            if name not in _PLACES and settings.get(name) != self.settings.get(name)
-        ]
+        names = [name for name in {**settings, **self.settings}
+                 if name not in _PLACES and settings.get(name) != self.settings.get(name)]  # fmt: skip
         if not all(name in settings for name in _DIGESTS):
             return ["another version of fairseq_mtmoe"]
         return [_DIGESTS.get(name, f"{name} {settings.get(name)} (now {self.settings.get(name)})") for name in names]
-
-    def _is_whole(self) -> bool:
-        return (self.folder / MARKDOWN_FILE).is_file() and all(map(self.has_texts, self._before.values()))
 
 
 def as_file(lines: Sequence[str]) -> str:

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from fairseq_mtmoe.analysis import differences
-from fairseq_mtmoe.analysis.comparison import (
-    System,
-    difference_table,
-    mean_table,
-    notes,
-    systems_of,
-    to_json,
-    to_markdown,
-)
-from fairseq_mtmoe.analysis.differences import SEED, Sampling, find_differences
+from fairseq_mtmoe.analysis import comparison, differences
+from fairseq_mtmoe.analysis.differences import SEED, Sampling
 from fairseq_mtmoe.analysis.eval_folders import read_evaluations
 from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import expanded, read_scores
 from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.analysis.significance import SAMPLES, TRIALS
+from fairseq_mtmoe.cli._tables import say, show
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import check_writable, write_text
 
 JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE = (f"comparison.{suffix}" for suffix in ("json", "md", "tex", "png"))
-WIDE = 200  # columns, where nobody says how many there are
 
 
 @click.command("compare")
@@ -73,7 +64,16 @@ def command(
     for option, value in {"--seed": seed, "--samples": samples, "--spm": spm and str(spm)}.items():
         if value is not None:
             raise_invalid(option, "left out with NAME=RUN,…, whose means are not tested", value)
-    compare_systems(read_systems(systems), out)
+    compared = read_systems(systems)
+    for table in (comparison.mean_table(compared), comparison.difference_table(compared)):
+        if table is not None:
+            show(table.on_screen())
+    say(comparison.notes(compared))
+    if out is not None:
+        made_by = provenance()
+        write_text(out / MARKDOWN_FILE, comparison.to_markdown(compared, made_by))
+        write_text(out / JSON_FILE, comparison.to_json(compared, made_by))
+        say([out / JSON_FILE, out / MARKDOWN_FILE])
 
 
 def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampling, pieces: PieceBleu | None) -> None:
@@ -85,49 +85,23 @@ def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampli
     from fairseq_mtmoe.analysis.charts import models, save
 
     evaluations = read_evaluations(folders)
-    progress = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("pairs"),
-                        TimeRemainingColumn(), console=Console(stderr=True), transient=True)  # fmt: skip
-    with progress:
-        bar = progress.add_task("", total=len(evaluations[0].texts))
-        found = find_differences(
-            evaluations, draws, pieces, lambda pair: progress.update(bar, advance=1, description=pair)
-        )
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("pairs"),
+                  TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:  # fmt: skip
+        advance = partial(progress.update, progress.add_task("", total=len(evaluations[0].texts)), advance=1)
+        found = differences.find_differences(evaluations, draws, pieces, lambda pair: advance(description=pair))
     for one in found:
-        _show(differences.difference_table(one).on_screen(one.title))
-    _say(differences.notes(found, draws))
+        show(differences.difference_table(one).on_screen(one.title))
+    say(differences.notes(found, draws))
     if out is not None:
         made_by = provenance()
         write_text(out / MARKDOWN_FILE, differences.to_markdown(found, draws, made_by))
         write_text(out / LATEX_FILE, differences.to_latex(found))
         save(models.differences(found), out / PICTURE_FILE)
         write_text(out / JSON_FILE, differences.to_json(found, draws, made_by))
-        _say(str(out / name) for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE))
+        say(out / name for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE))
 
 
-def compare_systems(compared: Sequence[System], out: Path | None) -> None:
-    """Print what systems reach in the mean; write it to `out`, if there is one."""
-    for table in (mean_table(compared), difference_table(compared)):
-        if table is not None:
-            _show(table.on_screen())
-    _say(notes(compared))
-    if out is not None:
-        made_by = provenance()
-        write_text(out / MARKDOWN_FILE, to_markdown(compared, made_by))
-        write_text(out / JSON_FILE, to_json(compared, made_by))
-        _say(str(out / name) for name in (JSON_FILE, MARKDOWN_FILE))
-
-
-def _show(table: Table) -> None:
-    console = Console()
-    (console if console.is_terminal else Console(width=WIDE)).print(table)
-
-
-def _say(lines: Iterable[str]) -> None:
-    for line in lines:
-        Console().print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def read_systems(arguments: Sequence[str]) -> list[System]:
+def read_systems(arguments: Sequence[str]) -> list[comparison.System]:
     """The systems that `NAME=RUN,…` stand for, whose runs can be compared.
 
     Raises:
@@ -143,4 +117,4 @@ def read_systems(arguments: Sequence[str]) -> list[System]:
         if name in systems:
             raise_invalid("NAME=RUN,…", "of different names", argument)
         systems[name] = [path for pattern in patterns for path in expanded(pattern)]
-    return systems_of({name: map(read_scores, paths) for name, paths in systems.items()})
+    return comparison.systems_of({name: map(read_scores, paths) for name, paths in systems.items()})

@@ -18,8 +18,8 @@ from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli import _benchmark_scores
 from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, show, translate_and_score, write_scored
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
+from fairseq_mtmoe.cli._runs import names
 from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file, digest_of_data
-from fairseq_mtmoe.cli.plot import names
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 

@@ -4,7 +4,6 @@ benchmark's, CA-MTL's and PEMT's, and of the gates and task embeddings in a chec
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +13,13 @@ import numpy as np
 
 from fairseq_mtmoe.analysis.questions import expert_layers, expert_tasks
 from fairseq_mtmoe.analysis.rows import VALIDATION, Run, read_run, run_names
-from fairseq_mtmoe.cli._runs import checkpoint_of
+from fairseq_mtmoe.cli._runs import check_drawing, checkpoint_of, names
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.analysis.charts.look import Chart
 
 EMBEDDINGS = "task_embeddings.weight"  # how the key of a model's table ends
-
-
-def names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """The non-empty entries of a comma-separated option."""
-    return tuple(entry.strip() for entry in (value or "").split(",") if entry.strip())
 
 
 @click.command("plot")
@@ -66,20 +60,18 @@ def command(
     embeddings).
     """
     check_drawing()
+    from fairseq_mtmoe.analysis.charts import save
+
     known = read_runs(runs, labels)
     _check_choices(known, langs, layers)
-    folder = out if out is not None else runs[0] / "plots" if runs[0].is_dir() else runs[0].parent / "plots"
+    folder = out or (runs[0] if runs[0].is_dir() else runs[0].parent) / "plots"
     moments = [_whole_number(update) for update in updates]
     drawn = 0
-    states = checkpoints_of(known, runs)
-    for name, draw in _pictures(known, states, over, langs, layers, moments).items():
-        picture = draw()
+    for name, draw in _pictures(known, checkpoints_of(known, runs), over, langs, layers, moments).items():
+        picture, path = draw(), folder / f"{name}.{suffix}"
         if isinstance(picture, str):
             click.echo(f"{name}: not drawn, {picture}")
             continue
-        from fairseq_mtmoe.analysis.charts import save
-
-        path = folder / f"{name}.{suffix}"
         save(picture, path)
         click.echo(f"{name}: {path}")
         drawn += 1
@@ -128,18 +120,6 @@ def _task_names(state: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def check_drawing() -> None:
-    """See that charts can be drawn.
-
-    Raises:
-        UserError: Altair is not there, or what makes pictures of its charts.
-    """
-    packages = {"altair": "altair", "vl_convert": "vl-convert-python"}
-    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
-    if missing:
-        raise UserError(f"Charts need {' and '.join(missing)}: `pip install {' '.join(missing)}` brings it.")
-
-
 def _pictures(
     runs: list[Run],
     states: Mapping[str, Mapping[str, Any]],
@@ -175,24 +155,20 @@ def _pictures(
             chosen = [run for run in chosen if np.isfinite(run.of(*VALIDATION)[0].moments.minutes).any()]
         return charts.perplexity(chosen, over) if chosen else "because the log has no minutes"
 
-    is_benchmark = bool(having("task"))
-    pictures: dict[str, Callable[[], Chart]] = {"sampling": sampling, "experts": experts}
-    pictures |= (
-        {"metrics": lambda: charts.metrics(having("task"), over)} if is_benchmark else {"perplexity": perplexity}
-    )
-    if having("selection"):
-        pictures["selection"] = lambda: charts.selection(having("selection"))
-    if having("sources"):
-        pictures["sources"] = lambda: charts.sources(having("sources"))
     gates = {name: found for name, state in states.items() if (found := task_gates(state))}
-    if gates:
-        pictures["gates"] = lambda: models.gates(gates)
-    if having("gates"):
-        pictures["gate_movement"] = lambda: charts.movement(having("gates"))
     tables = {name: table for name, state in states.items() if (table := task_embeddings(state))}
-    if tables:
-        pictures["embeddings"] = lambda: models.embeddings(tables)
-    return pictures
+    pictures: dict[str, tuple[object, Callable[[], Chart]]] = {
+        "sampling": (True, sampling),
+        "experts": (True, experts),
+        "metrics": (having("task"), lambda: charts.metrics(having("task"), over)),
+        "perplexity": (not having("task"), perplexity),
+        "selection": (having("selection"), lambda: charts.selection(having("selection"))),
+        "sources": (having("sources"), lambda: charts.sources(having("sources"))),
+        "gates": (gates, lambda: models.gates(gates)),
+        "gate_movement": (having("gates"), lambda: charts.movement(having("gates"))),
+        "embeddings": (tables, lambda: models.embeddings(tables)),
+    }
+    return {name: draw for name, (is_there, draw) in pictures.items() if is_there}
 
 
 def _why_no_experts(states: Iterable[Mapping[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer
 from fairseq_mtmoe.cli._long_runs import stopped_by_sigterm
-from fairseq_mtmoe.cli.plot import check_drawing
+from fairseq_mtmoe.cli._runs import check_drawing
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, output_file, write_text
 
@@ -59,26 +59,18 @@ def command(runs: tuple[Path, ...], out: Path, scores: tuple[Path, ...], watch: 
     check_writable(out.parent)
     with _progress() as advance:
         gatherer = Gatherer(runs, scores, advance)
-        write_page(gatherer, out, watch)
+        write_page(gatherer.gather(watch), out)
         click.echo(str(out))
         if watch is not None:
             with stopped_by_sigterm():
                 keep_fresh(gatherer, out, watch)
 
 
-def write_page(gatherer: Gatherer, out: Path, watch: float | None) -> None:
-    """Make the page of what is known now.
-
-    Raises:
-        UserError: a run has no log, or it or scores are damaged; the page cannot be written.
-    """
-    write_text(out, _page_of(gatherer.gather(watch)))
-
-
-def _page_of(facts: Facts) -> str:
+def write_page(facts: Facts, out: Path) -> None:
+    """Make the page of what is known; raises `UserError` where it cannot be written."""
     from fairseq_mtmoe.analysis.report.page import page_of  # which brings jinja2 along
 
-    return page_of(facts)
+    write_text(out, page_of(facts))
 
 
 def keep_fresh(gatherer: Gatherer, out: Path, seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -94,29 +86,22 @@ def keep_fresh(gatherer: Gatherer, out: Path, seconds: float, sleep: Callable[[f
             stamp = gatherer.stamp()
             if stamp != shown:
                 try:
-                    write_page(gatherer, out, seconds)
+                    write_page(gatherer.gather(seconds), out)
                     shown, said = stamp, ""
                 except UserError as error:
-                    said = _say_once(f"not fresh: {error}", said)
+                    text = f"not fresh: {error}"
+                    if text != said:
+                        click.echo(text, err=True)
+                    said = text
     except KeyboardInterrupt:
         pass
     finally:
-        _settle(gatherer, out)
-
-
-def _say_once(text: str, said: str) -> str:
-    if text != said:
-        click.echo(text, err=True)
-    return text
-
-
-def _settle(gatherer: Gatherer, out: Path) -> None:
-    try:
-        write_page(gatherer, out, None)
-    except UserError:
-        if gatherer.latest is not None:
-            write_text(out, _page_of(replace(gatherer.latest, watched=None)))
-        raise
+        try:
+            write_page(gatherer.gather(), out)
+        except UserError:
+            if gatherer.latest is not None:
+                write_page(replace(gatherer.latest, watched=None), out)
+            raise
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,27 +17,18 @@ from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, SCORES, read_scores
 from fairseq_mtmoe.analysis.similarity import ModelSimilarities, TaskInputs, notes, tables, to_json, to_markdown
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
-from fairseq_mtmoe.cli._runs import CHECKPOINTS, checkpoint_of
-from fairseq_mtmoe.cli.plot import check_drawing, names
+from fairseq_mtmoe.cli._runs import CHECKPOINTS, check_drawing, checkpoint_of, names
+from fairseq_mtmoe.cli._tables import say, show
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, write_text
 
 NAME = "similarity"
 SINGLE = "single-task"
-WIDE = 200  # columns, where nobody says how many there are
 
 
 @dataclass(frozen=True)
 class LookedAt:
-    """What a run's checkpoint says of itself.
-
-    Attributes:
-        run: its folder, or its checkpoint.
-        checkpoint: the file.
-        tasks: that it has heads for.
-        width: of its encoder.
-        data: the data directory of its training.
-    """
+    """What a run's checkpoint says of itself: the tasks it has heads for, its encoder's width, its training's data."""
 
     run: Path
     checkpoint: Path
@@ -92,22 +82,34 @@ def command(
     check_writable(folder)
     check_drawing()
     from fairseq_mtmoe import register
+    from fairseq_mtmoe.analysis.charts import models as charts
+    from fairseq_mtmoe.analysis.charts import save
 
     register()
     measure = Measure(data if data is not None else together[0].data, subset, batch_size, cpu)
     labels = run_names([one.run for one in together])
-    with measure.progress():
+    with measure.progress:
         models = [
             ModelSimilarities(name, [str(one.checkpoint)], measure(one, tasks), one.scores)
             for name, one in zip(labels, together, strict=True)
         ]
-        single = _single(alone, tasks, measure) if alone else None
+        single = None
+        if alone:
+            inputs = {task: measure(alone[task], [task])[task] for task in tasks}
+            scores = {task: of[task] for task in tasks if task in (of := alone[task].scores)}
+            single = ModelSimilarities(SINGLE, [str(alone[task].checkpoint) for task in tasks], inputs, scores)
     settings = {"data": measure.data, "subset": subset, **provenance()}
-    _show(models, single)
+    for title, table in tables(models, single).items():
+        show(table.on_screen(title))
+    say(notes(single))
     write_text(folder / f"{NAME}.md", to_markdown(models, single, settings))
     write_text(folder / f"{NAME}.json", to_json(models, single, settings))
-    written = [f"{NAME}.json", f"{NAME}.md", *_draw(models, single, folder)]
-    for name in written:
+    pictures = {f"{NAME}.png": charts.similarity([*models, *([single] if single else [])])}
+    if single is not None and any(model.improvements(single) for model in models):
+        pictures["gains.png"] = charts.improvement(models, single)
+    for name, picture in pictures.items():
+        save(picture, folder / name)
+    for name in (f"{NAME}.json", f"{NAME}.md", *pictures):
         click.echo(folder / name)
 
 
@@ -144,9 +146,8 @@ def sorted_out(known: Sequence[LookedAt]) -> tuple[list[LookedAt], dict[str, Loo
     alone: dict[str, LookedAt] = {}
     for one in known:
         if one.width != known[0].width:
-            raise_invalid(
-                str(one.run), f"a run with an encoder of width {known[0].width}, as {known[0].run}", one.width
-            )
+            rule = f"a run with an encoder of width {known[0].width}, as {known[0].run}"
+            raise_invalid(str(one.run), rule, one.width)
         if len(one.tasks) == 1:
             other = alone.setdefault(one.tasks[0], one)
             if other is not one:
@@ -187,13 +188,7 @@ class Measure:
         self._inference = Inference(batch_size, cpu=cpu)
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), TextColumn("{task.completed} examples"), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-
-    @contextmanager
-    def progress(self) -> Iterator[None]:
-        """Inside, a terminal shows how far it is."""
-        with self._progress:
-            yield
+        self.progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
     def __call__(self, one: LookedAt, tasks: Sequence[str]) -> dict[str, TaskInputs]:
         """Some tasks' inputs in a model.
@@ -213,37 +208,8 @@ class Measure:
                 raise UserError(
                     f"`{self.data}` must have {self._subset} data of {task}, but has none; leave it out by `--tasks`."
                 )
-            bar = self._progress.add_task(f"{one.run.name}: {task}", total=None)
-            sums = covariance_sums(predictor, own, partial(self._progress.advance, bar))
-            self._progress.remove_task(bar)
+            bar = self.progress.add_task(f"{one.run.name}: {task}", total=None)
+            sums = covariance_sums(predictor, own, partial(self.progress.advance, bar))
+            self.progress.remove_task(bar)
             found[task] = TaskInputs(sums.sums_HH, sums.tokens)
         return found
-
-
-def _single(alone: Mapping[str, LookedAt], tasks: Sequence[str], measure: Measure) -> ModelSimilarities:
-    inputs = {task: measure(alone[task], [task])[task] for task in tasks}
-    scores = {task: alone[task].scores[task] for task in tasks if task in alone[task].scores}
-    return ModelSimilarities(SINGLE, [str(alone[task].checkpoint) for task in tasks], inputs, scores)
-
-
-def _show(models: Sequence[ModelSimilarities], single: ModelSimilarities | None) -> None:
-    console = Console()
-    wide = console if console.is_terminal else Console(width=WIDE)
-    for title, table in tables(models, single).items():
-        wide.print(title, style="bold", highlight=False, markup=False)
-        wide.print(table.on_screen())
-    for note in notes(single):
-        console.print(note, soft_wrap=True, highlight=False, markup=False)
-
-
-def _draw(models: Sequence[ModelSimilarities], single: ModelSimilarities | None, folder: Path) -> list[str]:
-    """The names of the pictures."""
-    from fairseq_mtmoe.analysis.charts import models as charts
-    from fairseq_mtmoe.analysis.charts import save
-
-    found = {f"{NAME}.png": charts.similarity([*models, *([single] if single else [])])}
-    if single is not None and any(model.improvements(single) for model in models):
-        found["gains.png"] = charts.improvement(models, single)
-    for name, chart in found.items():
-        save(chart, folder / name)
-    return list(found)

@@ -75,7 +75,7 @@ def test_scores_of_another_folder_are_shown(run, tmp_path):
 
 def test_a_watched_page_is_made_anew_when_there_is_something_new(run, tmp_path, monkeypatch):
     pages: list[Facts] = []
-    monkeypatch.setattr(report, "write_page", lambda gatherer, out, watch: pages.append(gatherer.gather(watch)))
+    monkeypatch.setattr(report, "write_page", lambda facts, out: pages.append(facts))
     looks = iter(range(5))
 
     def sleep(seconds: float) -> None:
@@ -173,7 +173,7 @@ def test_experts_that_had_no_token_are_no_part_of_the_page(tmp_path, layers):
 def test_a_watched_page_of_a_run_that_vanishes_stays_as_it_was_and_is_not_watched(run, tmp_path, capsys):
     """What is wrong is said once, however often it is looked at."""
     out, gatherer, looks = tmp_path / "page.html", Gatherer([run]), iter(range(5))
-    report.write_page(gatherer, out, 1.0)
+    report.write_page(gatherer.gather(1.0), out)
 
     def sleep(seconds: float) -> None:
         look = next(looks)
