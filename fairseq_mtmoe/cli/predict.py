@@ -64,7 +64,7 @@ def command(
     from fairseq_mtmoe import register
 
     register()
-    from fairseq_mtmoe.data.nlu.submissions import file_names
+    from fairseq_mtmoe.data.nlu.answers import file_names
     from fairseq_mtmoe.evaluation.predictor import Inference, Predictor
 
     inference = Inference(batch_size or (None if max_tokens else 32), max_tokens, fp16, bf16, cpu)

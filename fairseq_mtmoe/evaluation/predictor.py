@@ -18,8 +18,8 @@ from fairseq import tasks, utils
 from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
+from fairseq_mtmoe.data.nlu.answers import submission_of, written
 from fairseq_mtmoe.data.nlu.reading import is_there
-from fairseq_mtmoe.data.nlu.submissions import submission_of, written
 from fairseq_mtmoe.data.nlu.table import Submission, TaskRow
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored

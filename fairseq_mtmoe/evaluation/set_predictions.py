@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import Collate
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, dataset_of
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.text_split import TextCollate, TextDataset, label_texts, text_split
 from fairseq_mtmoe.task_types import task_type_of
@@ -89,7 +89,7 @@ class ByHeads(SetPredictions):
 
     def dataset(self, examples: Any) -> FairseqDataset:
         """See `SetPredictions`."""
-        return dataset_of(examples)
+        return TaskDataset(examples)
 
     def collate(self, head: str) -> Collate:
         """See `SetPredictions`."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
-from fairseq_mtmoe.data.nlu import answer_texts
+from fairseq_mtmoe.data.nlu import answers
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 from fairseq_mtmoe.task_types.task_type import (
@@ -45,7 +45,6 @@ class Classification(TaskType):
 
     @property
     def head(self) -> HeadSize:
-        """A number for each label."""
         return HeadSize(self.num_labels)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
@@ -57,11 +56,9 @@ class Classification(TaskType):
         return numbers.argmax(1).float()
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """The entropy of the classes."""
         return entropy_of(numbers)
 
     def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
-        """See `TaskType`. `exact-match` is of questions: of examples whose keys differ after the last / alone."""
         labels_E, predictions_E = super().columns(metric, split, predictions)
         if metric != "exact-match":
             return labels_E, predictions_E
@@ -87,7 +84,6 @@ class WordPair(Classification):
 
     @property
     def head(self) -> HeadSize:
-        """A number for each label."""
         return HeadSize(self.num_labels, num_words=2)
 
 
@@ -96,6 +92,7 @@ class Ranking(TaskType):
     """One of the candidates, each of which is a sequence of its own.
 
     Labels (E, C) are 1 for those that are right, 0 for others and NaN where an example has fewer; numbers are (E, C).
+    `exact-match` and `text-f1` compare names, as ReCoRD's evaluation does: with the right one that is most alike.
     """
 
     metrics: tuple[str, ...] = ("accuracy", "exact-match", "text-f1")
@@ -126,25 +123,17 @@ class Ranking(TaskType):
         return numbers.argmax(1).float()
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """The entropy of the candidates that the example has."""
         return entropy_of(numbers.float().masked_fill(labels.isnan(), -math.inf))
 
     def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
-        """See `TaskType`: what the chosen candidates reach.
-
-        `exact-match` and `text-f1` compare names, as ReCoRD's evaluation does: with the right one that is most alike.
-        """
         chosen_E = split.row_offsets_E[predictions.examples_E] + predictions.values_V.astype(np.int64)
         if metric == "accuracy" or not len(split.names):
             return (split.is_correct_S[chosen_E].astype(np.float64),)
-        alike = {"exact-match": answer_texts.exact_match, "text-f1": answer_texts.f1}[metric]
         reached = []
         for example, chosen in zip(predictions.examples_E.tolist(), chosen_E.tolist(), strict=True):
             first, end = split.row_offsets_E[example : example + 2]
-            right = [
-                split.names[first + number] for number in np.flatnonzero(split.is_correct_S[first:end] == 1).tolist()
-            ]
-            reached.append(answer_texts.best(alike, split.names[chosen], right))
+            right = first + np.flatnonzero(split.is_correct_S[first:end] == 1)
+            reached.append(answers.best(metric, split.names[chosen], [split.names[number] for number in right]))
         return (np.array(reached),)
 
     def label_text(
@@ -173,7 +162,6 @@ class Regression(TaskType):
 
     @property
     def head(self) -> HeadSize:
-        """One number."""
         return HeadSize(1)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,9 +16,11 @@ from torch.special import entr, ndtr
 
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.nlu.table import TaskRow
-from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 
 DROPOUT_DRAWS = 2  # outputs under dropout that a spread is taken of: each costs a pass over a task's candidates
+
+Values = NDArray[np.float64]
+LabelText = str | int | float
 
 
 class Uncertainty(NamedTuple):
@@ -46,8 +48,7 @@ def halves_of(draws: Tensor, labels: Tensor) -> Uncertainty:
     An example's number is taken to be normally distributed around the mean of its draws m_i, with a variance of
     s² + σ_i²: s² is the mean squared error of all E, σ_i² the variance of the example's draws. So it is above the mean
     of all m_i with a probability of `Φ((m_i - m) / √(s² + σ_i²))`, and the entropy is that of a choice of two, which
-    classifications can be compared with, whatever the unit: a model that has learned nothing is undecided of all
-    examples, and one that has learned is of those in the middle and of those that dropout changes.
+    classifications can be compared with, whatever the unit.
     """
     draws, labels = draws.double(), labels.double()  # of values that differ little
     said_E = draws.mean(1)
@@ -57,11 +58,8 @@ def halves_of(draws: Tensor, labels: Tensor) -> Uncertainty:
     return Uncertainty(entropy_E, entropy_E.new_full((len(entropy_E),), math.log(2)))
 
 
-Values = NDArray[np.float64]
-
-
 def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
-    """The example that each predicted value of a batch is of, and these values, (V,) both.
+    """Return the example that each predicted value of a batch is of, and these values, (V,) both.
 
     Args:
         examples: (E,).
@@ -103,9 +101,6 @@ class Predictions:
             yield example, self.values_V[start:end]
 
 
-LabelText = str | int | float
-
-
 def only_answer(texts: Sequence[LabelText]) -> str:
     """Return the answer that a model gave to every one of several examples; empty where it gave others too.
 
@@ -116,19 +111,23 @@ def only_answer(texts: Sequence[LabelText]) -> str:
     return found.pop() if len(found) == 1 and len(texts) > 1 else ""
 
 
-class Scored(Protocol):
-    """What turns what was predicted of a set into its metrics and its file."""
+class Scored(ABC):
+    """Makes metrics and a file of what was predicted of a set, a `TokenizedSplit` or a `TextSplit`."""
 
+    @abstractmethod
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
-        """See `TaskType`."""
-        ...
+        """What `tasks._benchmark.metrics` makes a metric of, over the units that it is of: examples, or others.
 
+        A single column is what each unit reached, of which the metric is the mean; of two the first has labels and the
+        second predictions.
+        """
+
+    @abstractmethod
     def label_text(self, split: Any, predictions: Predictions, labels: Sequence[str | int]) -> list[LabelText]:
-        """See `TaskType`."""
-        ...
+        """Each example's answer as a file of predictions has it."""
 
 
-class TaskType(ABC):
+class TaskType(Scored):
     """A kind of task, with what its row says of it.
 
     Attributes:
@@ -171,16 +170,5 @@ class TaskType(ABC):
             labels: of the examples, (E, …), which may tell where there is nothing to answer, and no more than that.
         """
 
-    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
-        """What `tasks._benchmark.metrics` makes a metric of, over the units that it is of: examples, or others.
-
-        A single column is what each unit reached, of which the metric is the mean; of two the first has labels and the
-        second predictions; here these.
-        """
+    def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
         return split.labels_E[predictions.examples_E], predictions.values_V
-
-    @abstractmethod
-    def label_text(
-        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
-    ) -> list[LabelText]:
-        """Each example's answer as a file of predictions has it."""

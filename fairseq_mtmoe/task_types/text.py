@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.nlu import answer_texts
-from fairseq_mtmoe.data.nlu.pieces import Pieces
+from fairseq_mtmoe.data.nlu import answers
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
-from fairseq_mtmoe.data.nlu.text_split import TextSplit, answer_texts_of, form_of, label_texts, stepped
+from fairseq_mtmoe.data.nlu.text_split import Pieces, TextSplit, answer_texts_of, form_of, label_texts, stepped
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.task_types.choices import right_questions
-from fairseq_mtmoe.task_types.task_type import LabelText, Predictions, Values
+from fairseq_mtmoe.task_types.task_type import LabelText, Predictions, Scored, Values
 
 logger = logging.getLogger(__name__)
 
@@ -26,16 +24,10 @@ DETERMINERS = frozenset(  # which T5 leaves out before it compares what pronouns
     {"a", "an", "each", "every", "few", "her", "his", "many", "much", "my", "our", "some", "that", "the", "their"}
     | {"these", "this", "those", "which", "whose", "your"}
 )
-ALIKE = {
-    "em": answer_texts.exact_match,
-    "exact-match": answer_texts.exact_match,
-    "f1": answer_texts.f1,
-    "text-f1": answer_texts.f1,
-}
 
 
 @dataclass(frozen=True)
-class TextTaskType:
+class TextTaskType(Scored):
     """A task's answers as texts. Predicted values are the tokens of what was written, with an end.
 
     An answer that is no label counts as wrong, as in T5's own evaluation, and its share is the metric `no-label`: it is
@@ -75,36 +67,27 @@ class TextTaskType:
         return [self.pieces.text(values.astype(np.int64).tolist()) for _, values in predictions]
 
     def columns(self, metric: str, split: TextSplit, predictions: Predictions) -> tuple[Values, ...]:
-        """See `TaskType`."""
         written = self.written(predictions)
-        if metric in ALIKE and not self.row.labels:
-            return (self._alike(metric, split, predictions, written),)
+        if metric in answers.ALIKE and not self.row.labels:  # compared with that right text which is most alike
+            right = (answer_texts_of(self.row, split.examples[n]) for n in predictions.examples_E.tolist())
+            return (np.array([answers.best(metric, *pair) for pair in zip(written, right, strict=True)]),)
         values_E, labels_E = self.values(split, predictions, written), split.labels_E[predictions.examples_E]
-        is_none_E = self._is_none(values_E)
+        is_none_E = values_E == self._none
         if metric == NO_LABEL:
             return (is_none_E.astype(np.float64),)
         if metric == "exact-match":
             return (right_questions(split.keys_E[predictions.examples_E].tolist(), labels_E != values_E),)
         return labels_E, np.where(is_none_E, 1 - labels_E, values_E) if metric == "f1" else values_E
 
-    def _is_none(self, values_E: Values) -> NDArray[np.bool_]:
-        is_none_E: NDArray[np.bool_] = values_E == (self._below if self.row.kind is Kind.regression else NONE)
-        return is_none_E
-
     @property
-    def _below(self) -> float:
-        return self.row.bounds[0] - 1
-
-    def _alike(self, metric: str, split: TextSplit, predictions: Predictions, written: Sequence[str]) -> Values:
-        """How alike each answer, and that right one which is most alike, are."""
-        right = (answer_texts_of(self.row, split.texts.examples[n]) for n in predictions.examples_E.tolist())
-        pairs = zip(written, right, strict=True)
-        return np.array([answer_texts.best(ALIKE[metric], *pair) for pair in pairs])
+    def _none(self) -> float:
+        """Stands for an answer that is none: of a regression it is below all."""
+        return self.row.bounds[0] - 1 if self.row.kind is Kind.regression else NONE
 
     def values(self, split: TextSplit, predictions: Predictions, written: Sequence[str]) -> Values:
         """Each answer as a label's number or a regression's value, (E,); see the class for what is none."""
         if form_of(self.row).referent:
-            examples = (split.texts.examples[n] for n in predictions.examples_E.tolist())
+            examples = (split.examples[n] for n in predictions.examples_E.tolist())
             return np.array([names_the_same(text, one.referent) for text, one in zip(written, examples, strict=True)])
         if self.row.kind is Kind.regression:
             return np.array([self._number(text) for text in written])
@@ -116,8 +99,8 @@ class TextTaskType:
         try:
             value = float(text)
         except ValueError:
-            return self._below
-        return min(max(value, low), high) if math.isfinite(value) else self._below
+            return self._none
+        return min(max(value, low), high) if math.isfinite(value) else self._none
 
     def label_text(self, split: TextSplit, predictions: Predictions, labels: Sequence[str | int]) -> list[LabelText]:
         """See `TaskType`; an answer that is no label is the first one, and a regression's the least."""
@@ -125,10 +108,9 @@ class TextTaskType:
         if not has_labels(self.row):
             return [*written]
         values_E = self.values(split, predictions, written)
-        if none := int(self._is_none(values_E).sum()):
-            logger.warning(
-                f"{self.row.title}: {none} of {len(written)} answers are no label, and are given the first one"
-            )
+        if none := int((values_E == self._none).sum()):
+            found = f"{none} of {len(written)} answers are no label"
+            logger.warning(f"{self.row.title}: {found}, and are given the first one")
         if self.row.kind is Kind.regression:
             return [max(value, self.row.bounds[0]) for value in values_E.tolist()]
         return [labels[max(int(value), 0)] for value in values_E.tolist()]

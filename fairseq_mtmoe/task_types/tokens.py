@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.heads import UNREAD, HeadSize
-from fairseq_mtmoe.data.nlu import answer_texts
+from fairseq_mtmoe.data.nlu import answers
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 from fairseq_mtmoe.task_types.task_type import LabelText, Predictions, TaskType, Uncertainty, Values, entropy_of
@@ -72,20 +72,14 @@ class Span(TaskType):
 
     def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
         """See `TaskType`: what the answer of each question reaches, compared with the right one that is most alike."""
-        alike = {"em": answer_texts.exact_match, "f1": answer_texts.f1}[metric]
-        assert split.passages is not None
-        pairs = zip(self._texts(split, predictions), split.passages.rights, strict=True)
-        return (np.array([answer_texts.best(alike, *pair) for pair in pairs]),)
+        pairs = zip(self.label_text(split, predictions, ()), split.passages.rights, strict=True)
+        return (np.array([answers.best(metric, str(answer), right) for answer, right in pairs]),)
 
     def label_text(
         self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
     ) -> list[LabelText]:
         """See `TaskType`: each question's answer as its passage has it."""
-        return [*self._texts(split, predictions)]
-
-    def _texts(self, split: TokenizedSplit, predictions: Predictions) -> list[str]:
-        assert split.passages is not None
-        return split.passages.found(split, predictions.examples_E, predictions.values_V.reshape(-1, 3))
+        return [*split.passages.found(split, predictions.examples_E, predictions.values_V.reshape(-1, 3))]
 
 
 def _num_tokens(numbers: Tensor) -> Tensor:
@@ -111,17 +105,13 @@ class WordLabels(TaskType):
 
     @property
     def head(self) -> HeadSize:
-        """A number for each label, for each word."""
         return HeadSize(len(self.labels), per_word=True)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy divided by log C, the mean over a sentence's words: a guess costs 1, as in other tasks."""
-        is_word = ~labels.isnan()
-        losses_EW = F.cross_entropy(
-            numbers.float().flatten(0, 1), labels.nan_to_num(0).long().flatten(), reduction="none"
-        ).view(labels.shape)
-        sums_E = losses_EW.where(is_word, 0).sum(1)
-        return (sums_E / is_word.sum(1).clamp(min=1)).sum() / math.log(numbers.shape[2])
+        of_words = numbers.float().flatten(0, 1), labels.nan_to_num(0).long().flatten()
+        losses_EW = F.cross_entropy(*of_words, reduction="none").view(labels.shape)
+        return _mean_of_words(losses_EW, labels).sum() / math.log(numbers.shape[2])
 
     def predictions(self, numbers: Tensor) -> Tensor:
         """The best label of each word, (E, W); NaN where there is none."""
@@ -130,9 +120,7 @@ class WordLabels(TaskType):
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
         """The mean entropy of the labels of a sentence's words: of those that the loss is of."""
-        is_word = ~labels.isnan()
-        entropy_EW = entropy_of(numbers).entropy
-        mean_E = entropy_EW.where(is_word, 0).sum(1) / is_word.sum(1).clamp(min=1)
+        mean_E = _mean_of_words(entropy_of(numbers).entropy, labels)
         return Uncertainty(mean_E, mean_E.new_full(mean_E.shape, math.log(numbers.shape[2])))
 
     def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
@@ -160,3 +148,9 @@ class WordLabels(TaskType):
             "\n".join(f"{split.names[starts[example] + n]}\t{labels[int(label)]}" for n, label in enumerate(numbers))
             for example, numbers in predictions
         ]
+
+
+def _mean_of_words(values_EW: Tensor, labels: Tensor) -> Tensor:
+    """The mean over the words of each sentence that have labels, (E,)."""
+    is_word = ~labels.isnan()
+    return values_EW.where(is_word, 0).sum(1) / is_word.sum(1).clamp(min=1)

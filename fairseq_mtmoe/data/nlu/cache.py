@@ -8,7 +8,7 @@ import logging
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.nlu.examples import Example
-from fairseq_mtmoe.data.nlu.reading import read_split, source_files
+from fairseq_mtmoe.data.nlu.reading import Example, read_split, source_files
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.token_runs import Strings
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
@@ -30,42 +29,38 @@ logger = logging.getLogger(__name__)
 FORM = 2  # of the files; a version that reads or tokenizes otherwise has another one
 # The fields of a split that a file has, with their names there.
 STORED = {"row_offsets_E": "firsts_E", "is_correct_S": "rights_S", "segment_start_S": "seconds_S"}
-ARRAYS = {
-    field.name: STORED.get(field.name, field.name)
-    for field in fields(TokenizedSplit)
-    if field.name not in ("names", "passages")
-}
+ARRAYS = {one.name: STORED.get(one.name, one.name) for one in fields(TokenizedSplit)}
+del ARRAYS["names"], ARRAYS["passages"]
 NAMES = ("names_bytes", "names_starts")
 
 
 def tokenized_split(
     root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
 ) -> TokenizedSplit:
-    """The tokens of a split: from the cache, or read, tokenized and put there.
+    """Return the tokens of a split: from the cache, or read, tokenized and put there.
 
     Raises:
         UserError: the split is not there, or is not what the row says.
     """
-    files = source_files(root, row, split)
-    key = key_of(root, files, FORM, row, split, tokenizer.fingerprint, tokenizer.max_length, labelled)
-    path = cache / f"{name}.{split.replace('/', '.')}.{key}.npz"
     read = partial(read_split, root, row, split, labelled)
-    arrays = arrays_of(path, (*ARRAYS.values(), *NAMES), lambda: _arrays(_made(name, row, split, tokenizer, read())))
-    counts = {name: int(arrays[name]) for name in ("num_truncated", "num_lost")}
-    kept: dict[str, Any] = {name: arrays[stored] for name, stored in ARRAYS.items()} | counts
-    found = TokenizedSplit(**kept, names=Strings(*(arrays[name] for name in NAMES)))
-    return replace(found, passages=Passages(read, tokenizer)) if row.kind is Kind.span else found
 
+    def make() -> dict[str, Any]:
+        made = _made(name, row, split, tokenizer, read())
+        arrays = {stored: np.asarray(getattr(made, field)) for field, stored in ARRAYS.items()}
+        return arrays | dict(zip(NAMES, (made.names.tokens_T, made.names.starts_N), strict=True))
 
-def _arrays(made: TokenizedSplit) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {stored: np.asarray(getattr(made, name)) for name, stored in ARRAYS.items()}
-    return arrays | dict(zip(NAMES, (made.names.bytes_B, made.names.starts_N), strict=True))
+    parts = (tokenizer.fingerprint, tokenizer.max_length, labelled)
+    arrays = stored_arrays(cache, root, name, row, split, FORM, parts, (*ARRAYS.values(), *NAMES), make)
+    kept: dict[str, Any] = {field: arrays[stored] for field, stored in ARRAYS.items()}
+    kept |= {field: int(kept[field]) for field in ("num_truncated", "num_lost")}
+    passages = Passages(read, tokenizer) if row.kind is Kind.span else None
+    return TokenizedSplit(**kept, names=Strings(*(arrays[name] for name in NAMES)), passages=passages)
 
 
 def _made(name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, examples: Sequence[Example]) -> TokenizedSplit:
-    is_span = row.kind is Kind.span
     if row.stride is not None and row.stride > tokenizer.max_length:
         raise_invalid(f"{name}: stride", f"at most the {tokenizer.max_length} tokens of a window", row.stride)
+    is_span = row.kind is Kind.span
     made = tokenize_windows(tokenizer, examples, row.stride) if is_span else tokenizer.tokenize(examples)
     if made.num_lost:
         lost = f"{made.num_lost} of {len(made)} questions have an answer that no window has as a whole"
@@ -80,31 +75,32 @@ def _made(name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, example
     return made
 
 
-def key_of(root: Path, files: Sequence[Path], *parts: Any) -> str:
-    """Differs where what would be made of files differs; these count as changed by their size and time.
+def stored_arrays(
+    cache: Path, root: Path, name: str, row: TaskRow, split: str, form: int, parts: Sequence[Any],
+    arrays: Sequence[str], make: Callable[[], Mapping[str, NDArray[Any]]], kind: str = "",
+) -> Mapping[str, NDArray[Any]]:  # fmt: skip
+    """Return a split's arrays from a file of the cache; they are made if there is none, or a damaged one.
 
     Args:
-        root: the data directory.
-        files: below it.
-        parts: whatever else it follows from; dataclasses by their fields.
+        cache: the folder of such files.
+        root, name, row, split: of a task's set; its files count as changed by their size and time.
+        form: of the file in the cache.
+        parts: whatever else the arrays follow from.
+        arrays: their names.
+        make: makes them.
+        kind: of the arrays, in the file's name.
     """
+    files = source_files(root, row, split)
     states = [(os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    plain = [asdict(part) if is_dataclass(part) and not isinstance(part, type) else part for part in parts]
-    return hashlib.sha256(json.dumps([states, plain], default=str).encode()).hexdigest()[:16]
-
-
-def arrays_of(
-    path: Path, names: Sequence[str], make: Callable[[], Mapping[str, NDArray[Any]]]
-) -> Mapping[str, NDArray[Any]]:
-    """The arrays in a file of the cache; made and put there if there is none, or a damaged one."""
-    found = _load(path, names)
+    key = hashlib.sha256(json.dumps([states, [form, asdict(row), split, *parts]], default=str).encode()).hexdigest()
+    path = cache / f"{name}.{split.replace('/', '.')}.{kind}{key[:16]}.npz"
+    found = _load(path, arrays)
     if found is not None:
         return found
-    made = make()
-    named: dict[str, Any] = {**made}
+    made: dict[str, Any] = {**make()}
     try:
         with replacing(path) as partial:
-            np.savez(partial, **named)
+            np.savez(partial, **made)
     except ValueError as error:  # a UserError: the next run tokenizes again
         logger.warning(str(error))
     return made

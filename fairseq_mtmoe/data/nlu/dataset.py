@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ NO_WORD = -2  # in the place of a word's first token; both as heads know them
 
 
 class TaskDataset(FairseqDataset):
-    """The examples of a task's split.
+    """The examples of a task's split; of a span task each window is one.
 
     Attributes:
         sizes: (E, 1) how many tokens an example takes in a batch: of its longest sequence, times their number.
@@ -33,77 +34,40 @@ class TaskDataset(FairseqDataset):
     def __init__(self, split: TokenizedSplit) -> None:
         super().__init__()
         self.split = split
-        lengths_S = np.diff(split.starts_S)
-        longest_E = np.maximum.reduceat(lengths_S, split.row_offsets_E[:-1])
-        self.sizes: NDArray[np.int64] = (longest_E * np.diff(split.row_offsets_E)).reshape(-1, 1)
+        self._row_offsets_E = np.arange(split.num_rows + 1) if split.has_windows else split.row_offsets_E
+        longest_E = np.maximum.reduceat(np.diff(split.starts_S), self._row_offsets_E[:-1])
+        self.sizes: NDArray[np.int64] = (longest_E * np.diff(self._row_offsets_E)).reshape(-1, 1)
 
     def __len__(self) -> int:
-        return len(self.split)
+        return len(self.sizes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """`tokens` and `second` of each sequence, the example's `label` and `spans`.
+        """`tokens` and `seconds` of each sequence, the example's `label` and `spans`.
 
         The label is a number; or, of a ranking, which of its candidates are right, (C,); or the labels of words, (W,),
-        whose first tokens are the spans.
+        whose first tokens are the spans; or the first and the last token of a window's answer, with the passage's span.
         """
-        split = self.split
-        first, last = split.row_offsets_E[index], split.row_offsets_E[index + 1]
-        sequences = range(first, last)
-        return {
-            "id": index,
-            "tokens": [split.tokens_T[split.starts_S[s] : split.starts_S[s + 1]] for s in sequences],
-            "seconds": [int(split.segment_start_S[s]) for s in sequences],
-            "label": self._label(index),
-            "spans": self._spans(index),
-        }
-
-    def _label(self, index: int) -> NDArray[np.floating]:
-        split = self.split
-        if len(split.word_starts_E):
+        split, sequences = self.split, slice(*self._row_offsets_E[index : index + 2])
+        label: Any
+        spans: NDArray[np.int32]
+        if split.has_windows:
+            label, spans = split.answers_S2[index], split.passages_S2[sequences]
+        elif len(split.word_starts_E):
             words = slice(*split.word_starts_E[index : index + 2])
-            return np.where(split.words_W[words] >= 0, split.tags_W[words], np.nan)
-        of_one: NDArray[np.floating] = split.labels_E[index]
-        return split.is_correct_S[slice(*split.row_offsets_E[index : index + 2])] if len(split.is_correct_S) else of_one
-
-    def _spans(self, index: int) -> NDArray[np.int32]:
-        split = self.split
-        if not len(split.word_starts_E):
-            spans: NDArray[np.int32] = split.spans_EW[index]
-            return spans
-        first_W = split.words_W[slice(*split.word_starts_E[index : index + 2])]
-        return np.stack([first_W, np.where(first_W < 0, first_W, first_W + 1)], axis=1)
-
-
-class WindowDataset(FairseqDataset):
-    """The windows of a span task's split, each of which is an example of its own.
-
-    Attributes:
-        sizes: (S, 1) how many tokens a window has.
-    """
-
-    def __init__(self, split: TokenizedSplit) -> None:
-        super().__init__()
-        self.split = split
-        self.sizes: NDArray[np.int64] = np.diff(split.starts_S).reshape(-1, 1)
-
-    def __len__(self) -> int:
-        return self.split.num_rows
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """As of a `TaskDataset`; `spans` has the passage, `label` the first and the last token of the answer."""
-        split = self.split
+            first_W = split.words_W[words]
+            label = np.where(first_W >= 0, split.tags_W[words], np.nan)
+            spans = np.stack([first_W, np.where(first_W < 0, first_W, first_W + 1)], axis=1)
+        else:
+            label = split.is_correct_S[sequences] if len(split.is_correct_S) else split.labels_E[index]
+            spans = split.spans_EW[index]
+        starts = split.starts_S[sequences.start : sequences.stop + 1]
         return {
             "id": index,
-            "tokens": [split.tokens_T[split.starts_S[index] : split.starts_S[index + 1]]],
-            "seconds": [int(split.segment_start_S[index])],
-            "label": split.answers_S2[index],
-            "spans": split.passages_S2[index : index + 1],
+            "tokens": [split.tokens_T[start:end] for start, end in pairwise(starts)],
+            "seconds": split.segment_start_S[sequences].tolist(),
+            "label": label,
+            "spans": spans,
         }
-
-
-def dataset_of(split: TokenizedSplit) -> TaskDataset | WindowDataset:
-    """The examples of a split, as they stand in batches."""
-    return WindowDataset(split) if split.has_windows else TaskDataset(split)
 
 
 class TaskCollate:
@@ -159,12 +123,11 @@ class TaskCollate:
             of_task.setdefault(self.tasks[number], []).append((start, example))
         rows, spans, target = {}, {}, {}
         for task, examples in of_task.items():
-            rows[task] = _filled_up(
-                [np.arange(start, start + len(e["tokens"])) for start, e in examples], NO_CANDIDATE
-            ).long()
-            spans[task] = _filled_up([e["spans"] for _, e in examples], NO_WORD).long()
+            numbers = [np.arange(start, start + len(example["tokens"])) for start, example in examples]
+            rows[task] = _filled_up(numbers, NO_CANDIDATE).long()
+            spans[task] = _filled_up([example["spans"] for _, example in examples], NO_WORD).long()
             # float64: what is float32 fairseq rounds to the type of `--bf16` or `--fp16`, a regression's values, too.
-            target[task] = _filled_up([e["label"] for _, e in examples], math.nan)
+            target[task] = _filled_up([example["label"] for _, example in examples], math.nan)
         return rows, spans, target
 
 

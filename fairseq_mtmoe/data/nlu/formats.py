@@ -12,9 +12,10 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fairseq_mtmoe.data.nlu.table import Format, Source
 from fairseq_mtmoe.errors import UserError, first_line
@@ -24,13 +25,16 @@ DOCUMENT = "-DOCSTART-"
 PLACEHOLDER = "@placeholder"  # of an entity, in ReCoRD's queries
 HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")  # in ReCoRD's passages, after the end of a sentence or not
 WORD_LABEL = re.compile(r"O|[BI]-\S+")
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escape of half a character
+LABEL_FIELD = "label"
 
 MAX_LINE = 65_536  # characters of a line of text, as in corpora
 MAX_OBJECT = 16_000_000  # of an object in JSON, such as a passage with its questions
 MAX_FILE = 2**28  # of a file that is one object
 
-Record = dict[str, Any]
-SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escape of half a character
+Fields = dict[str, Any]
+Numbered = Iterator[tuple[int, Fields]]
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Lines:
     Attributes:
         path: of the file.
         source: what the table says of it.
+        label: of everything in it, if it has one.
         skip_ragged: leave lines out that have another number of fields.
         skip_unplaced: leave questions out none of whose answers is where it is said to be.
         left_out: how many were, for what reason.
@@ -47,6 +52,7 @@ class Lines:
 
     path: Path
     source: Source
+    label: str | None = None
     skip_ragged: bool = False
     skip_unplaced: bool = False
     left_out: dict[str, int] = field(default_factory=dict)
@@ -69,57 +75,85 @@ class Lines:
 
     def whole(self) -> Iterator[str]:
         """All lines with their ends."""
-        most = _MOST.get(self.source.format, MAX_LINE)
-        for number, raw in enumerate(self._raw(most), 1):
-            try:
-                line = raw.decode(self.source.encoding if number == 1 else _without_mark(self.source.encoding))
-            except UnicodeDecodeError as error:
-                encoding = _without_mark(self.source.encoding)
-                raise self.wrong(
-                    number, f"must be text in {encoding}, but has the byte {raw[error.start]:#x}"
-                ) from error
-            if len(line.rstrip("\r\n")) > most:
-                raise self._too_long(number, most)
-            yield line
-
-    def _too_long(self, number: int, most: int) -> UserError:
-        return UserError(f"`{self.path}`, line {number}: must have at most {most:,} characters, but has more.")
-
-    def _raw(self, most: int) -> Iterator[bytes]:
-        """All lines, of which none may have more bytes than `most` characters and an end."""
-        bytes_of_line = 4 * most + 2
+        most, encoding = _MOST.get(self.source.format, MAX_LINE), self.source.encoding
+        room = 4 * most + 2  # bytes of so many characters and an end
         path = regular_file(self.path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            try:
-                for number in count(1):
-                    line = file.readline(bytes_of_line + 1)
-                    if len(line) > bytes_of_line:
-                        raise self._too_long(number, most)
-                    if not line:
-                        break
-                    yield line
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise UserError(f"`{path}` must be a whole file of gzip, but {first_line(error)}.") from error
+            for number in count(1):
+                try:
+                    raw = file.readline(room + 1)
+                    line = raw.decode(encoding) if len(raw) <= room else ""
+                except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                    raise UserError(f"`{path}` must be a whole file of gzip, but {first_line(error)}.") from error
+                except UnicodeDecodeError as error:
+                    found = f"must be text in {encoding.removesuffix('-sig')}, but has the byte {raw[error.start]:#x}"
+                    raise self.wrong(number, found) from error
+                if not raw:
+                    return
+                if len(raw) > room or len(line.rstrip("\r\n")) > most:
+                    raise UserError(f"`{path}`, line {number}: must have at most {most:,} characters, but has more.")
+                yield line
+                encoding = encoding.removesuffix("-sig")  # of which a file's first line alone has a mark
 
 
-def records(lines: Lines) -> Iterator[tuple[int, Record]]:
-    """The records of a file in the form that its source says, each with the number of its line.
+@dataclass(frozen=True)
+class Record:
+    """The fields of a line, or of a part of it, with their place in a file."""
+
+    lines: Lines
+    number: int
+    fields: Fields
+
+    @property
+    def names(self) -> str:
+        """Those of its fields, for sentences."""
+        return ", ".join(map(str, self.fields))
+
+    def wrong(self, why: str) -> UserError:
+        """The error that something is wrong in it."""
+        return self.lines.wrong(self.number, why)
+
+    def text(self, name: str) -> str:
+        """A field as a text.
+
+        Raises:
+            UserError: there is none.
+        """
+        value = self.fields.get(name)
+        if value is None:
+            raise self.wrong(f"must have the field {name}, but has {self.names}")
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    def items(self, name: str, kind: type[Item]) -> list[Item]:
+        """A field with several values of one type.
+
+        Raises:
+            UserError: it is another, or there is none.
+        """
+        found = self.fields.get(name)
+        if not isinstance(found, list) or not all(type(item) is kind for item in found):
+            says = f"{found!r:.80}" if name in self.fields else self.names
+            raise self.wrong(f"must have in the field {name} a list of {kind.__name__}, but has {says}")
+        return found
+
+
+def records(lines: Lines) -> Iterator[Record]:
+    """The records of a file in the form that its source says.
 
     Raises:
         UserError: the file, or a line of it, has another form; the sentence names both.
     """
-    return _READERS[lines.source.format](lines)
+    for number, fields in _READERS[lines.source.format](lines):
+        if lines.label is not None:
+            fields[LABEL_FIELD] = lines.label
+        yield Record(lines, number, fields)
 
 
-def _without_mark(encoding: str) -> str:
-    return encoding.removesuffix("-sig")
-
-
-def _from_tsv(lines: Lines) -> Iterator[tuple[int, Record]]:
+def _from_tsv(lines: Lines) -> Numbered:
     return _with_columns(lines, ((number, line.split("\t")) for number, line in lines.numbered()))
 
 
-def _from_csv(lines: Lines) -> Iterator[tuple[int, Record]]:
+def _from_csv(lines: Lines) -> Numbered:
     def rows() -> Iterator[tuple[int, list[str]]]:
         reader = csv.reader(lines.whole(), strict=True)
         try:
@@ -130,10 +164,8 @@ def _from_csv(lines: Lines) -> Iterator[tuple[int, Record]]:
     return _with_columns(lines, rows())
 
 
-def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, Record]]:
-    columns = lines.source.columns
-    if not columns:
-        _, columns = next(rows, (0, []))
+def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Numbered:
+    columns = lines.source.columns or next(rows, (0, []))[1]
     for number, row in rows:
         if len(row) == len(columns):
             yield number, dict(zip(columns, row, strict=True))
@@ -143,14 +175,13 @@ def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Iterat
             raise lines.wrong(number, f"must have {len(columns)} fields, but has {len(row)}")
 
 
-def _from_jsonl(lines: Lines) -> Iterator[tuple[int, Record]]:
+def _from_jsonl(lines: Lines) -> Numbered:
     for number, line in lines.numbered():
         try:
             record = _parsed(line)
         except (ValueError, RecursionError) as error:  # a number of thousands of digits is no JSONDecodeError
-            raise lines.wrong(
-                number, f"must be an object in JSON, but {str(error) or 'is nested too deeply'}"
-            ) from error
+            why = str(error) or "is nested too deeply"
+            raise lines.wrong(number, f"must be an object in JSON, but {why}") from error
         if not isinstance(record, dict):
             raise lines.wrong(number, f"must be an object in JSON, but is {type(record).__name__}")
         yield number, record
@@ -172,156 +203,140 @@ def _parsed(text: str) -> Any:
     return value
 
 
-def _amiss(error: Exception) -> str:
-    """What a record is that led to an error: it misses a field, or something else stands where one should."""
+class _WrongRecord(Exception):
+    """Something in a record is wrong; the message is the end of a sentence."""
+
+
+def _from_objects(what: str, parts_of: Callable[[Any], Iterator[Fields]], lines: Lines) -> Numbered:
+    """The parts of each object of a file with an object in each line."""
+    for number, record in _from_jsonl(lines):
+        yield from _parts(lines, number, record, what, parts_of)
+
+
+def _parts(lines: Lines, number: int, record: Any, what: str, parts_of: Callable[[Any], Iterator[Fields]]) -> Numbered:
+    try:
+        for part in parts_of(record):
+            yield number, part
+    except _WrongRecord as error:
+        raise lines.wrong(number, str(error)) from error
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise lines.wrong(number, f"must be {what}, but {_lack(error)}") from error
+
+
+def _lack(error: Exception) -> str:
     return f"lacks {error}" if isinstance(error, KeyError) else "has a value of another kind among its fields"
 
 
-def _from_multirc(lines: Lines) -> Iterator[tuple[int, Record]]:
-    for number, record in _from_jsonl(lines):
-        try:
-            passage = record["passage"]
-            for question in passage["questions"]:
-                for answer in question["answers"]:
-                    # Key: the three numbers by which a submission names an answer.
-                    key = f"{record['idx']}/{question['idx']}/{answer['idx']}"
-                    fields = {"passage": passage["text"], "question": question["question"], "answer": answer["text"]}
-                    fields["paragraph"] = _without_markup(passage["text"])
-                    yield number, {**answer, **fields, "key": key}
-        except (KeyError, TypeError, AttributeError) as error:
-            raise lines.wrong(number, f"must be a passage with questions and answers, but {_amiss(error)}") from error
+def _multirc(record: Any) -> Iterator[Fields]:
+    passage = record["passage"]
+    for question in passage["questions"]:
+        for answer in question["answers"]:
+            yield {
+                **answer,
+                "passage": passage["text"],
+                "question": question["question"],
+                "answer": answer["text"],
+                # as T5 reads it
+                "paragraph": passage["text"].replace("<br>", " ").replace("<b>", "").replace("</b>", ""),
+                # the three numbers by which a submission names an answer
+                "key": f"{record['idx']}/{question['idx']}/{answer['idx']}",
+            }
 
 
-def _without_markup(text: str) -> str:
-    """A passage of MultiRC's as T5 reads it."""
-    return text.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
+def _record(record: Any) -> Iterator[Fields]:
+    """A record for each query of ReCoRD's, in which an entity of the passage takes the place of `@placeholder`."""
+    entities = _entities(record["passage"])
+    for query in record["qas"]:
+        text = query["query"]
+        if not isinstance(text, str) or PLACEHOLDER not in text:
+            raise _WrongRecord(f"a query must be a text with {PLACEHOLDER} in it, but is {text!r:.80} instead")
+        answers = [answer["text"] for answer in query.get("answers") or []]
+        if unknown := [answer for answer in answers if answer not in entities]:
+            raise _WrongRecord(f"must have answers among the passage's entities, but has {unknown[0]!r:.80}")
+        right = list(dict.fromkeys(map(entities.index, answers)))
+        passage = record["passage"]["text"]
+        yield {
+            "idx": query["idx"],
+            "passage": passage.replace("@highlight\n", "- "),
+            "article": HIGHLIGHT.sub(lambda found: f"{found[1] or '.'} ", passage),  # as T5 reads it
+            "entities": entities,
+            "query": text,
+            "queries": [text.replace(PLACEHOLDER, entity) for entity in entities],
+            **({"right": right} if right else {}),
+        }
 
 
-def _without_marks(text: str) -> str:
-    """A passage of ReCoRD's as T5 reads it: its highlights are sentences."""
-    return HIGHLIGHT.sub(lambda found: f"{found[1] or '.'} ", text)
-
-
-def _from_record(lines: Lines) -> Iterator[tuple[int, Record]]:
-    """A record for each query, in which a candidate, an entity of the passage, takes the place of `@placeholder`."""
-    for number, record in _from_jsonl(lines):
-        try:
-            entities = _entities(lines, number, record["passage"])
-            for query in record["qas"]:
-                yield (
-                    number,
-                    {
-                        "idx": query["idx"],
-                        "passage": record["passage"]["text"].replace("@highlight\n", "- "),
-                        "article": _without_marks(record["passage"]["text"]),
-                        "entities": entities,
-                        "query": query["query"],
-                        "queries": _queries(lines, number, query["query"], entities),
-                        **_right_entities(lines, number, query, entities),
-                    },
-                )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise lines.wrong(number, f"must be a passage with entities and queries, but {_amiss(error)}") from error
-
-
-def _entities(lines: Lines, number: int, passage: Record) -> list[str]:
+def _entities(passage: Any) -> list[str]:
     """A passage's entities, each text once, where it first stands; the file names their last characters."""
     text = passage["text"]
     if not isinstance(text, str):
-        raise lines.wrong(number, f"the passage must be a text, but is {text!r:.80} instead")
+        raise _WrongRecord(f"the passage must be a text, but is {text!r:.80} instead")
     places = [(entity["start"], entity["end"]) for entity in passage["entities"]]
     for start, last in places:
         if not (type(start) is int and type(last) is int and 0 <= start <= last < len(text)):
             rule = f"must stand in the passage of {len(text)} characters"
-            raise lines.wrong(number, f"an entity {rule}, but is said to stand from {start!r:.40} to {last!r:.40}")
+            raise _WrongRecord(f"an entity {rule}, but is said to stand from {start!r:.40} to {last!r:.40}")
     return list(dict.fromkeys(text[start : last + 1] for start, last in sorted(places)))
 
 
-def _queries(lines: Lines, number: int, query: object, entities: list[str]) -> list[str]:
-    """What a query says with each of the entities in it."""
-    if not isinstance(query, str) or PLACEHOLDER not in query:
-        raise lines.wrong(number, f"a query must be a text with {PLACEHOLDER} in it, but is {query!r:.80} instead")
-    return [query.replace(PLACEHOLDER, entity) for entity in entities]
-
-
-def _right_entities(lines: Lines, number: int, query: Record, entities: list[str]) -> Record:
-    """The numbers of a query's answers among the entities, if it has answers."""
-    answers = [answer["text"] for answer in query.get("answers") or []]
-    if unknown := [answer for answer in answers if answer not in entities]:
-        raise lines.wrong(number, f"must have answers among the passage's entities, but has {unknown[0]!r:.80}")
-    return {"right": list(dict.fromkeys(map(entities.index, answers)))} if answers else {}
-
-
-def _from_wsc(lines: Lines) -> Iterator[tuple[int, Record]]:
-    for number, record in _from_jsonl(lines):
-        try:
-            text, target = record["text"], record["target"]
-            places = [_words_at(text, target[f"span{n}_index"], target[f"span{n}_text"]) for n in (1, 2)]
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise lines.wrong(number, f"must be a text with two spans in it, but {_amiss(error)}") from error
-        (start1, end1), (start2, end2) = places
-        found = {"start1": start1, "end1": end1, "start2": start2, "end2": end2}
-        # As T5 reads and writes it: the pronoun between asterisks, and the noun.
-        asked = {"marked": f"{text[:start2]}*{text[start2:end2]}*{text[end2:]}", "noun": text[start1:end1]}
-        yield number, {**record, **found, **asked}
+def _wsc(record: Any) -> Iterator[Fields]:
+    text, target = record["text"], record["target"]
+    places = [_words_at(text, target[f"span{n}_index"], target[f"span{n}_text"]) for n in (1, 2)]
+    (start1, end1), (start2, end2) = places
+    # As T5 reads and writes it: the pronoun between asterisks, and the noun.
+    asked = {"marked": f"{text[:start2]}*{text[start2:end2]}*{text[end2:]}", "noun": text[start1:end1]}
+    yield {**record, "start1": start1, "end1": end1, "start2": start2, "end2": end2, **asked}
 
 
 def _words_at(text: str, index: int, words: str) -> tuple[int, int]:
     """The characters of some words, the first of which is the word of this number."""
-    starts = [match.start() for match in re.finditer(r"\S+", text)]
-    start, end = starts[index], starts[index] + len(words)
+    start = [match.start() for match in re.finditer(r"\S+", text)][index]
+    if text[start : start + len(words)].lower() == words.lower():
+        return start, start + len(words)
     # A few of SuperGLUE's numbers are one off, and what they name has lost its punctuation or case.
-    if text[start:end].lower() != words.lower():
-        nearest = min(_occurrences(text, words), key=lambda place: abs(place - start), default=start)
-        start, end = nearest, min(nearest + len(words), len(text))
-    return start, end
+    found = [match.start() for match in re.finditer(re.escape(words), text, re.IGNORECASE)]
+    start = min(found, key=lambda place: abs(place - start), default=start)
+    return start, min(start + len(words), len(text))
 
 
-def _occurrences(text: str, words: str) -> list[int]:
-    return [match.start() for match in re.finditer(re.escape(words), text, re.IGNORECASE)]
-
-
-def _from_squad(lines: Lines) -> Iterator[tuple[int, Record]]:
+def _from_squad(lines: Lines) -> Numbered:
     content = "".join(lines.whole())
     try:
         paragraphs = [one for article in _parsed(content)["data"] for one in article["paragraphs"]]
         questions = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
     except (KeyError, TypeError) as error:
-        raise UserError(
-            f"`{lines.path}` must be one of SQuAD's, articles of paragraphs, but {_amiss(error)}."
-        ) from error
+        rule = "must be one of SQuAD's, articles of paragraphs"
+        raise UserError(f"`{lines.path}` {rule}, but {_lack(error)}.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"`{lines.path}` must be an object in JSON, but {first_line(error)}.") from error
-    for number, (context, question) in enumerate(questions, 1):
-        try:
-            found = {"context": context, "question": question["question"], "id": question["id"]}
-            answers = question.get("answers")
-            starts = [(answer["text"], answer["answer_start"]) for answer in answers or ()]
-            places = [(text, start, start + len(text)) for text, start in starts]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise lines.wrong(number, f"must be a question with its answers, but {_amiss(error)}") from error
-        yield number, {**found, "answers": answers and [text for text, _ in starts], "places": places}
+    for number, question in enumerate(questions, 1):
+        yield from _parts(lines, number, question, "a question with its answers", _squad)
 
 
-def _from_mrqa(lines: Lines) -> Iterator[tuple[int, Record]]:
-    for number, record in _from_jsonl(lines):
-        if number == 1 and "header" in record:
-            continue
-        try:
-            for question in record["qas"]:
-                found = {"context": record["context"], "question": question["question"], "id": question["qid"]}
-                answers = question.get("answers")
-                places = [
-                    (answer["text"], start, last + 1)  # the file names the last character
-                    for answer in (() if answers is None else question["detected_answers"])
-                    for start, last in answer["char_spans"]
-                ]
-                yield number, {**found, "answers": answers, "places": places}
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise lines.wrong(number, f"must be a passage with questions and answers, but {_amiss(error)}") from error
+def _squad(question: Any) -> Iterator[Fields]:
+    context, asked = question
+    answers = asked.get("answers")
+    starts = [(answer["text"], answer["answer_start"]) for answer in answers or ()]
+    places = [(text, start, start + len(text)) for text, start in starts]
+    found = {"context": context, "question": asked["question"], "id": asked["id"], "places": places}
+    yield {**found, "answers": answers and [text for text, _ in starts]}
 
 
-def _from_conll(lines: Lines) -> Iterator[tuple[int, Record]]:
+def _mrqa(record: Any) -> Iterator[Fields]:
+    if "header" in record and "qas" not in record:
+        return
+    for question in record["qas"]:
+        found = {"context": record["context"], "question": question["question"], "id": question["qid"]}
+        answers = question.get("answers")
+        places = [
+            (answer["text"], start, last + 1)  # the file names the last character
+            for answer in (() if answers is None else question["detected_answers"])
+            for start, last in answer["char_spans"]
+        ]
+        yield {**found, "answers": answers, "places": places}
+
+
+def _from_conll(lines: Lines) -> Numbered:
     """A record for each sentence, with a list for each column; its number is that of its first line.
 
     Fields are between tabs, or, in a line without one, between spaces. Sentences end at lines of nothing but white
@@ -329,8 +344,9 @@ def _from_conll(lines: Lines) -> Iterator[tuple[int, Record]]:
     """
     columns, width = lines.source.columns, 0
     first, sentence = 1, list[list[str]]()
-    for number, line in enumerate(chain(lines.whole(), [""]), 1):
-        fields = _fields(line.rstrip("\r\n"))
+    for number, whole in enumerate(chain(lines.whole(), [""]), 1):
+        line = whole.rstrip("\r\n")
+        fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         if not line.strip() or fields[0] == DOCUMENT:
             if sentence:
                 yield first, dict(zip(columns, map(list, zip(*sentence, strict=True)), strict=False))
@@ -347,33 +363,28 @@ def _from_conll(lines: Lines) -> Iterator[tuple[int, Record]]:
         sentence.append(fields)
 
 
-def _fields(line: str) -> list[str]:
-    return line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
-
-
-def _from_lines(lines: Lines) -> Iterator[tuple[int, Record]]:
+def _from_lines(lines: Lines) -> Numbered:
     return ((number, {"text": line}) for number, line in lines.numbered())
 
 
-def _from_whole_file(lines: Lines) -> Iterator[tuple[int, Record]]:
+def _from_whole_file(lines: Lines) -> Numbered:
     text = " ".join(line for _, line in lines.numbered())
-    if text:
-        yield 1, {"text": text}
+    return iter([(1, {"text": text})] if text else [])
 
 
 _MOST = {
     **dict.fromkeys((Format.jsonl, Format.multirc, Format.record, Format.wsc, Format.mrqa), MAX_OBJECT),
     Format.squad: MAX_FILE,
 }
-_READERS: Mapping[Format, Callable[[Lines], Iterator[tuple[int, Record]]]] = {
+_READERS: Mapping[Format, Callable[[Lines], Numbered]] = {
     Format.tsv: _from_tsv,
     Format.csv: _from_csv,
     Format.jsonl: _from_jsonl,
-    Format.multirc: _from_multirc,
-    Format.record: _from_record,
-    Format.wsc: _from_wsc,
+    Format.multirc: partial(_from_objects, "a passage with questions and answers", _multirc),
+    Format.record: partial(_from_objects, "a passage with entities and queries", _record),
+    Format.wsc: partial(_from_objects, "a text with two spans in it", _wsc),
     Format.squad: _from_squad,
-    Format.mrqa: _from_mrqa,
+    Format.mrqa: partial(_from_objects, "a passage with questions and answers", _mrqa),
     Format.conll: _from_conll,
     Format.lines_by_label: _from_lines,
     Format.files_by_label: _from_whole_file,

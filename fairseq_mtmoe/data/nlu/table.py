@@ -1,6 +1,7 @@
-"""The table of tasks: a row says what a task is, where its files are and what stands in them (`rows.py`).
+"""The table of tasks: a row says what a task is, where its files are and what stands in them.
 
-The package's rows are in `tasks.yaml`; a user's own file of the same form adds rows, or replaces them.
+The package's rows are in `tasks.yaml`; a user's own file of the same form adds rows, or replaces them. Each part of a
+row has its fields and their rules; `docs/task_table.md` explains every field.
 """
 
 from __future__ import annotations
@@ -8,43 +9,18 @@ from __future__ import annotations
 import codecs
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
-from fairseq_mtmoe.data.nlu.rows import (
-    BY_LABEL,
-    QUESTIONS,
-    Form,
-    Format,
-    Kind,
-    Source,
-    Submission,
-    TaskRow,
-    TextForm,
-    Words,
-)
+from omegaconf import MISSING
+
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.yaml_files import read_mapping, structured
-
-__all__ = [
-    "BY_LABEL",
-    "FORM_FIELD",
-    "QUESTIONS",
-    "SPLITS",
-    "Form",
-    "Format",
-    "Kind",
-    "Source",
-    "Submission",
-    "TaskRow",
-    "TextForm",
-    "Words",
-    "chosen_rows",
-    "load_tables",
-]
 
 OWN = Path(__file__).with_name("tasks.yaml")
 NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -53,9 +29,228 @@ ENTITY_LABEL = re.compile(r"[BI]-.+")
 MAX_STEPS = 10_000  # of a regression's answers in text
 SPLITS = ("train", "valid", "test")
 
+Rule = tuple[bool, str, str, object]  # whether it holds, the field, the rule and the field's value
+
+
+class Kind(Enum):
+    """What is asked of an example, which decides head and loss."""
+
+    classification = "one of several labels"
+    regression = "a number"
+    ranking = "which of several candidates is right"
+    word_pair = "one of several labels, about two words of the text"
+    span = "the words of a passage that answer a question"
+    word_labels = "one of several labels for each word, such as where a name begins and goes on"
+
+
+class Format(Enum):
+    """How a file is read; see `formats`."""
+
+    tsv = "fields between tabs, quotes are text"
+    csv = "fields between commas, in quotes where they need them"
+    jsonl = "an object in each line"
+    multirc = "MultiRC's: a passage in each line, with questions, with answers"
+    record = "ReCoRD's: a passage in each line, with its entities and with queries, of which each is an example"
+    wsc = "SuperGLUE's Winograd schemas: a text in each line, with two words by their number"
+    squad = "SQuAD's: articles of paragraphs with questions, with answers, in one object"
+    mrqa = "MRQA's: a passage in each line, with questions, with answers"
+    conll = "CoNLL's: a word in each line with fields of its own, an empty line after each sentence"
+    lines_by_label = "a file for each label, a text in each line"
+    files_by_label = "a folder for each label, a text in each file"
+
+
+BY_LABEL = (Format.lines_by_label, Format.files_by_label)
+QUESTIONS = (Format.squad, Format.mrqa)  # about passages, with the places of their answers
+
+
+class Form(Enum):
+    """The form of a file of predictions; see `answers`."""
+
+    tsv = "key and label of an example in each line, below a header"
+    jsonl = "an object with `idx` and `label` in each line"
+    multirc = "MultiRC's: a passage in each line, with questions, with answers"
+    squad = "SQuAD's and MRQA's: an object with the text that answers each question, by its key"
+    conll = "a word and its label in each line, an empty line after each sentence"
+
+
+@dataclass
+class Words:
+    """Where one of the words stands that a task is about: fields with the places of its characters in a text."""
+
+    text: int = MISSING
+    start: str = MISSING
+    end: str = MISSING
+
+
+@dataclass
+class Source:
+    """One form in which a split is distributed."""
+
+    file: str = MISSING
+    format: Format = Format.tsv
+    columns: list[str] = field(default_factory=list)
+    encoding: str = "utf-8-sig"
+    keep_ids: str = ""
+    leave_ids: str = ""
+    ids: list[str] = field(default_factory=list)
+    part: list[float] = field(default_factory=list)
+    part_seed: Optional[int] = None  # noqa: UP045 (OmegaConf reads it)
+    count: int = 0
+
+    def rules(self, row: TaskRow) -> Iterator[Rule]:
+        by_label = self.format in BY_LABEL
+        yield _is_encoding(self.encoding), "encoding", "one that Python knows", self.encoding
+        is_part = not self.part or (len(self.part) == 2 and 0 <= self.part[0] < self.part[1] <= 1)
+        yield is_part, "part", "two shares from 0 to 1, from and to", self.part
+        is_seed = self.part_seed is None or (bool(self.part) and self.part_seed >= 0)
+        yield is_seed, "part_seed", "at least 0, and only beside a part", self.part_seed
+        has_columns = self.format is not Format.conll or bool(self.columns)
+        yield has_columns, "columns", "the fields of a line, the word's and the label's among them", self.columns
+        has_ids = bool(self.ids) or not (self.keep_ids or self.leave_ids)
+        yield has_ids, "ids", "the fields that an id consists of, where examples are chosen by id", self.ids
+        is_below = not (by_label and Path(self.file).is_absolute())
+        yield is_below, "file", "below the data directory where there is one for each label", self.file
+        is_named = ("{label}" in self.file) == by_label
+        yield is_named, "file", "with {label} in it where there is one for each label, and only there", self.file
+        is_asked = (self.format in QUESTIONS) == (row.kind is Kind.span)
+        yield is_asked, "format", "squad or mrqa for a span, and only there", self.format.name
+        is_labelled = self.format is not Format.conll or row.kind is Kind.word_labels
+        yield is_labelled, "format", "another one where words have no labels", self.format.name
+
+
+@dataclass
+class Submission:
+    """The file of predictions that a benchmark's server takes for a set."""
+
+    file: str = MISSING
+    form: Form = Form.tsv
+    labels: list[Any] = field(default_factory=list)
+
+    def rules(self, row: TaskRow, split: str) -> Iterator[Rule]:
+        num_labels, form = len(row.labels), self.form
+        yield Path(self.file).name == self.file, "file", "a file's name", self.file
+        fits = not self.labels or len(self.labels) == num_labels
+        yield fits, "labels", f"as many as the task's, {num_labels}", self.labels
+        is_labelled = (form is Form.conll) == (row.kind is Kind.word_labels)
+        yield is_labelled, "form", "conll where words have labels, and only there", form.name
+        has_keys = form is not Form.multirc or all(one.format is Format.multirc for one in row.splits[split])
+        yield (
+            has_keys,
+            "form",
+            "one that names an example by a single key, where the files are not MultiRC's",
+            "multirc",
+        )
+        yield (form is Form.squad) == (row.kind is Kind.span), "form", "squad for a span, and only there", form.name
+
+
+@dataclass
+class TextForm:
+    """How a task is put to a model that reads and writes text; T5's forms are in appendix D of its paper."""
+
+    reads: str = MISSING
+    writes: list[str] = field(default_factory=list)
+    referent: str = ""
+    step: float = 0.2
+
+    def rules(self, row: TaskRow) -> Iterator[Rule]:
+        num_labels = len(row.labels)
+        is_said = row.kind is not Kind.word_labels
+        yield is_said, "", "absent where words have labels, which no text says", self.reads
+        yield bool(FORM_FIELD.search(self.reads)), "reads", "a text with fields of the files in braces", self.reads
+        fits = not self.writes or len(self.writes) == len(set(self.writes)) == num_labels
+        yield fits, "writes", f"as many different texts as labels, {num_labels}", self.writes
+        is_pair = not self.referent or (num_labels == 2 and not self.writes)
+        yield is_pair, "referent", "of a task with two labels, of which nothing is written", self.referent
+        yield 0 < self.step < math.inf, "step", "above 0", self.step
+        low, high = row.bounds if row.kind is Kind.regression else (0, 0)
+        is_coarse = (high - low) / self.step <= MAX_STEPS
+        yield is_coarse, "step", f"one that divides the bounds into at most {MAX_STEPS:,} numbers", self.step
+
+
+@dataclass
+class TaskRow:
+    """A task."""
+
+    title: str = MISSING
+    benchmarks: list[str] = field(default_factory=list)
+    group: str = ""
+    description: str = MISSING
+    prompt: str = ""
+    text_form: TextForm | None = None
+    kind: Kind = MISSING
+    texts: list[str] = MISSING
+    choices: list[str] = field(default_factory=list)
+    names: str = ""
+    words: list[Words] = field(default_factory=list)
+    stride: Optional[int] = None  # noqa: UP045
+    longest_answer: int = 30
+    max_positions: Optional[int] = None  # noqa: UP045
+    say: dict[str, dict[str, str]] = field(default_factory=dict)
+    label: str = "label"
+    labels: list[str] = field(default_factory=list)
+    ignore: list[str] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+    key: str = ""
+    metric: str = "accuracy"
+    also: list[str] = field(default_factory=list)
+    small: bool = False
+    skip_ragged: bool = False
+    splits: dict[str, Any] = field(default_factory=dict)  # lists of `Source`, which OmegaConf cannot nest so
+    submissions: dict[str, Any] = field(default_factory=dict)  # of `Submission`
+    head: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is a ranking of any number of candidates, which have no labels in common."""
+        return self.kind is Kind.ranking and not self.labels
+
+    def sets(self, split: str) -> list[str]:
+        """The names of a split's sets: itself, and those that begin with its name."""
+        return [name for name in self.splits if name.partition("/")[0] == split]
+
+    def rules(self) -> Iterator[Rule]:
+        num_texts, is_ranking = len(self.texts), self.kind is Kind.ranking
+        yield 1 <= num_texts <= 2, "texts", "one text or two", self.texts
+        yield from self._rules_of_kind()
+        yield is_ranking == bool(self.choices), "choices", "fields in a ranking, and only there", self.choices
+        is_list = not self.is_open or len(self.choices) == 1
+        rule = "one field that lists the candidates, where a ranking has no labels"
+        yield is_list, "choices", rule, self.choices
+        fits = not is_ranking or self.is_open or len(self.choices) == len(self.labels)
+        yield fits, "choices", f"as many as labels, {len(self.labels)}", self.choices
+        has_names = self.is_open or not self.names
+        yield has_names, "names", "a field of a ranking without labels, and of no other task", self.names
+        has_room = self.max_positions is None or self.max_positions >= 8
+        yield has_room, "max_positions", "a number of tokens, at least 8", self.max_positions
+        places = [one.text for one in self.words]
+        are_there = all(0 <= place < num_texts for place in places)
+        yield are_there, "words", f"in one of the {num_texts} texts, from 0", places
+        is_pair = len(places) == (2 if self.kind is Kind.word_pair else 0)
+        yield is_pair, "words", "two in a word pair, and none elsewhere", len(places)
+
+    def _rules_of_kind(self) -> Iterator[Rule]:
+        texts, labels, num_labels = self.texts, self.labels, len(self.labels)
+        if self.kind is Kind.regression:
+            is_range = len(self.bounds) == 2 and -math.inf < self.bounds[0] < self.bounds[1] < math.inf
+            yield is_range, "bounds", "the least and the greatest value of a regression", self.bounds
+        elif self.kind is Kind.span:
+            are_two = len(texts) == 2 and not labels
+            yield are_two, "texts", "the question and the passage of a span, which has no labels", texts
+            for name in ("stride", "longest_answer"):
+                value = getattr(self, name)
+                yield value is None or value >= 1, name, "a number of tokens, at least 1", value
+        else:
+            are_different = len(set(labels)) == num_labels and (self.is_open or num_labels >= 2)
+            yield are_different, "labels", "two or more different ones", labels
+        if self.kind is Kind.word_labels:
+            yield len(texts) == 1, "texts", "the field with the words, where each has a label", texts
+            wrong = [label for label in labels[1:] if not ENTITY_LABEL.fullmatch(label)]
+            is_bio = labels[0] == "O" and not wrong
+            yield is_bio, "labels", "O, and then B- and I- with an entity's type", (wrong or labels)[0]
+
 
 def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
-    """The rows of the package, and of a user's own tables, by their names; a later row replaces an earlier one.
+    """Return the rows of the package and of a user's tables by their names; a later row replaces an earlier one.
 
     Raises:
         UserError: a file is no table, or a row is wrong; the sentence says which and why.
@@ -69,23 +264,8 @@ def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
     return rows
 
 
-@cache
-def _own_rows() -> dict[str, TaskRow]:
-    return _rows_of(OWN, {})
-
-
-def _rows_of(path: Path, before: Mapping[str, TaskRow]) -> dict[str, TaskRow]:
-    content = read_mapping(path, "a table of tasks", "names, and their fields below them")
-    rows: dict[str, TaskRow] = {}
-    for name, fields in content.items():
-        rows[name] = _row(path, name, fields, {**before, **rows})
-    for name, row in rows.items():
-        _check_head(f"{path}: {name}", row, {**before, **rows})
-    return rows
-
-
 def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, TaskRow]:
-    """The rows of these names, in their order; the name of a benchmark stands for its tasks.
+    """Return the rows of these names, in their order; the name of a benchmark stands for its tasks.
 
     Raises:
         UserError: a name is unknown, a task comes twice, or has no training data.
@@ -100,10 +280,23 @@ def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, 
         raise_invalid("--glue-tasks", "different tasks", ",".join(names))
     for name in chosen:
         if not rows[name].sets("train"):
-            raise_invalid(
-                "--glue-tasks", f"tasks with training data; the head of {rows[name].head} predicts this one", name
-            )
+            rule = f"tasks with training data; the head of {rows[name].head} predicts this one"
+            raise_invalid("--glue-tasks", rule, name)
     return {name: rows[name] for name in chosen}
+
+
+@cache
+def _own_rows() -> dict[str, TaskRow]:
+    return _rows_of(OWN, {})
+
+
+def _rows_of(path: Path, before: Mapping[str, TaskRow]) -> dict[str, TaskRow]:
+    rows: dict[str, TaskRow] = {}
+    for name, fields in read_mapping(path, "a table of tasks", "names, and their fields below them").items():
+        rows[name] = _row(path, name, fields, {**before, **rows})
+    for name, row in rows.items():
+        _expect(f"{path}: {name}", _rules_of_head(row, {**before, **rows}))
+    return rows
 
 
 def _benchmarks(rows: Mapping[str, TaskRow]) -> dict[str, list[str]]:
@@ -127,27 +320,22 @@ def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> Tas
     row = structured(TaskRow, where, fields, _other(where, given["like"], splits, known) if is_like else None)
     for split, sources in splits.items():
         if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
-            raise_invalid(
-                f"{where}: splits", f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files", split
-            )
+            rule = f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files"
+            raise_invalid(f"{where}: splits", rule, split)
         row.splits[split] = [structured(Source, f"{where}: {split}", source) for source in sources]
-    for split, read in row.splits.items():
-        for source in read:
-            _check_source(f"{where}: {split}", source)
-            if (source.format in QUESTIONS) != (row.kind is Kind.span):
-                raise_invalid(
-                    f"{where}: {split}: format", "squad or mrqa for a span, and only there", source.format.name
-                )
-            if source.format is Format.conll and row.kind is not Kind.word_labels:
-                raise_invalid(f"{where}: {split}: format", "another one where words have no labels", source.format.name)
-    _check(where, row)
+    for split, sources in row.splits.items():
+        for source in sources:
+            _expect(f"{where}: {split}", source.rules(row))
+    _expect(where, row.rules())
+    if row.text_form is not None:
+        _expect(f"{where}: text_form", row.text_form.rules(row))
     if not isinstance(submissions, dict) or not set(submissions) <= set(row.sets("test")):
         found = ", ".join(row.sets("test")) or "there are none"
         raise_invalid(f"{where}: submissions", f"for sets of the test data ({found})", submissions)
-    for split, submission in submissions.items():
-        row.submissions[split] = structured(Submission, f"{where}: submissions", submission)
-    for split in row.submissions:
-        _check_submission(f"{where}: submissions", row, split)
+    where = f"{where}: submissions"
+    row.submissions |= {split: structured(Submission, where, submission) for split, submission in submissions.items()}
+    for split, submission in row.submissions.items():
+        _expect(where, submission.rules(row, split))
     return row
 
 
@@ -160,115 +348,26 @@ def _other(where: str, name: Any, splits: Mapping[str, Any], known: Mapping[str,
     return row
 
 
-def _check(where: str, row: TaskRow) -> None:
-    if not 1 <= len(row.texts) <= 2:
-        raise_invalid(f"{where}: texts", "one text or two", row.texts)
-    if row.kind is Kind.regression:
-        if len(row.bounds) != 2 or not -math.inf < row.bounds[0] < row.bounds[1] < math.inf:
-            raise_invalid(f"{where}: bounds", "the least and the greatest value of a regression", row.bounds)
-    elif row.kind is Kind.span:
-        _check_span(where, row)
-    elif (not row.is_open and len(set(row.labels)) < 2) or len(set(row.labels)) < len(row.labels):
-        raise_invalid(f"{where}: labels", "two or more different ones", row.labels)
-    if row.kind is Kind.word_labels:
-        _check_word_labels(where, row)
-    if (row.kind is Kind.ranking) != bool(row.choices):
-        raise_invalid(f"{where}: choices", "fields in a ranking, and only there", row.choices)
-    if row.is_open and len(row.choices) != 1:
-        raise_invalid(
-            f"{where}: choices", "one field that lists the candidates, where a ranking has no labels", row.choices
-        )
-    if row.kind is Kind.ranking and row.labels and len(row.choices) != len(row.labels):
-        raise_invalid(f"{where}: choices", f"as many as labels, {len(row.labels)}", row.choices)
-    if row.names and not row.is_open:
-        raise_invalid(f"{where}: names", "a field of a ranking without labels, and of no other task", row.names)
-    if row.text_form is not None:
-        _check_text_form(f"{where}: text_form", row, row.text_form)
-    if row.max_positions is not None and row.max_positions < 8:
-        raise_invalid(f"{where}: max_positions", "a number of tokens, at least 8", row.max_positions)
-    if any(not 0 <= words.text < len(row.texts) for words in row.words):
-        raise_invalid(
-            f"{where}: words", f"in one of the {len(row.texts)} texts, from 0", [one.text for one in row.words]
-        )
-    if len(row.words) != (2 if row.kind is Kind.word_pair else 0):
-        raise_invalid(f"{where}: words", "two in a word pair, and none elsewhere", len(row.words))
+def _expect(where: str, rules: Iterable[Rule]) -> None:
+    """Raise the `UserError` of the first rule that is broken."""
+    for holds, name, rule, value in rules:
+        if not holds:
+            raise_invalid(f"{where}: {name}" if name else where, rule, value)
 
 
-def _check_span(where: str, row: TaskRow) -> None:
-    if len(row.texts) != 2 or row.labels:
-        raise_invalid(f"{where}: texts", "the question and the passage of a span, which has no labels", row.texts)
-    for name in ("stride", "longest_answer"):
-        if getattr(row, name) is not None and getattr(row, name) < 1:
-            raise_invalid(f"{where}: {name}", "a number of tokens, at least 1", getattr(row, name))
-
-
-def _check_text_form(where: str, row: TaskRow, form: TextForm) -> None:
-    if row.kind is Kind.word_labels:
-        raise_invalid(where, "absent where words have labels, which no text says", form.reads)
-    if not FORM_FIELD.search(form.reads):
-        raise_invalid(f"{where}: reads", "a text with fields of the files in braces", form.reads)
-    if form.writes and (len(form.writes) != len(row.labels) or len(set(form.writes)) < len(form.writes)):
-        raise_invalid(f"{where}: writes", f"as many different texts as labels, {len(row.labels)}", form.writes)
-    if form.referent and (len(row.labels) != 2 or form.writes):
-        raise_invalid(f"{where}: referent", "of a task with two labels, of which nothing is written", form.referent)
-    if not 0 < form.step < math.inf:
-        raise_invalid(f"{where}: step", "above 0", form.step)
-    if row.kind is Kind.regression and (row.bounds[1] - row.bounds[0]) / form.step > MAX_STEPS:
-        raise_invalid(f"{where}: step", f"one that divides the bounds into at most {MAX_STEPS:,} numbers", form.step)
-
-
-def _check_word_labels(where: str, row: TaskRow) -> None:
-    if len(row.texts) != 1:
-        raise_invalid(f"{where}: texts", "the field with the words, where each has a label", row.texts)
-    wrong = [label for label in row.labels[1:] if not ENTITY_LABEL.fullmatch(label)]
-    if row.labels[0] != "O" or wrong:
-        raise_invalid(f"{where}: labels", "O, and then B- and I- with an entity's type", (wrong or row.labels)[0])
-
-
-def _check_source(where: str, source: Source) -> None:
+def _is_encoding(name: str) -> bool:
     try:
-        codecs.lookup(source.encoding)
+        codecs.lookup(name)
     except LookupError:
-        raise_invalid(f"{where}: encoding", "one that Python knows", source.encoding)
-    if source.part and (len(source.part) != 2 or not 0 <= source.part[0] < source.part[1] <= 1):
-        raise_invalid(f"{where}: part", "two shares from 0 to 1, from and to", source.part)
-    if source.part_seed is not None and (not source.part or source.part_seed < 0):
-        raise_invalid(f"{where}: part_seed", "at least 0, and only beside a part", source.part_seed)
-    if source.format is Format.conll and not source.columns:
-        raise_invalid(
-            f"{where}: columns", "the fields of a line, the word's and the label's among them", source.columns
-        )
-    if (source.keep_ids or source.leave_ids) and not source.ids:
-        raise_invalid(f"{where}: ids", "the fields that an id consists of, where examples are chosen by id", source.ids)
-    if Path(source.file).is_absolute() and source.format in BY_LABEL:
-        raise_invalid(f"{where}: file", "below the data directory where there is one for each label", source.file)
-    if ("{label}" in source.file) != (source.format in BY_LABEL):
-        raise_invalid(
-            f"{where}: file", "with {label} in it where there is one for each label, and only there", source.file
-        )
+        return False
+    return True
 
 
-def _check_submission(where: str, row: TaskRow, split: str) -> None:
-    submission: Submission = row.submissions[split]
-    if Path(submission.file).name != submission.file:
-        raise_invalid(f"{where}: file", "a file's name", submission.file)
-    if submission.labels and len(submission.labels) != len(row.labels):
-        raise_invalid(f"{where}: labels", f"as many as the task's, {len(row.labels)}", submission.labels)
-    if (submission.form is Form.conll) != (row.kind is Kind.word_labels):
-        raise_invalid(f"{where}: form", "conll where words have labels, and only there", submission.form.name)
-    if submission.form is Form.multirc and any(source.format is not Format.multirc for source in row.splits[split]):
-        raise_invalid(
-            f"{where}: form", "one that names an example by a single key, where the files are not MultiRC's", "multirc"
-        )
-    if (submission.form is Form.squad) != (row.kind is Kind.span):
-        raise_invalid(f"{where}: form", "squad for a span, and only there", submission.form.name)
-
-
-def _check_head(where: str, row: TaskRow, rows: Mapping[str, TaskRow]) -> None:
+def _rules_of_head(row: TaskRow, rows: Mapping[str, TaskRow]) -> Iterator[Rule]:
     def shape(row: TaskRow) -> tuple[Kind, int]:
         return row.kind, 1 if row.kind is Kind.ranking else len(row.labels)
 
-    if row.head and (row.head not in rows or shape(rows[row.head]) != shape(row)):
-        raise_invalid(f"{where}: head", "another task of the same kind with as many labels", row.head)
-    if not row.head and not row.sets("train"):
-        raise_invalid(f"{where}: head", "the task whose head predicts this one, which has no training data", row.head)
+    fits = not row.head or (row.head in rows and shape(rows[row.head]) == shape(row))
+    yield fits, "head", "another task of the same kind with as many labels", row.head
+    is_predicted = bool(row.head or row.sets("train"))
+    yield is_predicted, "head", "the task whose head predicts this one, which has no training data", row.head

@@ -1,15 +1,20 @@
-"""Examples as texts that a model reads and writes, by the rows' `text_form`: tokenized, as data sets, in batches."""
+"""Tasks as texts that a model reads and writes, by the rows' `text_form`: tokenized, as data sets, in batches.
+
+Tokens are the pieces of a T5's SentencePiece model.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sentencepiece
 import torch
 from fairseq.data import FairseqDataset
 from fairseq.data.data_utils import collate_tokens
@@ -17,73 +22,70 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
-from fairseq_mtmoe.data.nlu.cache import arrays_of, key_of
-from fairseq_mtmoe.data.nlu.examples import Example
-from fairseq_mtmoe.data.nlu.pieces import Pieces
-from fairseq_mtmoe.data.nlu.reading import read_split, source_files
+from fairseq_mtmoe.data.nlu.cache import stored_arrays
+from fairseq_mtmoe.data.nlu.reading import Example, read_split
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, TextForm
-from fairseq_mtmoe.data.nlu.token_runs import TokenRuns, ends
+from fairseq_mtmoe.data.nlu.token_runs import TokenRuns, whole_characters
+from fairseq_mtmoe.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
 
 FORM = 1  # of the files in the cache
+ARRAYS = ("sources_T", "source_starts_E", "targets_T", "target_starts_E", "labels_E", "keys_E", "num_truncated")
 TRUE = 1  # the label of a referent
+PADDING, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # T5's pieces 0, 1 and 2
 
 
-class Texts:
-    """The examples of a set. They are read when a text is asked for, so that training keeps none."""
+class Pieces:
+    """A model of SentencePiece whose first pieces are T5's.
 
-    def __init__(self, read: Callable[[], Sequence[Example]]) -> None:
-        self._read = read
-
-    @cached_property
-    def examples(self) -> Sequence[Example]:
-        """In the order of their numbers."""
-        return self._read()
-
-
-@dataclass(frozen=True)
-class TextSplit:
-    """The E examples of a split.
-
-    Attributes:
-        sources: what is read of each, (E,) runs.
-        targets: what is to be written; of examples without labels an end alone.
-        labels_E: as in `Example`; NaN where there is none.
-        keys_E: as in `Example`.
-        num_truncated: texts that were too long when the split was tokenized.
-        texts: where the examples themselves are to be had.
+    Raises:
+        UserError: it is none, or its first pieces are others.
     """
 
-    sources: TokenRuns
-    targets: TokenRuns
-    labels_E: NDArray[np.float64]
-    keys_E: NDArray[np.str_]
-    num_truncated: int
-    texts: Texts
+    padding, end, unknown = range(3)
+
+    def __init__(self, model: bytes) -> None:
+        try:
+            self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
+            list(self)  # a damaged piece is no text
+        except Exception as error:  # the library raises nothing more precise
+            raise UserError(f"`spiece.model` must be a model of SentencePiece, but {first_line(error)}.") from error
+        found = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())
+        if found != (self.padding, self.end, self.unknown):
+            raise UserError(
+                f"`spiece.model` must have {PADDING}, {END} and {UNKNOWN} as its pieces 0, 1 and 2, as T5 has, but has "
+                f"them as {', '.join(map(str, found))}."
+            )
+        self.fingerprint = hashlib.sha256(model).hexdigest()
 
     def __len__(self) -> int:
-        return len(self.labels_E)
+        return int(self._model.get_piece_size())
 
-    @property
-    def num_rows(self) -> int:
-        """How many examples a data set of it has."""
-        return len(self)
+    def __iter__(self) -> Iterator[str]:
+        """The pieces, in the order of their numbers."""
+        return (str(self._model.id_to_piece(number)) for number in range(len(self)))
 
-    def chosen(self, numbers: NDArray[np.int64]) -> TextSplit:
-        """The split of these examples alone."""
-        return replace(
-            self,
-            sources=_runs(self.sources, numbers),
-            targets=_runs(self.targets, numbers),
-            labels_E=self.labels_E[numbers],
-            keys_E=self.keys_E[numbers],
-            texts=Texts(lambda: [self.texts.examples[number] for number in numbers.tolist()]),
-        )
+    def numbers(self, text: str) -> list[int]:
+        """The pieces of a text, without an end."""
+        found: list[int] = self._model.encode(text, out_type=int)
+        return found
 
+    def runs(self, texts: Sequence[str], most: int) -> tuple[TokenRuns, int]:
+        """At most so many pieces of each text, the end included, and how many texts lost theirs."""
+        numbers = self._model.encode([whole_characters(text) for text in texts], out_type=int)
+        too_long = sum(len(of_one) >= most for of_one in numbers)
+        return TokenRuns.of([[*of_one[: most - 1], self.end] for of_one in numbers]), too_long
 
-def _runs(runs: TokenRuns, numbers: NDArray[np.int64]) -> TokenRuns:
-    return TokenRuns(runs.chosen(numbers), ends(runs.lengths_N[numbers]))
+    def text(self, numbers: Sequence[int]) -> str:
+        """The text up to its end; what is no piece of the model, such as a sentinel of T5's, is unknown in it."""
+        until = numbers.index(self.end) if self.end in numbers else len(numbers)
+        known = [number if number < len(self) else self.unknown for number in numbers[:until]]
+        return str(self._model.decode(known)).strip()
+
+    def as_written(self, text: str) -> str:
+        """A text as a model writes it: what it is made of pieces, and again of text."""
+        return self.text(self.numbers(text))
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,51 @@ class TextTokenizer:
     max_target: int
 
 
+@dataclass(frozen=True)
+class TextSplit:
+    """The E examples of a split.
+
+    Attributes:
+        sources: what is read of each, (E,) runs.
+        targets: what is to be written; of examples without labels an end alone.
+        labels_E: as in `Example`; NaN where there is none.
+        keys_E: as in `Example`.
+        num_truncated: texts that were too long when the split was tokenized.
+        read: reads the examples.
+    """
+
+    sources: TokenRuns
+    targets: TokenRuns
+    labels_E: NDArray[np.float64]
+    keys_E: NDArray[np.str_]
+    num_truncated: int
+    read: Callable[[], Sequence[Example]]
+
+    @cached_property
+    def examples(self) -> Sequence[Example]:
+        """Those of the split; they are read when one is asked for, so that training keeps none."""
+        return self.read()
+
+    def __len__(self) -> int:
+        return len(self.labels_E)
+
+    @property
+    def num_rows(self) -> int:
+        """How many examples a data set of it has."""
+        return len(self)
+
+    def chosen(self, numbers: NDArray[np.int64]) -> TextSplit:
+        """The split of these examples alone."""
+        return replace(
+            self,
+            sources=self.sources.chosen(numbers),
+            targets=self.targets.chosen(numbers),
+            labels_E=self.labels_E[numbers],
+            keys_E=self.keys_E[numbers],
+            read=lambda: [self.examples[number] for number in numbers.tolist()],
+        )
+
+
 def form_of(row: TaskRow) -> TextForm:
     """How a task is asked in text; the row has one."""
     assert row.text_form is not None
@@ -108,13 +155,13 @@ def form_of(row: TaskRow) -> TextForm:
 
 
 def label_texts(row: TaskRow) -> list[str]:
-    """What is written for each label of a task; none where the answer is another text, or a number."""
+    """Return what is written for each label of a task; none where the answer is another text, or a number."""
     form = form_of(row)
     return [] if form.referent or not row.labels else list(form.writes or row.labels)
 
 
 def answer_texts_of(row: TaskRow, example: Example) -> list[str]:
-    """The texts that are right; none where nobody knows."""
+    """Return the texts that are right; none where nobody knows."""
     form = form_of(row)
     if form.referent:
         return [example.referent]
@@ -146,63 +193,44 @@ def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
 def text_split(
     root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
 ) -> TextSplit:
-    """The tokens of a split: from the cache, or read, tokenized and put there; see `cache.tokenized_split`.
+    """Return the tokens of a split: from the cache, or read, tokenized and put there; see `cache.stored_arrays`.
 
     Raises:
         UserError: the split is not there, or is not what the row says.
     """
-    is_training = labelled and split.partition("/")[0] == "train"
 
     def read() -> list[Example]:
         examples = read_split(root, row, split, labelled, as_text=True)
-        return taught(row, examples) if is_training else examples
+        return taught(row, examples) if labelled and split.partition("/")[0] == "train" else examples
 
-    files = source_files(root, row, split)
-    limits = tokenizer.max_source, tokenizer.max_target
-    key = key_of(root, files, FORM, row, split, tokenizer.pieces.fingerprint, *limits, labelled)
-    path = cache / f"{name}.{split.replace('/', '.')}.text.{key}.npz"
-    arrays = arrays_of(path, ARRAYS, lambda: _made(name, row, split, tokenizer, read()))
-    return TextSplit(
-        TokenRuns(arrays["sources_T"], arrays["source_starts_E"]),
-        TokenRuns(arrays["targets_T"], arrays["target_starts_E"]),
-        arrays["labels_E"],
-        arrays["keys_E"],
-        int(arrays["num_truncated"]),
-        Texts(read),
-    )
-
-
-ARRAYS = ("sources_T", "source_starts_E", "targets_T", "target_starts_E", "labels_E", "keys_E", "num_truncated")
+    parts = (tokenizer.pieces.fingerprint, tokenizer.max_source, tokenizer.max_target, labelled)
+    make = lambda: _made(f"{name}, {split}", row, tokenizer, read())  # noqa: E731
+    arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
+    sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (arrays[name] for name in ARRAYS)
+    runs = TokenRuns(sources, source_starts), TokenRuns(targets, target_starts)
+    return TextSplit(*runs, labels_E, keys_E, int(num_truncated), read)
 
 
 def _made(
-    name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, examples: Sequence[Example]
+    name: str, row: TaskRow, tokenizer: TextTokenizer, examples: Sequence[Example]
 ) -> dict[str, NDArray[np.generic]]:
-    pieces = tokenizer.pieces
-    sources, cut_sources = pieces.runs([example.reads for example in examples], tokenizer.max_source)
-    right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
-    targets, cut_targets = pieces.runs(right, tokenizer.max_target)
-    for cut, what, most in (
-        (cut_sources, "texts", tokenizer.max_source),
-        (cut_targets, "answers", tokenizer.max_target),
-    ):
+    def tokenized(texts: Sequence[str], most: int, what: str) -> tuple[TokenRuns, int]:
+        runs, cut = tokenizer.pieces.runs(texts, most)
         if cut:
-            share = cut / len(examples)
-            logger.warning(
-                f"{name}, {split}: {cut} {what} ({share:.1%}) were longer than {most} tokens and lost their ends"
-            )
+            share = f"{cut} {what} ({cut / len(texts):.1%})"
+            logger.warning(f"{name}: {share} were longer than {most} tokens and lost their ends")
+        return runs, cut
+
+    right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
+    sources, cut_sources = tokenized([example.reads for example in examples], tokenizer.max_source, "texts")
+    targets, cut_targets = tokenized(right, tokenizer.max_target, "answers")
     if form_of(row).referent:  # what a pronoun does not refer to is no answer, and has no loss
         sizes_E = targets.lengths_N * np.array([example.label == TRUE for example in examples])
-        targets = TokenRuns(targets.chosen(np.arange(len(examples)), sizes_E), ends(sizes_E))
-    return {
-        "sources_T": sources.tokens_T,
-        "source_starts_E": sources.starts_N,
-        "targets_T": targets.tokens_T,
-        "target_starts_E": targets.starts_N,
-        "labels_E": np.array([np.nan if example.label is None else example.label for example in examples]),
-        "keys_E": np.array([example.key for example in examples]),
-        "num_truncated": np.array(cut_sources + cut_targets),
-    }
+        targets = targets.chosen(np.arange(len(examples)), sizes_E)
+    labels_E = np.array([np.nan if example.label is None else example.label for example in examples])
+    keys_E = np.array([example.key for example in examples])
+    runs = (sources.tokens_T, sources.starts_N, targets.tokens_T, targets.starts_N)
+    return dict(zip(ARRAYS, (*runs, labels_E, keys_E, np.array(cut_sources + cut_targets)), strict=True))
 
 
 class TextDataset(FairseqDataset):
@@ -222,11 +250,8 @@ class TextDataset(FairseqDataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """`source` and `target`, the tokens of both, each with an end; a target of no tokens is no answer."""
-        return {"id": index, "source": _run(self.sources, index), "target": _run(self.targets, index)}
-
-
-def _run(runs: TokenRuns, index: int) -> Tensor:
-    return torch.from_numpy(runs.tokens_T[runs.starts_N[index] : runs.starts_N[index + 1]]).long()
+        source, target = (torch.from_numpy(runs[index]).long() for runs in (self.sources, self.targets))
+        return {"id": index, "source": source, "target": target}
 
 
 class TextCollate:

@@ -3,16 +3,15 @@
 BERT's tokenizer never looks across a space. So a text's tokens are those of its words, and most words of a benchmark's
 texts are the same few: each is tokenized once, which takes a tenth of the time. Whether a tokenizer is of this kind is
 read from its own description; others, such as RoBERTa's, are given whole texts. Tests compare the two.
-`Strings` keeps many texts in the same form.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,13 +33,13 @@ class TokenRuns:
         starts_N: where each run begins in them, and the last one ends, (N+1,).
     """
 
-    tokens_T: NDArray[np.int32]
+    tokens_T: NDArray[Any]
     starts_N: NDArray[np.int64]
 
     @classmethod
-    def of(cls, runs: Sequence[Sequence[int]]) -> TokenRuns:
+    def of(cls, runs: Sequence[Sequence[int]]) -> Self:
         """From lists."""
-        starts_N = ends(np.fromiter(map(len, runs), dtype=np.int64, count=len(runs)))
+        starts_N = ends(lengths_of(runs))
         return cls(np.fromiter(chain.from_iterable(runs), dtype=np.int32, count=starts_N[-1]), starts_N)
 
     @property
@@ -51,16 +50,45 @@ class TokenRuns:
     def __len__(self) -> int:
         return len(self.starts_N) - 1
 
+    def __getitem__(self, number: int) -> Any:
+        return self.tokens_T[self.starts_N[number] : self.starts_N[number + 1]]
+
     def joined(self, more: TokenRuns) -> TokenRuns:
         """These runs, and more after them."""
         starts_N = np.concatenate([self.starts_N, more.starts_N[1:] + self.starts_N[-1]])
         return TokenRuns(np.concatenate([self.tokens_T, more.tokens_T]), starts_N)
 
-    def chosen(self, runs_P: NDArray[np.int64], lengths_P: NDArray[np.int64] | None = None) -> NDArray[np.int32]:
-        """The tokens of the runs of these numbers one after the other, of each the first `lengths_P` or all."""
+    def chosen(self, runs_P: NDArray[np.int64], lengths_P: NDArray[np.int64] | None = None) -> Self:
+        """The runs of these numbers, of each the first `lengths_P` tokens or all."""
         lengths = self.lengths_N[runs_P] if lengths_P is None else lengths_P
-        chosen_T: NDArray[np.int32] = self.tokens_T[places_of(self.starts_N[runs_P], lengths)]
-        return chosen_T
+        # the places of all tokens: of each run from its start on
+        places_T = np.repeat(self.starts_N[runs_P] - (np.cumsum(lengths) - lengths), lengths)
+        places_T += np.arange(len(places_T))
+        return type(self)(self.tokens_T[places_T], ends(lengths))
+
+
+class Strings(TokenRuns):
+    """N texts, whose tokens are bytes in UTF-8."""
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str]) -> Self:
+        """From a list."""
+        encoded = [whole_characters(text).encode() for text in texts]
+        return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends(lengths_of(encoded)))
+
+    def __getitem__(self, number: int) -> str:
+        encoded: bytes = super().__getitem__(number).tobytes()
+        return encoded.decode()
+
+
+def whole_characters(text: str) -> str:
+    """A text with a question mark for half a character, which a file of JSON can name and libraries refuse."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def lengths_of(runs: Sequence[Sized]) -> NDArray[np.int64]:
+    """How long each run is, (N,)."""
+    return np.fromiter(map(len, runs), dtype=np.int64, count=len(runs))
 
 
 def ends(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -68,18 +96,7 @@ def ends(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
-def places_of(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The places of what runs of these lengths hold that begin at these places, one run after the other."""
-    places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-    places += np.arange(len(places))
-    return places
-
-
-class Encode(Protocol):
-    """From texts to their tokens, without marks around them."""
-
-    def __call__(self, texts: Sequence[str]) -> TokenRuns:
-        """A run for each text."""
+Encode = Callable[[Sequence[str]], TokenRuns]  # a run for each text, without marks around it
 
 
 class WholeTexts:
@@ -89,7 +106,6 @@ class WholeTexts:
         self._tokenizer = tokenizer
 
     def __call__(self, texts: Sequence[str]) -> TokenRuns:
-        """See `Encode`."""
         with guarded("`tokenizer.json` must make tokens of any text"):
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return TokenRuns.of([encoding.ids for encoding in encodings])
@@ -100,28 +116,20 @@ class WordByWord:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._encode = WholeTexts(tokenizer)
-        self._forget()
-
-    def _forget(self) -> None:
         self._number: dict[str, int] = {}
         self._runs = TokenRuns.of([])
 
     def __call__(self, texts: Sequence[str]) -> TokenRuns:
-        """See `Encode`."""
         if len(self._number) > MOST_WORDS:
-            self._forget()
+            self._number, self._runs = {}, TokenRuns.of([])
         words = [text.split(" ") for text in texts]
         every_word = list(chain.from_iterable(words))
-        self._learn(every_word)
-        numbers = np.fromiter(map(self._number.__getitem__, every_word), dtype=np.int64, count=len(every_word))
-        words_N = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
-        starts_N = ends(self._runs.lengths_N[numbers])[ends(words_N)]
-        return TokenRuns(self._runs.chosen(numbers), starts_N)
-
-    def _learn(self, words: Sequence[str]) -> None:
-        new = [word for word in dict.fromkeys(words) if word not in self._number]
+        new = [word for word in dict.fromkeys(every_word) if word not in self._number]
         self._runs = self._runs.joined(self._encode(new))
         self._number.update(zip(new, range(len(self._number), len(self._number) + len(new)), strict=True))
+        numbers = np.fromiter(map(self._number.__getitem__, every_word), dtype=np.int64, count=len(every_word))
+        found = self._runs.chosen(numbers)
+        return TokenRuns(found.tokens_T, found.starts_N[ends(lengths_of(words))])
 
 
 def encoder_for(tokenizer: Tokenizer) -> Encode:
@@ -141,35 +149,3 @@ def splits_at_spaces(tokenizer: Tokenizer) -> bool:
     return kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"] and not any(
         token["normalized"] or " " in token["content"] for token in added
     )
-
-
-@dataclass(frozen=True)
-class Strings:
-    """N texts.
-
-    Attributes:
-        bytes_B: of all, in UTF-8, one after the other.
-        starts_N: where each begins in them, and the last one ends, (N+1,).
-    """
-
-    bytes_B: NDArray[np.uint8]
-    starts_N: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> Self:
-        """From a list."""
-        # A file of JSON can name half of a character; whatever is written has a question mark there.
-        encoded = [text.encode("utf-8", errors="replace") for text in texts]
-        lengths_N = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-        return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends(lengths_N))
-
-    def __len__(self) -> int:
-        return len(self.starts_N) - 1
-
-    def __getitem__(self, number: int) -> str:
-        return self.bytes_B[self.starts_N[number] : self.starts_N[number + 1]].tobytes().decode("utf-8")
-
-    def chosen(self, numbers_P: NDArray[np.int64]) -> Self:
-        """Those of these numbers, in their order."""
-        lengths_P = np.diff(self.starts_N)[numbers_P]
-        return type(self)(self.bytes_B[places_of(self.starts_N[numbers_P], lengths_P)], ends(lengths_P))

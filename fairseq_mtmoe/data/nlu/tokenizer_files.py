@@ -45,21 +45,26 @@ def guarded(what: str) -> Iterator[None]:
 
 
 def load_tokenizer(serialized: str) -> Tokenizer:
-    """The tokenizer that a `tokenizer.json` describes, which reads any text, without padding and truncation.
+    """Return the tokenizer that a `tokenizer.json` describes, which reads any text, without padding and truncation.
 
     Raises:
         UserError: it describes none, or one that crashes, or makes no or too many tokens of a text.
     """
     check_installed()
+    is_simple = _is_simple(serialized)
     try:
-        if not _is_simple(serialized):
+        if not is_simple:
             isolated(_expect_no_fault, serialized, memory=_MEMORY, seconds=_SECONDS)
     except Lost as error:
         raise UserError(f"`tokenizer.json` must be one of `tokenizers`, but {error}.") from error
-    return _try(serialized)
+    return _try(serialized, is_simple)
 
 
-def _try(serialized: str) -> Tokenizer:
+def _expect_no_fault(serialized: str) -> None:
+    _try(serialized, is_simple=False)
+
+
+def _try(serialized: str, is_simple: bool) -> Tokenizer:
     """The tokenizer, once it has read texts that show whether it works."""
     from tokenizers import Tokenizer
 
@@ -67,26 +72,16 @@ def _try(serialized: str) -> Tokenizer:
         tokenizer = Tokenizer.from_str(serialized)
         tokenizer.no_padding()
         tokenizer.no_truncation()  # whose rule is not quite BERT's
-        _check_growth(tokenizer, _TRIAL)
-        for character in _characters_of_patterns(serialized):
-            _check_growth(tokenizer, character * 256)
+        for text in (_TRIAL, *(() if is_simple else _repeated_patterns(serialized))):
+            normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+            if len(normal) > GROWTH * len(text):
+                rule = f"must not make a text over {GROWTH} times as long"
+                found = f"makes {len(normal)} characters of {len(text)}"
+                raise UserError(f"`tokenizer.json` {rule}, but {found}.")
+            tokenizer.encode(text)
         if not {0, 1} <= set(tokenizer.encode("a", "a").sequence_ids):
             raise UserError("`tokenizer.json` must make tokens of any text, but makes none of `a`.")
     return tokenizer
-
-
-def _expect_no_fault(serialized: str) -> None:
-    _try(serialized)
-
-
-def _check_growth(tokenizer: Tokenizer, text: str) -> None:
-    normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
-    if len(normal) > GROWTH * len(text):
-        raise UserError(
-            f"`tokenizer.json` must not make a text over {GROWTH} times as long, but makes {len(normal)} characters "
-            f"of {len(text)}."
-        )
-    tokenizer.encode(text)
 
 
 def _is_simple(serialized: str) -> bool:
@@ -106,13 +101,11 @@ def _kinds(part: Any) -> Iterator[str]:
             yield from _kinds(inner)
 
 
-def _characters_of_patterns(serialized: str) -> list[str]:
-    """The characters that normalizers and pre-tokenizers look for, one by one or in a pattern."""
-    if _is_simple(serialized):
-        return []
+def _repeated_patterns(serialized: str) -> list[str]:
+    """Each of the characters that normalizers and pre-tokenizers look for, alone or in a pattern, many times."""
     content = json.loads(serialized)
     looked_for = json.dumps([content.get("normalizer"), content.get("pre_tokenizer")], ensure_ascii=False)
-    return sorted(set(looked_for[: 1 << 20]))[:_MOST_CHARACTERS]
+    return [character * 256 for character in sorted(set(looked_for[: 1 << 20]))[:_MOST_CHARACTERS]]
 
 
 def check_installed() -> None:
@@ -151,11 +144,11 @@ def serialized_tokenizer(files: Mapping[str, str]) -> str:
 def _word_piece(vocabulary: str, settings: Mapping[str, Any]) -> Tokenizer:
     from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
-    pieces = {piece: number for number, piece in enumerate(vocabulary.rstrip("\n").split("\n"))}
-    lowercase = bool(settings.get("do_lower_case", True))
-    strip_accents, chinese = settings.get("strip_accents"), bool(settings.get("tokenize_chinese_chars", True))
     return BertWordPieceTokenizer(
-        pieces, lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=chinese
+        {piece: number for number, piece in enumerate(vocabulary.rstrip("\n").split("\n"))},
+        lowercase=bool(settings.get("do_lower_case", True)),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
     )._tokenizer
 
 
@@ -165,8 +158,8 @@ def _byte_level(vocabulary: str, merges: str, settings: Mapping[str, Any]) -> To
 
     pieces = json.loads(vocabulary)
     lines = [line.partition(" ") for line in merges.split("\n") if line and not line.startswith("#version")]
-    pairs = [(first, second) for first, _, second in lines]
     prefix = bool(settings.get("add_prefix_space", False))
+    pairs = [(first, second) for first, _, second in lines]
     tokenizer = ByteLevelBPETokenizer(pieces, pairs, add_prefix_space=prefix)._tokenizer
     end, start = (("</s>", pieces["</s>"]), ("<s>", pieces["<s>"]))
     tokenizer.post_processor = RobertaProcessing(end, start, True, prefix)

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.nlu.examples import Example, Span
-from fairseq_mtmoe.data.nlu.token_runs import Strings, TokenRuns, encoder_for, ends
+from fairseq_mtmoe.data.nlu.reading import Example, Span
+from fairseq_mtmoe.data.nlu.token_runs import Strings, TokenRuns, encoder_for, ends, lengths_of, whole_characters
 from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, load_tokenizer
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
@@ -25,17 +25,6 @@ logger = logging.getLogger(__name__)
 CHUNK = 20_000  # examples that are tokenized at a time
 PADDING = ("[PAD]", "<pad>")  # BERT's and RoBERTa's
 WHOLE_TEXT = (0, 1)  # [CLS], in the place of a word that is cut off
-
-
-class AnswerTexts(Protocol):
-    """The texts of a span task, as `windows.Passages` has them."""
-
-    @property
-    def rights(self) -> list[tuple[str, ...]]:
-        """The texts that are right, of each question."""
-
-    def found(self, split: TokenizedSplit, windows_N: NDArray[np.int64], spans_N3: NDArray[np.float64]) -> list[str]:
-        """The text that answers each question, given the best span of each window."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,7 @@ class TokenizedSplit:
         offsets_S: how many tokens of its passage are before a window.
         answers_S2: the first and the last token of the answer in a window; [CLS] twice where it is not in there.
         num_lost: questions whose answer no window has as a whole.
-        passages: where the texts of a span task are to be had.
+        passages: of a span task, the `windows.Passages` that have its texts.
         words_W: where words have labels, each word's first token in its sequence, and -1 where it has none, because its
             sentence lost its end or the tokenizer has nothing for it.
         tags_W: their labels; NaN where there is none.
@@ -80,7 +69,7 @@ class TokenizedSplit:
     offsets_S: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     answers_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int32))
     num_lost: int = 0
-    passages: AnswerTexts | None = None
+    passages: Any = None
     words_W: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     tags_W: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
     word_starts_E: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -119,21 +108,15 @@ class TextTokenizer:
         self._tokenizer = load_tokenizer(serialized)
         self._encode = encoder_for(self._tokenizer)
         self._marks = [Marks.of(self._tokenizer.encode("a", pair)) for pair in (None, "a")]
-        most = max(mark.size for mark in self._marks)
-        if most > max_length - 2:
-            raise_invalid(
-                "--max-positions", f"at least {most + 2}, room for the tokenizer's marks and a text", max_length
-            )
-        self.padding = self._padding()
-        self.max_length = max_length
-        self.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
-
-    def _padding(self) -> int:
-        """The token that fills sequences up."""
+        least = max(mark.size for mark in self._marks) + 2
+        if least > max_length:
+            raise_invalid("--max-positions", f"at least {least}, room for the tokenizer's marks and a text", max_length)
         found = [token for name in PADDING if (token := self._tokenizer.token_to_id(name)) is not None]
         if not found:
             raise UserError(f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has none.")
-        return found[0]
+        self.padding = found[0]  # fills sequences up
+        self.max_length = max_length
+        self.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
 
     def numbers(self, text: str) -> list[int]:
         """The tokens of a text of any length, without marks."""
@@ -147,34 +130,33 @@ class TextTokenizer:
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
         """The library's account of texts, without marks: their tokens, and where these stand."""
-        # A file of JSON can name half of a character, which the library refuses: a question mark has its place.
-        whole = [text.encode("utf-8", errors="replace").decode("utf-8") for text in texts]
         with guarded("`tokenizer.json` must make tokens of any text"):
-            return self._tokenizer.encode_batch(whole, add_special_tokens=False)
+            return self._tokenizer.encode_batch([whole_characters(text) for text in texts], add_special_tokens=False)
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
         """The tokens of examples, all of which are about equally many words."""
         chunks = [self._sequences(examples[start : start + CHUNK]) for start in range(0, len(examples), CHUNK)]
-        labels = [np.nan if example.label is None else example.label for example in examples]
-        spans = np.array(list(chain.from_iterable(chunk.spans for chunk in chunks)), dtype=np.int32)
+        made = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        tags = (example.tags or (np.nan,) * len(example.words) for example in examples)
+        words = lengths_of([example.words for example in examples])
         return TokenizedSplit(
-            tokens_T=np.concatenate([chunk.tokens_T for chunk in chunks]),
-            starts_S=ends(np.concatenate([chunk.lengths_S for chunk in chunks])),
-            segment_start_S=np.concatenate([chunk.segment_start_S for chunk in chunks]).astype(np.int32),
-            row_offsets_E=ends(np.fromiter((len(e.candidates) for e in examples), dtype=np.int64)),
-            labels_E=np.array(labels),
-            is_correct_S=_rights(examples),
-            names=Strings.of(list(chain.from_iterable(example.words or example.names for example in examples))),
-            words_W=np.fromiter(chain.from_iterable(chunk.words for chunk in chunks), dtype=np.int32),
-            tags_W=_tags(examples),
-            word_starts_E=_word_starts(examples),
-            spans_EW=spans.reshape(len(examples), -1, 2),
+            tokens_T=made["tokens"],
+            starts_S=ends(made["lengths"]),
+            segment_start_S=made["second"].astype(np.int32),
+            row_offsets_E=ends(lengths_of([example.candidates for example in examples])),
+            labels_E=np.array([np.nan if example.label is None else example.label for example in examples]),
+            is_correct_S=_is_correct(examples),
+            names=Strings.of_texts(list(chain.from_iterable(example.words or example.names for example in examples))),
+            words_W=made["words"],
+            tags_W=np.fromiter(chain.from_iterable(tags), dtype=np.float32),
+            word_starts_E=ends(words) if examples[0].words else np.empty(0, dtype=np.int64),
+            spans_EW=made["spans"].reshape(len(examples), -1, 2),
             keys_E=np.array([example.key for example in examples]),
-            num_truncated=sum(chunk.num_truncated for chunk in chunks),
+            num_truncated=int(made["is_cut"].sum()),
         )
 
-    def _sequences(self, examples: Sequence[Example]) -> Sequences:
-        """Those of a part of the examples."""
+    def _sequences(self, examples: Sequence[Example]) -> dict[str, NDArray[Any]]:
+        """Those of a part of the examples: `tokens`, `lengths`, `second`, `is_cut`, `spans` and `words`."""
         sequences = list(chain.from_iterable(example.candidates for example in examples))
         number = {text: n for n, text in enumerate(dict.fromkeys(chain.from_iterable(sequences)))}
         runs = self._encode(list(number))
@@ -182,28 +164,27 @@ class TextTokenizer:
         texts_S2 = np.array([(number[texts[0]], number[texts[-1]]) for texts in sequences])
         lengths_S2 = runs.lengths_N[texts_S2]
         lengths_S2[~pair_S, 1] = 0
-        marks = self._marks
-        rooms_S = self.max_length - np.array([mark.size for mark in marks])[pair_S.astype(int)]
-        kept_S2 = kept_lengths(lengths_S2, rooms_S)
+        marks, kind_S = self._marks, pair_S.astype(int)
+        kept_S2 = kept_lengths(lengths_S2, self.max_length - np.array([mark.size for mark in marks])[kind_S])
         # Marks and texts take turns; one text has two marks, and nothing afterwards.
         pool = runs.joined(TokenRuns.of([run.tolist() for mark in marks for run in mark.runs]))
-        places = len(runs) + np.array([[0, 1, 1], [2, 3, 4]])[pair_S.astype(int)]
+        places = len(runs) + np.array([[0, 1, 1], [2, 3, 4]])[kind_S]
         parts_S5 = np.stack([places[:, 0], texts_S2[:, 0], places[:, 1], texts_S2[:, 1], places[:, 2]], axis=1)
         sizes_S5 = pool.lengths_N[parts_S5]
         sizes_S5[:, 1::2] = kept_S2
         sizes_S5[~pair_S, 3:] = 0
         lengths_S = sizes_S5.sum(1)
-        tells_S = np.array([mark.tells_second for mark in marks])[pair_S.astype(int)]
-        return Sequences(
-            tokens_T=pool.chosen(parts_S5.ravel(), sizes_S5.ravel()),
-            lengths_S=lengths_S,
-            segment_start_S=np.where(tells_S, sizes_S5[:, :3].sum(1), lengths_S),
-            spans=self._spans(examples, sizes_S5),
-            words=self._words(examples, sizes_S5),
-            num_truncated=int((kept_S2 < lengths_S2).any(1).sum()),
-        )
+        tells_S = np.array([mark.tells_second for mark in marks])[kind_S]
+        return {
+            "tokens": pool.chosen(parts_S5.ravel(), sizes_S5.ravel()).tokens_T,
+            "lengths": lengths_S,
+            "second": np.where(tells_S, sizes_S5[:, :3].sum(1), lengths_S),
+            "is_cut": (kept_S2 < lengths_S2).any(1),
+            "spans": np.array(self._spans(examples, sizes_S5), dtype=np.int32),
+            "words": np.array(self._words(examples, sizes_S5), dtype=np.int32),
+        }
 
-    def _spans(self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]) -> list[list[tuple[int, int]]]:
+    def _spans(self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The tokens of the words that examples are about, in sequences of parts of these sizes; one for each."""
         if not examples[0].spans:
             return []
@@ -212,8 +193,9 @@ class TextTokenizer:
         spans = []
         for example, sizes in zip(examples, sizes_S5.tolist(), strict=True):
             firsts, lengths = (sizes[0], sum(sizes[:3])), sizes[1::2]
-            words = [(span, encodings[example.candidates[0][span.text]]) for span in example.spans]
-            spans.append([_tokens_of(span, encoding, firsts, lengths) for span, encoding in words])
+            for span in example.spans:
+                encoding = encodings[example.candidates[0][span.text]]
+                spans.append(_tokens_of(span, encoding, firsts[span.text], lengths[span.text]))
         return spans
 
     def _words(self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]) -> list[int]:
@@ -228,29 +210,6 @@ class TextTokenizer:
         return found
 
 
-@dataclass(frozen=True)
-class Sequences:
-    """Those of some of a split's examples; see `TokenizedSplit`."""
-
-    tokens_T: NDArray[np.int32]
-    lengths_S: NDArray[np.int64]
-    segment_start_S: NDArray[np.int64]
-    spans: list[list[tuple[int, int]]]
-    words: list[int]
-    num_truncated: int
-
-
-def _tags(examples: Sequence[Example]) -> NDArray[np.float32]:
-    tags = (example.tags or (np.nan,) * len(example.words) for example in examples)
-    return np.fromiter(chain.from_iterable(tags), dtype=np.float32)
-
-
-def _word_starts(examples: Sequence[Example]) -> NDArray[np.int64]:
-    if not examples[0].words:
-        return np.empty(0, dtype=np.int64)
-    return ends(np.fromiter((len(example.words) for example in examples), dtype=np.int64))
-
-
 def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
     """The first token of each word of a text, which are those with a space between them; -1 where a word has none.
 
@@ -258,7 +217,7 @@ def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> li
         words: of the text.
         offsets: the characters that each token stands for, from and to.
     """
-    lengths_W = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
+    lengths_W = lengths_of(words)
     starts_W = ends(lengths_W + 1)[:-1]
     char_offsets_N2 = np.array([*offsets, (np.iinfo(np.int64).max,) * 2], dtype=np.int64)
     first_W = np.searchsorted(char_offsets_N2[:, 1], starts_W, side="right")
@@ -266,26 +225,25 @@ def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> li
     return found
 
 
-def _rights(examples: Sequence[Example]) -> NDArray[np.float32]:
+def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
     """See `TokenizedSplit`."""
     if all(len(example.candidates) == 1 and not example.names for example in examples):
         return np.empty(0, dtype=np.float32)
-    known = [0.0 if example.right else np.nan for example in examples for _ in example.candidates]
-    is_correct_S = np.array(known, dtype=np.float32)
-    row_offsets_E = ends(np.fromiter((len(example.candidates) for example in examples), dtype=np.int64))
-    for first, example in zip(row_offsets_E.tolist(), examples, strict=False):
-        is_correct_S[[first + number for number in example.right]] = 1
-    return is_correct_S
+    found = (
+        [float(n in example.right) if example.right else np.nan for n in range(len(example.candidates))]
+        for example in examples
+    )
+    return np.fromiter(chain.from_iterable(found), dtype=np.float32)
 
 
-def _tokens_of(span: Span, encoding: Encoding, firsts: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
-    """The tokens of a word in a sequence of texts, which begin at `firsts` and keep so many tokens."""
+def _tokens_of(span: Span, encoding: Encoding, first: int, length: int) -> tuple[int, int]:
+    """The tokens of a word in a sequence, of whose text `length` tokens are kept from `first` on."""
     tokens = [encoding.char_to_token(place) for place in range(span.start, span.end)]
-    kept = [token for token in tokens if token is not None and token < lengths[span.text]]
+    kept = [token for token in tokens if token is not None and token < length]
     if not kept:
         logger.warning("a word that an example is about was cut off with the end of its text: [CLS] stands for it")
         return WHOLE_TEXT
-    return firsts[span.text] + kept[0], firsts[span.text] + kept[-1] + 1
+    return first + kept[0], first + kept[-1] + 1
 
 
 @dataclass(frozen=True)
@@ -322,7 +280,6 @@ def kept_lengths(lengths_S2: NDArray[np.int64], rooms_S: NDArray[np.int64]) -> N
     BERT takes tokens one at a time from the end of the longer text, of the second one where both are equally long.
     """
     first, second = lengths_S2.T
-    half = rooms_S // 2
     # Who has less than half of the room keeps everything, and the other one gets the rest.
-    kept_first = np.minimum(first, np.maximum(rooms_S - second, rooms_S - half))
+    kept_first = np.minimum(first, np.maximum(rooms_S - second, rooms_S - rooms_S // 2))
     return np.stack([kept_first, np.minimum(second, rooms_S - kept_first)], axis=1)

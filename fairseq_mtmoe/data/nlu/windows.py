@@ -15,8 +15,8 @@ from unicodedata import combining
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.nlu.examples import Example, Span
-from fairseq_mtmoe.data.nlu.token_runs import Strings, ends
+from fairseq_mtmoe.data.nlu.reading import Example, Span
+from fairseq_mtmoe.data.nlu.token_runs import Strings, ends, lengths_of
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 
 CHUNK = 1_000  # examples that are tokenized at a time: where tokens stand takes much memory
@@ -65,73 +65,74 @@ def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stri
         examples: of two texts each, question and passage, with the places of the answers if they are known.
         stride: see `TaskRow`.
     """
-    made = _Windows(tokenizer, stride or STRIDE)
-    for start in range(0, len(examples), CHUNK):
-        made.add(examples[start : start + CHUNK])
-    return made.split([example.key for example in examples])
-
-
-class _Windows:
-    """Those of a split, as they are made; the attributes are those of `TokenizedSplit`, or counts for it."""
-
-    def __init__(self, tokenizer: TextTokenizer, stride: int) -> None:
-        self.tokenizer, self.stride, self.marks = tokenizer, stride, tokenizer.pair_marks
-        self.runs: list[NDArray[np.int32]] = []
-        self.passages: list[tuple[int, int]] = []
-        self.offsets: list[int] = []
-        self.answers: list[tuple[int, int]] = []
-        self.counts: list[int] = []
-        self.num_truncated = self.num_lost = 0
-
-    def add(self, examples: Sequence[Example]) -> None:
-        """Make those of some examples."""
-        texts = dict.fromkeys(text for example in examples for text in example.candidates[0])
-        tokens = dict(zip(texts, placed_tokens(self.tokenizer, list(texts)), strict=True))
-        for example in examples:
+    marks, made = tokenizer.pair_marks, list[_Windows]()
+    for chunk in range(0, len(examples), CHUNK):
+        asked = examples[chunk : chunk + CHUNK]
+        texts = dict.fromkeys(text for example in asked for text in example.candidates[0])
+        tokens = dict(zip(texts, placed_tokens(tokenizer, list(texts)), strict=True))
+        for example in asked:
             question, passage = (tokens[text] for text in example.candidates[0])
             spans = [found for span in example.spans if (found := passage.of_span(span)) is not None]
-            self._add(question.ids, passage.ids, spans)
+            made.append(_windows(tokenizer, stride or STRIDE, question.ids, passage.ids, spans))
+    runs = [run for one in made for run in one.runs]
+    passages_S2 = np.array([window for one in made for window in one.passages], dtype=np.int32)
+    lengths_S = lengths_of(runs)
+    return TokenizedSplit(
+        tokens_T=np.concatenate(runs),
+        starts_S=ends(lengths_S),
+        segment_start_S=(passages_S2[:, 0] if marks.tells_second else lengths_S).astype(np.int32),
+        row_offsets_E=ends(lengths_of([one.runs for one in made])),
+        labels_E=np.full(len(made), np.nan),
+        is_correct_S=np.empty(0, dtype=np.float32),
+        names=Strings.of_texts([]),
+        spans_EW=np.empty((len(made), 0, 2), dtype=np.int32),
+        keys_E=np.array([example.key for example in examples]),
+        num_truncated=sum(one.is_cut for one in made),
+        passages_S2=passages_S2,
+        offsets_S=np.array([start for one in made for start in one.starts], dtype=np.int32),
+        answers_S2=np.array([answer for one in made for answer in one.answers], dtype=np.int32),
+        num_lost=sum(one.is_lost for one in made),
+    )
 
-    def _add(self, question: NDArray[np.int32], passage: NDArray[np.int32], spans: list[tuple[int, int]]) -> None:
-        room = self.tokenizer.max_length - self.marks.size
-        kept = question[: min(LONGEST_QUESTION, room // 2)]
-        self.num_truncated += len(kept) < len(question)
-        room -= len(kept)
-        before, between, after = self.marks.runs
-        first = len(before) + len(kept) + len(between)
-        starts = window_starts(len(passage), room, min(self.stride, max(room // 2, 1)))
-        answers = []
-        for start in starts:
-            part = passage[start : start + room]
-            self.runs.append(np.concatenate([before, kept, between, part, after]))
-            self.passages.append((first, first + len(part)))
-            held = ((a - start, b - start) for a, b in spans if a >= start and b < start + len(part))
-            answers.append(next(((first + a, first + b) for a, b in held), AT_FIRST))
-        self.offsets += starts
-        self.answers += answers
-        self.counts.append(len(starts))
-        self.num_lost += bool(spans) and all(answer == AT_FIRST for answer in answers)
 
-    def split(self, keys: Sequence[str]) -> TokenizedSplit:
-        """What was made, with the examples' keys."""
-        lengths_S = np.array([len(run) for run in self.runs])
-        passages_S2 = np.array(self.passages, dtype=np.int32)
-        return TokenizedSplit(
-            tokens_T=np.concatenate(self.runs),
-            starts_S=ends(lengths_S),
-            segment_start_S=(passages_S2[:, 0] if self.marks.tells_second else lengths_S).astype(np.int32),
-            row_offsets_E=ends(np.array(self.counts)),
-            labels_E=np.full(len(keys), np.nan),
-            is_correct_S=np.empty(0, dtype=np.float32),
-            names=Strings.of([]),
-            spans_EW=np.empty((len(keys), 0, 2), dtype=np.int32),
-            keys_E=np.array(keys),
-            num_truncated=self.num_truncated,
-            passages_S2=passages_S2,
-            offsets_S=np.array(self.offsets, dtype=np.int32),
-            answers_S2=np.array(self.answers, dtype=np.int32),
-            num_lost=self.num_lost,
-        )
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of a question's passage; see `TokenizedSplit`."""
+
+    runs: list[NDArray[np.int32]]
+    passages: list[tuple[int, int]]
+    starts: list[int]
+    answers: list[tuple[int, int]]
+    is_cut: bool  # the question
+    is_lost: bool  # the answer
+
+
+def _windows(
+    tokenizer: TextTokenizer,
+    stride: int,
+    question: NDArray[np.int32],
+    passage: NDArray[np.int32],
+    spans: Sequence[tuple[int, int]],
+) -> _Windows:
+    room = tokenizer.max_length - tokenizer.pair_marks.size
+    kept = question[: min(LONGEST_QUESTION, room // 2)]
+    room -= len(kept)
+    before, between, after = tokenizer.pair_marks.runs
+    first = len(before) + len(kept) + len(between)
+    starts = window_starts(len(passage), room, min(stride, max(room // 2, 1)))
+    parts = [passage[start : start + room] for start in starts]
+    answers = []
+    for start, part in zip(starts, parts, strict=True):
+        held = ((a - start, b - start) for a, b in spans if a >= start and b < start + len(part))
+        answers.append(next(((first + a, first + b) for a, b in held), AT_FIRST))
+    return _Windows(
+        runs=[np.concatenate([before, kept, between, part, after]) for part in parts],
+        passages=[(first, first + len(part)) for part in parts],
+        starts=starts,
+        answers=answers,
+        is_cut=len(kept) < len(question),
+        is_lost=bool(spans) and all(answer == AT_FIRST for answer in answers),
+    )
 
 
 class Passages:

@@ -21,9 +21,8 @@ from fairseq_mtmoe.backbones.bert.model import note_sizes
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, dataset_of
-from fairseq_mtmoe.data.nlu.few_shot import few_of, shares_of
-from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader, few_of, shares_of
 from fairseq_mtmoe.data.nlu.reading import expect_files
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, chosen_rows
 from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
@@ -140,7 +139,7 @@ class GlueTask(BenchmarkTask):
         def read(name: str, row: TaskRow, key: str) -> TokenizedSplit:
             return tokenized_split(root, name, row, key, self.tokenizer_of(row), self.token_cache)
 
-        loader = BenchmarkLoader(self.rows, split, read, dataset_of)
+        loader = BenchmarkLoader(self.rows, split, read, TaskDataset)
         if split == self.args.train_subset:
             loader.keep(self._few_of)
         draws = [self.task_types[task].dropout_draws for task in loader.tasks]

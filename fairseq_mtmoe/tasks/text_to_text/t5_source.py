@@ -14,7 +14,7 @@ from fairseq_mtmoe.backbones.t5 import model_file
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.data.nlu.pieces import END, PADDING, UNKNOWN, Pieces
+from fairseq_mtmoe.data.nlu.text_split import END, PADDING, UNKNOWN, Pieces
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.tasks._multitask.initial_checkpoint import check_named_checkpoints, checkpoint_of
 

@@ -21,11 +21,9 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.backbones.t5.model import T5Model, note_sizes
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
-from fairseq_mtmoe.data.nlu.few_shot import drawn_examples
-from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
-from fairseq_mtmoe.data.nlu.pieces import Pieces
+from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader, drawn_examples
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
-from fairseq_mtmoe.data.nlu.text_split import TextCollate, TextDataset, TextSplit, TextTokenizer, text_split
+from fairseq_mtmoe.data.nlu.text_split import Pieces, TextCollate, TextDataset, TextSplit, TextTokenizer, text_split
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.slot import unwrapped

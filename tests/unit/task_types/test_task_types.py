@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.backbones.bert.heads import heads_to_text
-from fairseq_mtmoe.data.nlu.examples import Example
+from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.task_types import Predictions, Ranking, Regression, task_type_of

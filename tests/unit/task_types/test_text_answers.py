@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.nlu.examples import Example
-from fairseq_mtmoe.data.nlu.pieces import Pieces
+from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.table import load_tables
-from fairseq_mtmoe.data.nlu.text_split import Texts, TextSplit
+from fairseq_mtmoe.data.nlu.text_split import Pieces, TextSplit
 from fairseq_mtmoe.data.nlu.token_runs import TokenRuns
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.task_types.task_type import Predictions
@@ -24,7 +23,7 @@ NO_RUNS = TokenRuns.of([])
 def split_of(examples):
     labels_E = np.array([np.nan if example.label is None else example.label for example in examples], dtype=np.float64)
     keys_E = np.array([example.key for example in examples])
-    return TextSplit(NO_RUNS, NO_RUNS, labels_E, keys_E, 0, Texts(lambda: examples))
+    return TextSplit(NO_RUNS, NO_RUNS, labels_E, keys_E, 0, lambda: examples)
 
 
 def predicted_of(written, order=None):

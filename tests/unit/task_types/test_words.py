@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from fairseq_mtmoe.backbones.bert.heads import NO_TOKEN, NO_WORD, TaskHeads
 from fairseq_mtmoe.data.nlu import dataset
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
-from fairseq_mtmoe.data.nlu.examples import Example
+from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, first_tokens
 from fairseq_mtmoe.task_types import Predictions, WordLabels, flattened
 from fairseq_mtmoe.tasks._benchmark.metrics import score, standard_error

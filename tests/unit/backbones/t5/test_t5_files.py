@@ -15,7 +15,7 @@ from fairseq_mtmoe.backbones.t5.config import T5Config, read_config
 from fairseq_mtmoe.backbones.t5.key_map import hugging_face_key, our_key
 from fairseq_mtmoe.backbones.t5.model import T5Model, whole_state
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.data.nlu.pieces import Pieces
+from fairseq_mtmoe.data.nlu.text_split import Pieces
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
 from tests.helpers.t5 import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.answer_texts import best, exact_match, f1, normalized
+from fairseq_mtmoe.data.nlu.answers import best, exact_match, f1, normalized
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_exact_matches():
 
 
 def test_the_most_alike_counts():
-    assert best(f1, "October 1973", ["May", "October", "in October 1973"]) == pytest.approx(0.8)
+    assert best("f1", "October 1973", ["May", "October", "in October 1973"]) == pytest.approx(0.8)

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.examples import Example
-from fairseq_mtmoe.data.nlu.reading import read_split
+from fairseq_mtmoe.data.nlu.reading import Example, read_split
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.errors import UserError
 

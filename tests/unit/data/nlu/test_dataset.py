@@ -6,9 +6,9 @@ from tokenizers.implementations import BertWordPieceTokenizer
 
 from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset, dataset_of
-from fairseq_mtmoe.data.nlu.examples import Example, Span
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
+from fairseq_mtmoe.data.nlu.reading import Example, Span
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 
@@ -95,7 +95,7 @@ def test_loading_a_benchmark(tmp_path, write):
     def read(name, row, key):
         return tokenized_split(tmp_path, name, row, key, TOKENIZER, tmp_path / "cache")
 
-    train, valid = (BenchmarkLoader(rows, split, read, dataset_of) for split in ("train", "valid"))
+    train, valid = (BenchmarkLoader(rows, split, read, TaskDataset) for split in ("train", "valid"))
     assert (train.keys, train.tasks, train.shard_sizes) == (["mnli", "copa"], ["mnli", "copa"], [(5,), (1,)])
     assert (valid.keys, valid.tasks) == (["mnli", "mnli/mismatched", "copa"], ["mnli", "mnli", "copa"])
     assert [len(dataset) for dataset in valid.load()] == [11, 14, 1]

@@ -3,8 +3,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.nlu.examples import Example, Span
-from fairseq_mtmoe.data.nlu.few_shot import few_of, shares_of
+from fairseq_mtmoe.data.nlu.loader import few_of, shares_of
+from fairseq_mtmoe.data.nlu.reading import Example, Span
 from fairseq_mtmoe.errors import UserError
 from tests.unit.data.nlu.test_dataset import TOKENIZER, WORDS
 

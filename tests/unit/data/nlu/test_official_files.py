@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.nlu.examples import Example, Span
-from fairseq_mtmoe.data.nlu.reading import read_split
+from fairseq_mtmoe.data.nlu.reading import Example, Span, read_split
 from fairseq_mtmoe.data.nlu.table import BY_LABEL, Kind, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.data.nlu.windows import tokenize_windows

@@ -3,8 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.examples import Example
-from fairseq_mtmoe.data.nlu.reading import expect_files, read_split, source_files
+from fairseq_mtmoe.data.nlu.reading import Example, expect_files, read_split, source_files
 from fairseq_mtmoe.data.nlu.table import Source, load_tables
 from fairseq_mtmoe.errors import UserError
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.nlu.examples import Example
-from fairseq_mtmoe.data.nlu.submissions import file_names, submission_of, written
+from fairseq_mtmoe.data.nlu.answers import file_names, submission_of, written
+from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.task_types import Predictions, task_type_of

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
-from fairseq_mtmoe.data.nlu.few_shot import drawn_examples
-from fairseq_mtmoe.data.nlu.pieces import Pieces
+from fairseq_mtmoe.data.nlu.loader import drawn_examples
 from fairseq_mtmoe.data.nlu.reading import read_split
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
 from fairseq_mtmoe.data.nlu.text_split import (
+    Pieces,
     TextCollate,
     TextDataset,
     TextTokenizer,
@@ -236,7 +236,7 @@ def test_the_cache_has_what_was_made(tmp_path, write, monkeypatch):
         again = split_of(tmp_path)
     assert np.array_equal(made.sources.tokens_T, again.sources.tokens_T)
     assert np.array_equal(made.targets.starts_N, again.targets.starts_N)
-    assert again.texts.examples[2].reads == "rte sentence1: c sentence2: a b c"
+    assert again.examples[2].reads == "rte sentence1: c sentence2: a b c"
     write_rte(write, 7)
     assert len(split_of(tmp_path)) == 7, "another file"
     assert (
@@ -298,7 +298,7 @@ def test_a_chosen_part_of_a_split(tmp_path, write):
     few = split.chosen(np.array([1, 4, 8]))
     assert texts_of(few.sources) == [texts_of(split.sources)[n] for n in (1, 4, 8)]
     assert few.keys_E.tolist() == ["1", "4", "8"] and few.labels_E.tolist() == split.labels_E[[1, 4, 8]].tolist()
-    assert few.texts.examples[1].key == "4" and len(few) == 3
+    assert few.examples[1].key == "4" and len(few) == 3
 
 
 # ---- pieces ----

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.examples import Example
+from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, serialized_tokenizer
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.errors import UserError

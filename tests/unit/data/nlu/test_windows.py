@@ -7,9 +7,9 @@ import pytest
 from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
 
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, dataset_of
-from fairseq_mtmoe.data.nlu.examples import Example, Span
-from fairseq_mtmoe.data.nlu.few_shot import few_of
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.data.nlu.loader import few_of
+from fairseq_mtmoe.data.nlu.reading import Example, Span
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.data.nlu.windows import Passages, tokenize_windows, window_starts
 
@@ -139,7 +139,7 @@ def test_the_best_of_all_windows_is_the_answer():
 
 def test_batches_have_windows():
     examples = [asked("who", "a b c d e f g", "b c"), asked("who a", "b", "b")]
-    dataset = dataset_of(tokenize_windows(bert(8), examples, 2))
+    dataset = TaskDataset(tokenize_windows(bert(8), examples, 2))
     assert len(dataset) == 4 and dataset.sizes.tolist() == [[8], [8], [7], [6]]
     items = [(0, {**dataset[n], "id": n}) for n in (3, 1, 0)]
     batch = TaskCollate(0, ["squad"])([dataset], items)

@@ -1,15 +1,50 @@
-"""Predictions as the files that benchmarks' servers take, and as plain tables where no server does."""
+"""Answers: how alike two of them are, and the files of predictions that benchmarks' servers take.
+
+Texts are compared by the rules of SQuAD's own evaluation (Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine
+Comprehension of Text", §5, and its `evaluate-v1.1.py`); MRQA's and ReCoRD's evaluations do the same.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from fairseq_mtmoe.data.nlu.table import Form, Kind, Submission, TaskRow
 
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
 Answer = tuple[str, str | int | float]  # an example's key, and its label as it is written
+
+
+def normalized(text: str) -> str:
+    """Return a text in lower case, without ASCII's punctuation, without articles, with single spaces."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, right: str) -> float:
+    """1 where both are the same after normalization, else 0."""
+    return float(normalized(answer) == normalized(right))
+
+
+def f1(answer: str, right: str) -> float:
+    """Of the words of both after normalization, each as often as it is there; 0 where they share none."""
+    words, right_words = normalized(answer).split(), normalized(right).split()
+    shared = (Counter(words) & Counter(right_words)).total()
+    return 2 * shared / (len(words) + len(right_words)) if shared else 0.0
+
+
+ALIKE = {"em": exact_match, "exact-match": exact_match, "f1": f1, "text-f1": f1}  # by metric
+
+
+def best(metric: str, answer: str, right: Iterable[str]) -> float:
+    """Return how alike an answer and the most alike one of those that are right are, by a metric of `ALIKE`."""
+    return max(ALIKE[metric](answer, one) for one in right)
 
 
 def submission_of(name: str, row: TaskRow, split: str) -> Submission:
@@ -23,12 +58,12 @@ def submission_of(name: str, row: TaskRow, split: str) -> Submission:
 
 
 def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
-    """What the files of all tasks' predictions are called."""
+    """Return the names of the files of all tasks' predictions."""
     return {submission_of(name, row, split).file for name, row in rows.items() for split in row.splits}
 
 
 def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | int | float]) -> str:
-    """The content of a file of predictions."""
+    """Return the content of a file of predictions."""
     return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True))))
 
 
@@ -37,7 +72,8 @@ def _tsv(answers: Sequence[Answer]) -> Iterable[str]:
 
 
 def _jsonl(answers: Sequence[Answer]) -> Iterable[str]:
-    return (json.dumps({"idx": _index(key), "label": label}) for key, label in answers)
+    """With the number that a key was in the file, if it was one."""
+    return (json.dumps({"idx": int(key) if key.isdecimal() else key, "label": label}) for key, label in answers)
 
 
 def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
@@ -51,23 +87,10 @@ def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
         yield json.dumps({"idx": passage, "passage": {"questions": questions}})
 
 
-def _squad(answers: Sequence[Answer]) -> Iterable[str]:
-    yield json.dumps(dict(answers))
-
-
-def _conll(answers: Sequence[Answer]) -> Iterable[str]:
-    return (line for _, text in answers for line in (str(text), ""))
-
-
-def _index(key: str) -> int | str:
-    """The number that a key was in the file, if it was one."""
-    return int(key) if key.isdecimal() else key
-
-
 _FORMS: Mapping[Form, Callable[[Sequence[Answer]], Iterable[str]]] = {
     Form.tsv: _tsv,
     Form.jsonl: _jsonl,
     Form.multirc: _multirc,
-    Form.squad: _squad,
-    Form.conll: _conll,
+    Form.squad: lambda answers: [json.dumps(dict(answers))],
+    Form.conll: lambda answers: (line for _, text in answers for line in (str(text), "")),
 }
