@@ -48,9 +48,7 @@ def evaluate(task: str, ctx: click.Context) -> None:
         if ":" in model:
             raise_invalid("--path", f"one checkpoint with `--task {task}`, and no ensemble", model)
     subset = given["subset"] if _is_given(ctx, "subset") else "valid"  # which has labels
-    outs = [_folder(model, subset, given["outs"], index) for index, model in enumerate(given["models"])]
-    if len({os.path.realpath(out) for out in outs}) < len(outs):
-        raise_invalid("--out", "another folder for each --path", ", ".join(map(str, outs)))
+    outs = result_folders(given["models"], subset, given["outs"])
     for model, out in zip(given["models"], outs, strict=True):
         _validate(task, model, out, subset, given)
 
@@ -75,9 +73,17 @@ def _refuse_others(task: str, ctx: click.Context) -> None:
             )
 
 
-def _folder(model: str, subset: str, outs: Sequence[Path], index: int) -> Path:
-    path = Path(model)
-    return outs[index] if outs else path.parent / "scores" / f"{path.stem}-{subset}"
+def result_folders(models: Sequence[str], subset: str, outs: Sequence[Path]) -> Sequence[Path]:
+    """The folder for each model's results, as given or beside its first checkpoint.
+
+    Raises:
+        UserError: two are the same.
+    """
+    first = [Path(model.split(":")[0]) for model in models]
+    places = outs or [path.parent / "scores" / f"{path.stem}-{subset}" for path in first]
+    if len({os.path.realpath(place) for place in places}) < len(places):
+        raise_invalid("--out", "another folder for each --path", ", ".join(map(str, places)))
+    return places
 
 
 def _validate(task: str, model: str, out: Path, subset: str, given: Mapping[str, Any]) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fairseq_mtmoe.analysis import scores as scoring
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MARKDOWN_FILE, Scores
 from fairseq_mtmoe.analysis.score_tables import score_table
 from fairseq_mtmoe.analysis.scores import PairScore, PieceBleu
+from fairseq_mtmoe.cli._quiet import progress_bar
 from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file
 from fairseq_mtmoe.data.corpora.recipes.codes import plain_code
 from fairseq_mtmoe.data.corpora.recipes.loading import load_recipe
@@ -24,60 +25,88 @@ from fairseq_mtmoe.io.files import read_bytes
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.comet import Comet
-    from fairseq_mtmoe.evaluation.mixing import Mixture
     from fairseq_mtmoe.evaluation.translator import Batch, Translation, Translator
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measures:
-    """What pairs are scored with, besides BLEU and chrF++."""
+    """What all pairs are scored with, besides BLEU and chrF++, as the command line says."""
 
-    tiers: Mapping[str, str] = field(default_factory=dict)
-    piece_bleu: PieceBleu | None = None
+    tiers: NamedTiers | None
+    piece_bleu: PieceBleu | None
+    comet_file: Path | None
+    cpu: bool
     comet: Comet | None = None
 
-    def score(
-        self, text: Translation, sources: Callable[[], Sequence[str]]
-    ) -> tuple[PairScore, dict[str, list[float]]]:
-        """The scores of a pair, and those of its sentences by the metrics that have such."""
-        from fairseq_mtmoe.evaluation.comet import NAME
+    @property
+    def settings(self) -> dict[str, object]:
+        """What decides about scores, for a `ScoreFolder`."""
+        from fairseq_mtmoe.evaluation.comet import signature_of
 
+        return {
+            "tiers": self.tiers and self.tiers.identity,
+            "spm": self.piece_bleu and self.piece_bleu.name,
+            "comet": self.comet_file and signature_of(self.comet_file),
+        }
+
+    def load(self) -> None:
+        """Load COMET where it is asked for: once for all models, before the first translates."""
+        from fairseq_mtmoe.evaluation.comet import Comet
+
+        if self.comet_file is not None and self.comet is None:
+            self.comet = Comet(self.comet_file, gpus=0 if self.cpu else None)
+
+    def tiers_of(self, pairs: Sequence[str]) -> dict[str, str]:
+        """The tiers that the command line gives to pairs."""
+        return {} if self.tiers is None else self.tiers.of(pairs)
+
+    def write(
+        self, text: Translation, tier: str, sources: Callable[[], Sequence[str]], folder: ScoreFolder
+    ) -> PairScore:
+        """The scores of a pair, whose texts are then in the folder; an interrupted evaluation may have left both."""
+        digest = hashlib.sha256(as_file(text.hypotheses).encode()).hexdigest()
+        known = folder.scored.get(text.pair)
+        if known is not None and known.hypotheses_sha256 == digest and folder.has_texts(known):
+            return known
         score = scoring.score_pair(
-            text.pair, text.hypotheses, text.references, self.tiers.get(text.pair, ""), text.more_references,
-            self.piece_bleu,
-        )  # fmt: skip
+            text.pair, text.hypotheses, text.references, tier, text.more_references, self.piece_bleu
+        )
         score = replace(
             score,
             references=text.reference_file,
             altered_references=text.altered,
             untranslated=text.untranslated,
             left_out=text.left_out,
-            hypotheses_sha256=_digest(text),
+            hypotheses_sha256=digest,
         )
-        if self.comet is None:
-            return score, {}
-        all_sources = sources()
-        found = self.comet([all_sources[number] for number in text.numbers], text.hypotheses, text.references)
-        mean = sum(found) / len(found)
-        return replace(score, metrics={NAME: mean}, metric_signatures={NAME: self.comet.signature}), {NAME: found}
+        by_sentence = {}
+        if self.comet is not None:
+            name, all_sources = self.comet.name, sources()
+            found = self.comet([all_sources[number] for number in text.numbers], text.hypotheses, text.references)
+            by_sentence = {name: found}
+            mean, signature = sum(found) / len(found), self.comet.signature
+            score = replace(score, metrics={name: mean}, metric_signatures={name: signature})
+        folder.write_texts(score, text.hypotheses, [text.references, *text.more_references], by_sentence)
+        return score
 
 
 def translate_and_score(
-    translator: Translator, pairs: Sequence[str], subset: str, measures: Measures, folder: ScoreFolder
-) -> list[PairScore]:
+    translator: Translator, pairs: Sequence[str], subset: str, tiers: dict[str, str], measures: Measures,
+    folder: ScoreFolder,
+) -> list[PairScore]:  # fmt: skip
     """Translate, score and write each pair as soon as it is there, with a progress bar over all sentences.
 
     With COMET all pairs are translated before the first is scored: two large models would not fit into a GPU.
     """
     from fairseq_mtmoe.evaluation.mixing import Mixture
-    from fairseq_mtmoe.evaluation.references import FAIRSEQ
+    from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ
 
     # What is to be exactly fairseq-generate's has its batches, too.
     mixture = None if translator.references == FAIRSEQ else Mixture(translator, pairs, subset)
     folder.begin()
     console = Console(stderr=True)
     results = []
-    with _progress(console) as progress:
+    with progress_bar("sentences", console) as progress:
         done = sum(map(len, folder.known.values()))
         bar = progress.add_task("translating", total=None if mixture is None else mixture.sentences, completed=done)
 
@@ -85,52 +114,19 @@ def translate_and_score(
             folder.note(batch)
             progress.advance(bar, sum(map(len, batch.values())))
 
-        texts = _texts(translator, mixture, pairs, subset, note, folder.known)
+        alone = (translator.translate(pair, subset, note, folder.known.get(pair, {})) for pair in pairs)
+        texts = alone if mixture is None else mixture.translate(note, folder.known)
         del mixture  # its generators have the models, too
         if measures.comet is not None:
             texts = iter(list(texts))
             translator.release()
         for text in texts:
-            sources = (lambda pair: lambda: translator.sources(pair, subset))(text.pair)
-            score = write_scored(text, measures, sources, folder)
-            console.print(_line(score), highlight=False, soft_wrap=True)
+            sources = partial(translator.sources, text.pair, subset)
+            score = measures.write(text, tiers.get(text.pair, ""), sources, folder)
+            line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
+            console.print("; ".join([line, *score.remarks]), highlight=False, soft_wrap=True)
             results.append(score)
     return results
-
-
-def _texts(
-    translator: Translator,
-    mixture: Mixture | None,
-    pairs: Sequence[str],
-    subset: str,
-    note: Callable[[Batch], None],
-    known: Mapping[str, Mapping[int, str]],
-) -> Iterator[Translation]:
-    if mixture is not None:
-        return mixture.translate(note, known)
-    return (translator.translate(pair, subset, note, known.get(pair, {})) for pair in pairs)
-
-
-def write_scored(
-    text: Translation, measures: Measures, sources: Callable[[], Sequence[str]], folder: ScoreFolder
-) -> PairScore:
-    """The scores of a pair, whose texts are then in the folder; an interrupted evaluation may have left both."""
-    known = folder.scored.get(text.pair)
-    if known is not None and known.hypotheses_sha256 == _digest(text) and folder.has_texts(known):
-        return known
-    score, by_sentence = measures.score(text, sources)
-    folder.write_texts(score, text.hypotheses, [text.references, *text.more_references], by_sentence)
-    return score
-
-
-def _digest(text: Translation) -> str:
-    return hashlib.sha256(as_file(text.hypotheses).encode()).hexdigest()
-
-
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("sentences"),
-               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 def show(scores: Scores, folder: Path) -> None:
@@ -142,11 +138,6 @@ def show(scores: Scores, folder: Path) -> None:
     for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE):
         if (folder / name).exists():  # before 0.1.8 there was no LaTeX
             console.print(str(folder / name), soft_wrap=True, highlight=False, markup=False)
-
-
-def _line(score: PairScore) -> str:
-    line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
-    return "; ".join([line, *score.remarks])
 
 
 class NamedTiers:

@@ -73,13 +73,8 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     Raises:
         UserError: it is another, or none of Hugging Face's classes computes what its model does.
     """
-    if "cfg" in content or "args" in content:
-        return _of_checkpoint(path, content)
-    of_kind = model_file if model_file.KIND in content else encoder_file
-    return Exported(of_kind.read(path, content))
-
-
-def _of_checkpoint(path: Path, content: Mapping[str, Any]) -> Exported:
+    if "cfg" not in content and "args" not in content:
+        return Exported((model_file if model_file.KIND in content else encoder_file).read(path, content))
     options = model_options(content) or {}
     _expect_expressible(path, content, options)
     state = {name: value.float() for name, value in content["model"].items()}
@@ -149,9 +144,12 @@ def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any],
 def _head(
     content: Mapping[str, Any], config: EncoderConfig, sizes: Mapping[str, HeadSize], state: Mapping[str, Tensor]
 ) -> tuple[Additions | None, str]:
-    """The head of the only task, if a class has one of its kind; and what is said of heads."""
+    """The head of the only task, if a class has one of its kind; and what is said of heads.
+
+    Such a head reads [CLS] alone, and gives one number for each label, or a value.
+    """
     ((task, size), *others) = sizes.items()
-    if others or not _is_classifier(size):
+    if others or not size.has_bias or size.num_words or size.per_token or size.per_word:
         named = f"the heads of {', '.join(sizes)}, of which a class has one" if others else f"the head of {task}"
         return None, f"; left out: {named} (read last_hidden_state: the pooler is not trained)"
     weight, bias = state[f"{HEADS}{task}.weight"], state[f"{HEADS}{task}.bias"]
@@ -160,38 +158,28 @@ def _head(
     return of_bert.classifier(config, weight, bias, _labels(content, task, size)), f", with the head of {task}"
 
 
-def _is_classifier(size: HeadSize) -> bool:
-    """Whether a head reads [CLS] alone, and gives one number for each label, or a value."""
-    return size.has_bias and not (size.num_words or size.per_token or size.per_word)
-
-
 def _labels(content: Mapping[str, Any], task: str, size: HeadSize) -> tuple[str, ...]:
     """The labels in the table's row of a task, in the order of its head; numbers where there is no such row now."""
     if size.num_outputs == 1:
         return ()
     trained_on = content["cfg"].get("task") or {}
     options = vars(trained_on) if isinstance(trained_on, Namespace) else trained_on
-    given = str(options.get("task_table") or "")
-    tables = [Path(name) for name in given.split(",") if name and Path(name).is_file()]
+    tables = [Path(name) for name in str(options.get("task_table") or "").split(",") if name and Path(name).is_file()]
     row = load_tables(tables).get(task)
-    known = [] if row is None else [str(label) for label in row.labels]
-    if len(set(known)) != size.num_outputs:
-        known = [str(number) for number in range(size.num_outputs)]
-    return tuple(known)
+    labels = [] if row is None else row.labels
+    return tuple(map(str, labels if len(set(map(str, labels))) == size.num_outputs else range(size.num_outputs)))
 
 
 def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:
     """The files by which AutoTokenizer reads text as the model did; its own class would normalize as it likes."""
     tokenizer = load_tokenizer(serialized)
-    found = {
-        kind: next((name for name in names if tokenizer.token_to_id(name) is not None), None)
-        for kind, names in TOKENS.items()
-    }
     inputs = ["input_ids", *(["token_type_ids"] if config.type_vocab_size > 1 else []), "attention_mask"]
-    settings = {
+    settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.max_positions,
         "model_input_names": inputs,
-        **{kind: name for kind, name in found.items() if name is not None},
     }
+    for kind, names in TOKENS.items():
+        if found := [name for name in names if tokenizer.token_to_id(name) is not None]:
+            settings[kind] = found[0]
     return {"tokenizer.json": serialized, "tokenizer_config.json": json.dumps(settings, indent=2) + "\n"}

@@ -1,4 +1,4 @@
-"""Less of what fairseq says, for commands that use it again and again."""
+"""What commands show that use fairseq again and again: less of its remarks, and how far they are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 @contextmanager
@@ -27,3 +30,11 @@ def quiet_fairseq() -> Iterator[None]:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+
+
+def progress_bar(units: str, console: Console | None = None) -> Progress:
+    """A bar that counts units on a terminal, on stderr."""
+    console = console or Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(units))
+    times = TimeElapsedColumn(), TimeRemainingColumn()
+    return Progress(*columns, *times, console=console, disable=not console.is_terminal)

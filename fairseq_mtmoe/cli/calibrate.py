@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fairseq_mtmoe.cli._quiet import quiet_fairseq
+from fairseq_mtmoe.cli._quiet import progress_bar, quiet_fairseq
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, output_file, regular_file
 
@@ -82,11 +81,8 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 def _calibrated(checkpoint: str, data: str, updates: int, max_tokens: int | None, cpu: bool) -> Calibrated:
     from fairseq_mtmoe.evaluation.calibration import calibrate
 
-    console = Console(stderr=True)
-    columns = (TextColumn("calibrating"), BarColumn(), MofNCompleteColumn(), TextColumn("updates"),
-               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=None)
+    with progress_bar("updates") as progress:
+        bar = progress.add_task("calibrating", total=None)
 
         def advance(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total)

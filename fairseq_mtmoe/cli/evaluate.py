@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ import click
 from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli import _benchmark_scores
-from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, show, translate_and_score, write_scored
+from fairseq_mtmoe.cli._benchmark_scores import result_folders
+from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, show, translate_and_score
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.cli._runs import names
 from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file, digest_of_data
@@ -25,7 +25,6 @@ from fairseq_mtmoe.io.files import read_bytes
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.analysis.score_files import Scores
-    from fairseq_mtmoe.evaluation.comet import Comet
     from fairseq_mtmoe.evaluation.translator import Decoding
 
 
@@ -114,24 +113,22 @@ def command(
         _benchmark_scores.evaluate(benchmark, ctx)
         return
     # All of these fail before anything is translated.
-    named = None if tiers is None else NamedTiers(tiers)
-    pieces = None if spm is None else PieceBleu(spm)
-    loaded = cache(lambda: _loaded(comet, settings["cpu"]))  # when it is needed, and once for all models
-    measured = {"tiers": named and named.identity, "spm": pieces and pieces.name, **_comet_setting(comet)}
+    named, pieces = None if tiers is None else NamedTiers(tiers), None if spm is None else PieceBleu(spm)
+    measures = Measures(named, pieces, comet, settings["cpu"])
     if from_generate:
         if models or len(outs) != 1:
             raise_invalid("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
-        _score_generated(places, outs[0], subset, settings["post_process"], pieces, loaded, named, measured, overwrite)
+        _score_generated(places, outs[0], subset, settings["post_process"], measures, overwrite)
         return
     _expect_counts(places, models, outs)
-    evaluations = _evaluations(places[0], models, subset, outs, settings, measured, overwrite)
-    found = [evaluation.folder.finished() for evaluation in evaluations]
-    for evaluation, results in zip(evaluations, found, strict=True):
-        if results is None:
-            results = evaluation.run(named, pieces, loaded)
+    folders = _folders(places[0], models, subset, outs, {**settings, **measures.settings}, overwrite)
+    found = [folder.finished() for folder in folders]
+    for model, folder, scores in zip(models, folders, found, strict=True):
+        if scores is None:
+            scores = _evaluate(places[0], model.split(":"), subset, settings, measures, folder)
         else:
-            click.echo(f"{evaluation.folder.folder} has the scores of this model, data and settings already.", err=True)
-        show(results, evaluation.folder.folder)
+            click.echo(f"{folder.folder} has the scores of this model, data and settings already.", err=True)
+        show(scores, folder.folder)
 
 
 def _expect_counts(places: Sequence[str], models: Sequence[str], outs: Sequence[Path]) -> None:
@@ -141,86 +138,61 @@ def _expect_counts(places: Sequence[str], models: Sequence[str], outs: Sequence[
         raise_invalid("--out", f"given once for each of the {len(models)} --path, or not at all", len(outs))
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """One model, or an ensemble, and where its results go."""
-
-    data: str
-    checkpoints: list[str]
-    subset: str
-    settings: Mapping[str, Any]  # of the command line
-    folder: ScoreFolder
-
-    def run(self, named: NamedTiers | None, pieces: PieceBleu | None, comet: Callable[[], Comet | None]) -> Scores:
-        """Translate and score all pairs."""
-        from fairseq_mtmoe.evaluation import test_sets
-        from fairseq_mtmoe.evaluation.translator import Translator
-
-        langs, post_process, references = (self.settings[name] for name in ("langs", "post_process", "references"))
-        sizes = test_sets.sizes_of(self.data, self.subset)
-        translator = Translator(
-            self.data, self.checkpoints, decoding_of(self.settings), langs, post_process, references
-        )
-        pairs = test_sets.choose_pairs(sizes, translator.trained_pairs, self.settings["lang_pairs"])
-        tiers = test_sets.tiers_of(self.data, [*translator.trained_pairs, *pairs])
-        tiers |= {} if named is None else named.of(pairs)
-        measures = Measures(tiers, pieces, comet())
-        try:
-            return self.folder.write_scores(translate_and_score(translator, pairs, self.subset, measures, self.folder))
-        finally:
-            self.folder.close()
-
-
-def decoding_of(settings: Mapping[str, Any]) -> Decoding:
-    """The options that say how to translate."""
-    from fairseq_mtmoe.evaluation.translator import Decoding
-
-    return Decoding(**{one.name: settings[one.name] for one in fields(Decoding)})
-
-
-def _evaluations(
-    data: str,
-    models: Sequence[str],
-    subset: str,
-    outs: Sequence[Path],
-    settings: Mapping[str, Any],
-    measured: Mapping[str, object],
-    overwrite: bool,
-) -> list[Evaluation]:
+def _folders(
+    data: str, models: Sequence[str], subset: str, outs: Sequence[Path], settings: Mapping[str, Any], overwrite: bool
+) -> list[ScoreFolder]:
+    """Where the results of each model, or ensemble, go."""
     from fairseq_mtmoe import __version__
     from fairseq_mtmoe.evaluation import test_sets
     from fairseq_mtmoe.evaluation.stored import existing
 
     test_sets.sizes_of(data, subset)  # there are such data
+    named = ("references", "lang_pairs", "langs", "post_process", "tiers", "spm", "comet")
     decided = {
-        "data": data, "subset": subset, **asdict(decoding_of(settings)),
-        **{name: settings[name] for name in ("references", "lang_pairs", "langs", "post_process")}, **measured,
+        "data": data, "subset": subset, **asdict(_decoding(settings)), **{name: settings[name] for name in named},
         "version": __version__, "data_sha256": digest_of_data(test_sets.folders(data)[0], subset),
     }  # fmt: skip
+    places = result_folders(models, subset, outs)
     found = []
-    for index, model in enumerate(models):
-        paths = model.split(":")
-        first = Path(paths[0])
-        place = outs[index] if outs else first.parent / "scores" / f"{first.stem}-{subset}"
-        own = {"checkpoint": model, "checkpoint_sha256": [checksum.identity(existing(path)) for path in paths]}
-        folder = ScoreFolder(place, {**own, **decided}, overwrite)
-        found.append(Evaluation(data, paths, subset, settings, folder))
-    places = [evaluation.folder.folder for evaluation in found]
-    if len({os.path.realpath(place) for place in places}) < len(places):
-        raise_invalid("--out", "another folder for each --path", ", ".join(map(str, places)))
+    for model, place in zip(models, places, strict=True):
+        digests = [checksum.identity(existing(path)) for path in model.split(":")]
+        own = {"checkpoint": model, "checkpoint_sha256": digests}
+        found.append(ScoreFolder(place, {**own, **decided}, overwrite))
     return found
 
 
-def _score_generated(
-    arguments: Sequence[str],
-    out: Path,
+def _evaluate(
+    data: str,
+    checkpoints: Sequence[str],
     subset: str,
-    post_process: str | None,
-    pieces: PieceBleu | None,
-    comet: Callable[[], Comet | None],
-    named: NamedTiers | None,
-    measured: Mapping[str, object],
-    overwrite: bool,
+    settings: Mapping[str, Any],
+    measures: Measures,
+    folder: ScoreFolder,
+) -> Scores:
+    """Translate and score all pairs with one model, or an ensemble."""
+    from fairseq_mtmoe.evaluation import test_sets
+    from fairseq_mtmoe.evaluation.translator import Translator
+
+    sizes = test_sets.sizes_of(data, subset)
+    how = {name: settings[name] for name in ("langs", "post_process", "references")}
+    translator = Translator(data, checkpoints, _decoding(settings), **how)
+    pairs = test_sets.choose_pairs(sizes, translator.trained_pairs, settings["lang_pairs"])
+    tiers = test_sets.tiers_of(data, [*translator.trained_pairs, *pairs]) | measures.tiers_of(pairs)
+    measures.load()
+    try:
+        return folder.write_scores(translate_and_score(translator, pairs, subset, tiers, measures, folder))
+    finally:
+        folder.close()
+
+
+def _decoding(settings: Mapping[str, Any]) -> Decoding:
+    from fairseq_mtmoe.evaluation.translator import Decoding
+
+    return Decoding(**{one.name: settings[one.name] for one in fields(Decoding)})
+
+
+def _score_generated(
+    arguments: Sequence[str], out: Path, subset: str, post_process: str | None, measures: Measures, overwrite: bool
 ) -> None:
     """Score what fairseq-generate wrote. Names of files such as `generate-valid.txt` say which subset it is."""
     from fairseq_mtmoe import __version__
@@ -228,53 +200,35 @@ def _score_generated(
     from fairseq_mtmoe.evaluation.translator import Translation
 
     files = named_files(arguments)
-    found = {pair: read_generated(paths, post_process) for pair, paths in files.items()}
+    paths = [path for of_pair in files.values() for path in of_pair]
+    found = {pair: read_generated(of_pair, post_process) for pair, of_pair in files.items()}
     for file in dict.fromkeys(file for one in found.values() for file in one.unended):
-        click.echo(
-            f"{file} has no line `Generate … with beam=…` at its end: whether it is whole cannot be seen.", err=True
-        )
+        unsure = "whether it is whole cannot be seen"
+        click.echo(f"{file} has no line `Generate … with beam=…` at its end: {unsure}.", err=True)
     references = "".join(f"{pair}\n{as_file(one.references)}" for pair, one in sorted(found.items()))
-    names = [re.fullmatch(r"generate-(.+)\.txt", path.name) for paths in files.values() for path in paths]
-    subsets = {name[1] for name in names if name}
+    subsets = {name[1] for path in paths if (name := re.fullmatch(r"generate-(.+)\.txt", path.name))}
     settings = {
-        "checkpoint": ",".join(str(path) for paths in files.values() for path in paths), "data": "",
+        "checkpoint": ",".join(map(str, paths)), "data": "",
         "subset": subsets.pop() if len(subsets) == 1 else subset, "references": "fairseq", "from_generate": True,
-        "lang_pairs": list(files), "post_process": post_process, **measured, "version": __version__,
-        "checkpoint_sha256": [
-            hashlib.sha256(read_bytes(path)).hexdigest() for paths in files.values() for path in paths
-        ],
+        "lang_pairs": list(files), "post_process": post_process, **measures.settings, "version": __version__,
+        "checkpoint_sha256": [hashlib.sha256(read_bytes(path)).hexdigest() for path in paths],
         "data_sha256": hashlib.sha256(references.encode()).hexdigest(),
     }  # fmt: skip
     folder = ScoreFolder(out, settings, overwrite)
     scores = folder.finished()
     if scores is None:
-        measures = Measures({} if named is None else named.of(list(found)), pieces, comet())
-        results = []
+        tiers, results = measures.tiers_of(list(found)), []
+        measures.load()
         folder.begin()
         try:
             for pair, one in found.items():
+                names = ", ".join(path.name for path in files[pair])
+                numbers = range(len(one.hypotheses))
                 text = Translation(
-                    pair, one.hypotheses, one.references, ", ".join(path.name for path in files[pair]), one.altered,
-                    0, numbers=range(len(one.hypotheses)), left_out=one.missing,
-                )  # fmt: skip
-                results.append(write_scored(text, measures, lambda one=one: one.sources, folder))  # type: ignore[misc]
+                    pair, one.hypotheses, one.references, names, one.altered, 0, numbers=numbers, left_out=one.missing
+                )
+                results.append(measures.write(text, tiers.get(pair, ""), partial(list, one.sources), folder))
             scores = folder.write_scores(results)
         finally:
             folder.close()
     show(scores, out)
-
-
-def _comet_setting(comet: Path | None) -> dict[str, object]:
-    if comet is None:
-        return {"comet": None}
-    from fairseq_mtmoe.evaluation.comet import signature_of
-
-    return {"comet": signature_of(comet)}
-
-
-def _loaded(comet: Path | None, cpu: bool) -> Comet | None:
-    if comet is None:
-        return None
-    from fairseq_mtmoe.evaluation.comet import Comet
-
-    return Comet(comet, gpus=0 if cpu else None)

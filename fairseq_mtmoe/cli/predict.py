@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fairseq_mtmoe.cli._quiet import quiet_fairseq
+from fairseq_mtmoe.cli._quiet import progress_bar, quiet_fairseq
 from fairseq_mtmoe.io.files import new_folder
 
 MOST_NAMES = 4  # of tasks that are left out
@@ -78,10 +77,7 @@ def command(
 
 def predict_sets(predictor: Predictor, sets: Sequence[PredictedSet], folder: Path) -> list[int]:
     """Read all sets, then predict and write one after the other, with a progress bar; how many examples each has."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("examples"),
-               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with progress_bar("examples") as progress:
         bar = progress.add_task("reading", total=None)
         read = predictor.read(sets)
         progress.update(bar, total=sum(one.num_rows for one in read))

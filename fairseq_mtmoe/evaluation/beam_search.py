@@ -65,10 +65,9 @@ class BeamSearch:
         """The best hypothesis of each sentence, in the form of fairseq's generators.
 
         Args:
-            models: are known.
+            models, constraints: are not looked at; the models are the generator's.
             sample: a batch.
             prefix_tokens: (S, 1) the word that each sentence must begin with.
-            constraints: there are none.
             bos_token: what the decoder reads first; by default the end of a sentence.
         """
         lengths_S = sample["net_input"]["src_lengths"]
@@ -89,7 +88,7 @@ class BeamSearch:
             scores = reader.read(tokens_RL, torch.full_like(tokens_RL[:, 0], self._eos))
             if beams.is_growing:
                 order_R = beams.grow(scores)
-        return [[{"tokens": tokens}] for tokens in beams.best()]
+        return [[{"tokens": tokens}] for tokens in beams.best]
 
 
 @dataclass(frozen=True)
@@ -108,13 +107,7 @@ class _Scores:
 
 
 class _Memory:
-    """Finds the best of all words, always in the same memory.
-
-    Args:
-        count: so many, where there are.
-        pad: no hypothesis has it.
-        eos: nor begins with it.
-    """
+    """Finds the `count` best of all words, always in the same memory; none is `pad`, nor the first `eos`."""
 
     def __init__(self, count: int, pad: int, eos: int) -> None:
         self._count, self._pad, self._eos = count, pad, eos
@@ -137,10 +130,9 @@ class _Memory:
         self, features_RH: Tensor, weight_VH: Tensor, asked_R: Tensor, may_end: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         words, width = len(weight_VH), -(-len(weight_VH) // _DEEP)  # what is beyond the words is never the best
-        size = len(features_RH) * width * _DEEP
-        if len(self._room) < size:
-            self._room = features_RH.new_empty(size)
-        logits_RV = self._room[:size].view(-1, width * _DEEP)
+        if len(self._room) < len(features_RH) * width * _DEEP:
+            self._room = features_RH.new_empty(len(features_RH) * width * _DEEP)
+        logits_RV = self._room[: len(features_RH) * width * _DEEP].view(-1, width * _DEEP)
         torch.mm(features_RH, weight_VH.t(), out=logits_RV[:, :words])
         logits_RV[:, words:] = NEVER
         of_asked_R = logits_RV.gather(1, asked_R.unsqueeze(1)).squeeze(1)
@@ -236,6 +228,7 @@ class _Beams:
 
     Attributes:
         tokens_RL: what the decoder reads.
+        best: the words of each sentence's best hypothesis, with its end.
     """
 
     def __init__(self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float) -> None:
@@ -247,7 +240,7 @@ class _Beams:
         self._sentence_N = torch.arange(sentences, device=limit_S.device)
         self._ended_N = torch.zeros_like(limit_S)
         self._best_S = torch.full((sentences,), NEVER, device=limit_S.device)
-        self._best: list[Tensor] = [limit_S.new_full((1,), eos)] * sentences
+        self.best: list[Tensor] = [limit_S.new_full((1,), eos)] * sentences
 
     @property
     def is_growing(self) -> bool:
@@ -258,10 +251,6 @@ class _Beams:
     def length(self) -> int:
         """Words that the decoder reads, with the first."""
         return self.tokens_RL.shape[1]
-
-    def best(self) -> list[Tensor]:
-        """The words of each sentence's best hypothesis, with its end."""
-        return self._best
 
     def append(self, words_R: Tensor, scores_R: Tensor) -> None:
         """Let every row go on with its word."""
@@ -317,7 +306,7 @@ class _Beams:
         rows = places * (len(self.tokens_RL) // len(ends_NB)) + parents_NB.gather(1, place_N.unsqueeze(1))[places, 0]
         ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)
         for sentence, tokens in zip(self._sentence_N[places].tolist(), ended, strict=True):
-            self._best[sentence] = tokens
+            self.best[sentence] = tokens
         self._best_S[self._sentence_N[places]] = value_N[places]
 
 

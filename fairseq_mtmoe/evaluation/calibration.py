@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from fairseq import tasks, utils
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, iterators
+from fairseq.dataclass.configs import CommonConfig, DatasetConfig, DistributedTrainingConfig, OptimizationConfig
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
@@ -28,15 +29,21 @@ from fairseq_mtmoe.checkpoints.sharding import State, count_experts
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import stored
-from fairseq_mtmoe.evaluation.training_batches import Samples, TrainingBatches, option
 from fairseq_mtmoe.moe import BaseGate, MoELayer, remember_prices, running_prices
 from fairseq_mtmoe.moe.gates import base_gates
-from fairseq_mtmoe.protocols import NamesTasks
+from fairseq_mtmoe.protocols import NamesTasks, SamplesByUpdates
 
-Advance = Callable[[int, int], None]
+Samples = list[dict[str, Any]]
 
 _LOOKED_AT = 8  # updates: the last one of an epoch may have hardly a token
 _NO_OPTIMIZER = SimpleNamespace(backward=lambda loss: None)  # what a training step ends with
+_DRAWN = "drawn_in_epoch"  # what stock tasks made their batches for: see training/epoch_position.py
+_DEFAULTS = {
+    "common": CommonConfig(),
+    "dataset": DatasetConfig(),
+    "distributed_training": DistributedTrainingConfig(),
+    "optimization": OptimizationConfig(),
+}
 
 
 @dataclass(frozen=True)
@@ -71,9 +78,9 @@ def calibrate(
     updates: int,
     max_tokens: int | None = None,
     cpu: bool = False,
-    advance: Advance = lambda done, total: None,
+    advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Calibrated:
-    """Give a checkpoint the prices that so many further updates would leave, did they not change its weights.
+    """Return a checkpoint with the prices that so many further updates would leave, did they not change its weights.
 
     Args:
         checkpoint: whole or in parts; it is left as it is.
@@ -111,10 +118,12 @@ class _Run:
     """The run of a checkpoint: its model, without prices, its task on some data, and its criterion."""
 
     def __init__(self, path: str, state: dict[str, Any], data: str, max_tokens: int | None, use_cuda: bool) -> None:
-        self._path, self._data, self._max_tokens, self._use_cuda = path, with_shards(data), max_tokens, use_cuda
+        self._path, self._data, self._use_cuda = path, with_shards(data), use_cuda
         if not count_experts(state["model"]):
             raise self._without_layers()
         self._settings, self._cfg = _training_settings(state, path, self._data), state["cfg"]
+        self._subset = self._option("dataset", "train_subset")
+        self._max_tokens = max_tokens or self._option("dataset", "max_tokens")
         self._task_state = state.get("task_state") or {}
         self._place = (state.get("extra_state") or {}).get("train_iterator") or {}
         self._num_updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates", 0)
@@ -128,10 +137,8 @@ class _Run:
         before, self._task = self._task, self._new_task()
         if isinstance(before, NamesTasks):
             self._task.task_names = before.task_names  # the model's
-        drawn = TrainingBatches(
-            self._task, self._cfg, self.model, self._place, self._num_updates, self._max_tokens
-        ).updates()
-        seed, prices = option(self._cfg, "common", "seed"), running_prices(self.model)
+        drawn = self._updates()
+        seed, prices = self._option("common", "seed"), running_prices(self.model)
         with torch.no_grad(), self._naming_missing_files():
             for number, samples in itertools.islice(drawn, updates):
                 utils.set_torch_seed(seed + number)
@@ -174,6 +181,73 @@ class _Run:
     def _prepared(self, samples: Samples) -> Samples:
         return [utils.move_to_cuda(sample) if self._use_cuda else sample for sample in samples if sample]
 
+    def _option(self, group: str, name: str) -> Any:
+        """An option of the run; fairseq's default where its version did not have it."""
+        return (self._cfg.get(group) or {}).get(name, getattr(_DEFAULTS[group], name))
+
+    # ---- batches ----
+
+    def _updates(self) -> Iterator[tuple[int, Samples]]:
+        """The number of updates before each one, and its batches, as many as in one of the run's processes.
+
+        They are those that the run would train on from the beginning of its epoch on: task, sampling, sizes, seed and
+        order are the run's, as fairseq's trainer asks for them.
+
+        Raises:
+            UserError: the data is damaged or of another dictionary, or no sentence is short enough.
+        """
+        place, number = _beginning(self._place), self._num_updates
+        epoch = self._epoch(place.get(_DRAWN) or place["epoch"], number, load=True)
+        _ = epoch.frozen_batches  # before it learns which epoch it is for
+        epoch.load_state_dict(place)
+        while True:
+            before = number
+            for samples in self._groups(epoch):
+                yield number, samples
+                number += 1
+            if number == before:
+                raise UserError(
+                    f"The `{self._subset}` data must have batches for an update, but epoch {epoch.epoch} has none."
+                )
+            epoch = self._epoch(epoch.next_epoch_idx, number, load=self._task.has_sharded_data(self._subset))
+
+    def _epoch(self, number: int, num_updates: int, load: bool) -> Any:
+        """As the trainer's `get_train_iterator`."""
+        task = self._task
+        if isinstance(task, SamplesByUpdates):
+            task.num_updates = num_updates
+        if load:
+            task.load_dataset(self._subset, epoch=number, combine=True)
+        seed = self._option("common", "seed")
+        positions = utils.resolve_max_positions(task.max_positions(), self.model.max_positions(), self._max_tokens)
+        return task.get_batch_iterator(
+            dataset=task.dataset(self._subset),
+            max_tokens=self._max_tokens,
+            max_sentences=self._option("dataset", "batch_size"),
+            max_positions=positions,
+            ignore_invalid_inputs=True,
+            required_batch_size_multiple=self._option("dataset", "required_batch_size_multiple"),
+            seed=seed + number if self._option("dataset", "update_ordered_indices_seed") else seed,
+            epoch=number,
+            disable_iterator_cache=task.has_sharded_data(self._subset),
+            skip_remainder_batch=self._option("optimization", "skip_remainder_batch"),
+            grouped_shuffling=self._option("dataset", "grouped_shuffling"),
+            update_epoch_batch_itr=self._option("dataset", "update_epoch_batch_itr"),
+        )
+
+    def _groups(self, epoch: Any) -> Iterator[Samples]:
+        """As fairseq's training loop."""
+        batches = epoch.next_epoch_itr(
+            fix_batches_to_gpus=self._option("distributed_training", "fix_batches_to_gpus"),
+            shuffle=epoch.next_epoch_idx > self._option("dataset", "curriculum"),
+        )
+        freqs = self._option("optimization", "update_freq")
+        freq = freqs[min(epoch.epoch, len(freqs)) - 1]
+        whole_only = self._option("optimization", "skip_remainder_batch")
+        yield from iterators.GroupedIterator(batches, freq, skip_remainder_batch=whole_only)
+
+    # ---- task and model ----
+
     def _new_task(self) -> Any:
         with self._naming_missing_files():
             task = tasks.setup_task(copy.deepcopy(self._settings))
@@ -183,14 +257,13 @@ class _Run:
 
     def _check_data(self) -> None:
         """Ours does it itself when it loads data; stock fairseq's tasks take any number for an id."""
-        task, subset = self._task, option(self._cfg, "dataset", "train_subset")
-        if not type(task).__module__.startswith("fairseq."):
+        if not type(self._task).__module__.startswith("fairseq."):
             return
-        for pair, dictionaries in _dictionaries_of_pairs(task).items():
+        for pair, dictionaries in _dictionaries_of_pairs(self._task).items():
             folders = utils.split_paths(self._data)
-            found = [stored.check_pair(folder, subset, pair, dictionaries) for folder in folders]
+            found = [stored.check_pair(folder, self._subset, pair, dictionaries) for folder in folders]
             if not any(found):
-                raise self._missing(f"{subset}.{pair} is not there")
+                raise self._missing(f"{self._subset}.{pair} is not there")
 
     def _built(self, state: dict[str, Any]) -> Any:
         # Without a word on the prices that are still to come.
@@ -198,12 +271,9 @@ class _Run:
         model = stored.build_model(self._task, {**state, "model": without_prices(state["model"])}, self._path)
         if not base_gates(model):
             raise self._without_layers()
-        common = {name: option(self._cfg, "common", name) for name in ("bf16", "fp16")}
-        if common["bf16"]:
-            model.bfloat16()
-        elif common["fp16"] and self._use_cuda:  # on a CPU it would take long, and gates compute in float32 anyway
-            model.half()
-        return model.cuda() if self._use_cuda else model
+        bf16, fp16 = self._option("common", "bf16"), self._option("common", "fp16")
+        # Half on a CPU would take long, and gates compute in float32 anyway.
+        return stored.placed(model, fp16 and not bf16 and self._use_cuda, bf16, self._use_cuda)
 
     def _without_layers(self) -> UserError:
         return UserError(f"`{self._path}` must be of a model with BASE layers to be given prices, but has none.")
@@ -218,6 +288,15 @@ class _Run:
 
     def _missing(self, reason: str) -> UserError:
         return UserError(f"`{self._data}` must hold the training data of `{self._path}`, but: {reason}.")
+
+
+def _beginning(place: Mapping[str, Any]) -> dict[str, Any]:
+    """The beginning of the epoch that a place is in; what was remembered of the draws up to there stays."""
+    epoch = place.get("epoch")
+    if not isinstance(epoch, int) or epoch < 1:
+        return {"epoch": 1}
+    seen = {name: 0 for name in ("iterations_in_epoch", "batches_in_epoch") if name in place}
+    return {**place, **seen}
 
 
 def _dictionaries_of_pairs(task: Any) -> dict[str, tuple[Dictionary, Dictionary]]:

@@ -12,8 +12,6 @@ import torch
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 
-NAME = "COMET"
-
 
 class Comet:
     """A model of COMET's.
@@ -26,6 +24,8 @@ class Comet:
     Raises:
         UserError: unbabel-comet is not installed, or the file is no checkpoint of it.
     """
+
+    name = "COMET"
 
     def __init__(self, path: Path, gpus: int | None = None, batch_size: int = 16) -> None:
         try:
@@ -43,27 +43,22 @@ class Comet:
 
     def __call__(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
         """The score of each sentence, about 0 to 1, by the first reference."""
-        rows = [
-            {"src": source, "mt": hypothesis, "ref": reference}
-            for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
-        ]
+        texts = zip(sources, hypotheses, references, strict=True)
+        rows = [{"src": source, "mt": hypothesis, "ref": reference} for source, hypothesis, reference in texts]
         found = self._model.predict(rows, batch_size=self._batch_size, gpus=self._gpus, progress_bar=False)
         return [float(score) for score in found.scores]
 
 
 def signature_of(path: Path) -> str:
-    """What a model's scores are to be quoted with.
+    """Return what a model's scores are to be quoted with.
 
     Raises:
         UserError: there is no such file.
     """
     with open(regular_file(path, "a checkpoint of COMET"), "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return f"model:{path.name}-{digest[:8]}|version:{_version()}"
-
-
-def _version() -> str:
     try:
-        return version("unbabel-comet")
+        package = version("unbabel-comet")
     except PackageNotFoundError:
-        return "unknown"
+        package = "unknown"
+    return f"model:{path.name}-{digest[:8]}|version:{package}"

@@ -10,6 +10,8 @@ a conditional alignment where the model has one. What is kept of it is one matri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ class _Reached(Exception):
 
 
 def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
-    """The rows of the first block's input that are no padding, (N, H).
+    """Return the rows of the first block's input that are no padding, (N, H).
 
     Args:
         model: an encoder with heads, see `backbones.bert.model.EncoderModel`.
@@ -41,9 +43,8 @@ def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
 
     hook = model.encoder.layers[0].register_forward_pre_hook(reached)
     try:
-        model(**net_input)
-    except _Reached:
-        pass
+        with suppress(_Reached):
+            model(**net_input)
     finally:
         hook.remove()
     (x_BLH,) = found
@@ -51,29 +52,19 @@ def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
     return real_NH
 
 
+@dataclass
 class CovarianceSums:
-    """Σ x xᵀ of one task's inputs of one model's first block, and how many they were.
+    """Σ x xᵀ of one task's inputs of one model's first block, (H, H), and how many they were."""
 
-    Args:
-        width: H.
-    """
-
-    def __init__(self, width: int) -> None:
-        self.sums_HH: NDArray[np.float64] = np.zeros((width, width))
-        self.tokens = 0
-
-    def add(self, x_NH: Tensor) -> None:
-        """Add a batch's."""
-        x_NH = x_NH.double()
-        self.sums_HH += (x_NH.T @ x_NH).cpu().numpy()
-        self.tokens += len(x_NH)
+    sums_HH: NDArray[np.float64]
+    tokens: int = 0
 
 
 @torch.no_grad()
 def covariance_sums(
     predictor: Predictor, sets: Iterable[PredictedSet], advance: Callable[[int], None] = lambda count: None
 ) -> CovarianceSums:
-    """The sums over the sets of one task.
+    """Return the sums over the sets of one task.
 
     Args:
         predictor: the model and the data.
@@ -83,11 +74,14 @@ def covariance_sums(
     Raises:
         UserError: a file is not what the table says, or the model gives no finite numbers.
     """
-    sums = CovarianceSums(predictor.model.encoder.config.hidden_size)
+    width = predictor.model.encoder.config.hidden_size
+    sums = CovarianceSums(np.zeros((width, width)))
     for chosen in sets:
         (examples,) = predictor.read([chosen])
         for sample in predictor.batches(chosen, examples):
-            sums.add(first_inputs(predictor.model, sample["net_input"]))
+            x_NH = first_inputs(predictor.model, sample["net_input"]).double()
+            sums.sums_HH += (x_NH.T @ x_NH).cpu().numpy()
+            sums.tokens += len(x_NH)
             advance(len(sample["id"]))
         if not np.isfinite(sums.sums_HH).all():
             raise UserError(f"`{predictor.checkpoint}` must give finite numbers for {chosen.key}, but does not.")

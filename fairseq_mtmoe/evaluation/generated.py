@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq.data.data_utils import post_process
@@ -22,6 +22,9 @@ _SCORED = re.compile(r"(\S+)\t?(.*)")
 _LANGUAGE = re.compile(r"^(__\S+__|\[\S+\])\s*")
 _PAIR = re.compile(r"(?<![\w-])([a-z]{2,3}(?:_\w+)?-[a-z]{2,3}(?:_\w+)?)(?![\w-])")
 _TWO_LETTERS = re.compile(r"[a-z]{2}(?:_\w+)?-[a-z]{2}(?:_|$)")
+
+Scored = tuple[float, str]  # a text, with the score before it; of sources and references 0
+Found = dict[str, dict[int, Scored]]  # by kind of line and sentence
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,8 @@ class Generated:
     unended: list[Path]
 
 
-@dataclass
-class _Lines:
-    """What was found of each kind, by sentence: the text, and of hypotheses the score before it."""
-
-    texts: dict[str, dict[int, str]] = field(default_factory=lambda: {kind: {} for kind in "ST"})
-    scored: dict[str, dict[int, tuple[float, str]]] = field(default_factory=lambda: {kind: {} for kind in "HD"})
-    unended: list[Path] = field(default_factory=list)
-
-
 def read_generated(files: Sequence[Path], joining: str | None = None) -> Generated:
-    """The best hypotheses of a direction.
+    """Return the best hypotheses of a direction.
 
     Args:
         files: of all its shards.
@@ -61,13 +55,11 @@ def read_generated(files: Sequence[Path], joining: str | None = None) -> Generat
     Raises:
         UserError: a file is missing or torn, two of them differ about a sentence, or there is nothing to compare with.
     """
-    found = _Lines()
-    for file in files:
-        _read(file, found)
-    names = ", ".join(map(str, files))
-    hypotheses = found.scored["D"] if found.scored["D"].keys() == found.scored["H"].keys() else found.scored["H"]
-    hypotheses = hypotheses or found.scored["D"]
-    references = found.texts["T"]
+    found: Found = {kind: {} for kind in "STHD"}
+    unended = [file for file in files if not _read(file, found)]
+    names, references = ", ".join(map(str, files)), found["T"]
+    has_detokenized = found["D"] and (not found["H"] or found["D"].keys() == found["H"].keys())
+    hypotheses = found["D" if has_detokenized else "H"]
     if not hypotheses:
         raise UserError(f"`{names}` must be what fairseq-generate wrote, but has no line such as `H-0`.")
     lonely = sorted(hypotheses.keys() ^ references.keys())
@@ -76,28 +68,21 @@ def read_generated(files: Sequence[Path], joining: str | None = None) -> Generat
         raise UserError(f"`{names}` must have both of each sentence, but has no {which} of {lonely[0]}: it is torn.")
     numbers = sorted(hypotheses)
     missing = numbers[-1] + 1 - len(numbers)
-    if missing and found.unended:
+    if missing and unended:
         raise UserError(
-            f"`{found.unended[0]}` must end with a line such as `Generate test with beam=5: …`, but has none, and"
+            f"`{unended[0]}` must end with a line such as `Generate test with beam=5: …`, but has none, and"
             f" {missing} of the sentences before the last are missing: it is torn, or an excerpt."
         )
-    lines = [hypotheses[number][1] for number in numbers]
+    lines, right = ([texts[number][1] for number in numbers] for texts in (hypotheses, references))
+    sources = [_LANGUAGE.sub("", found["S"].get(number, (0, ""))[1]) for number in numbers]
     joining = _joining(lines) if joining is None else joining
-    texts = {kind: [found.texts[kind].get(number, "") for number in numbers] for kind in "ST"}
-    altered = sum("<<unk>>" in line for line in texts["T"])
-    sources = [_LANGUAGE.sub("", line) for line in texts["S"]]
-    return Generated(
-        sources=_joined(sources, joining),
-        hypotheses=_joined(lines, joining),
-        references=_joined(texts["T"], joining),
-        altered=altered,
-        missing=missing,
-        unended=found.unended,
-    )
+    altered = sum("<<unk>>" in line for line in right)
+    sources, lines, right = (_joined(texts, joining) for texts in (sources, lines, right))
+    return Generated(sources, lines, right, altered, missing, unended)
 
 
 def named_files(arguments: Iterable[str]) -> dict[str, list[Path]]:
-    """The files of each pair, of arguments such as `en-de=FILE,FILE` or of paths that have a pair in their names.
+    """Return the files of each pair, of arguments such as `en-de=FILE,FILE` or of paths that name a pair.
 
     Raises:
         UserError: nothing says which pair a file is of, or several things do.
@@ -107,8 +92,8 @@ def named_files(arguments: Iterable[str]) -> dict[str, list[Path]]:
         name, sign, paths = argument.partition("=")
         if sign and re.fullmatch(r"[^-/=]+-[^-/=]+", name):
             found.setdefault(name, []).extend(Path(path) for path in paths.split(",") if path)
-            continue
-        found.setdefault(_pair_in(argument), []).append(Path(argument))
+        else:
+            found.setdefault(_pair_in(argument), []).append(Path(argument))
     return found
 
 
@@ -118,40 +103,37 @@ def _pair_in(path: str) -> str:
     if len(pairs) > 1:
         pairs = set(filter(_TWO_LETTERS.match, pairs))
     if len(pairs) != 1:
-        raise_invalid(
-            "a file of fairseq-generate", "given as en-de=FILE where its path does not name en-de alone", path
-        )
+        rule = "given as en-de=FILE where its path does not name en-de alone"
+        raise_invalid("a file of fairseq-generate", rule, path)
     return pairs.pop()
 
 
-def _read(file: Path, found: _Lines) -> None:
+def _read(file: Path, found: Found) -> bool:
+    """Add what a file has, of several hypotheses of a sentence the best; returns whether its last line is there."""
     is_ended = False
     for line in text_lines(file, "what fairseq-generate wrote"):
         match = _LINE.fullmatch(line)
         if match is None:
             is_ended = is_ended or _END.fullmatch(line) is not None
             continue
-        kind, number, text = match[1], int(match[2]), match[3]
-        if kind in found.texts:
-            if found.texts[kind].setdefault(number, text) != text:
-                raise UserError(f"`{file}` must be of the same test set as those before, but {kind}-{number} differs.")
-        else:
-            _note_best(file, found.scored[kind], number, text)
-    if not is_ended:
-        found.unended.append(file)
+        kind, number = match[1], int(match[2])
+        text = (0.0, match[3]) if kind in "ST" else _scored(file, number, match[3])
+        before = found[kind].setdefault(number, text)
+        if kind in "ST" and before != text:
+            raise UserError(f"`{file}` must be of the same test set as those before, but {kind}-{number} differs.")
+        if text[0] > before[0]:
+            found[kind][number] = text
+    return is_ended
 
 
-def _note_best(file: Path, best: dict[int, tuple[float, str]], number: int, text: str) -> None:
-    """Keep the best of a sentence's hypotheses: with `--nbest` there are several."""
+def _scored(file: Path, number: int, text: str) -> Scored:
     match = _SCORED.fullmatch(text)
     try:
-        score = float(match[1]) if match else None
-    except ValueError:
-        score = None
-    if match is None or score is None:
-        raise UserError(f"`{file}` must have a score before each hypothesis, but sentence {number} has none.")
-    if number not in best or score > best[number][0]:
-        best[number] = score, match[2]
+        return float(match[1] if match else ""), match[2] if match else ""
+    except ValueError as error:
+        raise UserError(
+            f"`{file}` must have a score before each hypothesis, but sentence {number} has none."
+        ) from error
 
 
 def _joining(lines: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ own length, whatever it is translated with.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
@@ -27,7 +27,7 @@ from torch import Tensor
 from fairseq_mtmoe.data.mixtures.dataset import sizes_of
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
-from fairseq_mtmoe.evaluation.translator import Batch, Direction, Translation, Translator
+from fairseq_mtmoe.evaluation.translator import Batch, Decoding, Direction, Translation, Translator
 
 Known = Mapping[str, Mapping[int, str]]
 
@@ -38,9 +38,9 @@ MOST_SENTENCES = 1000
 
 @dataclass(frozen=True)
 class _Sentence:
-    """One to translate: of which direction, which line, how long its source is and the longer of its sides."""
+    """One to translate: of which pair, which line, how long its source is and the longer of its sides."""
 
-    direction: int
+    pair: str
     number: int
     source: int
     tokens: int
@@ -60,9 +60,9 @@ class Mixture:
 
     def __init__(self, translator: Translator, pairs: Sequence[str], subset: str) -> None:
         self._translator = translator
-        self._directions = [translator.direction(pair, subset) for pair in pairs]
-        self._search = BeamSearch(self._directions[0].generator)  # all have one target dictionary
-        self._batches = _batches(translator, self._directions)
+        self._directions = {pair: translator.direction(pair, subset) for pair in pairs}
+        self._search = BeamSearch(self._directions[pairs[0]].generator)  # all have one target dictionary
+        self._batches = _batches(self._directions.values(), translator.decoding)
 
     @property
     def sentences(self) -> int:
@@ -73,11 +73,6 @@ class Mixture:
         """How many batches there are."""
         return len(self._batches)
 
-    def translate_batch(self, number: int) -> Batch:
-        """The hypotheses of a batch; the first has the longest sentences."""
-        found = _translated(self._translator, self._directions, self._search, self._batches[number])
-        return {self._directions[place].pair: texts for place, texts in found.items()}
-
     def translate(
         self, note: Callable[[Batch], object] = lambda batch: None, known: Known = MappingProxyType({})
     ) -> Iterator[Translation]:
@@ -87,43 +82,52 @@ class Mixture:
             note: is told the hypotheses of every finished batch.
             known: hypotheses that were noted before; batches of nothing else are not translated again.
         """
-        hypotheses = {direction.pair: dict(known.get(direction.pair, {})) for direction in self._directions}
-        left = Counter(sentence.direction for batch in self._batches for sentence in batch)
-        yield from (self._finished(one, {}) for place, one in enumerate(self._directions) if not left[place])
+        hypotheses = {pair: dict(known.get(pair, {})) for pair in self._directions}
+        left = Counter(sentence.pair for batch in self._batches for sentence in batch)
+        yield from (direction.translation({}) for pair, direction in self._directions.items() if not left[pair])
         for number, batch in enumerate(self._batches):
-            if not all(one.number in hypotheses[self._directions[one.direction].pair] for one in batch):
+            if not all(one.number in hypotheses[one.pair] for one in batch):
                 found = self.translate_batch(number)
                 for pair, texts in found.items():
                     hypotheses[pair].update(texts)
                 note(found)
-            left.subtract(sentence.direction for sentence in batch)
-            for place in sorted({sentence.direction for sentence in batch}):
-                if left[place] == 0:
-                    direction = self._directions[place]
-                    yield self._finished(direction, hypotheses[direction.pair])
+            pairs = Counter(sentence.pair for sentence in batch)
+            left.subtract(pairs)
+            for pair in filter(pairs.__contains__, self._directions):
+                if left[pair] == 0:
+                    yield self._directions[pair].translation(hypotheses[pair])
 
-    def _finished(self, direction: Direction, hypotheses: Mapping[int, str]) -> Translation:
-        return self._translator.translation(direction, hypotheses)
+    def translate_batch(self, number: int) -> Batch:
+        """The hypotheses of a batch; the first has the longest sentences."""
+        batch = self._batches[number]
+        rows, sample = _collated(self._directions, batch)
+        sample = self._translator.moved(sample)
+        prefixes = [_prefix(self._directions[sentence.pair].task) for sentence in rows]
+        tokens = sample["net_input"]["src_tokens"]
+        prefix = None if None in prefixes else torch.tensor(prefixes, device=tokens.device).unsqueeze(1)
+        task = self._directions[batch[0].pair].task
+        outputs = task.inference_step(self._search, self._translator.models, sample, prefix_tokens=prefix)
+        found: dict[str, dict[int, str]] = {}
+        for sentence, output in zip(rows, outputs, strict=True):
+            found.setdefault(sentence.pair, {})[sentence.number] = self._directions[sentence.pair].text(output)
+        return found
 
 
-def _batches(translator: Translator, directions: Sequence[Direction]) -> list[list[_Sentence]]:
+def _batches(directions: Iterable[Direction], decoding: Decoding) -> list[list[_Sentence]]:
     """All sentences that are not too long, in batches, the longest first: what does not fit into memory shows at once.
 
     Which these are depends on the data and the options alone.
     """
     sentences: dict[str | None, list[_Sentence]] = {}
-    for place, direction in enumerate(directions):
-        kept = translator.fitting(direction, np.arange(len(direction.dataset)))
-        if len(kept) and direction.dataset.supports_prefetch:
-            direction.dataset.prefetch(kept)
+    for direction in directions:
+        kept = direction.fitting(np.arange(len(direction.dataset)))
+        # fairseq's search takes one token in the place of ends for a whole batch
+        together = sentences.setdefault(direction.pair if _replaces_ends(direction.task) else None, [])
         for number, sizes in zip(kept.tolist(), _sizes(direction, kept).tolist(), strict=True):
-            sentence = _Sentence(place, number, sizes[0], max(sizes))
-            # fairseq's search takes one such token for a whole batch
-            apart = direction.pair if _replaces_ends(direction.task) else None
-            sentences.setdefault(apart, []).append(sentence)
-    limit, most = translator.decoding.tokens_of_a_batch, translator.decoding.batch_size
-    most = MOST_SENTENCES if (translator.decoding.max_tokens, most) == (None, None) else most
-    batches = [batch for together in sentences.values() for batch in _cut(together, limit, most)]
+            together.append(_Sentence(direction.pair, number, sizes[0], max(sizes)))
+    is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
+    limits = decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
+    batches = [batch for together in sentences.values() if together for batch in _cut(together, *limits)]
     return sorted(batches, key=lambda batch: -max(sentence.source for sentence in batch))
 
 
@@ -136,7 +140,7 @@ def _sizes(direction: Direction, numbers: np.ndarray) -> np.ndarray:
 
 def _cut(sentences: list[_Sentence], max_tokens: int | None, max_sentences: int | None) -> Iterator[list[_Sentence]]:
     """Batches of sentences of like lengths."""
-    ordered = sorted(sentences, key=lambda one: (one.source, one.tokens, one.direction, one.number))
+    ordered = sorted(sentences, key=lambda one: (one.source, one.tokens))
     tokens = np.array([sentence.tokens for sentence in ordered], dtype=np.int64)
     if max_tokens is not None and tokens.max() > max_tokens:
         raise_invalid("--max-tokens", f"at least {tokens.max()}, the length of the longest sentence", max_tokens)
@@ -145,38 +149,21 @@ def _cut(sentences: list[_Sentence], max_tokens: int | None, max_sentences: int 
         yield [ordered[int(place)] for place in batch]
 
 
-def _translated(
-    translator: Translator, directions: Sequence[Direction], search: BeamSearch, batch: Sequence[_Sentence]
-) -> dict[int, dict[int, str]]:
-    """The hypotheses of a batch, by direction and sentence."""
-    rows, sample = _collated(directions, batch)
-    first = directions[batch[0].direction]
-    prefixes = [_prefix(directions[sentence.direction].task) for sentence in rows]
-    sample = translator.moved(sample)
-    tokens = sample["net_input"]["src_tokens"]
-    prefix = None if None in prefixes else torch.tensor(prefixes, device=tokens.device).unsqueeze(1)
-    outputs = first.task.inference_step(search, translator.models, sample, prefix_tokens=prefix)
-    found: dict[int, dict[int, str]] = {}
-    for sentence, output in zip(rows, outputs, strict=True):
-        direction = directions[sentence.direction]
-        text = direction.spell(output[0]["tokens"], translator.unknown(direction))
-        found.setdefault(sentence.direction, {})[sentence.number] = text
-    return found
-
-
-def _collated(directions: Sequence[Direction], batch: Sequence[_Sentence]) -> tuple[list[_Sentence], dict[str, Any]]:
+def _collated(
+    directions: Mapping[str, Direction], batch: Sequence[_Sentence]
+) -> tuple[list[_Sentence], dict[str, Any]]:
     """The sentences, longest source first, and the batch of fairseq's form whose rows they are.
 
     Each direction's own data set collates its sentences, to the same lengths.
     """
-    items = {sentence: directions[sentence.direction].dataset[sentence.number] for sentence in batch}
     pad_to = {"source": max(one.source for one in batch), "target": max(one.tokens for one in batch)}
+    places = {pair: place for place, pair in enumerate(directions)}
     parts, sentences = [], []
-    for place, group in groupby(sorted(batch, key=lambda one: one.direction), key=lambda one: one.direction):
-        of_direction = {sentence.number: sentence for sentence in group}
-        chosen = [items[sentence] for sentence in of_direction.values()]
-        parts.append(directions[place].dataset.collater(chosen, pad_to_length=pad_to))
-        sentences += [of_direction[number] for number in parts[-1]["id"].tolist()]
+    in_order = sorted(batch, key=lambda one: places[one.pair])
+    for pair, group in groupby(in_order, key=lambda one: one.pair):
+        dataset, of_pair = directions[pair].dataset, {sentence.number: sentence for sentence in group}
+        parts.append(dataset.collater([dataset[number] for number in of_pair], pad_to_length=pad_to))
+        sentences += [of_pair[number] for number in parts[-1]["id"].tolist()]
     order = sorted(range(len(sentences)), key=lambda row: -sentences[row].source)
     return [sentences[row] for row in order], _merged(parts, torch.tensor(order))
 

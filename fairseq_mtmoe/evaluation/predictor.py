@@ -7,6 +7,7 @@ The steps are those of fairseq-validate, with the same batches: a file of predic
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +16,21 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq import tasks, utils
+from fairseq.data import FairseqDataset
 from torch import Tensor
 
-from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
+from fairseq_mtmoe.data.mixtures.dataset import Collate, EvaluationMixture
 from fairseq_mtmoe.data.nlu.answers import submission_of, written
+from fairseq_mtmoe.data.nlu.cache import tokenized_split
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
 from fairseq_mtmoe.data.nlu.reading import is_there
 from fairseq_mtmoe.data.nlu.table import Submission, TaskRow
+from fairseq_mtmoe.data.nlu.text_split import TextDataset, label_texts, text_split
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
-from fairseq_mtmoe.evaluation.set_predictions import BY_TASK, NotFiniteError, SetPredictions
-from fairseq_mtmoe.task_types import Predictions, flattened
-from fairseq_mtmoe.task_types.task_type import only_answer
+from fairseq_mtmoe.task_types import Predictions, flattened, task_type_of
+from fairseq_mtmoe.task_types.task_type import Scored, only_answer
+from fairseq_mtmoe.task_types.text import TextTaskType
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +102,7 @@ def choose_sets(
     subset: str,
     shape_of: Callable[[TaskRow], object],
 ) -> Choice:
-    """The sets that are there and that a head predicts: the task's own, or the one that its row names.
+    """Return the sets that are there and that a head predicts: the task's own, or the one that its row names.
 
     Args:
         root: the data directory.
@@ -126,11 +131,9 @@ def choose_sets(
         )
     files: dict[str, str] = {}
     for chosen in choice.sets:
-        other = files.setdefault(chosen.submission.file, chosen.key)
-        if other != chosen.key:
-            raise_invalid(
-                f"{chosen.key}: submissions: file", f"another one than that of {other}", chosen.submission.file
-            )
+        file = chosen.submission.file
+        if (other := files.setdefault(file, chosen.key)) != chosen.key:
+            raise_invalid(f"{chosen.key}: submissions: file", f"another one than that of {other}", file)
     return choice
 
 
@@ -156,14 +159,13 @@ class Predictor:
         self.use_cuda = torch.cuda.is_available() and not inference.cpu
         self.checkpoint, self._root = checkpoint, Path(data)
         state = stored.read(checkpoint)
-        settings = stored.task_settings(state, checkpoint, tuple(BY_TASK), "language understanding")
-        stored.change(settings, data=data)
-        if task_table is not None:
-            stored.change(settings, task_table=task_table)
+        settings = stored.task_settings(state, checkpoint, tuple(_BY_TASK), "language understanding")
+        stored.change(settings, data=data, **({} if task_table is None else {"task_table": task_table}))
         self._task: Any = tasks.setup_task(settings)
         self._task.load_state_dict(state["task_state"])
-        self.model = self._prepared(stored.build_model(self._task, state, checkpoint))
-        self._sets: SetPredictions = BY_TASK[stored.setting(settings, "_name")](self._task, self.model)
+        model = stored.build_model(self._task, state, checkpoint).eval()
+        self.model = stored.placed(model, inference.fp16, inference.bf16, self.use_cuda)
+        self._sets: _Sets = _BY_TASK[stored.setting(settings, "_name")](self._task, self.model)
 
     @property
     def table(self) -> Mapping[str, TaskRow]:
@@ -181,11 +183,15 @@ class Predictor:
         Raises:
             UserError: a file is not what the table says.
         """
-        return [self._sets.read(self._root, one.name, one.row, one.split) for one in sets]
+        tokens = {"cache": self._task.token_cache, "labelled": False}
+        return [
+            self._sets.read(self._root, one.name, one.row, one.split, self._task.tokenizer_of(one.row), **tokens)
+            for one in sets
+        ]
 
     @torch.no_grad()
     def predict(self, chosen: PredictedSet, examples: Any, advance: Callable[[int], None] = lambda count: None) -> str:
-        """The file of predictions of a set.
+        """Return the file of predictions of a set.
 
         Args:
             chosen: the set.
@@ -197,12 +203,9 @@ class Predictor:
         """
         parts: list[tuple[Tensor, Tensor]] = []
         for sample in self.batches(chosen, examples):
-            try:
-                predictions = self._sets.predictions(sample, chosen.row, chosen.head)
-            except NotFiniteError as error:
-                raise UserError(
-                    f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not."
-                ) from error
+            predictions = self._sets.predictions(sample, chosen.row, chosen.head)
+            if predictions is None:
+                raise UserError(f"`{self.checkpoint}` must give finite numbers for {chosen.key}, but does not.")
             parts.append(flattened(sample["id"], predictions))
             advance(len(sample["id"]))
         ids, values = (torch.cat(of_batches).cpu().numpy() for of_batches in zip(*parts, strict=True))
@@ -216,10 +219,9 @@ class Predictor:
     def batches(self, chosen: PredictedSet, examples: Any) -> Iterator[dict[str, Any]]:
         """The batches of a set, as the model takes them."""
         task_id = self._task.id_of(chosen.head, "a task of the model")
-        examples_of_set, collate = self._sets.dataset(examples), self._sets.collate(chosen.head)
-        dataset = EvaluationMixture([chosen.key], [examples_of_set], [task_id], collate)
+        data, collate = self._sets.dataset(examples, chosen.head)
         batches = self._task.get_batch_iterator(
-            dataset,
+            EvaluationMixture([chosen.key], [data], [task_id], collate),
             max_tokens=self.inference.max_tokens,
             max_sentences=self.inference.batch_size,
             required_batch_size_multiple=BATCH_MULTIPLE,
@@ -228,10 +230,87 @@ class Predictor:
             sample = utils.move_to_cuda(sample) if self.use_cuda else sample
             yield self._task.for_models(sample, [self.model])
 
-    def _prepared(self, model: Any) -> Any:
-        model.eval()
-        if self.inference.fp16:
-            model.half()
-        if self.inference.bf16:
-            model.bfloat16()
-        return model.cuda() if self.use_cuda else model
+
+class _Sets(ABC):
+    """How the models of a task predict sets.
+
+    Attributes:
+        read: the tokens of a set, from the cache or its file.
+    """
+
+    read: Callable[..., Any]
+
+    def __init__(self, task: Any, model: Any) -> None:
+        self.task, self.model = task, model
+
+    @property
+    @abstractmethod
+    def shapes(self) -> Mapping[str, object]:
+        """What the model predicts, by the names of the tasks that it was trained on, as `shape_of` has it."""
+
+    @abstractmethod
+    def shape_of(self, row: TaskRow) -> object:
+        """Equal where one task's predictions can be another's."""
+
+    @abstractmethod
+    def dataset(self, examples: Any, head: str) -> tuple[FairseqDataset, Collate]:
+        """Examples as they stand in batches, and what makes batches that the task of a head predicts."""
+
+    @abstractmethod
+    def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
+        """What the model predicts of a batch, (E, …), filled up with NaN; None where its numbers are not finite."""
+
+    @abstractmethod
+    def scored(self, row: TaskRow) -> Scored:
+        """What makes a file of a task's predictions."""
+
+
+class _ByHeads(_Sets):
+    """Of `--task glue`: each task of the run has a head, of which the size is compared."""
+
+    read = staticmethod(tokenized_split)
+
+    @property
+    def shapes(self) -> Mapping[str, object]:
+        return {task: head.size for task, head in self.model.heads.items()}
+
+    def shape_of(self, row: TaskRow) -> object:
+        return task_type_of(row).head
+
+    def dataset(self, examples: Any, head: str) -> tuple[FairseqDataset, Collate]:
+        return TaskDataset(examples), TaskCollate(self.task.tokenizer.padding, [head])
+
+    def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
+        numbers = self.model(**sample["net_input"])[head]
+        return task_type_of(row).predictions(numbers) if numbers.isfinite().all() else None
+
+    def scored(self, row: TaskRow) -> Scored:
+        return task_type_of(row)
+
+
+class _ByWriting(_Sets):
+    """Of `--task text_to_text`: the task of the run, and others that are asked and answered alike."""
+
+    read = staticmethod(text_split)
+
+    @property
+    def shapes(self) -> Mapping[str, object]:
+        return {self.task.name: self.shape_of(self.task.row)}
+
+    def shape_of(self, row: TaskRow) -> object:
+        """The kind of answer, and the texts of its labels; nothing of a task without a text form."""
+        return (row.kind, tuple(label_texts(row))) if row.text_form is not None else None
+
+    def dataset(self, examples: Any, head: str) -> tuple[FairseqDataset, Collate]:
+        return TextDataset(examples), self.task.collate
+
+    def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
+        """See `_Sets`. A search makes something of any numbers: it is the weights that are looked at."""
+        is_finite = all(parameter.isfinite().all() for parameter in self.model.parameters())
+        return self.task.write(self.model, sample) if is_finite else None
+
+    def scored(self, row: TaskRow) -> Scored:
+        return TextTaskType(row, self.task.pieces)
+
+
+_BY_TASK: Mapping[str, Callable[[Any, Any], _Sets]] = {"glue": _ByHeads, "text_to_text": _ByWriting}

@@ -26,13 +26,12 @@ OF_BENCHMARKS = ("glue", "text_to_text")
 
 
 def existing(path: str) -> str:
-    """The path of a checkpoint, which is there."""
-    # fairseq looks a relative path up elsewhere too; a plain sentence is better than its FileNotFoundError.
+    """The path of a checkpoint, which is there: fairseq would look a relative one up elsewhere too."""
     return str(regular_file(path, "a checkpoint file"))
 
 
 def read(path: str) -> dict[str, Any]:
-    """A checkpoint with all experts, without the optimizer's state, most of the file's size.
+    """Return a checkpoint with all experts, without the optimizer's state, most of the file's size.
 
     Raises:
         UserError: it is missing or damaged; see `loading.load_checkpoint_to_cpu`.
@@ -47,7 +46,7 @@ def read(path: str) -> dict[str, Any]:
 def task_settings(
     state: dict[str, Any], path: str, tasks: Sequence[str] = TASKS, what: str = "a task that translates"
 ) -> Any:
-    """A copy of the settings of a checkpoint's task, for `change` and fairseq's `setup_task`.
+    """Return a copy of the settings of a checkpoint's task, for `change` and fairseq's `setup_task`.
 
     Args:
         state: of the checkpoint.
@@ -61,13 +60,12 @@ def task_settings(
     cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state.get("cfg")
     task = cfg.get("task") if cfg is not None else None
     name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
+    rule = f"a checkpoint of {what} ({', '.join(tasks)})"
     if name not in tasks and name in OF_BENCHMARKS:
-        raise UserError(
-            f"`{path}` must be a checkpoint of {what} ({', '.join(tasks)}), but is one of {name}: "
-            "`mtmoe evaluate` scores it, and `mtmoe predict` writes its answers."
-        )
+        advice = "`mtmoe evaluate` scores it, and `mtmoe predict` writes its answers"
+        raise UserError(f"`{path}` must be {rule}, but is one of {name}: {advice}.")
     if name not in tasks:
-        raise_invalid(path, f"a checkpoint of {what} ({', '.join(tasks)})", name)
+        raise_invalid(path, rule, name)
     rebuild.check_name(path, state, "task")  # fairseq may find another name in it
     settings = copy.deepcopy(task)
     for side in ("left_pad_source", "left_pad_target"):
@@ -78,13 +76,22 @@ def task_settings(
 
 
 def build_model(task: Any, state: dict[str, Any], path: str) -> Any:
-    """The model of a checkpoint that was read.
+    """Return the model of a checkpoint that was read.
 
     Raises:
         UserError: it is of an unknown model, or does not fit the task's data.
     """
     models, _, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task, state=state)
     return models[0]
+
+
+def placed(model: Any, fp16: bool, bf16: bool, use_cuda: bool) -> Any:
+    """A model in the precision and on the device that it is to compute in."""
+    if fp16:
+        model.half()
+    if bf16:
+        model.bfloat16()
+    return model.cuda() if use_cuda else model
 
 
 def setting(settings: Any, name: str) -> Any:
@@ -102,13 +109,10 @@ def change(settings: Any, **values: Any) -> None:
 
 
 def check_pair(folder: str, subset: str, pair: str, dictionaries: Sequence[Dictionary]) -> bool:
-    """See that the files of a pair hold ids of its two dictionaries: stock fairseq's tasks take any number for one.
-
-    Returns:
-        whether both are there.
+    """Return whether both files of a pair are there; stock fairseq's tasks take any number for an id.
 
     Raises:
-        UserError: one of them is damaged, or of another dictionary.
+        UserError: one of them is damaged, or holds ids beyond its dictionary, source's or target's.
     """
     source, target = pair.split("-")
     prefixes = [find_side(folder, subset, source, target, lang) for lang in (source, target)]

@@ -1,22 +1,37 @@
-"""Which language pairs a data directory of fairseq-preprocess holds, and how many sentences of each."""
+"""The test sets of a data directory: which pairs it has, in which tiers, their source text and their references.
+
+References are the text of a test set, where the data directory has it: `raw/test.en-de.de` beside `test.en-de.de.bin`,
+as `mtmoe prepare` writes it, and further references of the same sentences in `raw/test.en-de.de.1`, `.2` and so on. A
+binarized file alone does not hold the text: words that the dictionary does not have are lost, and fairseq-generate
+compares with `<<unk>>` in their place.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from fairseq import utils
+from fairseq.data import Dictionary, data_utils
 
-from fairseq_mtmoe.data.translation.file_names import indexed_sides, side_name
+from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, find_side, indexed_sides, side_name
 from fairseq_mtmoe.data.translation.pairs import sentences_of
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME, load_tiers
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import text_lines
+
+TEXT, FAIRSEQ = "text", "fairseq"  # what is compared: the text, or what fairseq-generate compares
+
+_ANYTHING = "\ue000"  # stands for an unknown word; Unicode gives it to no character
 
 
 def folders(data: str) -> list[Path]:
-    """The folders of a fairseq data argument: one, or shards, joined by colons or in a directory of their own.
+    """Return the folders of a fairseq data argument: one, or shards, joined by colons or in a directory of their own.
 
     Raises:
         UserError: one of them does not exist.
@@ -29,7 +44,7 @@ def folders(data: str) -> list[Path]:
 
 
 def sizes_of(data: str, subset: str) -> dict[str, int]:
-    """Sentences of every pair that has a file `<subset>.<source>-<target>.<target>.idx`, in the first folder.
+    """Return the sentences of every pair that has a file `<subset>.<source>-<target>.<target>.idx`.
 
     Like fairseq, which reads validation and test sets from the first of several shards.
 
@@ -50,10 +65,7 @@ def sizes_of(data: str, subset: str) -> dict[str, int]:
 
 
 def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
-    """The tiers of the pairs, by the directory's tiers.json or by training sentences over all its shards.
-
-    Without either, nothing is known of any pair.
-    """
+    """Return the tiers of pairs, by the directory's tiers.json or by training sentences over all its shards."""
     training: dict[str, int] = {}
     for folder in folders(data):
         for pair, size in _sizes(folder, "train").items():
@@ -67,7 +79,7 @@ def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
 
 
 def choose_pairs(sizes: Mapping[str, int], trained: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """The pairs to evaluate: the wanted ones, else those of the directory that the model was trained on, else all.
+    """Return the pairs to evaluate: the wanted ones, else those of the directory that were trained on, else all.
 
     Args:
         sizes: sentences of each pair of the directory; its files serve both directions of a pair.
@@ -93,3 +105,131 @@ def size_of(pair: str, sizes: Mapping[str, int]) -> int | None:
 def _sizes(folder: Path, subset: str) -> dict[str, int]:
     pairs = [side.pair for side in indexed_sides(folder) if (side.split, side.lang) == (subset, side.target)]
     return {pair: sentences_of(str(folder / side_name(subset, pair, pair.split("-")[1]))) for pair in pairs}
+
+
+class Speller:
+    """From tokens to text, as fairseq-generate does it.
+
+    Args:
+        dictionary: of the target language.
+        post_process: how fairseq puts words together, such as `sentencepiece`.
+        ignored: tokens that are no text, besides those at the end and the beginning of a sentence.
+    """
+
+    def __init__(self, dictionary: Dictionary, post_process: str | None, ignored: Iterable[int] = ()) -> None:
+        self.dictionary, self._post_process, self._ignored = dictionary, post_process, set(ignored)
+
+    def __call__(self, tokens: torch.Tensor, unknown: str) -> str:
+        """The text, with `unknown` for each unknown word."""
+        text: str = self.dictionary.string(
+            tokens.tolist(), self._post_process, extra_symbols_to_ignore=self._ignored, unk_string=unknown
+        )
+        return text
+
+
+@dataclass(frozen=True)
+class References:
+    """The references of one test set, in the order of its files."""
+
+    lines: list[str]
+    file: str  # where they are from, in the data directory
+    altered: int  # lines that are not the text, because the dictionary does not have some of their words
+    more: tuple[list[str], ...] = ()  # further references of every line, "" where it has none
+
+
+def load_references(data: str, subset: str, pair: str, spell: Speller, way: str) -> References:
+    """Return the references of a pair's test set.
+
+    Args:
+        data: the data directory, as fairseq takes it.
+        subset: for example `test`.
+        pair: for example `en-de`.
+        spell: by the dictionary of the target language.
+        way: `TEXT` is the text in `raw/`, and the binarized words where there is none; `FAIRSEQ` is these always.
+
+    Raises:
+        UserError: the text in `raw/` is not that of the binarized file, or further references are not as many.
+    """
+    side = _Side(data, subset, pair, pair.partition("-")[2], spell)
+    if way == TEXT and side.raw.exists():
+        lines = side.text()
+        return References(lines, f"{TEXT_FOLDER}/{side.raw.name}", altered=0, more=_further(side.raw, len(lines)))
+    dictionary = spell.dictionary
+    altered = sum(bool((tokens == dictionary.unk()).any()) for tokens in side.sentences)
+    return References(side.spelled(dictionary.unk_string(escape=True)), f"{side.prefix.name}.bin", altered)
+
+
+def load_sources(data: str, subset: str, pair: str, spell: Speller) -> list[str]:
+    """Return the source text of a pair's test set: in `raw/`, else the binarized words; see `load_references`."""
+    side = _Side(data, subset, pair, pair.partition("-")[0], spell)
+    return side.text() if side.raw.exists() else side.spelled(spell.dictionary.unk_string())
+
+
+class _Side:
+    """A language of a test set, whose files serve both directions of a pair: its sentences, and its text if any."""
+
+    def __init__(self, data: str, subset: str, pair: str, lang: str, spell: Speller) -> None:
+        source, _, target = pair.partition("-")
+        folder = folders(data)[0]
+        self.prefix = Path(find_side(folder, subset, source, target, lang) or folder / side_name(subset, pair, lang))
+        self.raw = self.prefix.parent / TEXT_FOLDER / self.prefix.name
+        self._spell = spell
+        dataset = data_utils.load_indexed_dataset(str(self.prefix), spell.dictionary)
+        if dataset.supports_prefetch:  # the older formats read nothing before
+            dataset.prefetch(range(len(dataset)))
+        self.sentences: list[torch.Tensor] = [dataset[number] for number in range(len(dataset))]
+
+    def spelled(self, unknown: str) -> list[str]:
+        """The binarized words, with `unknown` for each unknown one."""
+        return [self._spell(tokens, unknown) for tokens in self.sentences]
+
+    def text(self) -> list[str]:
+        """The lines in `raw/`.
+
+        Raises:
+            UserError: they cannot be what was binarized, line by line.
+        """
+        raw, lines, advice = self.raw, _lines(self.raw), "put the right text there, or give `--references fairseq`"
+        if len(lines) != len(self.sentences):
+            found = f"({len(self.sentences)} lines), but has {len(lines)}"
+            raise UserError(f"`{raw}` must be the text of `{raw.name}.bin` {found}; {advice}.")
+        for number, (line, pattern) in enumerate(zip(lines, self.spelled(_ANYTHING), strict=True), start=1):
+            if not _fits(_letters(line), _letters(pattern).split(_ANYTHING)):
+                found = f"line {number} is another there"
+                raise UserError(f"`{raw}` must be the text of `{raw.name}.bin`, but {found}; {advice}.")
+        return lines
+
+
+def _lines(path: Path) -> list[str]:
+    return [" ".join(line.splitlines()) for line in text_lines(path)]
+
+
+def _further(raw: Path, count: int) -> tuple[list[str], ...]:
+    """The further references beside the first ones: files with numbers from 1 on."""
+    found: list[list[str]] = []
+    while (path := raw.with_name(f"{raw.name}.{len(found) + 1}")).exists():
+        found.append(_lines(path))
+        if len(found[-1]) != count:
+            raise UserError(
+                f"`{path}` must have a line for each of the {count} of `{raw.name}`, empty where there is no further "
+                f"reference, but has {len(found[-1])}."
+            )
+    return tuple(found)
+
+
+def _letters(text: str) -> str:
+    """What of a line tokenizing, lower-casing and SentencePiece's normalisation leave: letters and digits."""
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    return "".join(character for character in folded if character.isalnum() or character == _ANYTHING)
+
+
+def _fits(text: str, parts: Sequence[str]) -> bool:
+    """Whether `text` is these parts in this order, with anything between them."""
+    first, *others = parts
+    if not others:
+        return text == first
+    place = len(first) if text.startswith(first) else -1
+    for part in others[:-1]:
+        found = text.find(part, place) if place >= 0 else -1
+        place = found + len(part) if found >= 0 else -1
+    return place >= 0 and text.endswith(others[-1]) and len(text) - len(others[-1]) >= place

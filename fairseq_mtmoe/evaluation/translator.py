@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -23,8 +23,8 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
-from fairseq_mtmoe.evaluation.stored import build_model, change, check_pair, read, setting, task_settings
+from fairseq_mtmoe.evaluation.stored import build_model, change, check_pair, placed, read, setting, task_settings
+from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
 from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.protocols import NamesTasks
 
@@ -66,18 +66,6 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Direction:
-    """The test set of one pair with everything that translates it: fairseq's task, data set and generator."""
-
-    pair: str
-    task: Any
-    dataset: Any
-    generator: Any
-    spell: Speller
-    references: References
-
-
-@dataclass(frozen=True)
 class Translation:
     """The detokenised text of one test set, in the order of its files."""
 
@@ -90,6 +78,54 @@ class Translation:
     more_references: tuple[list[str], ...] = ()  # further ones of every sentence, "" where it has none
     numbers: Sequence[int] = ()  # of the sentences, in the test set
     left_out: int = 0  # sentences of which fairseq-generate wrote nothing, for whatever reason
+
+
+@dataclass(frozen=True)
+class Direction:
+    """The test set of one pair with everything that translates it: fairseq's task, data set and generator.
+
+    Attributes:
+        limits: the positions that task and models have.
+        compares: what hypotheses are compared with, `TEXT` or `FAIRSEQ`.
+    """
+
+    pair: str
+    task: Any
+    dataset: Any
+    generator: Any
+    limits: Any
+    references: References
+    spell: Speller
+    compares: str
+
+    def fitting(self, order: np.ndarray) -> np.ndarray:
+        """Those sentences of `order` that are not too long, which are read where the data set reads ahead."""
+        kept: np.ndarray = self.task.filter_indices_by_size(
+            order, self.dataset, self.limits, ignore_invalid_inputs=True
+        )
+        if len(kept) and self.dataset.supports_prefetch:  # the older formats read nothing before
+            self.dataset.prefetch(kept)
+        return kept
+
+    def text(self, output: Sequence[Mapping[str, Any]]) -> str:
+        """The best of a sentence's hypotheses."""
+        unknown = str(self.task.target_dictionary.unk_string()) if self.compares == FAIRSEQ else UNKNOWN
+        return self.spell(output[0]["tokens"], unknown)
+
+    def translation(self, hypotheses: Mapping[int, str]) -> Translation:
+        """What is compared, of the hypotheses of all sentences that were not too long."""
+        references = self.references
+        compared = sorted(hypotheses) if self.compares == FAIRSEQ else range(len(references.lines))
+        return Translation(
+            self.pair,
+            [hypotheses.get(number, "") for number in compared],
+            [references.lines[number] for number in compared],
+            references.file,
+            references.altered,
+            untranslated=len(self.dataset) - len(hypotheses),
+            more_references=tuple([lines[number] for number in compared] for lines in references.more),
+            numbers=list(compared),
+        )
 
 
 class Translator:
@@ -127,7 +163,8 @@ class Translator:
         self._states = [read(path) for path in checkpoints]
         self._task_cfg = task_settings(self._states[0], checkpoints[0])
         if langs:
-            change(self._task_cfg, langs=_like(setting(self._task_cfg, "langs"), langs), lang_dict=None)
+            as_text = isinstance(setting(self._task_cfg, "langs"), str)
+            change(self._task_cfg, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
         self._task_state = self._states[0].get("task_state")
         self.models: list[Any] = []  # from the first direction on
         self._task_names: list[str] | None = None
@@ -159,47 +196,32 @@ class Translator:
         """
         direction = self.direction(pair, subset)
         hypotheses = dict(known)
-        for numbers in self._numbers(direction):
-            if all(int(number) in known for number in numbers):
+        for numbers in self._batches(direction):
+            if all(number in known for number in numbers):
                 continue
-            sample = self.moved(direction.dataset.collater([direction.dataset[int(number)] for number in numbers]))
+            sample = self.moved(direction.dataset.collater([direction.dataset[number] for number in numbers]))
             outputs = direction.task.inference_step(direction.generator, self.models, sample)
-            found = {
-                number: direction.spell(outputs[row][0]["tokens"], self.unknown(direction))
-                for row, number in enumerate(sample["id"].tolist())
-            }
+            found = {number: direction.text(outputs[row]) for row, number in enumerate(sample["id"].tolist())}
             hypotheses.update(found)
             note({pair: found})
-        return self.translation(direction, hypotheses)
+        return direction.translation(hypotheses)
 
     def direction(self, pair: str, subset: str) -> Direction:
-        """What is needed to translate the test set of one pair.
+        """Return what is needed to translate the test set of one pair.
 
         Raises:
             UserError: its files are damaged, or of another dictionary than the model's.
         """
         task = self._task(pair)
-        models = self._load(task)
-        folder = utils.split_paths(self.data)[0]
-        check_pair(folder, subset, pair, (task.source_dictionary, task.target_dictionary))
-        task.load_dataset(subset)
-        generator = task.build_generator(models, self.generation)
+        self._load_models(task)
         dictionary = task.target_dictionary
-        spell = Speller(dictionary, self._joining(dictionary), generator.symbols_to_strip_from_output)
-        return Direction(pair, task, task.dataset(subset), generator, spell, self._references(task, pair, subset))
-
-    def fitting(self, direction: Direction, order: np.ndarray) -> np.ndarray:
-        """Those sentences of `order` that are not longer than task and models can take."""
-        positions = [model.max_positions() for model in self.models]
-        limits = utils.resolve_max_positions(direction.task.max_positions(), *positions)
-        kept: np.ndarray = direction.task.filter_indices_by_size(
-            order, direction.dataset, limits, ignore_invalid_inputs=True
-        )
-        return kept
-
-    def unknown(self, direction: Direction) -> str:
-        """What an unknown word of a hypothesis is written as."""
-        return str(direction.task.target_dictionary.unk_string()) if self.references == FAIRSEQ else UNKNOWN
+        check_pair(utils.split_paths(self.data)[0], subset, pair, (task.source_dictionary, dictionary))
+        task.load_dataset(subset)
+        generator = task.build_generator(self.models, self.generation)
+        limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in self.models])
+        references = load_references(self.data, subset, pair, self._speller(dictionary), self.references)
+        spell = self._speller(dictionary, generator.symbols_to_strip_from_output)
+        return Direction(pair, task, task.dataset(subset), generator, limits, references, spell, self.references)
 
     def release(self) -> None:
         """Let the models go, and the memory that they take: what is left to do needs text alone."""
@@ -212,34 +234,17 @@ class Translator:
         moved: dict[str, Any] = utils.move_to_cuda(sample) if self.use_cuda else sample
         return moved
 
-    def translation(self, direction: Direction, hypotheses: Mapping[int, str]) -> Translation:
-        """What is compared, of the hypotheses of all sentences that were not too long."""
-        references = direction.references
-        compared = sorted(hypotheses) if self.references == FAIRSEQ else range(len(references.lines))
-        return Translation(
-            direction.pair,
-            [hypotheses.get(number, "") for number in compared],
-            [references.lines[number] for number in compared],
-            references.file,
-            references.altered,
-            untranslated=len(direction.dataset) - len(hypotheses),
-            more_references=tuple([lines[number] for number in compared] for lines in references.more),
-            numbers=list(compared),
-        )
-
     def sources(self, pair: str, subset: str) -> list[str]:
-        """The source text of a pair's test set, in the order of its files.
+        """Return the source text of a pair's test set, in the order of its files.
 
         Raises:
             UserError: the text in `raw/` is not that of the binarized file.
         """
-        dictionary = self._task(pair).source_dictionary
-        return load_sources(self.data, subset, pair, Speller(dictionary, self._joining(dictionary)))
+        return load_sources(self.data, subset, pair, self._speller(self._task(pair).source_dictionary))
 
-    def _references(self, task: Any, pair: str, subset: str) -> References:
-        dictionary = task.target_dictionary
-        spell = Speller(dictionary, self._joining(dictionary))
-        return load_references(self.data, subset, pair, spell, self.references)
+    def _speller(self, dictionary: Dictionary, ignored: Sequence[int] = ()) -> Speller:
+        joining = joining_of(self.data, dictionary) if self.post_process is None else self.post_process
+        return Speller(dictionary, None if joining == "none" else joining, ignored)
 
     def _task(self, pair: str) -> Any:
         settings = copy.deepcopy(self._task_cfg)
@@ -258,37 +263,31 @@ class Translator:
 
     def _kept(self, dictionary: Dictionary) -> Dictionary:
         """The same dictionary, once for all tasks: of 50 directions it would take gigabytes."""
-        for known in self._dictionaries:
-            if known == dictionary:
-                return known
-        self._dictionaries.append(dictionary)
-        return dictionary
+        known = next((known for known in self._dictionaries if known == dictionary), None)
+        if known is None:
+            self._dictionaries.append(dictionary)
+        return known or dictionary
 
-    def _load(self, task: Any) -> list[Any]:
-        """The models; the first task builds them, and learns from them which tasks they tell apart."""
-        if not self.models:
-            self.models = [
-                self._prepared(build_model(task, state, path))
-                for state, path in zip(self._states, self._paths, strict=True)
-            ]
-            self._states = []
-            self._task_names = task.task_names if isinstance(task, NamesTasks) else None
-        return self.models
+    def _load_models(self, task: Any) -> None:
+        """Build the models, with the first task, and learn from them which tasks they tell apart."""
+        if self.models:
+            return
+        self.models = [
+            self._prepared(build_model(task, state, path))
+            for state, path in zip(self._states, self._paths, strict=True)
+        ]
+        self._states = []
+        self._task_names = task.task_names if isinstance(task, NamesTasks) else None
 
     def _prepared(self, model: Any) -> Any:
         if self.decoding.base_evaluation is not None:
             for gate in base_gates(model):
                 gate.routing = replace(gate.routing, evaluation=self.decoding.base_evaluation)
-        if self.decoding.fp16:
-            model.half()
-        if self.decoding.bf16:
-            model.bfloat16()
-        if self.use_cuda:
-            model.cuda()
+        placed(model, self.decoding.fp16, self.decoding.bf16, self.use_cuda)
         model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=self.generation)))
         return model
 
-    def _numbers(self, direction: Direction) -> list[np.ndarray]:
+    def _batches(self, direction: Direction) -> Iterator[list[int]]:
         """The sentences of each batch: fairseq-generate's, then those that it drops.
 
         The limit of `--max-len-a` is of a batch's longest source, so what a sentence's translation is depends on its
@@ -297,12 +296,9 @@ class Translator:
         dataset = direction.dataset
         dataset.set_epoch(1)
         with data_utils.numpy_seed(2):  # seed + epoch, for tasks that shuffle the sentences of one length
-            order = dataset.ordered_indices()
-        order = self.fitting(direction, order)
+            order = direction.fitting(dataset.ordered_indices())
         if len(order) == 0:
-            return []
-        if dataset.supports_prefetch:  # the older formats read nothing before
-            dataset.prefetch(order)
+            return
         batches: list[np.ndarray] = dataset.batch_by_size(
             order,
             max_tokens=self.decoding.tokens_of_a_batch,
@@ -310,12 +306,7 @@ class Translator:
             required_batch_size_multiple=8,
         )
         dropped = order[sum(map(len, batches)) :]
-        return [*batches, dropped] if len(dropped) else batches
-
-    def _joining(self, dictionary: Dictionary) -> str | None:
-        if self.post_process is not None:
-            return None if self.post_process == "none" else self.post_process
-        return joining_of(self.data, dictionary)
+        yield from ([int(number) for number in batch] for batch in (*batches, dropped) if len(batch))
 
 
 def joining_of(data: str, dictionary: Dictionary) -> str | None:
@@ -331,8 +322,3 @@ def subword_marks(dictionary: Dictionary) -> str | None:
     if sum(symbol.startswith("▁") for symbol in dictionary.symbols) > few:
         return "sentencepiece"
     return "subword_nmt" if sum(symbol.endswith("@@") for symbol in dictionary.symbols) > few else None
-
-
-def _like(old: Any, names: Sequence[str]) -> Any:
-    """Names as the task's setting has them: a string with commas in a configuration, else a list."""
-    return ",".join(names) if isinstance(old, str) else list(names)

@@ -26,7 +26,7 @@ from torch import Tensor, distributed, nn
 from fairseq_mtmoe.analysis.scores import bleu_tokenizer
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
-from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, References, Speller, load_references
+from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.tasks._multitask.groups import Group

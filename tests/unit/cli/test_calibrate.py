@@ -11,7 +11,7 @@ from fairseq_mtmoe.checkpoints.layout import expert_folder
 from fairseq_mtmoe.checkpoints.prices import prices_of, without_prices
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation import training_batches
+from fairseq_mtmoe.evaluation import calibration
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.commands import run
@@ -106,13 +106,13 @@ def test_ctrl_c_leaves_what_was_there(tmp_path, monkeypatch):
 def test_a_checkpoint_that_its_run_replaced_meanwhile_is_not_written_over(tmp_path, monkeypatch):
     path = tmp_path / "model.pt"
     copy_with_experts(WHOLE, path)
-    original = training_batches.iterators.GroupedIterator
+    original = calibration.iterators.GroupedIterator
 
     def replacing(*args, **kwargs):
         copy_with_experts(WHOLE, path)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(training_batches.iterators, "GroupedIterator", replacing)
+    monkeypatch.setattr(calibration.iterators, "GroupedIterator", replacing)
     before = path.read_bytes()
     with pytest.raises(
         UserError, match=r"model\.pt` was replaced meanwhile, by its run perhaps: calibrate a copy of it"

@@ -168,7 +168,7 @@ def test_what_is_missing_of_the_scores_is_made_again(model, result, tmp_path):
 
 def test_nothing_is_translated_before_the_folder_and_the_text_are_looked_at(model, tmp_path, monkeypatch):
     monkeypatch.setattr(translator.Translator, "translate", None)
-    monkeypatch.setattr(mixing, "_translated", None)
+    monkeypatch.setattr(mixing.Mixture, "translate_batch", None)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file/out` must be a folder that can be written to, but is not: Not a"):
         evaluate(*settings(model), "--out", tmp_path / "file" / "out")
@@ -307,7 +307,7 @@ def test_comet_is_loaded_once_and_never_beside_a_translator(model, tmp_path, mon
 
 
 def test_what_metrics_lack_is_said_before_anything_is_translated(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(mixing, "_translated", None)
+    monkeypatch.setattr(mixing.Mixture, "translate_batch", None)
     monkeypatch.setitem(sys.modules, "comet", None)
     (tmp_path / "file").write_text("")
     data = shutil.copytree(model / "data", tmp_path / "data")

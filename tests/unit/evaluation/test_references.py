@@ -8,7 +8,7 @@ import pytest
 from fairseq.data import Dictionary, indexed_dataset
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.references import FAIRSEQ, TEXT, Speller, load_references
+from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, Speller, load_references
 from tests.golden.old_runs import OLD
 
 LINES = ["Straße nach Köln", 'I\'m here, "now" &c.', "42 % (x)", "ﬁne…", "नमस्ते दुनिया"]

@@ -24,12 +24,7 @@ OLD_HEADS = (  # in checkpoints of 0.1.5
 
 @pytest.mark.parametrize(
     ("said", "only"),
-    [
-        (["yes", "yes"], "yes"),
-        (["yes", "no"], ""),
-        (["a\tO\nb\tO", "c\tO"], "O"),
-        (["a\tO\nb\tB-x", "c\tO"], ""),
-    ],
+    [(["yes", "yes"], "yes"), (["yes", "no"], ""), (["a\tO\nb\tO", "c\tO"], "O"), (["a\tO\nb\tB-x", "c\tO"], "")],
 )
 def test_the_only_answer_to_several_examples(said, only):
     assert only_answer(said) == only

@@ -20,7 +20,7 @@ from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
 from fairseq_mtmoe.data.corpora.raw_files import Digests
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.references import Speller, load_references
+from fairseq_mtmoe.evaluation.test_sets import Speller, load_references
 from tests.helpers.raw_corpora import Counting, change, digests, prepare_small, sentences, write_corpus, write_raw
 
 

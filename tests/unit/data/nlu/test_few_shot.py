@@ -49,12 +49,7 @@ def test_a_regression_keeps_low_and_high_values():
 
 @pytest.mark.parametrize(
     ("text", "shares"),
-    [
-        (None, (1, 1)),
-        ("0.1", (0.1, 0.1)),
-        ("mnli=0.01,rte=0.5", (0.01, 0.5)),
-        ("rte=1e-3,0.2", (0.2, 0.001)),
-    ],
+    [(None, (1, 1)), ("0.1", (0.1, 0.1)), ("mnli=0.01,rte=0.5", (0.01, 0.5)), ("rte=1e-3,0.2", (0.2, 0.001))],
 )
 def test_shares_of_tasks(text, shares):
     assert shares_of(text, ["mnli", "rte"]) == dict(zip(("mnli", "rte"), shares, strict=True))

@@ -123,10 +123,7 @@ TRAINING = {
         jsonl(RECORD),
         [
             Example(
-                (
-                    ("Ann met Bea.\n- Ann ran", "Fast was Ann."),
-                    ("Ann met Bea.\n- Ann ran", "Fast was Bea."),
-                ),
+                (("Ann met Bea.\n- Ann ran", "Fast was Ann."), ("Ann met Bea.\n- Ann ran", "Fast was Bea.")),
                 0,
                 "47",
                 right=(0,),
@@ -171,14 +168,7 @@ TRAINING = {
         jsonl(
             {"qID": "3FCI-2", "sentence": "Ann saw Bea, so _ hid.", "option1": "Ann", "option2": "Bea", "answer": "2"}
         ),
-        [
-            Example(
-                (("Ann saw Bea, so _ hid.", "Ann"), ("Ann saw Bea, so _ hid.", "Bea")),
-                1,
-                "3FCI-2",
-                right=(1,),
-            )
-        ],
+        [Example((("Ann saw Bea, so _ hid.", "Ann"), ("Ann saw Bea, so _ hid.", "Bea")), 1, "3FCI-2", right=(1,))],
     ),
     "paws": (
         tsv("id|sentence1|sentence2|label", "7|Ann ran `` so ''|So ran Ann .|1"),

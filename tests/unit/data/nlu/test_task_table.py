@@ -71,32 +71,12 @@ def test_a_users_table_adds_and_replaces_rows(write):
     ("before", "after", "says"),
     [
         ("title: Mine", "titel: Mine", "mine` must be one of title, benchmarks, group, description,"),
-        (
-            "title: Mine",
-            "text_form: {read: '{a}'}",
-            "mine: text_form` must be one of reads, writes, referent, step",
-        ),
+        ("title: Mine", "text_form: {read: '{a}'}", "mine: text_form` must be one of reads, writes, referent, step"),
         ("title: Mine", "title: Mine\n  like: yours", "mine: like` must be a task that is known (cola, sst2,"),
-        (
-            "title: Mine",
-            "title: Mine\n  max_positions: 7",
-            "mine: max_positions` must be a number of tokens",
-        ),
-        (
-            "title: Mine",
-            "title: Mine\n  benchmarks: [[a]]",
-            "mine: benchmarks` must be a list of texts or",
-        ),
-        (
-            "train.tsv}",
-            "train.tsv, part_seed: 1}",
-            "mine: train: part_seed` must be at least 0, and only",
-        ),
-        (
-            "Mine/train.tsv}",
-            "'/{label}', format: lines_by_label}",
-            "mine: train: file` must be below the data",
-        ),
+        ("title: Mine", "title: Mine\n  max_positions: 7", "mine: max_positions` must be a number of tokens"),
+        ("title: Mine", "title: Mine\n  benchmarks: [[a]]", "mine: benchmarks` must be a list of texts or"),
+        ("train.tsv}", "train.tsv, part_seed: 1}", "mine: train: part_seed` must be at least 0, and only"),
+        ("Mine/train.tsv}", "'/{label}', format: lines_by_label}", "mine: train: file` must be below the data"),
         (
             "kind: classification",
             "kind: word_pair\n  words: [{text: 2, start: a, end: b}, {text: 0, start: a, end: b}]",
