@@ -30,7 +30,8 @@ from measure import Report, interleaved, report_name
 from timing import Floor, Ratio
 
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
-from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule
+from fairseq_mtmoe.data.sampling.plan import SamplingPlan
+from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.data.translation.collating import PairCollate
 
 NUM_PAIRS = 50
@@ -71,14 +72,15 @@ def make_lengths(size: int, seed: int) -> np.ndarray:
     return lengths
 
 
-def schedule() -> Schedule:
+def schedule(**sizes: int | None) -> Schedule:
     """How the pairs share an epoch, in all systems."""
-    return Schedule("temperature", TEMPERATURE)
+    return Schedule("temperature", TEMPERATURE, **sizes)
 
 
 def our_dataset(pairs: Sequence[LanguagePairDataset], drawn: int, virtual: int | None) -> TrainingMixture:
     """The training data as the task builds it; an epoch is of `virtual` sentences, or of `drawn`."""
-    plan = SamplingPlan([[len(pair)] for pair in pairs], schedule(), 1, virtual, drawn)
+    sizes = schedule(virtual_epoch_size=virtual, virtual_data_size=drawn)
+    plan = SamplingPlan([[len(pair)] for pair in pairs], sizes, 1)
     keys = [f"main:en-{number}" for number in range(len(pairs))]
     loader: Any = SimpleNamespace(keys=keys, kind="pair", split="train", load=lambda shards: list(pairs))
     return TrainingMixture(loader, plan, range(len(pairs)), PairCollate())

@@ -1,1 +1,21 @@
-"""The criterions. fairseq imports none of a `--user-dir`: `fairseq_mtmoe.tasks` does."""
+"""The criterions, which `fairseq_mtmoe.tasks` imports, as fairseq does not; and losses that they add by a weight."""
+
+from typing import Any, Dict, Mapping, Sequence, Tuple
+
+from fairseq.logging import metrics
+from torch import Tensor
+
+
+def add_weighted(
+    loss: Tensor, sample_size: Any, logged: Dict[str, Any], name: str, extra: Tensor, weight: float
+) -> Tuple[Tensor, Any, Dict[str, Any]]:
+    """Add weight · extra · sample size, so that the trainer's division leaves the weight as given."""
+    return loss + weight * extra * sample_size, sample_size, {**logged, name: extra.detach() * sample_size}
+
+
+def log_weighted(logging_outputs: Sequence[Mapping[str, Any]], name: str) -> None:
+    """Log the average of a loss that was added, where there is one."""
+    if any(name in log for log in logging_outputs):
+        sample_size = sum(log.get("sample_size", 0) for log in logging_outputs)
+        total = sum(log.get(name, 0) for log in logging_outputs)
+        metrics.log_scalar(name, total / sample_size, sample_size, round=4)

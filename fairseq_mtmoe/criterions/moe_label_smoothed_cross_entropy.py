@@ -20,14 +20,14 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterionConfig,
 )
 from fairseq.distributed import LegacyDistributedDataParallel, ModuleProxyWrapper
-from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerDecoderBase, TransformerModelBase
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.special import entr
 
-from fairseq_mtmoe.criterions.projected_loss import ProjectedLoss, projected_loss, rows_at_once
+from fairseq_mtmoe.criterions import add_weighted, log_weighted
+from fairseq_mtmoe.criterions.projected_loss import projected_entropies, projected_loss
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.layer import balance_loss
 from fairseq_mtmoe.slots.slot import takes
@@ -66,15 +66,16 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """As fairseq's; the logged `loss` is the one without the load-balancing loss, comparable between weights."""
         weight_VH = output_weight(model) if reduce else None
         if weight_VH is None:
-            loss, sample_size, logging_output = super().forward(model, sample, reduce)
+            found: Tuple[Tensor, Any, Dict[str, Any]] = super().forward(model, sample, reduce)
         else:
-            loss, sample_size, logging_output = self._from_features(model, weight_VH, sample)
-        if self.load_balancing_weight > 0:
-            self._refuse_checkpointing(model)
-            balance = balance_loss(model)
-            logging_output["balance_loss"] = balance.detach() * sample_size
-            loss = loss + self.load_balancing_weight * balance * sample_size
-        return loss, sample_size, logging_output
+            found = self._from_features(model, weight_VH, sample)
+        if self.load_balancing_weight == 0:
+            return found
+        # A checkpointed block computes its activations again in the backward pass; the balance loss that it left
+        # behind in the forward pass has no graph.
+        if model.training and getattr(getattr(model, "cfg", None), "checkpoint_activations", False):
+            raise UserError("`--load-balancing-weight` above 0 cannot be used with `--checkpoint-activations`.")
+        return add_weighted(*found, "balance_loss", balance_loss(model), self.load_balancing_weight)
 
     def _from_features(
         self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]
@@ -87,9 +88,6 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         features_TH, target_T = features_TH.index_select(0, kept_T), target.index_select(0, kept_T)
         sums = projected_loss(features_TH, weight_VH, target_T, self.eps, self.report_accuracy)
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
-        return sums.loss, sample_size, self._logged(sums, sample, sample_size, len(kept_T))
-
-    def _logged(self, sums: ProjectedLoss, sample: Dict[str, Any], sample_size: Any, total: int) -> Dict[str, Any]:
         logged = {
             "loss": sums.loss.data,
             "nll_loss": sums.nll.data,
@@ -98,24 +96,14 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             "sample_size": sample_size,
         }
         if sums.correct is not None:
-            logged |= {"n_correct": sums.correct.item(), "total": total}
-        return logged
-
-    @staticmethod
-    def _refuse_checkpointing(model: Any) -> None:
-        # A checkpointed block computes its activations again in the backward pass; the balance loss that it left
-        # behind in the forward pass has no graph.
-        if model.training and getattr(getattr(model, "cfg", None), "checkpoint_activations", False):
-            raise UserError("`--load-balancing-weight` above 0 cannot be used with `--checkpoint-activations`.")
+            logged |= {"n_correct": sums.correct.item(), "total": len(kept_T)}
+        return sums.loss, sample_size, logged
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
         """As fairseq's, with the average `balance_loss` where there is one."""
         super().reduce_metrics(logging_outputs)
-        if any("balance_loss" in log for log in logging_outputs):
-            sample_size = sum(log.get("sample_size", 0) for log in logging_outputs)
-            total = sum(log.get("balance_loss", 0) for log in logging_outputs)
-            metrics.log_scalar("balance_loss", total / sample_size, sample_size, round=4)
+        log_weighted(logging_outputs, "balance_loss")
 
 
 # A checkpoint names its criterion's class, and fairseq's trainer goes on with the moments of that class only. The loss
@@ -176,29 +164,3 @@ def sentence_entropies(model: Any, sample: dict[str, Any], padding: int) -> tupl
     sums.index_add_(1, sentence_T, torch.stack([entropy_T, torch.ones_like(entropy_T)]))
     entropy_B, tokens_B = sums
     return entropy_B / tokens_B.clamp(min=1), torch.full_like(entropy_B, math.log(num_words))
-
-
-def projected_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
-    """The entropies (T,), float32, of the logits `features_TH @ weight_VH.T`; not all of these are there at once.
-
-    `reference_entropies` is the same, slowly.
-    """
-    weight_VH = weight_VH.to(features_TH.dtype)  # autocast leaves products with `out` as they are
-    rows = rows_at_once(features_TH, len(weight_VH))
-    logits_TV = features_TH.new_empty(rows, len(weight_VH))
-    shifted_TV, weights_TV = logits_TV.float(), torch.empty_like(logits_TV, dtype=torch.float32)
-    entropies = [features_TH.new_empty(0, dtype=torch.float32)]
-    for part_TH in features_TH.split(rows):
-        logits, shifted, weights = (block[: len(part_TH)] for block in (logits_TV, shifted_TV, weights_TV))
-        torch.mm(part_TH, weight_VH.t(), out=logits)
-        torch.sub(logits, logits.amax(1, keepdim=True), out=shifted)
-        total_T = torch.exp(shifted, out=weights).sum(1)
-        # With p = weights / total, log p is what is shifted less log total.
-        entropies.append(total_T.log() - torch.linalg.vecdot(weights, shifted) / total_T)
-    return torch.cat(entropies)
-
-
-def reference_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
-    """What `projected_entropies` computes, as its definition reads: `-Σ_v p_v · log p_v`."""
-    log_p_TV = torch.log_softmax((features_TH @ weight_VH.t()).float(), 1)
-    return -(log_p_TV.exp() * log_p_TV).sum(1)

@@ -29,11 +29,7 @@ class HasTaskTypes(Protocol):
 
 @register_criterion("multitask", dataclass=FairseqDataclass)
 class MultitaskCriterion(FairseqCriterion):
-    """The sum over examples; the trainer divides by their number. Each task's own share is logged by its name.
-
-    Raises:
-        UserError: the task is not one of several tasks with heads.
-    """
+    """The sum over examples; the trainer divides by their number. Each task's own share is logged by its name."""
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
@@ -42,19 +38,13 @@ class MultitaskCriterion(FairseqCriterion):
         self.task_types = dict(task.task_types)
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """The loss, the number of examples, and what is logged.
+        """The loss, always a sum; the number of examples; and what is logged.
 
         Args:
-            model: gives each task's numbers, (E_t, …), by its name; the task sparsity loss of one that borrows is left.
+            model: gives each task's numbers, (E_t, …), by its name.
             sample: with each task's labels, (E_t, …), as `target`.
-            reduce: fairseq's; the loss is always a sum.
         """
-        outputs = model(**sample["net_input"])
-        outputs.pop(SPARSITY, None)
-        return self.of_outputs(outputs, sample)
-
-    def of_outputs(self, outputs: Mapping[str, Tensor], sample: dict[str, Any]) -> tuple[Tensor, int, dict[str, Any]]:
-        """The same of numbers that a model gave, by their tasks."""
+        outputs = self.outputs(model, sample)
         target = sample["target"]
         losses = {
             task: self.task_loss(task, numbers, target.get(task, numbers.new_empty(0)))
@@ -75,23 +65,21 @@ class MultitaskCriterion(FairseqCriterion):
             logged["predictions"] = self.task_types[task].predictions(outputs[task])
         return loss, sample["nsentences"], logged
 
-    def task_loss(self, task: str, numbers: Tensor, labels: Tensor) -> Tensor:
-        """The sum of the losses of a task's examples: 0 of none, with a graph.
+    def outputs(self, model: Any, sample: dict[str, Any]) -> dict[str, Tensor]:
+        """The model's numbers by task; the task sparsity loss of one that borrows is left out."""
+        outputs: dict[str, Tensor] = model(**sample["net_input"])
+        outputs.pop(SPARSITY, None)
+        return outputs
 
-        Args:
-            task: its name.
-            numbers: of its head, (E, …).
-            labels: (E, …).
-        """
+    def task_loss(self, task: str, numbers: Tensor, labels: Tensor) -> Tensor:
+        """The sum of the losses of a task's examples, (E, …) numbers and labels: 0 of none, with a graph."""
         return self.task_types[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
 
     def uncertainties(self, model: Any, sample: dict[str, Any], under_dropout: bool) -> tuple[Tensor, Uncertainty]:
-        """How uncertain the model is of a batch's examples, and their `id`s, (E,).
+        """The `id`s (E,) of a batch's examples, and how uncertain the model is of them.
 
-        Args:
-            model: see `forward`; under dropout, if that is asked for.
-            sample: with each example once, or, under dropout, `dropout_draws` times in succession.
-            under_dropout: of the tasks whose kind of answer needs it, instead of the others.
+        Under dropout of the tasks whose type needs it, each example `dropout_draws` times in succession; else of the
+        others.
         """
         outputs = model(**sample["net_input"])
         none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)

@@ -39,9 +39,9 @@ class ProjectedLoss(NamedTuple):
 def projected_loss(
     features_TH: Tensor, weight_VH: Tensor, target_T: Tensor, smoothing: float, count_correct: bool = False
 ) -> ProjectedLoss:
-    """The loss of the logits `features_TH @ weight_VH.T`; its `loss` can be differentiated for both.
+    """The loss of the logits `features_TH @ weight_VH.T`, with a graph; sums and softmax are in float32, as fairseq's.
 
-    `reference_loss` is the same, slowly. Sums and softmax are in float32, as fairseq's are.
+    `reference_loss` is the same, slowly.
     """
     wants_gradients = torch.is_grad_enabled() and (features_TH.requires_grad or weight_VH.requires_grad)
     loss, nll, correct = _ProjectedLoss.apply(
@@ -116,7 +116,6 @@ class _Blocks:
             self.weight_grad_VH = (-self.share * token_sum_H).repeat(len(self.weight_VH), 1)
 
     def gradients(self) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-        """Of features and weight, in their types."""
         of_weight = self.weight_grad_VH
         return self.features_grad_TH, None if of_weight is None else of_weight.to(self.weight_VH.dtype)
 
@@ -145,6 +144,32 @@ class _Blocks:
             add_product_(self.weight_grad_VH, p_TV.t(), features_TH)
 
 
+def projected_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
+    """The entropies (T,), float32, of the logits `features_TH @ weight_VH.T`, a block at a time.
+
+    `reference_entropies` is the same, slowly.
+    """
+    weight_VH = weight_VH.to(features_TH.dtype)  # autocast leaves products with `out` as they are
+    rows = rows_at_once(features_TH, len(weight_VH))
+    logits_TV = features_TH.new_empty(rows, len(weight_VH))
+    shifted_TV, weights_TV = logits_TV.float(), torch.empty_like(logits_TV, dtype=torch.float32)
+    entropies = [features_TH.new_empty(0, dtype=torch.float32)]
+    for part_TH in features_TH.split(rows):
+        logits, shifted, weights = (block[: len(part_TH)] for block in (logits_TV, shifted_TV, weights_TV))
+        torch.mm(part_TH, weight_VH.t(), out=logits)
+        torch.sub(logits, logits.amax(1, keepdim=True), out=shifted)
+        total_T = torch.exp(shifted, out=weights).sum(1)
+        # With p = weights / total, log p is what is shifted less log total.
+        entropies.append(total_T.log() - torch.linalg.vecdot(weights, shifted) / total_T)
+    return torch.cat(entropies)
+
+
+def reference_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
+    """What `projected_entropies` computes, as its definition reads: `-Σ_v p_v · log p_v`."""
+    log_p_TV = torch.log_softmax((features_TH @ weight_VH.t()).float(), 1)
+    return -(log_p_TV.exp() * log_p_TV).sum(1)
+
+
 def rows_at_once(features_TH: Tensor, num_words: int) -> int:
     """How many tokens' logits are there at a time."""
     on_cpu = device_kind(features_TH).can_sync
@@ -164,10 +189,7 @@ def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 @cache
 def adds_in_float32(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether products in half precision are added to sums in float32 there: on GPUs, in newer versions of torch.
-
-    Tried out once, with a product that is known.
-    """
+    """Whether half-precision products are added to float32 sums there (newer torch, on GPUs): tried out once."""
     ones = torch.ones(16, 16, dtype=dtype, device=device)
     total = ones.float()
     try:

@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.sampling import most_uncertain
+from fairseq_mtmoe.data.sampling.candidates import most_uncertain
 from fairseq_mtmoe.tasks._multitask import selection
 from tests.helpers import training
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairseq_mtmoe.data.sampling import Draw
+from fairseq_mtmoe.data.sampling.draw import Draw
 
 
 def by_task(draw: Draw) -> list[list[int]]:

@@ -25,20 +25,16 @@ TASKS_AT_ONCE = 8  # a pass without gradients of so many batches takes less memo
 class Candidates:
     """A step's candidates, each example once.
 
-    Attributes:
-        items: the examples, which have their task's number and a `PLACE`; arrays in the place of tensors, of which a
-            data loader's worker would send each by a file of its own.
-        count: how many of them are to be chosen.
-        tensors: which of an example's values are tensors.
+    Their tensors travel as arrays: a data loader's worker would send each tensor by a file of its own.
     """
 
-    items: tuple[Item, ...]
-    count: int
-    tensors: frozenset[str] = frozenset()
+    items: tuple[Item, ...]  # each with its task's number and a `PLACE`
+    count: int  # of them that are to be chosen
+    tensors: frozenset[str] = frozenset()  # the names of an example's values that are tensors
 
     @classmethod
     def of(cls, items: Iterable[Item], count: int) -> Candidates:
-        """With tensors in their examples."""
+        """Candidates of examples with tensors."""
         items = list(items)
         tensors = {name for _, example in items for name, value in example.items() if isinstance(value, Tensor)}
         plain = [
@@ -66,15 +62,12 @@ def candidate_batch(
     """A sample with the `CANDIDATES` of a step, and the batches in which they go through the model.
 
     `PASSES` are those without dropout, shortest examples first, so that they are hardly padded: always as many of them,
-    because experts in other processes wait for each. `DROPOUT_PASS` has those examples, and each of them so often one
-    after the other, whose uncertainty is told from how dropout changes the output. A batch has as `id` the numbers of
-    its candidates. Where it would be empty, it is of the first candidate, of whom it tells nothing.
+    because experts in other processes wait for each. `DROPOUT_PASS` has the examples of tasks with `dropout_draws`, so
+    often one after the other. A batch has as `id` the numbers of its candidates. Where it would be empty, it is of the
+    first candidate, of whom it tells nothing.
 
-    Args:
-        collate: makes a batch of examples.
-        items: as many examples of each task as are to be chosen in all, or fewer of some; what is there twice (of a
-            task with hardly any data) is a candidate once.
-        dropout_draws: of each task, how often its examples go through under dropout.
+    `items` are as many examples of each task as are to be chosen in all, or fewer of some; what is there twice (of a
+    task with hardly any data) is a candidate once.
     """
     count = max(Counter(task for task, _ in items).values())
     once = [*{(task, example[PLACE]): (task, example) for task, example in items}.values()]

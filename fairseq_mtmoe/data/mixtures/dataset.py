@@ -7,34 +7,23 @@ first dataset alone, which gives every example that one's ids; here each example
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from fairseq.data import FairseqDataset
 
-from fairseq_mtmoe.data.sampling import Numbering
+from fairseq_mtmoe.data.sampling.draw import Numbering
 from fairseq_mtmoe.errors import UserError
 
 Item = tuple[int, dict[str, Any]]  # the number of a task in the mixture, and an example of its dataset
 Batch = dict[str, Any]
 
 
-class Collate(Protocol):
-    """How examples of several tasks become one batch of fairseq's form."""
-
-    def __call__(
-        self, datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None
-    ) -> Batch:
-        """The batch, in any order: `id` (B,) says of each row which of the examples' own `id`s it is of.
-
-        Args:
-            datasets: of all tasks.
-            items: at least one.
-            pad_to_length: at least so long, for each side.
-        """
-        ...
+# Makes a batch of fairseq's form of examples, at least one: of the datasets of all tasks, the examples, and the least
+# length of each side. It has any order: `id` (B,) says of each row which of the examples' own `id`s it is of.
+Collate = Callable[[Sequence[FairseqDataset], Sequence[Item], Mapping[str, int] | None], Batch]
 
 
 def sizes_of(dataset: FairseqDataset) -> np.ndarray:
@@ -89,11 +78,7 @@ class MixtureDataset(FairseqDataset):
         return tuple(int(length) for length in sizes_of(self.datasets[task])[example])
 
     def check_fit(self, indices: np.ndarray, max_tokens: int | None) -> None:
-        """See that each example fits into a batch.
-
-        Raises:
-            UserError: one is longer than `max_tokens`.
-        """
+        """Raise a `UserError` if an example is longer than `max_tokens`."""
         longest = 0 if max_tokens is None else int(self.num_tokens_vec(indices).max(initial=0))
         if max_tokens is not None and longest > max_tokens:
             raise UserError(
@@ -102,12 +87,7 @@ class MixtureDataset(FairseqDataset):
             )
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
-        """The indices of examples that are not too long, and the others.
-
-        Args:
-            indices: of examples.
-            max_sizes: of every side, one for all of them, or None.
-        """
+        """The indices of examples that are not longer than `max_sizes` (of each side, or of all), and the others."""
         if max_sizes is None:
             return indices, []
         too_long_V = (self.sizes_of(indices) > np.asarray(max_sizes)).any(axis=1)
@@ -118,9 +98,6 @@ class MixtureDataset(FairseqDataset):
     ) -> list[np.ndarray]:
         """fairseq's batches of these indices, and the last one, which fairseq drops where it holds fewer examples than
         `--required-batch-size-multiple`: those would never be seen, not even in a test.
-
-        Raises:
-            UserError: an example is longer than `max_tokens`.
         """
         self.check_fit(indices, max_tokens)
         batches = super().batch_by_size(indices, max_tokens, *args, **kwargs) if len(indices) else []
@@ -151,7 +128,6 @@ class EvaluationMixture(MixtureDataset):
         self.choose(datasets, Numbering([len(dataset) for dataset in datasets], [len(datasets)], [1]))
 
     def collater(self, items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None) -> Batch:
-        """A batch of fairseq's form, with the task id of each example and the name of their task."""
         batch = super().collater(items, pad_to_length)
         if items:
             batch["task"] = self.names[items[0][0]]
@@ -165,7 +141,6 @@ class EvaluationMixture(MixtureDataset):
         return order_V
 
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
-        """Batches of one task each; the arguments are fairseq's."""
         tasks, _ = self.numbering.locate_all(indices)
         starts = np.flatnonzero(np.diff(tasks)) + 1
         return [

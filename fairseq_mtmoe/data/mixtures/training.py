@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,23 +13,15 @@ from fairseq.data import FairseqDataset
 
 from fairseq_mtmoe.data.mixtures.candidates import LENGTH, PLACE, candidate_batch
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, sizes_of
-from fairseq_mtmoe.data.sampling import (
-    Draw,
-    Order,
-    SamplingPlan,
-    batch_ends,
-    changes,
-    order_by_length,
-    ranked,
-    restored_plan,
-    restored_plan_0_1_0,
-    saved_plan,
-)
+from fairseq_mtmoe.data.sampling.candidates import ranked
+from fairseq_mtmoe.data.sampling.draw import Draw
+from fairseq_mtmoe.data.sampling.order import Order, batch_ends, order_by_length
+from fairseq_mtmoe.data.sampling.plan import SamplingPlan
+from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, restored_plan_0_1_0, saved_plan
 
 logger = logging.getLogger(__name__)
 
-PADDING = "padding"
-"""Of a training batch: how many of its positions are padding, and how many positions it has."""
+PADDING = "padding"  # of a training batch: how many of its positions are padding, and how many positions it has
 
 
 class TaskLoader(Protocol):
@@ -38,26 +30,21 @@ class TaskLoader(Protocol):
     @property
     def split(self) -> str:
         """`train`, …"""
-        ...
 
     @property
     def keys(self) -> Sequence[str]:
         """A name for each task, as the sampling plan has them."""
-        ...
 
     @property
     def shard_sizes(self) -> Sequence[Sequence[int]]:
         """Per task, the number of examples in each of its shards."""
-        ...
 
     @property
     def kind(self) -> str:
         """What a task is, in a sentence for users."""
-        ...
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
         """Each task's dataset, from these of its shards (default: the first)."""
-        ...
 
 
 class TrainingMixture(MixtureDataset):
@@ -67,9 +54,6 @@ class TrainingMixture(MixtureDataset):
     resumed run sees the same batches. Where the plan draws candidates, batches are of these (see `candidate_batch`).
 
     Args:
-        loader: of the data.
-        plan: of the draws.
-        task_ids, collate: as in `MixtureDataset`.
         epoch: the first one to draw.
         updates: how many were made before it.
         dropout_draws: of each task, how often a candidate's uncertainty needs it under dropout; 0 (by default) where a
@@ -113,19 +97,12 @@ class TrainingMixture(MixtureDataset):
         self.epoch = epoch
 
     def saved_draws(self, epoch: int) -> dict[str, Any]:
-        """What a checkpoint has to save to go on in this epoch, or at the beginning of the next."""
         return saved_plan(self.plan, epoch)
 
     def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
-        """Go on in a checkpoint's epoch; says what has changed since.
+        """See `ResumesDraws`; says what has changed since.
 
-        Args:
-            state: the checkpoint's, with `epoch` and what was saved of the draws as `sampling`; in one of version
-                0.1.0 with the `options` of its task instead.
-            has_begun: whether a part of the epoch was seen.
-
-        Returns:
-            whether that part stays seen: not if the data has changed. Then the next epoch begins.
+        The state of a checkpoint of version 0.1.0 has the `options` of its task in the place of `sampling`.
         """
         epoch, saved = state["epoch"], state.get("sampling")
         if saved is not None:
@@ -133,7 +110,8 @@ class TrainingMixture(MixtureDataset):
         else:
             before = restored_plan_0_1_0(state.get("options", {}), self.plan, epoch, self.updates)
         goes_on = self.plan.follow(before, has_begun, self.updates)
-        self._report(before, goes_on and has_begun)
+        for change in changes(before, self.plan):
+            logger.warning(f"from epoch {self.plan.epoch + (goes_on and has_begun)} on: {change}")
         drawn, counts, updates = self.draw, self.batch_counts, self.updates_of_epoch
         self.epoch = 0
         self.set_epoch(self.plan.epoch)
@@ -143,10 +121,6 @@ class TrainingMixture(MixtureDataset):
             logger.warning(f"the data has changed since the checkpoint: the rest of epoch {epoch} is left out")
         return goes_on
 
-    def _report(self, before: SamplingPlan, later: bool) -> None:
-        for change in changes(before, self.plan):
-            logger.warning(f"from epoch {self.plan.epoch + later} on: {change}")
-
     def __len__(self) -> int:
         return len(self.draw)
 
@@ -154,10 +128,7 @@ class TrainingMixture(MixtureDataset):
         """What a worker process needs: the epoch's examples. It never draws others, and the task stays at home."""
         return {**self.__dict__, "loader": None, "plan": None}
 
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """No: another epoch has other examples."""
-        return False
+    can_reuse_epoch_itr_across_epochs = False  # another epoch has other examples
 
     def __getitem__(self, index: int) -> Item:
         """As the mixture's; a candidate knows its length, and its number in all of its task's shards together."""
@@ -184,74 +155,67 @@ class TrainingMixture(MixtureDataset):
 
         Args:
             max_sizes: see `order`.
-            max_tokens, max_sentences, multiple: see `batches`, or `Ranks.batches` of candidates.
+            max_tokens, max_sentences, multiple: see `batch_ends`.
             per_update: how many batches all processes together take for an update.
-
-        Raises:
-            UserError: an example is longer than `max_tokens`.
         """
         limits, said = (max_tokens, max_sentences, multiple), f"[{self.loader.split}] epoch {self.epoch} draws"
         if self.draws_candidates:
-            sizes = [sizes_of(dataset) for dataset in self.datasets]
-            ranks = ranked(self.draw, sizes, self._limits(max_sizes, sizes))
+            ranks = ranked(self.draw, *self._lengths(max_sizes))
             logger.info(f"{said} {len(self)} candidates, as many from each {self.loader.kind}")
-            batches = ranks.batches(*limits)
-            self._made([len(batches)], per_update)
-            return batches, ranks.too_long
-
-        def cut(draw: Draw, part: int) -> tuple[Order, list[np.ndarray]]:
-            order = self.order(max_sizes, draw, part)
-            return order, self.batches(order, *limits)
-
-        orders, parts = zip(*self._cut_parts(cut, per_update), strict=True)
-        self._made([len(batches) for batches in parts], per_update)
-        counts = np.sum([order.counts for order in orders], axis=0).tolist()
-        each = dict(zip(self.loader.keys, counts, strict=True))
-        within = f"; the temperature rises within it, in {len(parts)} parts" if len(parts) > 1 else ""
-        logger.info(f"{said} {len(self)} examples, from each {self.loader.kind} {each}{within}")
-        return list(itertools.chain.from_iterable(parts)), np.concatenate([order.too_long for order in orders])
-
-    def _made(self, batch_counts: list[int], per_update: int) -> None:
-        self.batch_counts, self.updates_of_epoch = batch_counts, -(-sum(batch_counts) // per_update)
+            parts, too_long = [ranks.batches(*limits)], ranks.too_long
+        else:
+            orders, parts = map(list, zip(*self._cut_parts(max_sizes, limits, per_update), strict=True))
+            counts = np.sum([order.counts for order in orders], axis=0).tolist()
+            each = dict(zip(self.loader.keys, counts, strict=True))
+            within = f"; the temperature rises within it, in {len(parts)} parts" if len(parts) > 1 else ""
+            logger.info(f"{said} {len(self)} examples, from each {self.loader.kind} {each}{within}")
+            too_long = np.concatenate([order.too_long for order in orders])
+        self.batch_counts = [len(batches) for batches in parts]
+        self.updates_of_epoch = -(-sum(self.batch_counts) // per_update)
+        return list(itertools.chain.from_iterable(parts)), too_long
 
     def _cut_parts(
-        self, cut: Callable[[Draw, int], tuple[Order, list[np.ndarray]]], per_update: int
+        self, max_sizes: Any, limits: tuple[int | None, int | None, int], per_update: int
     ) -> list[tuple[Order, list[np.ndarray]]]:
-        """The batches of each of the epoch's parts, which are those of its start, or come to be known here.
+        """The order and batches of each of the epoch's parts, which are those of its start, or come to be known here.
 
         How long the first one is follows from how many updates the epoch takes as one part, and how long each of the
         others is from what the one before it takes: of fewer examples more are padded.
         """
         plan, epoch = self.plan, self.epoch
+
+        def cut(part: int | None) -> tuple[Order, list[np.ndarray]]:
+            order = self.order(max_sizes, plan.draw(epoch, part=part), part or 0)
+            return order, self.batches(order, *limits)
+
         known, size = plan.start_of(epoch).parts, len(self)
         if known:
-            return [cut(plan.draw_part(epoch, part), part) for part in range(len(known))]
+            return [cut(part) for part in range(len(known))]
         if plan.rises_within(epoch):
-            size = plan.part_size(epoch, size, max(1, len(cut(self.draw, 0)[1])) / per_update)
+            size = plan.part_size(epoch, size, max(1, len(cut(None)[1])) / per_update)
         found: list[tuple[Order, list[np.ndarray]]] = []
         is_last, batches = False, 0
         while not is_last:
             is_last = plan.add_part(epoch, size, batches // per_update)
-            found.append(cut(plan.draw_part(epoch, len(found)), len(found)))
+            found.append(cut(len(found)))
             batches += len(found[-1][1])
             size = plan.part_size(epoch, plan.parts(epoch)[-1].size, max(1, len(found[-1][1])) / per_update)
-        self.draw = self.plan.draw(self.epoch)
+        self.draw = plan.draw(epoch)
         self.choose(self.datasets, self.draw.numbering)
         return found
 
-    def _limits(self, max_sizes: Any, sizes: Sequence[np.ndarray]) -> Any:
-        return [max_sizes] * sizes[0].shape[1] if isinstance(max_sizes, int | float) else max_sizes
+    def _lengths(self, max_sizes: Any) -> tuple[list[np.ndarray], Any]:
+        """The lengths of each task's examples, and the limit of each side."""
+        sizes = [sizes_of(dataset) for dataset in self.datasets]
+        return sizes, [max_sizes] * sizes[0].shape[1] if isinstance(max_sizes, int | float) else max_sizes
 
     def order(self, max_sizes: Any = None, draw: Draw | None = None, part: int = 0) -> Order:
-        """The epoch's examples by the lengths of their sides; those of equal lengths in another order in each epoch.
+        """The epoch's examples, or those of a part's draw, by the lengths of their sides.
 
-        Args:
-            max_sizes: the greatest length of each side, as fairseq gives them; longer examples are left out.
-            draw: of a part of the epoch; None for all of it.
-            part: its number.
+        Examples that are longer than `max_sizes`, fairseq's limit of each side, are left out; those of equal lengths
+        are in another order in each epoch.
         """
-        sizes = [sizes_of(dataset) for dataset in self.datasets]
-        key, limits = self.plan.order_key(self.epoch, part), self._limits(max_sizes, sizes)
+        (sizes, limits), key = self._lengths(max_sizes), self.plan.order_key(self.epoch, part)
         return order_by_length(draw or self.draw, sizes, key, limits, torch.get_num_threads())
 
     def ordered_indices(self) -> np.ndarray:
@@ -261,11 +225,7 @@ class TrainingMixture(MixtureDataset):
     def batches(
         self, order: Order, max_tokens: int | None, max_sentences: int | None, multiple: int
     ) -> list[np.ndarray]:
-        """What `batch_by_size` makes of examples in order: views of one array, without a look at each example.
-
-        Raises:
-            UserError: an example is longer than `max_tokens`.
-        """
+        """What `batch_by_size` makes of examples in order: views of one array, without a look at each example."""
         ends = batch_ends(order.runs, max_tokens, max_sentences, multiple).tolist()
         return [order.indices[start:end] for start, end in itertools.pairwise([0, *ends])]
 

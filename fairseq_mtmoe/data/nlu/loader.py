@@ -18,7 +18,7 @@ from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.text_split import TextSplit
 from fairseq_mtmoe.data.nlu.token_runs import ends
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
-from fairseq_mtmoe.data.sampling import stratified_share
+from fairseq_mtmoe.data.sampling.draw import stratified_share
 from fairseq_mtmoe.errors import raise_invalid
 
 logger = logging.getLogger(__name__)

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.sampling.batches import batch_ends
 from fairseq_mtmoe.data.sampling.draw import Draw
-from fairseq_mtmoe.data.sampling.order import Lengths, Runs
+from fairseq_mtmoe.data.sampling.order import Lengths, Runs, batch_ends
 from fairseq_mtmoe.data.sampling.permutation import Words
 
 WINDOW = 1024  # ranks that are sorted by length: some ten steps or more
@@ -30,30 +29,18 @@ WINDOW = 1024  # ranks that are sorted by length: some ten steps or more
 
 @dataclass(frozen=True)
 class Ranks:
-    """The candidates of an epoch, R ranks of them.
+    """The candidates of an epoch, R ranks of them."""
 
-    Attributes:
-        indices: of each task's, in order, (R,) or fewer where some were too long.
-        longest_R: the greatest length of a side of a rank's candidates.
-        too_long: indices of examples that were left out.
-    """
-
-    indices: tuple[Words, ...]
-    longest_R: NDArray[np.int64]
-    too_long: Words
+    indices: tuple[Words, ...]  # of each task's, in order, (R,) or fewer where some were too long
+    longest_R: NDArray[np.int64]  # the greatest length of a side of a rank's candidates
+    too_long: Words  # indices of examples that were left out
 
     def batches(
         self, max_tokens: int | None = None, max_sentences: int | None = None, multiple: int = 1
     ) -> list[Words]:
         """The indices of each step's candidates: task after task, as many of each as the step has ranks.
 
-        Args:
-            max_tokens: limit of the ranks of a step times their longest length.
-            max_sentences: limit of the ranks of a step.
-            multiple: `--required-batch-size-multiple`, of ranks.
-
-        Raises:
-            UserError: an example is longer than `max_tokens`.
+        The limits are `batch_ends`'s, of a step's ranks.
         """
         runs = Runs(self.longest_R[np.newaxis], np.ones_like(self.longest_R))
         ends = batch_ends(runs, max_tokens, max_sentences, multiple).tolist()
@@ -87,9 +74,7 @@ def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | Non
 def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
     """An order of a task's candidates: within each window by the first side, then the next; longer, then shorter again.
 
-    Args:
-        sides_ES: their lengths, in the order of the task's sequence.
-        size: examples of the task: no more are sorted together, which would put an example beside itself.
+    No more than the task's `size` examples are sorted together, which would put an example beside itself.
     """
     place = np.arange(len(sides_ES))
     within, parts = place % WINDOW, -(-WINDOW // max(size, 1))
@@ -99,35 +84,26 @@ def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
     return order
 
 
-def uncertainties(
-    entropy_C: NDArray[np.float64], most_C: NDArray[np.float64], task_C: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """`U_i = H_i / (Ĥ · H'_t)`, with Ĥ the greatest of the tasks' mean entropies; 0 where that is 0.
-
-    Args:
-        entropy_C: H_i of each candidate, at least 0.
-        most_C: H'_t, what an undecided model's would be; an entropy of which there is no more than 0 is none.
-        task_C: the number of each candidate's task.
-    """
-    means = np.bincount(task_C, entropy_C) / np.maximum(np.bincount(task_C), 1)
-    norm_C = means.max(initial=0.0) * most_C
-    with np.errstate(invalid="ignore"):  # what is not finite stays so
-        uncertainty_C: NDArray[np.float64] = np.divide(entropy_C, norm_C, out=np.zeros_like(norm_C), where=norm_C != 0)
-    return uncertainty_C
-
-
 def most_uncertain(
     entropy_C: NDArray[np.float64], most_C: NDArray[np.float64], task_C: NDArray[np.int64], count: int
 ) -> NDArray[np.int64]:
     """The numbers of the `count` most uncertain candidates, ascending; all, if there are no more.
 
-    Where they are equally uncertain, as when all entropies are 0, tasks take turns: the first candidates of all tasks
-    come before the second ones, and in order of the tasks' numbers. What is not finite counts as most uncertain: the
-    training step meets it, and deals with it.
+    By `U_i = H_i / (Ĥ · H'_t)`, with Ĥ the greatest of the tasks' mean entropies; 0 where that is 0. Where they are
+    equally uncertain, tasks take turns: the first candidates of all tasks come before the second ones, and in order of
+    the tasks' numbers. What is not finite counts as most uncertain: the training step meets it, and deals with it.
+
+    Args:
+        entropy_C: H_i of each candidate, at least 0.
+        most_C: H'_t, what an undecided model's would be.
+        task_C: the number of each candidate's task.
     """
-    uncertainty_C = np.nan_to_num(uncertainties(entropy_C, most_C, task_C), nan=np.inf)
-    by_task = task_C.argsort(kind="stable")
     sizes = np.bincount(task_C)
+    norm_C = (np.bincount(task_C, entropy_C) / np.maximum(sizes, 1)).max(initial=0.0) * most_C
+    with np.errstate(invalid="ignore"):
+        uncertainty_C = np.divide(entropy_C, norm_C, out=np.zeros_like(norm_C), where=norm_C != 0)
+    uncertainty_C = np.nan_to_num(uncertainty_C, nan=np.inf)
+    by_task = task_C.argsort(kind="stable")
     turn_C = np.empty_like(task_C)
     turn_C[by_task] = np.arange(len(task_C)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     order = np.lexsort((task_C, turn_C, -uncertainty_C))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,7 @@ class Numbering:
 
     Args:
         sizes: (L,) examples of each task.
-        groups: how many tasks, from the first on, each range of indices is of. Each part of an epoch has such ranges,
-            one part's after the other's.
+        groups: how many tasks, from the first on, each range of indices is of; each part of an epoch has such ranges.
         passes: how often each range holds its tasks' examples.
     """
 
@@ -33,8 +33,8 @@ class Numbering:
         self.task_starts = [0, *np.cumsum(sizes).tolist()]
         self.group_starts = [0, *np.cumsum(groups).tolist()]
         bounds = [self.task_starts[task] for task in self.group_starts]
-        self.parts = len(passes) // len(groups)
-        self.firsts, self.sizes = bounds[:-1] * self.parts, np.diff(bounds).tolist() * self.parts
+        parts = len(passes) // len(groups)
+        self.firsts, self.sizes = bounds[:-1] * parts, np.diff(bounds).tolist() * parts
         ranges = [size * times for size, times in zip(self.sizes, passes, strict=True)]
         self.starts = [0, *np.cumsum(ranges).tolist()]
 
@@ -72,23 +72,14 @@ class Numbering:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive places of passes over the examples of a range of indices: a part of one pass, or whole passes.
+    """Consecutive places of passes over the examples of a range of indices: a part of one pass, or whole passes."""
 
-    Args:
-        group: the range's number.
-        first: the first of the passes, of those that the range holds.
-        size: examples of a pass.
-        start: the first place, in its pass.
-        count: how many places.
-        key: of the first pass's order; in whole passes the order does not matter.
-    """
-
-    group: int
-    first: int
-    size: int
-    start: int
-    count: int
-    key: int
+    group: int  # the range's number
+    first: int  # of the passes, of those that the range holds
+    size: int  # examples of a pass
+    start: int  # the first place, in its pass
+    count: int  # of places
+    key: int  # of the first pass's order; in whole passes the order does not matter
 
     @property
     def blocks(self) -> list[Block]:
@@ -123,8 +114,7 @@ class Stretch:
         return found
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A part of a stretch: its bounds are places, or examples to be asked for their places."""
 
     stretch: Stretch
@@ -149,7 +139,7 @@ class Draw:
         return [block for stretch in self.stretches for block in stretch.blocks]
 
     def sequence(self, group: int) -> tuple[Words, Words]:
-        """The examples of a range of indices in the order of its task's sequence: indices (E,), and numbers in it.
+        """The indices (E,) of a range's examples in the order of its task's sequence, and their numbers in the task.
 
         For draws whose passes are stretches of their own.
         """

@@ -1,4 +1,4 @@
-"""Putting the examples of a draw into the order of their lengths.
+"""Putting the examples of a draw into the order of their lengths, and cutting them into batches.
 
 By the length of their first side, then of the next, as far as they have more (a source and a target, for example);
 examples of equal lengths in a pseudo-random order, so that batches mix the tasks. Two steps, in which what is worked on
@@ -18,12 +18,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.sampling.draw import BLOCK, Block, Draw
 from fairseq_mtmoe.data.sampling.permutation import Words
+from fairseq_mtmoe.errors import raise_invalid
 
 Lengths = NDArray[np.integer]
 
@@ -41,27 +43,23 @@ class Runs:
 
 @dataclass(frozen=True)
 class Order:
-    """The examples of a draw in order: `indices` (V,), and their lengths as `runs`.
+    """The examples of a draw in order."""
 
-    `too_long` are the indices of examples that were left out, and `counts` (L,) is how many each task has in all.
-    """
-
-    indices: Words
-    runs: Runs
-    too_long: Words
-    counts: NDArray[np.int64]
+    indices: Words  # (V,)
+    runs: Runs  # their lengths
+    too_long: Words  # indices of examples that were left out
+    counts: NDArray[np.int64]  # (L,) how many each task has in all
 
 
 def order_by_length(
     draw: Draw, lengths: Sequence[Lengths], key: int, limits: Sequence[float] | None = None, threads: int = 1
 ) -> Order:
-    """Order a draw's examples.
+    """Order a draw's examples; any number of threads gives the same order.
 
     Args:
         lengths: of each task's examples: (n, S), with as many sides in all tasks, at least one.
         key: names the order of examples of equal lengths.
         limits: (S,) the longest that is let through, of each side.
-        threads: how many share the work; the result is the same.
     """
     with ThreadPoolExecutor(threads) as pool:
         read = list(pool.map(partial(_read, draw, lengths, limits), _bundles(draw.blocks)))
@@ -109,8 +107,7 @@ def _bundles(blocks: Sequence[Block]) -> list[list[Block]]:
     return bundles
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(NamedTuple):
     by_length: _Part  # of the first side: indices, and the lengths of the other sides
     too_long: Words
     counts: NDArray[np.int64]
@@ -197,3 +194,58 @@ def _shuffled(indices: Words, key: int) -> NDArray[np.int64]:
     hashed *= first
     order: NDArray[np.int64] = (hashed >> word(width - 16)).astype(np.uint16).argsort(kind="stable")
     return order
+
+
+def batch_ends(
+    runs: Runs, max_tokens: int | None = None, max_sentences: int | None = None, multiple: int = 1
+) -> NDArray[np.int64]:
+    """Where each batch of ordered examples ends, as by fairseq's `batch_by_size`, in time of the runs and batches.
+
+    A batch takes as many examples as `max_tokens`, their number times the longest side, and `max_sentences` allow,
+    rounded down to a multiple of `multiple` unless there are fewer. What is left over at the end makes a batch too,
+    which fairseq drops in some cases.
+
+    Raises:
+        UserError: an example is longer than `max_tokens`.
+    """
+    tokens = runs.lengths.max(axis=0)
+    if max_tokens is not None and tokens.max(initial=0) > max_tokens:
+        raise_invalid("--max-tokens", f"at least {tokens.max()}, the length of the longest example", max_tokens)
+    total = int(runs.count.sum())
+    # What counts is the longer length: runs in which it is the same are one.
+    changes = np.flatnonzero(np.diff(tokens, prepend=-1))
+    starts = [*(np.cumsum(runs.count) - runs.count)[changes].tolist(), total]
+    sizes = np.full(len(changes), total if max_sentences is None else min(max_sentences, total))
+    if max_tokens is not None:
+        sizes = np.minimum(sizes, max_tokens // np.maximum(tokens[changes], 1))
+    return np.array(_ends(starts, sizes.tolist(), multiple), dtype=np.int64)
+
+
+def _ends(starts: Sequence[int], sizes: Sequence[int], multiple: int) -> list[int]:
+    """The ends of batches of runs that begin at `starts` (R+1,), where the batches that a run allows have `sizes`."""
+
+    def rounded(size: int) -> int:
+        return size if size < multiple else size - size % multiple
+
+    ends: list[int] = []
+    start = run = 0  # of the batch that is being filled, and the run that is to be added to it
+    size = smallest = starts[-1]
+    while run < len(sizes):
+        size = min(smallest, sizes[run])
+        if start + size >= starts[run + 1]:
+            smallest = size
+            run += 1
+            continue
+        if start >= starts[run]:  # all of it is of one run: so are the next batches, as long as they are full
+            whole = rounded(size)
+            last = start + whole * -(-(starts[run + 1] - size - start) // whole)
+            ends.extend(range(start + whole, last + 1, whole))
+            start = last
+        else:
+            start += rounded(max(start + size, starts[run]) - start)
+            ends.append(start)
+        smallest = starts[-1]
+        while starts[run] > start:  # to the examples that were rounded off
+            run -= 1
+    rest = starts[-1] - start
+    return [*ends, *([start + rounded(rest)] if rest else []), *([starts[-1]] if rounded(rest) < rest else [])]

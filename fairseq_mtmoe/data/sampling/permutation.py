@@ -47,16 +47,9 @@ def word_type(size: int) -> type[np.uint32] | type[np.uint64]:
 
 
 def items_at(start: int, count: int, size: int, key: int) -> Words:
-    """The items at the places `start … start+count-1` of an order.
+    """The items (count,) at the places `start … start+count-1` of the order of 0 … size-1 that `key` names.
 
-    Args:
-        start: first place, at least 0.
-        count: how many places; `start + count` is at most `size`.
-        size: number of items, at least 1.
-        key: names the order.
-
-    Returns:
-        (count,) items in 0 … size-1, all different, of `word_type(size)`.
+    They are all different, of `word_type(size)`; `start + count` is at most `size`.
     """
     return _Order(size, key).walk(start, count, forwards=True)
 

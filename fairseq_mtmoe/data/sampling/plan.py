@@ -2,8 +2,8 @@
 
 Every task has an endless shuffled sequence of its examples (see `permutation`); an epoch takes the next so many of
 each. Where a task's cursor stands at an epoch follows from the counts of the epochs before; so any epoch of a run whose
-rules stay can be drawn by itself. Where they change, the plan goes on from the cursors that a checkpoint has saved (see
-`saved_plans`). A virtual epoch is a fixed number of examples: consecutive ones walk through the data.
+schedule stays can be drawn by itself. Where that changes, the plan goes on from the cursors that a checkpoint has saved
+(see `saved_plans`). A virtual epoch is a fixed number of examples: consecutive ones walk through the data.
 
 Where the temperature rises by updates, a long epoch is drawn in parts. How many updates a part takes is known once its
 examples are in batches, so that the parts are added one after the other; a checkpoint saves them.
@@ -16,29 +16,22 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.sampling.apportion import apportion
 from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
 from fairseq_mtmoe.data.sampling.permutation import derive_key, uniform_number
-from fairseq_mtmoe.data.sampling.rules import Rules
-from fairseq_mtmoe.data.sampling.schedule import Schedule
+from fairseq_mtmoe.data.sampling.schedule import Schedule, apportion
 
 _COUNTS, _EXAMPLES, _ORDER = 1, 2, 3  # what a pseudo-random number is for
 
 Shards = tuple[tuple[int, int], ...]  # of tasks that are drawn as one: each task's number, and that of its shard
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of an epoch.
-
-    Args:
-        size: how many examples it has, or of candidates how many are trained on.
-        update: how many updates were made before, or will have been; the part's temperature follows from it.
-    """
+class Part(NamedTuple):
+    """A part of an epoch: how many examples it has (of candidates, how many train), and the updates made before it."""
 
     size: int
     update: int
@@ -50,7 +43,7 @@ class EpochStart:
 
     Args:
         epoch: its number, from 1.
-        rules: how it is drawn.
+        schedule: by which it is drawn.
         epochs_left: with the same shards, this one included.
         shard_epoch: how often the shards changed before.
         update: how many updates were made before.
@@ -59,7 +52,7 @@ class EpochStart:
     """
 
     epoch: int
-    rules: Rules
+    schedule: Schedule
     epochs_left: int
     shard_epoch: int = 0
     update: int = 0
@@ -71,17 +64,12 @@ class SamplingPlan:
     """Draws the examples of any epoch. Epochs count from 1, as in fairseq.
 
     Args:
-        shard_sizes: per task, the number of examples in each of its shards. Tasks may have different numbers of
-            shards; a pass over a shard is followed by one over the next, for all tasks at the same time.
+        shard_sizes: per task, the number of examples in each of its shards, above 0. Tasks may have different numbers
+            of shards; a pass over a shard is followed by one over the next, for all tasks at the same time.
         schedule: the shares of the tasks, which follow from the sizes of all shards together.
         seed: names the sequence of draws.
-        virtual_epoch_size: examples in an epoch, and no more than a pass; None: a pass over the current shards.
-        virtual_data_size: examples in a pass over the current shards; None: fairseq's `default_epoch_size`.
         names: of the tasks, by which `follow` finds them in another plan.
         given_duration: whether C of the heating was asked for, or may follow what a resumed run had.
-
-    Raises:
-        UserError: a size is below 1.
     """
 
     def __init__(
@@ -89,15 +77,13 @@ class SamplingPlan:
         shard_sizes: Sequence[Sequence[int]],
         schedule: Schedule,
         seed: int,
-        virtual_epoch_size: int | None = None,
-        virtual_data_size: int | None = None,
         names: Sequence[str] | None = None,
         given_duration: bool = True,
     ) -> None:
         assert all(size > 0 for sizes in shard_sizes for size in sizes)
         self.shard_sizes = [tuple(sizes) for sizes in shard_sizes]
         self.sizes = [sum(sizes) for sizes in shard_sizes]
-        self.rules = Rules(schedule, virtual_epoch_size, virtual_data_size)
+        self.schedule = schedule
         self.seed = seed
         self.names = list(names) if names is not None else [str(task) for task in range(len(self.sizes))]
         self.numbers = list(range(len(self.sizes)))  # of the tasks' sequences
@@ -106,12 +92,14 @@ class SamplingPlan:
 
     def begin(self, update: int) -> None:
         """Stand at the first epoch, before which so many updates were made."""
-        self.begin_at(EpochStart(1, self.rules, self._epochs_per_pass(0), update=update))
+        self.begin_at(EpochStart(1, self.schedule, self._epochs_per_pass(0), update=update))
 
-    def as_of_0_1_0(self, epoch: int, update: int, rules: Rules | None = None, seed: int | None = None) -> SamplingPlan:
-        """The plan by which version 0.1.0, whose checkpoints have none, drew this epoch: by `rules`, or its own."""
+    def as_of_0_1_0(
+        self, epoch: int, update: int, schedule: Schedule | None = None, seed: int | None = None
+    ) -> SamplingPlan:
+        """The plan by which version 0.1.0, whose checkpoints have none, drew this epoch: by a schedule, or its own."""
         before = copy(self)
-        before.rules = replace(rules or self.rules, exceeds_pass=True)
+        before.schedule = replace(schedule or self.schedule, exceeds_pass=True)
         before.seed = self.seed if seed is None else seed
         before.begin(0)
         before.start_of(epoch, update)
@@ -135,9 +123,9 @@ class SamplingPlan:
         """The epoch at whose start the plan stands."""
         return self._start.epoch
 
-    def parts(self, epoch: int, update: int = 0) -> tuple[Part, ...]:
+    def parts(self, epoch: int) -> tuple[Part, ...]:
         """The parts of an epoch, as far as they are known; at least one."""
-        return self._parts(self.start_of(epoch, update))
+        return self._parts(self.start_of(epoch))
 
     def probabilities(self, epoch: int, update: int = 0, part: int = 0) -> NDArray[np.float64]:
         """(L,) the tasks' shares in a part of an epoch."""
@@ -147,38 +135,34 @@ class SamplingPlan:
     def temperature(self, epoch: int, update: int = 0, part: int = 0) -> float | None:
         """The temperature of a part of an epoch; None where there is none."""
         start = self.start_of(epoch, update)
-        return start.rules.schedule.temperature_at(epoch, self._parts(start)[part].update)
+        return start.schedule.temperature_at(epoch, self._parts(start)[part].update)
 
     def draws_candidates(self, epoch: int) -> bool:
         """Whether an epoch's examples are candidates (see `candidates.py`)."""
-        return self.start_of(epoch).rules.schedule.draws_candidates
+        return self.start_of(epoch).schedule.draws_candidates
 
     def order_key(self, epoch: int, part: int = 0) -> int:
         """Names the order of a part's examples of equal lengths."""
         return derive_key(self.seed, _ORDER, epoch, *_further(part))
 
-    def draw(self, epoch: int, update: int = 0) -> Draw:
-        """The examples of an epoch; costs nothing until its blocks are worked out."""
+    def draw(self, epoch: int, update: int = 0, part: int | None = None) -> Draw:
+        """The examples of an epoch, or of a part of it, with the indices that they have in the epoch's draw.
+
+        Costs nothing until its blocks are worked out.
+        """
         start = self.start_of(epoch, update)
-        return self._draw(start, 0, len(self._parts(start)))
-
-    def draw_part(self, epoch: int, part: int) -> Draw:
-        """The examples of a part of an epoch, with the indices that they have in the epoch's draw."""
-        return self._draw(self.start_of(epoch), part, part + 1)
-
-    def _draw(self, start: EpochStart, first: int, end: int) -> Draw:
-        """The examples of some of an epoch's parts."""
-        sizes, groups = self._sizes(start.shard_epoch), self._groups(start.rules)
+        sizes, groups = self._sizes(start.shard_epoch), self._groups(start.schedule)
         shards = [self._shards(group, start.shard_epoch) for group in groups]
         keys = [derive_key(self.seed, _EXAMPLES, *itertools.chain.from_iterable(of)) for of in shards]
         cursors = [start.cursors.get(of, 0) for of in shards]
         stretches: list[Stretch] = []
         passes = []
-        for part, counts in enumerate(self._counts(start)[:end]):
+        for other, counts in enumerate(self._counts(start)[: None if part is None else part + 1]):
             for number, (group, count, key) in enumerate(zip(groups, counts.tolist(), keys, strict=True)):
                 cursor, size = cursors[number], sum(sizes[task] for task in group)
-                in_order, place = start.rules.schedule.draws_candidates, part * len(groups) + number
-                stretches += _stretches(place, size, cursor, count, key, in_order) if part >= first else []
+                if part is None or other == part:
+                    in_order, place = start.schedule.draws_candidates, other * len(groups) + number
+                    stretches += _stretches(place, size, cursor, count, key, in_order)
                 passes.append(-(-(cursor + count) // size) - cursor // size)
                 cursors[number] += count
         chosen = tuple(start.shard_epoch % len(sizes) for sizes in self.shard_sizes)
@@ -187,29 +171,25 @@ class SamplingPlan:
     def rises_within(self, epoch: int) -> bool:
         """Whether an epoch may need several parts, which are not known yet."""
         start = self.start_of(epoch)
-        return not start.parts and start.rules.schedule.step_at(start.update) is not None
+        return not start.parts and start.schedule.step_at(start.update) is not None
 
     def part_size(self, epoch: int, size: int, updates: float) -> int:
         """How many examples of an epoch may have the same temperature, where `size` of them take so many updates."""
         start = self.start_of(epoch)
-        step = start.rules.schedule.step_at(start.update)
+        step = start.schedule.step_at(start.update)
         return size if step is None else max(1, int(size * step / updates))
 
     def add_part(self, epoch: int, size: int, updates: int) -> bool:
-        """Say which part of an epoch comes next.
+        """Say which part of an epoch comes next, and return whether it is the last.
 
         Args:
-            epoch: its number.
             size: of the part, unless less of the epoch is left, or the temperature rises no more.
             updates: how many the parts before take.
-
-        Returns:
-            whether it is the last.
         """
         start = self.start_of(epoch)
         update = start.update + updates
-        left = self.epoch_size(start.rules, start.shard_epoch) - sum(part.size for part in start.parts)
-        if size > left or start.rules.schedule.step_at(update) is None:
+        left = self.epoch_size(start.schedule, start.shard_epoch) - sum(part.size for part in start.parts)
+        if size > left or start.schedule.step_at(update) is None:
             size = left
         divided = replace(start, parts=(*start.parts, Part(size, update)))
         self._first = divided if self._first is start else self._first
@@ -221,13 +201,8 @@ class SamplingPlan:
 
         A resumed run may have other sampling options, and other data. Its seed stays the interrupted run's, and every
         task goes on in its shuffled sequence at the cursor where that run left it, so that no example comes again
-        before its turn; a task whose data has changed begins its sequence anew. An epoch of which a part was trained
-        on is drawn by the old options to its end; from the next epoch on the new options hold.
-
-        Args:
-            before: the plan of the interrupted run.
-            has_begun: whether a part of the epoch was seen.
-            update: how many updates were made; the epoch that has begun keeps the number at its start.
+        before its turn; a task whose data has changed begins its sequence anew. An epoch that `has_begun` is drawn by
+        the old options to its end; from the next epoch on the new ones hold.
 
         Returns:
             whether what was seen of the epoch stays seen: not if its data has changed, because it cannot be drawn
@@ -237,16 +212,16 @@ class SamplingPlan:
         goes_on = has_begun and same_data
         if has_begun and not same_data:
             start = before.start_of(start.epoch + 1, update)
-        self.seed, self.rules = before.seed, self.rules.following(before.rules, self.given_duration)
+        self.seed, self.schedule = before.seed, self.schedule.following(before.schedule, self.given_duration)
         cursors = self._take_over(before, start.cursors)
         if goes_on:
             start = replace(start, cursors=cursors)
         elif same_data:
             left = self._epochs_left(start, start.epochs_left)
-            start = replace(start, rules=self.rules, update=update, epochs_left=left, cursors=cursors, parts=())
+            start = replace(start, schedule=self.schedule, update=update, epochs_left=left, cursors=cursors, parts=())
         else:
             left = self._epochs_per_pass(start.shard_epoch)
-            start = EpochStart(start.epoch, self.rules, left, start.shard_epoch, update, cursors)
+            start = EpochStart(start.epoch, self.schedule, left, start.shard_epoch, update, cursors)
         self.begin_at(start)
         return goes_on or not has_begun
 
@@ -259,11 +234,11 @@ class SamplingPlan:
         same = {number for number, old_sizes in known.values() if sizes.get(number) == old_sizes}
         return {shards: cursor for shards, cursor in cursors.items() if all(number in same for number, _ in shards)}
 
-    def _groups(self, rules: Rules) -> list[tuple[int, ...]]:
+    def _groups(self, schedule: Schedule) -> list[tuple[int, ...]]:
         # Where every example is taken once, all tasks share one shuffled sequence: then a pass is exact for any size
         # of the virtual epochs.
         tasks = range(len(self.sizes))
-        return [tuple(tasks)] if rules.schedule.takes_everything else [(task,) for task in tasks]
+        return [tuple(tasks)] if schedule.takes_everything else [(task,) for task in tasks]
 
     def _shards(self, group: tuple[int, ...], shard_epoch: int) -> Shards:
         return tuple((self.numbers[task], shard_epoch % len(self.shard_sizes[task])) for task in group)
@@ -272,23 +247,23 @@ class SamplingPlan:
         return [sizes[shard_epoch % len(sizes)] for sizes in self.shard_sizes]
 
     def _parts(self, start: EpochStart) -> tuple[Part, ...]:
-        return start.parts or (Part(self.epoch_size(start.rules, start.shard_epoch), start.update),)
+        return start.parts or (Part(self.epoch_size(start.schedule, start.shard_epoch), start.update),)
 
     def _shares(self, start: EpochStart, part: Part) -> NDArray[np.float64]:
-        return start.rules.schedule.probabilities_at(start.epoch, self.sizes, part.update)
+        return start.schedule.probabilities_at(start.epoch, self.sizes, part.update)
 
-    def epoch_size(self, rules: Rules, shard_epoch: int) -> int:
+    def epoch_size(self, schedule: Schedule, shard_epoch: int) -> int:
         """Examples in an epoch."""
-        return rules.epoch_size(rules.pass_size(self._sizes(shard_epoch), self.sizes))
+        return schedule.epoch_size(self._sizes(shard_epoch), self.sizes)
 
     def _counts(self, start: EpochStart) -> list[NDArray[np.int64]]:
         """Of each part, how many examples of each group it draws."""
-        if start.rules.schedule.draws_candidates:
+        if start.schedule.draws_candidates:
             return [np.full(len(self.sizes), part.size) for part in self._parts(start)]
         found = []
         for number, part in enumerate(self._parts(start)):
             probabilities = self._shares(start, part)
-            shares = np.array([probabilities[list(group)].sum() for group in self._groups(start.rules)])
+            shares = np.array([probabilities[list(group)].sum() for group in self._groups(start.schedule)])
             offset = uniform_number(self.seed, _COUNTS, start.epoch, *_further(number))
             found.append(apportion(part.size, shares, offset))
         return found
@@ -296,7 +271,7 @@ class SamplingPlan:
     def after(self, start: EpochStart, update: int) -> EpochStart:
         """Where the plan stands at the end of an epoch, after which so many updates were made."""
         cursors = dict(start.cursors)
-        for group, count in zip(self._groups(start.rules), np.sum(self._counts(start), axis=0), strict=True):
+        for group, count in zip(self._groups(start.schedule), np.sum(self._counts(start), axis=0), strict=True):
             shards = self._shards(group, start.shard_epoch)
             cursors[shards] = cursors.get(shards, 0) + int(count)
         shard_epoch, left = start.shard_epoch, start.epochs_left - 1
@@ -305,16 +280,17 @@ class SamplingPlan:
             left = self._epochs_per_pass(shard_epoch)
         else:
             left = self._epochs_left(start, left)
-        return EpochStart(start.epoch + 1, self.rules, left, shard_epoch, update, cursors)
+        return EpochStart(start.epoch + 1, self.schedule, left, shard_epoch, update, cursors)
 
     def _epochs_per_pass(self, shard_epoch: int) -> int:
-        return self.rules.epochs_per_pass(self.rules.pass_size(self._sizes(shard_epoch), self.sizes))
+        sizes = self._sizes(shard_epoch)
+        return math.ceil(self.schedule.pass_size(sizes, self.sizes) / self.schedule.epoch_size(sizes, self.sizes))
 
     def _epochs_left(self, start: EpochStart, left: int) -> int:
-        """How many epochs by the own rules are left where so many by a start's are."""
-        if start.rules == self.rules:
+        """How many epochs by the own schedule are left where so many by a start's are."""
+        if start.schedule == self.schedule:
             return left
-        old, new = (self.epoch_size(rules, start.shard_epoch) for rules in (start.rules, self.rules))
+        old, new = (self.epoch_size(schedule, start.shard_epoch) for schedule in (start.schedule, self.schedule))
         return math.ceil(left * old / new)
 
 

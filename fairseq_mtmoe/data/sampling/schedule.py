@@ -1,4 +1,4 @@
-"""The sampling options of a run, and the tasks' shares at each epoch.
+"""The sampling options of a run, the tasks' shares at each epoch, and how many examples these are.
 
 Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation Models".
 """
@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
+UNIFORM_FIRST, UNCERTAINTY = "uniform-then-natural", "uncertainty"
+METHODS = ("uniform", "temperature", "concat", "RoundRobin", UNIFORM_FIRST, UNCERTAINTY)
+STEPS = 20  # where heating goes by updates, a part of an epoch is no longer than this share of C
+_MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, in sizes of the data
+
 
 def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Equation 1: `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`, for sizes of any magnitude and any finite T > 0.
+    """Equation 1: (L,) `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`, for sizes of any magnitude and any finite T > 0.
 
-    Args:
-        sizes: (L,) examples of each task, at least one of them above zero; a task without examples gets 0.
-        temperature: 1 samples in proportion to the sizes, a higher one more evenly.
-
-    Returns:
-        (L,) probabilities that sum to 1.
+    At least one size is above zero; a task without examples gets 0.
     """
     assert 0 < temperature < math.inf
     values = np.asarray(sizes, dtype=np.float64)
@@ -48,69 +48,112 @@ def heated_temperature(start: float, coefficient: float, duration: int, elapsed:
     return start * math.sqrt(1.0 + coefficient * min(elapsed, duration) / duration)
 
 
-UNIFORM_FIRST = "uniform-then-natural"
-UNCERTAINTY = "uncertainty"
-STEPS = 20
-"""Where heating goes by updates, a longer part of an epoch than this share of C is drawn in several parts."""
-METHODS = ("uniform", "temperature", "concat", "RoundRobin", UNIFORM_FIRST, UNCERTAINTY)
+def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> NDArray[np.int64]:
+    """Split `total` into whole numbers (L,) with these shares: systematic sampling with one random number.
+
+    Each count is `total · p` rounded up or down, the counts sum to `total` exactly, and over a uniformly random
+    `offset` in [0, 1) the expectation of each count is `total · p` exactly. A task with probability 0 gets nothing.
+    """
+    cumulated = np.cumsum(probabilities)
+    bounds = np.floor(total * (cumulated / cumulated[-1]) + offset).astype(np.int64)
+    # In floating point `total + offset` can round up to the next whole number.
+    bounds = np.minimum(bounds, total)
+    return np.diff(bounds, prepend=0)
+
+
+def default_epoch_size(sizes: Sequence[int], probabilities: NDArray[np.float64]) -> int:
+    """fairseq's size of an epoch: the largest task is seen once, but no more than 1.5 times all the data in total."""
+    largest = int(np.argmax(sizes))
+    return int(min(sizes[largest] / max(probabilities[largest], 1e-300), _MAX_SCALE_UP * sum(sizes)))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How tasks share an epoch.
+    """The sampling options, by their names: how tasks share an epoch, and how long it is. They may change in a run.
 
     The methods are fairseq's, in which `concat` and `RoundRobin` take every example once; one that MT-TaG proposes
     (appendix A.4): all tasks alike until their gates have learned, then by size; and CA-MTL's, which draws equally many
     of each task as candidates, of which a step trains on those that the model is most uncertain of (`candidates.py`).
 
     Args:
-        method: one of `METHODS`.
-        temperature: T_s, for the method `temperature`.
-        heating_coefficient: k of equation 2.
-        heating_epochs: C of equation 2; None without heating, where it goes by updates, or, with `heating_updates`
-            None too, while only a checkpoint knows it.
+        heating_coefficient, heating_epochs: k and C of equation 2; C is None while only a checkpoint knows it.
         heating_updates: C in updates, in the place of epochs: an epoch, or each part of a long one (see `step_at`), has
             the temperature of the update at which it begins.
-        weights: (L,) fixed shares, instead of the method's.
-        natural_from_epoch: the first epoch of `uniform-then-natural` that is drawn by size, from 2 on.
+        natural_from_epoch: the first epoch of `uniform-then-natural` that is drawn by size.
+        sampling_weights: (L,) fixed shares, instead of the method's.
+        virtual_epoch_size: examples in an epoch, of candidates those that are trained on, and no more than a pass;
+            None: a pass over the current shards.
+        virtual_data_size: examples in a pass; None: fairseq's `default_epoch_size`, or, of candidates, the size of the
+            largest task, which is then drawn once.
+        exceeds_pass: an epoch may be longer than a pass, as it could be in runs that version 0.1.0 began.
 
     Raises:
         UserError: an option is out of its range.
     """
 
-    method: str = "concat"
-    temperature: float = 1.5
+    sampling_method: str = "concat"
+    sampling_temperature: float = 1.5
     heating_coefficient: float = 0.0
     heating_epochs: int | None = None
     heating_updates: int | None = None
-    weights: tuple[float, ...] | None = None
     natural_from_epoch: int | None = None
+    sampling_weights: tuple[float, ...] | None = None
+    virtual_epoch_size: int | None = None
+    virtual_data_size: int | None = None
+    exceeds_pass: bool = False
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise_invalid("--sampling-method", f"one of {', '.join(METHODS)}", self.method)
-        if not 0 < self.temperature < math.inf:
-            raise_invalid("--sampling-temperature", "a finite number above 0", self.temperature)
-        if not 0 <= self.heating_coefficient < math.inf:
-            raise_invalid("--heating-coefficient", "a finite number of at least 0", self.heating_coefficient)
-        if self.weights is not None:
-            _check_weights(self.weights)
-            if self.draws_candidates:
-                raise UserError(
-                    f"`--sampling-weights` must not be given with `--sampling-method {UNCERTAINTY}`, where the model "
-                    "decides how often each task trains: give one of the two."
-                )
-        if self.heating_coefficient > 0:
-            self._check_heating()
-        if (self.method == UNIFORM_FIRST) != (self.natural_from_epoch is not None):
-            raise UserError(
+        weights, heats = self.sampling_weights, self.heating_coefficient > 0
+
+        def is_at_least(least: int, value: int | None) -> bool:
+            return value is None or value >= least
+
+        for name, holds, rule in (
+            ("sampling_method", self.sampling_method in METHODS, f"one of {', '.join(METHODS)}"),
+            ("sampling_temperature", 0 < self.sampling_temperature < math.inf, "a finite number above 0"),
+            ("heating_coefficient", 0 <= self.heating_coefficient < math.inf, "a finite number of at least 0"),
+            ("heating_epochs", not heats or is_at_least(1, self.heating_epochs), "at least 1"),
+            ("heating_updates", not heats or is_at_least(1, self.heating_updates), "at least 1"),
+            (
+                "sampling_weights",
+                weights is None or (min(weights) >= 0 and 0 < sum(weights) < math.inf),
+                "finite numbers of at least 0, with one above 0",
+            ),
+            ("virtual_epoch_size", is_at_least(1, self.virtual_epoch_size), "at least 1"),
+            ("virtual_data_size", is_at_least(1, self.virtual_data_size), "at least 1"),
+        ):
+            if not holds:
+                raise_invalid(f"--{name.replace('_', '-')}", rule, getattr(self, name))
+        uncertain = f"with `--sampling-method {UNCERTAINTY}`, where the model decides how often each task trains"
+        for is_wrong, sentence in (
+            (
+                weights is not None and self.draws_candidates,
+                f"`--sampling-weights` must not be given {uncertain}: give one of the two.",
+            ),
+            (
+                heats and None not in (self.heating_epochs, self.heating_updates),
+                "`--heating-epochs` and `--heating-updates` exclude each other: give one of them.",
+            ),
+            (
+                heats and self.draws_candidates,
+                f"`--heating-coefficient` must be 0 {uncertain}, but is {self.heating_coefficient} instead.",
+            ),
+            (
+                heats and (weights is not None or self.sampling_method != "temperature"),
+                "`--heating-coefficient` above 0 heats a temperature: "
+                "use `--sampling-method temperature`, without sampling weights.",
+            ),
+            (
+                (self.sampling_method == UNIFORM_FIRST) != (self.natural_from_epoch is not None),
                 f"`--sampling-method {UNIFORM_FIRST}` and `--natural-from-epoch`, the first epoch that is drawn by "
-                "size, need each other: give both or neither."
-            )
-        if self.natural_from_epoch is not None and self.natural_from_epoch < 2:
-            raise_invalid(
-                "--natural-from-epoch", "at least 2, since the epochs before are uniform", self.natural_from_epoch
-            )
+                "size, need each other: give both or neither.",
+            ),
+        ):
+            if is_wrong:
+                raise UserError(sentence)
+        if not is_at_least(2, self.natural_from_epoch):
+            rule = "at least 2, since the epochs before are uniform"
+            raise_invalid("--natural-from-epoch", rule, self.natural_from_epoch)
 
     def check_duration(self) -> None:
         """To be called before training: until then a checkpoint may say what C is.
@@ -124,46 +167,24 @@ class Schedule:
                 "give `--heating-epochs`, `--heating-updates` or `--max-epoch`."
             )
 
-    def _check_heating(self) -> None:
-        if self.heating_epochs is not None and self.heating_updates is not None:
-            raise UserError("`--heating-epochs` and `--heating-updates` exclude each other: give one of them.")
-        for name, duration in (("epochs", self.heating_epochs), ("updates", self.heating_updates)):
-            if duration is not None and duration < 1:
-                raise_invalid(f"--heating-{name}", "at least 1", duration)
-        if self.draws_candidates:
-            raise UserError(
-                f"`--heating-coefficient` must be 0 with `--sampling-method {UNCERTAINTY}`, where the model decides "
-                f"how often each task trains, but is {self.heating_coefficient} instead."
-            )
-        if self.weights is not None or self.method != "temperature":
-            raise UserError(
-                "`--heating-coefficient` above 0 heats a temperature: "
-                "use `--sampling-method temperature`, without sampling weights."
-            )
-
     @property
     def draws_candidates(self) -> bool:
         """Whether what is drawn are candidates, of which the model chooses what it trains on."""
-        return self.method == UNCERTAINTY
+        return self.sampling_method == UNCERTAINTY
 
     @property
     def takes_everything(self) -> bool:
         """Whether an epoch is simply every example once."""
-        return self.weights is None and self.method in ("concat", "RoundRobin")
-
-    @property
-    def ends_natural(self) -> bool:
-        """Whether the tasks' shares become their sizes', so that a pass is as long as the data."""
-        return self.weights is None and self.method == UNIFORM_FIRST
+        return self.sampling_weights is None and self.sampling_method in ("concat", "RoundRobin")
 
     def temperature_at(self, epoch: int, update: int = 0) -> float | None:
         """The temperature of an epoch, counted from 1 as fairseq counts; None where the method has none."""
-        if self.weights is not None or self.method != "temperature":
+        if self.sampling_weights is not None or self.sampling_method != "temperature":
             return None
         duration, elapsed = self.heating_epochs or 1, epoch - 1
         if self.heating_updates is not None:
             duration, elapsed = self.heating_updates, update
-        return heated_temperature(self.temperature, self.heating_coefficient, duration, elapsed)
+        return heated_temperature(self.sampling_temperature, self.heating_coefficient, duration, elapsed)
 
     def step_at(self, update: int) -> int | None:
         """After how many updates the temperature of an update is out of date; None where it stays for an epoch."""
@@ -176,16 +197,43 @@ class Schedule:
         temperature = self.temperature_at(epoch, update)
         if temperature is not None:
             return temperature_probabilities(sizes, temperature)
-        if self.weights is not None:
-            shares = np.array(self.weights, dtype=np.float64)
-        elif self.method in ("uniform", UNCERTAINTY) or epoch < (self.natural_from_epoch or 0):
+        if self.sampling_weights is not None:
+            shares = np.array(self.sampling_weights, dtype=np.float64)
+        elif self.sampling_method in ("uniform", UNCERTAINTY) or epoch < (self.natural_from_epoch or 0):
             shares = np.ones(len(sizes))
         else:
             shares = np.array(sizes, dtype=np.float64)
         shares /= shares.sum()
         return shares
 
+    def pass_size(self, sizes: Sequence[int], whole_sizes: Sequence[int]) -> int:
+        """Examples in a pass over shards of these sizes, of tasks of these sizes with all their shards."""
+        if self.takes_everything:
+            return sum(sizes)
+        if self.virtual_data_size is not None:
+            return self.virtual_data_size
+        if self.sampling_weights is None and self.sampling_method == UNIFORM_FIRST:
+            return sum(sizes)  # as the shares become the sizes
+        if self.draws_candidates:
+            return max(sizes)
+        # Of the first epoch's shares: an epoch keeps its size while the temperature rises.
+        return max(1, default_epoch_size(sizes, self.probabilities_at(1, whole_sizes)))
 
-def _check_weights(weights: tuple[float, ...]) -> None:
-    if min(weights) < 0 or not 0 < sum(weights) < math.inf:
-        raise_invalid("--sampling-weights", "finite numbers of at least 0, with one above 0", list(weights))
+    def epoch_size(self, sizes: Sequence[int], whole_sizes: Sequence[int]) -> int:
+        """Examples in an epoch of these shards."""
+        size, pass_size = self.virtual_epoch_size, self.pass_size(sizes, whole_sizes)
+        if size is None:
+            return pass_size
+        return size if self.exceeds_pass else min(size, pass_size)
+
+    def following(self, before: Schedule, given_duration: bool) -> Schedule:
+        """This schedule in a run that went by another so far.
+
+        Where C of the heating was not asked for (`given_duration`) it is, in epochs or updates, what the run settled
+        when it began: a run that goes on for longer does not cool down.
+        """
+        epochs, updates = self.heating_epochs, self.heating_updates
+        if not given_duration and self.heating_coefficient > 0 < before.heating_coefficient:
+            epochs, updates = before.heating_epochs, before.heating_updates
+        exceeds = before.exceeds_pass and self.virtual_epoch_size == before.virtual_epoch_size
+        return replace(self, heating_epochs=epochs, heating_updates=updates, exceeds_pass=exceeds)

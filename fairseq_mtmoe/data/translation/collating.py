@@ -17,11 +17,7 @@ from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 
 
 class PairCollate:
-    """Collates sentences of several language pairs, as `data/mixtures` asks for it.
-
-    Args:
-        one_collater: whether all pairs are collated alike; otherwise each pair's dataset collates its own sentences.
-    """
+    """A `Collate` of several language pairs, by `one_collater` for all of them or by each pair's dataset."""
 
     def __init__(self, one_collater: bool = True) -> None:
         self.one_collater = one_collater
@@ -29,7 +25,6 @@ class PairCollate:
     def __call__(
         self, datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None
     ) -> Batch:
-        """See `Collate`."""
         if self.one_collater:
             dataset = datasets[items[0][0]]
             batch: Batch = dataset.collater([sample for _, sample in items], pad_to_length=pad_to_length)
@@ -43,6 +38,7 @@ class PairCollate:
 def _collate_apart(
     datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None
 ) -> Batch:
+    """One batch of the pairs' own batches, padded to the same lengths, longest source first."""
     pad_to = {
         side: max([len(sample[side]) for _, sample in items] + [(pad_to_length or {}).get(side, 0)])
         for side in ("source", "target")
@@ -50,26 +46,20 @@ def _collate_apart(
     by_pair: dict[int, list[dict[str, Any]]] = {}
     for pair, sample in items:
         by_pair.setdefault(pair, []).append(sample)
-    return merge_batches([datasets[pair].collater(samples, pad_to_length=pad_to) for pair, samples in by_pair.items()])
-
-
-def merge_batches(batches: list[Batch]) -> Batch:
-    """One batch of several that are padded to the same lengths, longest source first."""
+    batches = [datasets[pair].collater(samples, pad_to_length=pad_to) for pair, samples in by_pair.items()]
     lengths = torch.cat([batch["net_input"]["src_lengths"] for batch in batches])
     order = lengths.sort(descending=True, stable=True)[1]
 
-    def merged(tensors: list[Tensor]) -> Tensor:
-        return torch.cat(tensors).index_select(0, order)
+    def merged(parts: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
+        return torch.cat([part[name] for part in parts]).index_select(0, order)
 
+    inputs = [batch["net_input"] for batch in batches]
     return {
-        "id": merged([batch["id"] for batch in batches]),
+        "id": merged(batches, "id"),
         "nsentences": sum(batch["nsentences"] for batch in batches),
         "ntokens": sum(batch["ntokens"] for batch in batches),
-        "net_input": {
-            name: merged([batch["net_input"][name] for batch in batches])
-            for name in ("src_tokens", "src_lengths", "prev_output_tokens")
-        },
-        "target": merged([batch["target"] for batch in batches]),
+        "net_input": {name: merged(inputs, name) for name in ("src_tokens", "src_lengths", "prev_output_tokens")},
+        "target": merged(batches, "target"),
     }
 
 

@@ -26,31 +26,20 @@ def languages() -> dict[str, str]:
 
 
 def description_of_pair(pair: str) -> str:
-    """The sentence of a pair such as `en-cs`.
-
-    Raises:
-        UserError: nothing is known of one of the languages.
-    """
-    source, target = (_language(lang, pair) for lang in pair.split("-"))
-    return f"Given a sentence in {source}, translate it into {target}."
-
-
-def _language(lang: str, pair: str) -> str:
-    known = languages()
-    found = known.get(lang) or known.get(lang.split("_")[0])
-    if found is None:
-        raise UserError(
-            f"`--description` must say in a sentence what {pair} is, for nothing is known of the language {lang}."
-        )
-    return found
+    """The sentence of a pair such as `en-cs`."""
+    known, found = languages(), []
+    for lang in pair.split("-"):
+        name = known.get(lang) or known.get(lang.split("_")[0])
+        if name is None:
+            raise UserError(
+                f"`--description` must say in a sentence what {pair} is, for nothing is known of the language {lang}."
+            )
+        found.append(name)
+    return "Given a sentence in {}, translate it into {}.".format(*found)
 
 
 def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:
-    """The tokens of a description, by the data's own SentencePiece; where there is none, of its words as they are.
-
-    Raises:
-        UserError: none of them is in the dictionary, or the SentencePiece model is none.
-    """
+    """The tokens of a description, by the data's own SentencePiece; where there is none, of its words as they are."""
     path = Path(folder) / SENTENCEPIECE
     pieces = _pieces(text, path) if path.exists() else text.split()
     tokens = [dictionary.index(piece) for piece in pieces]

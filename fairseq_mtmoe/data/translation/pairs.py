@@ -47,11 +47,7 @@ class PairSource:
 
 
 def sentences_of(prefix: str, dictionary: Dictionary | None = None, impl: str | None = None) -> int:
-    """How many sentences a binarized file has, or one of text (`--dataset-impl raw`).
-
-    Raises:
-        UserError: it is damaged, empty or not there.
-    """
+    """How many sentences a binarized file has, or one of text (`--dataset-impl raw`)."""
     count = count_sentences(prefix, impl)
     if count is None:
         try:
@@ -88,19 +84,21 @@ class PairLoader:
     kind = "pair"  # see `data.mixtures.training.TaskLoader`
 
     def __init__(self, manager: MultilingualDatasetManager, split: str, combine: bool = False) -> None:
-        self.manager = manager
-        self.split = split
-        self.combine = combine
+        self.manager, self.split, self.combine = manager, split, combine
+        self.is_training = split == manager.args.train_subset  # only that has shards and extra data
         self._recorded: dict[tuple[str, str], int] = {}  # sizes by pair and folder
-        self.pairs = self._find_pairs()
+        folders, names = manager.get_data_paths_and_lang_pairs(split)
+        self.pairs = [
+            self._find_pair(category, name, utils.split_paths(paths))
+            for category, paths in folders.items()
+            for name in names.get(category, ())
+        ]
         self.keys = [pair.key for pair in self.pairs]
-        self.shard_sizes = [[self._size(pair, folder) for folder in pair.folders] for pair in self.pairs]
+        self.shard_sizes = [
+            [self._recorded.get((pair.name, folder)) or self._read_size(pair, folder) for folder in pair.folders]
+            for pair in self.pairs
+        ]
         self._loaded: dict[tuple[int, int], FairseqDataset] = {}
-
-    @property
-    def is_training(self) -> bool:
-        """Whether this is the split to train on: only that has shards and extra data."""
-        return bool(self.split == self.manager.args.train_subset)
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
         """Each pair's data set, from these shards (default: the first); those that were loaded last are kept."""
@@ -112,24 +110,16 @@ class PairLoader:
                 self._loaded[number, shard] = self._load(self.pairs[number], shard, sharing)
         return [self._loaded[place] for place in wanted]
 
-    def _find_pairs(self) -> list[PairSource]:
-        folders, names = self.manager.get_data_paths_and_lang_pairs(self.split)
-        found = []
-        for category, paths in folders.items():
-            for name in names.get(category, ()):
-                source, target = name.split("-")
-                found.append(self._find_pair(category, source, target, utils.split_paths(paths)))
-        return found
+    def _find_pair(self, category: str, pair: str, folders: list[str]) -> PairSource:
+        source, target = pair.split("-")
 
-    def _find_pair(self, category: str, source: str, target: str, folders: list[str]) -> PairSource:
         def has_pair(folder: str) -> bool:
             return all(find_side(folder, self.split, source, target, lang) for lang in (source, target))
 
         recorded = self._recorded_sizes(source, target, folders)
-        self._recorded |= {(f"{source}-{target}", folder): size for folder, size in recorded.items()}
+        self._recorded |= {(pair, folder): size for folder, size in recorded.items()}
         holding = tuple(recorded) or tuple(folder for folder in folders if has_pair(folder))
         if not holding:
-            pair = f"{source}-{target}"
             raise UserError(
                 f"The pair {pair} has no {self.split} data in {', '.join(folders)}: "
                 f"there is no {side_name(self.split, pair, source)}{INDEX}, nor one of the reversed pair."
@@ -138,14 +128,11 @@ class PairLoader:
 
     def _recorded_sizes(self, source: str, target: str, folders: list[str]) -> dict[str, int]:
         """The sentences of a pair in those of these folders that have it; none if that is not recorded."""
-        if not self.is_training or self.split != RECORDED_SPLIT:
+        if not self.is_training or self.split != RECORDED_SPLIT or self._has_more(source, target, folders[0]):
             return {}
-        if self.combine and find_side(folders[0], f"{self.split}1", source, target, source):
-            return {}
-        sizes = read_sizes(folders)
         found = {
-            folder: of_folder.get(f"{source}-{target}") or of_folder.get(f"{target}-{source}")
-            for folder, of_folder in sizes.items()
+            folder: sizes.get(f"{source}-{target}") or sizes.get(f"{target}-{source}")
+            for folder, sizes in read_sizes(folders).items()
         }
         return {folder: size for folder, size in found.items() if size}
 
@@ -159,10 +146,6 @@ class PairLoader:
                 break
             yield source, target
 
-    def _size(self, pair: PairSource, folder: str) -> int:
-        recorded = self._recorded.get((pair.name, folder))
-        return self._read_size(pair, folder) if recorded is None else recorded
-
     def _read_size(self, pair: PairSource, folder: str) -> int:
         total = 0
         impl = self.manager.args.dataset_impl
@@ -174,13 +157,14 @@ class PairLoader:
                     f"`{source}` and `{target}` must hold the same number of sentences, "
                     f"but hold {sentences} and {others}."
                 )
-            total += sentences if number else sentences * self._upsampling(folder, pair)
+            # fairseq repeats the primary data only where there is other data beside it.
+            is_repeated = not number and self._has_more(pair.source, pair.target, folder)
+            total += sentences * (int(self.manager.args.upsample_primary) if is_repeated else 1)
         return total
 
-    def _upsampling(self, folder: str, pair: PairSource) -> int:
-        # fairseq repeats the primary data only where there is other data beside it.
-        second = find_side(folder, f"{self.split}1", pair.source, pair.target, pair.source)
-        return int(self.manager.args.upsample_primary) if self.combine and second else 1
+    def _has_more(self, source: str, target: str, folder: str) -> bool:
+        """Whether the split has continuations, which are to be combined with it."""
+        return self.combine and find_side(folder, f"{self.split}1", source, target, source) is not None
 
     def _check(self, pair: PairSource, folder: str) -> None:
         """What must be known before fairseq maps a pair's files."""

@@ -11,13 +11,36 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
 from fairseq_mtmoe.data.translation.file_names import indexed_sides
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
+from fairseq_mtmoe.io.typed import fault
 
 FILE_NAME = "sizes.json"
 SPLIT = "train"  # the only one that has shards
+
+
+class _Record(TypedDict):
+    shards: list[str]
+    train: dict[str, list[int]]
+
+
+def _record(folder: str) -> _Record:
+    """What the record in a folder says: no shards where there is none."""
+    path = Path(folder) / FILE_NAME
+    if not os.path.lexists(path):
+        return {"shards": [], "train": {}}
+    record: _Record = read_json(path, "a record of sizes")
+    if fault(record, _Record) is not None or not all(
+        0 < len(sizes) <= len(record["shards"]) and min(sizes) > 0 for sizes in record["train"].values()
+    ):
+        raise UserError(
+            f"`{path}` must have the names of `shards`, and for each pair in `train` the sentences of each shard;"
+            " remove it, and sizes are read from the shards."
+        )
+    return record
 
 
 def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -30,10 +53,8 @@ def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
     Raises:
         UserError: the record is not of the form above.
     """
-    path = Path(folders[0]) / FILE_NAME
-    if not os.path.lexists(path):
-        return {}
-    shards, sizes = _checked(path, read_json(path, "a record of sizes"))
+    record = _record(folders[0])
+    shards, sizes = record["shards"], record["train"]
     places = [os.path.split(os.path.abspath(folder)) for folder in folders]
     if shards == [""] and len(folders) == 1:
         numbers = [0]
@@ -47,51 +68,10 @@ def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
     }
 
 
-def recorded_shards(folder: str) -> list[str]:
-    """The names of the shards of the data directory that `folder` is a shard of; none where that is not recorded.
-
-    Raises:
-        UserError: the record is not of the form above.
-    """
-    path = Path(folder) / FILE_NAME
-    if not os.path.lexists(path):
-        return []
-    shards, _ = _checked(path, read_json(path, "a record of sizes"))
-    return [name for name in shards if name]
-
-
-def _checked(path: Path, content: object) -> tuple[list[str], dict[str, list[int]]]:
-    if isinstance(content, dict):
-        shards, sizes = content.get("shards"), content.get(SPLIT)
-        if (
-            isinstance(shards, list)
-            and all(isinstance(name, str) for name in shards)
-            and isinstance(sizes, dict)
-            and all(_is_sizes(of_pair, len(shards)) for of_pair in sizes.values())
-        ):
-            return shards, sizes
-    raise UserError(
-        f"`{path}` must have the names of `shards`, and for each pair in `train` the sentences of each shard;"
-        " remove it, and sizes are read from the shards."
-    )
-
-
-def _is_sizes(value: object, shards: int) -> bool:
-    return (
-        isinstance(value, list) and 0 < len(value) <= shards and all(type(size) is int and size > 0 for size in value)
-    )
-
-
-FIRST = "shard0"
-
-
 def with_shards(data: str) -> str:
     """fairseq's data argument, with the shards of a directory in the place of one that has nothing else.
 
     Those that the first one's `sizes.json` names, so that a missing one is missed; without it all that are there.
-
-    Raises:
-        UserError: `sizes.json` is not of its form.
     """
     if "://" in data:  # as fairseq: another store's, which nobody looks into
         return data
@@ -99,8 +79,10 @@ def with_shards(data: str) -> str:
 
 
 def _shards(folder: str) -> list[str]:
-    first = os.path.join(folder, FIRST)
+    first = os.path.join(folder, "shard0")
     if not os.path.isdir(first) or indexed_sides(folder):
         return [folder]
-    there = itertools.takewhile(os.path.isdir, (os.path.join(folder, f"shard{number}") for number in itertools.count()))
-    return [os.path.join(folder, name) for name in recorded_shards(first)] or list(there)
+    if named := [name for name in _record(first)["shards"] if name]:
+        return [os.path.join(folder, name) for name in named]
+    numbered = (os.path.join(folder, f"shard{number}") for number in itertools.count())
+    return list(itertools.takewhile(os.path.isdir, numbered))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_json
+from fairseq_mtmoe.io.typed import fault
 
 logger = logging.getLogger(__name__)
 
@@ -34,27 +35,20 @@ def load_tiers(
             one without training data has no tier then.
         languages: all of the data's, beside those of the pairs: names of others, which may be misspelt, are warned of.
             None: no name is.
-
-    Raises:
-        UserError: the file is not of the form above.
     """
     path = Path(data_dir) / FILE_NAME
     tiers = read_tiers(path) if os.path.lexists(path) else {}
     named = {name: tier for tier, names in tiers.items() for name in names}
     if languages is not None:
-        _warn_of_unknown(path, named, {lang for pair in sizes for lang in pair.split("-")}.union(languages))
+        known = {lang for pair in sizes for lang in pair.split("-")}.union(languages)
+        if unknown := [name for name in named if not known.issuperset(name.split("-"))]:
+            logger.warning(f"{path} names {', '.join(unknown)}, which are no language pairs or languages of the data")
     largest = max(sizes.values(), default=0)
     found = {
         pair: named.get(pair) or named.get(pair.split("-")[-1]) or (tier_of_size(size, largest) if size else None)
         for pair, size in sizes.items()
     }
     return {pair: tier for pair, tier in found.items() if tier}
-
-
-def _warn_of_unknown(path: Path, names: Iterable[str], languages: set[str]) -> None:
-    unknown = [name for name in names if not languages.issuperset(name.split("-"))]
-    if unknown:
-        logger.warning(f"{path} names {', '.join(unknown)}, which are no language pairs or languages of the data")
 
 
 def tier_of_size(size: int, largest: int) -> str:
@@ -71,7 +65,7 @@ def read_tiers(path: Path, tier_of_key: Callable[[str], str] = str) -> dict[str,
         UserError: the file is not of the form above, or has a key that stands for no tier.
     """
     content = read_json(path, "a file of tiers")
-    if not isinstance(content, dict) or not all(map(_is_list_of_names, content.values())):
+    if fault(content, dict[str, list[str]]) is not None:
         raise UserError(f"`{path}` must map high, mid and low to lists of language pairs, but does not.")
     tiers: dict[str, list[str]] = {}
     for key, names in content.items():
@@ -80,7 +74,3 @@ def read_tiers(path: Path, tier_of_key: Callable[[str], str] = str) -> dict[str,
             raise_invalid(f"every key of {path}", f"one of {', '.join(TIERS)}", key)
         tiers.setdefault(tier, []).extend(names)
     return tiers
-
-
-def _is_list_of_names(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)

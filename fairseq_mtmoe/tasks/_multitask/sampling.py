@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, NoReturn
 
 import torch
@@ -13,8 +14,9 @@ from fairseq.logging import metrics
 from torch import nn
 
 from fairseq_mtmoe.data.mixtures.training import PADDING, TaskLoader, TrainingMixture
-from fairseq_mtmoe.data.sampling import Part, SamplingPlan, Schedule, options_of
-from fairseq_mtmoe.data.sampling.schedule import UNCERTAINTY
+from fairseq_mtmoe.data.sampling.plan import Part, SamplingPlan
+from fairseq_mtmoe.data.sampling.saved_plans import options_of
+from fairseq_mtmoe.data.sampling.schedule import UNCERTAINTY, Schedule
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.tasks._multitask.run_log import TrainingRunLog
 
@@ -39,24 +41,9 @@ def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
             if key not in args.sampling_weights:
                 raise_invalid("--sampling-weights", f"a dictionary with {key}", args.sampling_weights)
         weights = tuple(float(args.sampling_weights[key]) for key in loader.keys)
-    schedule = Schedule(
-        args.sampling_method,
-        args.sampling_temperature,
-        args.heating_coefficient,
-        args.heating_epochs,
-        args.heating_updates,
-        weights,
-        args.natural_from_epoch,
-    )
-    return SamplingPlan(
-        loader.shard_sizes,
-        schedule,
-        args.seed,
-        args.virtual_epoch_size,
-        args.virtual_data_size,
-        loader.keys,
-        args.given_duration,
-    )
+    options: dict[str, Any] = {one.name: getattr(args, one.name, one.default) for one in fields(Schedule)}
+    schedule = Schedule(**{**options, "sampling_weights": weights})
+    return SamplingPlan(loader.shard_sizes, schedule, args.seed, loader.keys, args.given_duration)
 
 
 def announce(
@@ -72,11 +59,11 @@ def announce(
         UserError: neither the options nor a checkpoint say how long the temperature rises.
     """
     plan = dataset.plan
-    plan.rules.schedule.check_duration()
+    plan.schedule.check_duration()
     if run_log.has_begun:
         return
     names, about = [shown_name(key) for key in plan.names], run()
-    options = options_of(plan.rules, names)
+    options = options_of(plan.schedule, names)
     _warn_of_long_epochs(plan, epoch)
     _warn_of_a_single_epoch(dataset, epoch, about["options"])
     del options["exceeds_pass"], options["virtual_data_size"], options["sampling_weights"]
@@ -109,22 +96,22 @@ def announce_part(
 
 
 def _warn_of_long_epochs(plan: SamplingPlan, epoch: int) -> None:
-    wished, size = plan.rules.virtual_epoch_size, plan.epoch_size(plan.rules, plan.start_of(epoch).shard_epoch)
+    wished, size = plan.schedule.virtual_epoch_size, plan.epoch_size(plan.schedule, plan.start_of(epoch).shard_epoch)
     if wished is not None and wished > size:
         logger.warning(
             f"--virtual-epoch-size {wished} is more than a pass over the data, which is then an epoch: {size} examples"
-            + ("" if plan.rules.schedule.takes_everything else "; --virtual-data-size sets the size of a pass")
+            + ("" if plan.schedule.takes_everything else "; --virtual-data-size sets the size of a pass")
         )
 
 
 def _warn_of_a_single_epoch(dataset: TrainingMixture, epoch: int, options: Mapping[str, Any]) -> None:
     """Where heating goes by epochs, and the run is to end within its first."""
-    schedule, most_updates = dataset.plan.rules.schedule, options.get("max_update") or 0
+    schedule, most_updates = dataset.plan.schedule, options.get("max_update") or 0
     is_only = options.get("max_epoch") == 1 or 0 < most_updates <= dataset.updates_of_epoch
     if schedule.heating_coefficient > 0 and schedule.heating_epochs is not None and epoch == 1 and is_only:
         logger.warning(
-            f"the temperature stays at {schedule.temperature}, whatever --heating-coefficient is: it rises from epoch "
-            f"to epoch, and the run ends within its first one, of {dataset.updates_of_epoch} updates; "
+            f"the temperature stays at {schedule.sampling_temperature}, whatever --heating-coefficient is: it rises "
+            f"from epoch to epoch, and the run ends within its first one, of {dataset.updates_of_epoch} updates; "
             "--heating-updates lets it rise within an epoch, and --virtual-epoch-size makes epochs shorter"
         )
 

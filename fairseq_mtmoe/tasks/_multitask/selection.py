@@ -25,7 +25,8 @@ from torch import distributed as dist
 
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, DROPOUT_PASS, PASSES, PLACE, Candidates
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
-from fairseq_mtmoe.data.sampling import derive_key, most_uncertain
+from fairseq_mtmoe.data.sampling.candidates import most_uncertain
+from fairseq_mtmoe.data.sampling.permutation import derive_key
 from fairseq_mtmoe.slots import expert_layers
 
 Measure = Callable[[Batch, nn.Module, bool], tuple[Tensor, Tensor, Tensor]]

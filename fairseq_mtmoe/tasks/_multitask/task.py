@@ -22,7 +22,7 @@ from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
-from fairseq_mtmoe.data.sampling import Part, SamplingPlan
+from fairseq_mtmoe.data.sampling.plan import Part, SamplingPlan
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
 from fairseq_mtmoe.slots.slot import unwrapped

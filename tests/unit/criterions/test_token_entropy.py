@@ -7,11 +7,8 @@ import torch
 
 from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy as module
 from fairseq_mtmoe.criterions import projected_loss as blocks
-from fairseq_mtmoe.criterions.moe_label_smoothed_cross_entropy import (
-    projected_entropies,
-    reference_entropies,
-    sentence_entropies,
-)
+from fairseq_mtmoe.criterions.moe_label_smoothed_cross_entropy import sentence_entropies
+from fairseq_mtmoe.criterions.projected_loss import projected_entropies, reference_entropies
 from tests.helpers.models import batch, dense_model, perturb
 
 PAD = 1

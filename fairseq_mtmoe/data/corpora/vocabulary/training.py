@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, scripts
 from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
 from fairseq_mtmoe.data.corpora.recipes.schema import Vocabulary
-from fairseq_mtmoe.data.sampling import apportion, temperature_probabilities
+from fairseq_mtmoe.data.sampling.schedule import apportion, temperature_probabilities
 from fairseq_mtmoe.errors import UserError
 
 MAX_LINES = 400_000

@@ -11,7 +11,9 @@ from fairseq.data import FairseqDataset
 import fairseq_mtmoe
 from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture, MixtureDataset
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
-from fairseq_mtmoe.data.sampling import Numbering, SamplingPlan, Schedule
+from fairseq_mtmoe.data.sampling.draw import Numbering
+from fairseq_mtmoe.data.sampling.plan import SamplingPlan
+from fairseq_mtmoe.data.sampling.schedule import Schedule
 
 
 class Numbers(FairseqDataset):

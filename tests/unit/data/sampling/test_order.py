@@ -1,12 +1,18 @@
-"""The order of an epoch: by lengths, ties at random, every drawn sentence once, whoever does the work."""
+"""The order of an epoch: by lengths, ties at random, every drawn sentence once; its batches are fairseq's."""
 
 import numpy as np
 import pytest
+from fairseq.data import data_utils
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.sampling import Numbering, SamplingPlan, Schedule, order_by_length
 from fairseq_mtmoe.data.sampling import draw as drawing
 from fairseq_mtmoe.data.sampling import order as ordering
-from fairseq_mtmoe.data.sampling.draw import Draw, Stretch
+from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
+from fairseq_mtmoe.data.sampling.order import Runs, batch_ends, order_by_length
+from fairseq_mtmoe.data.sampling.plan import SamplingPlan
+from fairseq_mtmoe.data.sampling.schedule import Schedule
+from fairseq_mtmoe.errors import UserError
 
 SIZES = (3000, 700, 40, 3)
 
@@ -19,8 +25,8 @@ def lengths_of(sizes, longest=30, seed=1, sides=2):
     return [generator.integers(1, longest, (size, sides), dtype=np.int32) for size in sizes]
 
 
-def a_draw(schedule=None, sizes=SIZES, epoch=2, **options):
-    return SamplingPlan([[size] for size in sizes], schedule or Schedule("temperature", 3.0), 5, **options).draw(epoch)
+def a_draw(method="temperature", sizes=SIZES, **options):
+    return SamplingPlan([[size] for size in sizes], Schedule(method, 3.0, **options), 5).draw(2)
 
 
 def all_indices(draw):
@@ -35,8 +41,8 @@ def lengths_at(draw, lengths, indices):
 DRAWS = {
     "temperature": a_draw(),
     "virtual epoch": a_draw(virtual_epoch_size=500),
-    "concat": a_draw(Schedule()),
-    "virtual epoch of concat": a_draw(Schedule(), virtual_epoch_size=500),
+    "concat": a_draw("concat"),
+    "virtual epoch of concat": a_draw("concat", virtual_epoch_size=500),
 }
 
 
@@ -114,3 +120,47 @@ def test_the_order_is_frozen():
     """Another order would change the batches of runs that are resumed after an update of the package."""
     order = order_by_length(a_draw(sizes=(9, 4)), lengths_of((9, 4), 3), 42)
     np.testing.assert_array_equal(order.indices, FROZEN)
+
+
+def runs_of(rows):
+    *lengths, count = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    return Runs(np.array(lengths), count)
+
+
+def fairseq_ends(runs, max_tokens, max_sentences, multiple):
+    tokens = np.repeat(runs.lengths.max(axis=0), runs.count)
+    if not len(tokens):
+        return []
+    indices = np.arange(len(tokens))
+    batches = data_utils.batch_by_size(indices, None, tokens, max_tokens, max_sentences, multiple)
+    ends = np.cumsum([len(batch) for batch in batches]).tolist()
+    return ends if ends and ends[-1] == len(tokens) else [*ends, len(tokens)]
+
+
+LENGTH = st.integers(1, 12)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.tuples(LENGTH, LENGTH, st.integers(1, 60)), max_size=12),
+    st.booleans(),
+    st.one_of(st.none(), st.integers(12, 200)),
+    st.one_of(st.none(), st.integers(1, 30)),
+    st.sampled_from([1, 2, 3, 8]),
+)
+def test_the_batches_are_fairseqs(rows, ordered, max_tokens, max_sentences, multiple):
+    runs = runs_of(sorted(rows) if ordered else rows)
+    expected = fairseq_ends(runs, max_tokens, max_sentences, multiple)
+    assert batch_ends(runs, max_tokens, max_sentences, multiple).tolist() == expected
+
+
+@pytest.mark.parametrize("lengths", [[[2, 4]], [[2, 3], [2, 4]], [[1, 1], [2, 2], [1, 4]]])
+def test_the_longest_of_any_number_of_sides_counts_in_a_batch(lengths):
+    assert batch_ends(Runs(np.array(lengths), np.array([5, 5])), max_tokens=8).tolist() == [4, 6, 8, 10]
+
+
+def test_batches_cost_nothing_for_each_sentence_and_refuse_one_that_does_not_fit():
+    ends = batch_ends(runs_of([(3, 3, 10**12), (2, 4, 10**12)]), None, 10**11)
+    assert len(ends) == 20 and ends[-1] == 2 * 10**12
+    with pytest.raises(UserError, match="must be at least 9, the length of the longest example, but is 8"):
+        batch_ends(runs_of([(3, 4, 1), (2, 9, 1)]), 8)

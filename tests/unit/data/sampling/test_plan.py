@@ -1,27 +1,37 @@
 """The plan: what an epoch draws, how consecutive ones walk through the data, and that nothing else decides it."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from fairseq.data.multilingual.sampled_multi_dataset import default_virtual_size_func
 
-from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule
-from fairseq_mtmoe.data.sampling.rules import default_epoch_size
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.data.sampling.plan import SamplingPlan
+from fairseq_mtmoe.data.sampling.schedule import Schedule, default_epoch_size
 from tests.helpers.draws import by_task, counts, same
 
 HEATED = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=6)
-METHODS = [
-    *(HEATED, Schedule("concat"), Schedule("uniform"), Schedule("uniform-then-natural", natural_from_epoch=5)),
-    Schedule("uncertainty"),
+OF_13, OF_37 = (replace(HEATED, virtual_epoch_size=size) for size in (13, 37))
+SCHEDULES = [
+    *(OF_37, Schedule("concat"), Schedule("uniform-then-natural", natural_from_epoch=5)),
+    *(Schedule(method, virtual_epoch_size=37) for method in ("uniform", "uncertainty")),
 ]
 
 
-@pytest.mark.parametrize(("schedule", "virtual_epoch_size"), zip(METHODS, (37, None, 37, None, 37), strict=True))
-def test_any_epoch_can_be_drawn_alone(schedule, virtual_epoch_size):
+def all_times(plan, epochs):
+    """How often each example of each task was drawn, after each of the epochs."""
+    times = [np.zeros(size, dtype=int) for size in plan.sizes]
+    for epoch in epochs:
+        for drawn, examples in zip(times, by_task(plan.draw(epoch)), strict=True):
+            np.add.at(drawn, examples, 1)
+        yield times
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_any_epoch_can_be_drawn_alone(schedule):
     def plan():
-        return SamplingPlan([[100, 90], [30], [7, 5, 3]], schedule, 1, virtual_epoch_size)
+        return SamplingPlan([[100, 90], [30], [7, 5, 3]], schedule, 1)
 
     in_order = plan()
     draws = [in_order.draw(epoch) for epoch in range(1, 12)]
@@ -30,23 +40,15 @@ def test_any_epoch_can_be_drawn_alone(schedule, virtual_epoch_size):
 
 
 def test_virtual_epochs_of_concat_walk_through_a_pass():
-    plan = SamplingPlan([[50], [25]], Schedule("concat"), 1, virtual_epoch_size=30)
-    seen = Counter()
-    for epoch in range(1, 6):  # 5 · 30 sentences are two passes over 75
-        draw = plan.draw(epoch)
-        assert len(draw) == 30
-        seen.update((task, int(sentence)) for task, part in enumerate(by_task(draw)) for sentence in part)
-    assert len(seen) == 75 and set(seen.values()) == {2}
+    plan = SamplingPlan([[50], [25]], Schedule(virtual_epoch_size=30), 1)
+    *_, times = all_times(plan, range(1, 6))  # 5 · 30 sentences are two passes over 75
+    assert {len(plan.draw(epoch)) for epoch in range(1, 6)} == {30} and all((drawn == 2).all() for drawn in times)
 
 
 def test_a_task_passes_through_all_its_sentences_before_one_comes_again():
-    plan = SamplingPlan([[40], [9]], HEATED, 1, virtual_epoch_size=13)
-    seen = [np.zeros(40, dtype=int), np.zeros(9, dtype=int)]
-    for epoch in range(1, 60):
-        for times, sentences in zip(seen, by_task(plan.draw(epoch)), strict=True):
-            np.add.at(times, sentences, 1)
-            assert times.max() - times.min() <= 1
-    assert min(times.min() for times in seen) > 5
+    for times in all_times(SamplingPlan([[40], [9]], OF_13, 1), range(1, 60)):
+        assert all(drawn.max() - drawn.min() <= 1 for drawn in times)
+    assert min(drawn.min() for drawn in times) > 5
 
 
 def test_shares_follow_the_heated_temperature_and_the_size_stays():
@@ -60,15 +62,13 @@ def test_shares_follow_the_heated_temperature_and_the_size_stays():
 @pytest.mark.parametrize("sizes", [(1000, 10), (5, 5, 5), (700, 30, 1)])
 def test_uniform_then_natural_has_epochs_of_one_size_and_draws_all_before_one_again(sizes):
     plan = SamplingPlan([[size] for size in sizes], Schedule("uniform-then-natural", natural_from_epoch=3), 1)
-    times = [np.zeros(size, dtype=int) for size in sizes]
+    *_, times = all_times(plan, range(1, 12))
+    assert max(drawn.max() - drawn.min() for drawn in times) <= 1
     for epoch in range(1, 12):
         found = counts(plan.draw(epoch))
         assert sum(found) == sum(sizes)
         expected = sizes if epoch >= 3 else np.full(len(sizes), sum(sizes) / len(sizes))
         np.testing.assert_allclose(found, expected, atol=1)
-        for drawn, examples in zip(times, by_task(plan.draw(epoch)), strict=True):
-            np.add.at(drawn, examples, 1)
-    assert max(drawn.max() - drawn.min() for drawn in times) <= 1
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_an_epochs_size_is_fairseqs(sizes, temperature):
 
 @pytest.mark.parametrize("options", [{}, {"virtual_epoch_size": 33}, {"virtual_data_size": 250}])
 def test_candidates_are_equally_many_of_each_task_and_an_epoch_trains_on_as_many(options):
-    plan = SamplingPlan([[100], [30], [1]], Schedule("uncertainty"), 1, **options)
-    seen = [np.zeros(100, dtype=int), np.zeros(30, dtype=int), np.zeros(1, dtype=int)]
+    plan = SamplingPlan([[100], [30], [1]], Schedule("uncertainty", **options), 1)
+    seen = [np.zeros(size, dtype=int) for size in plan.sizes]
     size = next(iter(options.values()), 100)
     for epoch in range(1, 4):
         draw = plan.draw(epoch)
@@ -98,13 +98,12 @@ def test_candidates_are_equally_many_of_each_task_and_an_epoch_trains_on_as_many
 
 
 def test_virtual_data_size_is_the_size_of_an_epoch_unless_every_sentence_is_taken():
-    assert len(SamplingPlan([[100], [50]], HEATED, 1, virtual_data_size=333).draw(1)) == 333
-    assert len(SamplingPlan([[100], [50]], Schedule("concat"), 1, virtual_data_size=333).draw(1)) == 150
+    assert len(SamplingPlan([[100], [50]], replace(HEATED, virtual_data_size=333), 1).draw(1)) == 333
+    assert len(SamplingPlan([[100], [50]], Schedule("concat", virtual_data_size=333), 1).draw(1)) == 150
 
 
 def test_a_weight_of_zero_draws_nothing():
-    plan = SamplingPlan([[1000], [50]], Schedule(weights=(0, 1)), 1)
-    assert counts(plan.draw(1)) == [0, 1575]
+    assert counts(SamplingPlan([[1000], [50]], Schedule(sampling_weights=(0, 1)), 1).draw(1)) == [0, 1575]
 
 
 def test_shards_take_turns_and_ratios_come_from_all_of_them():
@@ -116,26 +115,17 @@ def test_shards_take_turns_and_ratios_come_from_all_of_them():
 
 
 def test_virtual_epochs_pass_through_a_shard_before_the_next():
-    plan = SamplingPlan([[60, 30], [30, 15]], Schedule("concat"), 1, virtual_epoch_size=25)
+    plan = SamplingPlan([[60, 30], [30, 15]], Schedule(virtual_epoch_size=25), 1)
     draws = [plan.draw(epoch) for epoch in range(1, 9)]
     assert [draw.shards[0] for draw in draws] == [0, 0, 0, 0, 1, 1, 0, 0]
-    seen = Counter(
-        (task, int(sentence)) for draw in draws[:4] for task, part in enumerate(by_task(draw)) for sentence in part
-    )
-    assert len(seen) == 90  # 100 draws: the ten that go beyond the pass begin the shard's next one
-    later = Counter(
-        (task, int(sentence)) for draw in draws[6:8] for task, part in enumerate(by_task(draw)) for sentence in part
-    )
-    assert max((seen + later).values()) == 2
+
+    def seen(draws):
+        return Counter((task, n) for draw in draws for task, part in enumerate(by_task(draw)) for n in part)
+
+    assert len(seen(draws[:4])) == 90  # 100 draws: the ten that go beyond the pass begin the shard's next one
+    assert max((seen(draws[:4]) + seen(draws[6:])).values()) == 2
 
 
 def test_the_cost_does_not_depend_on_the_datas_size():
-    plan = SamplingPlan([[10**13], [10**12]], HEATED, 1, virtual_epoch_size=1000)
-    draw = plan.draw(200)
+    draw = SamplingPlan([[10**13], [10**12]], replace(HEATED, virtual_epoch_size=1000), 1).draw(200)
     assert len(draw) == 1000 and max(map(max, by_task(draw))) < 10**13
-
-
-@pytest.mark.parametrize("name", ["virtual_epoch_size", "virtual_data_size"])
-def test_a_size_below_one_is_refused(name):
-    with pytest.raises(UserError, match=f"--{name.replace('_', '-')}` must be at least 1, but is 0"):
-        SamplingPlan([[10]], Schedule(), 1, **{name: 0})

@@ -2,12 +2,15 @@
 
 import copy
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.sampling import SamplingPlan, Schedule, changes, restored_plan, saved_plan
+from fairseq_mtmoe.data.sampling.plan import SamplingPlan
+from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, saved_plan
+from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.errors import UserError
 from tests.unit.data.sampling.test_plan import by_task, counts, same
 
@@ -23,9 +26,10 @@ def uniform_until(epoch):
     return Schedule("uniform-then-natural", natural_from_epoch=epoch)
 
 
-def plan(schedule=None, seed=1, size=13, sizes=None, names=None, **options):
+def plan(schedule=None, seed=1, size=13, sizes=None, names=None, data_size=None, **options):
     sizes = sizes or [[40], [9], [15]]
-    return SamplingPlan(sizes, schedule or heated(), seed, size, names=names or NAMES[: len(sizes)], **options)
+    schedule = replace(schedule or heated(), virtual_epoch_size=size, virtual_data_size=data_size)
+    return SamplingPlan(sizes, schedule, seed, names or NAMES[: len(sizes)], **options)
 
 
 def saved(old, epoch):
@@ -115,9 +119,9 @@ def test_only_a_checkpoint_may_know_the_duration_in_the_place_of_the_options():
     unknown = plan(heated(epochs=None), given_duration=False)
     for other in (unknown, resumed(plan(heated(0)), 4, plan(heated(epochs=None), given_duration=False))):
         with pytest.raises(UserError, match="give `--heating-epochs`, `--heating-updates` or `--max-epoch`"):
-            other.rules.schedule.check_duration()
+            other.schedule.check_duration()
     known = resumed(plan(), 4, unknown)
-    known.rules.schedule.check_duration()
+    known.schedule.check_duration()
     assert same(known.draw(9), plan().draw(9))
 
 
@@ -138,12 +142,12 @@ OTHERS = {
     "method": {"schedule": Schedule("uniform")},
     "uniform until later": {"schedule": uniform_until(12)},
     "uniform until before": {"schedule": uniform_until(3)},
-    "weights": {"schedule": Schedule(weights=(1, 1, 0))},
+    "weights": {"schedule": Schedule(sampling_weights=(1, 1, 0))},
     "heating by updates": {"schedule": heated(epochs=None, updates=100)},
     "seed": {"seed": 2},
     "virtual epoch": {"size": 5},
     "no virtual epoch": {"size": None},
-    "virtual data": {"virtual_data_size": 20, "size": None},
+    "virtual data": {"data_size": 20, "size": None},
 }
 
 
@@ -173,7 +177,7 @@ def test_what_0_1_4_and_older_saved_goes_on(schedule):
 
 
 def test_a_change_is_said_by_the_names_of_the_options():
-    new = plan(Schedule(weights=(1, 2, 3)), size=20)
+    new = plan(Schedule(sampling_weights=(1, 2, 3)), size=20)
     said = changes(plan(), resumed(plan(), 3, new))
     assert said == [
         "sampling_method was temperature and is concat",
@@ -229,7 +233,8 @@ def test_an_epoch_is_at_most_a_pass_but_in_runs_of_0_1_0():
         return plan(schedule or Schedule(), size=size)
 
     assert counts(new().draw(1)) == [40, 9, 15]
-    assert sum(counts(new(schedule=heated()).draw(1))) == new(None, heated()).rules.pass_size([40, 9, 15], [40, 9, 15])
+    whole = heated().pass_size([40, 9, 15], [40, 9, 15])
+    assert sum(counts(new(schedule=heated()).draw(1))) == whole
     old = new().as_of_0_1_0(3, 0)
     assert old.epoch == 3 and sum(counts(old.draw(3))) == 1000
     kept = new()

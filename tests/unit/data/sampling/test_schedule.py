@@ -1,20 +1,65 @@
-"""Sampling options: what they mean and which are refused."""
+"""Sampling options: what they mean, equations 1 and 2, counts that are exact in sum and in expectation, refusals."""
 
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.sampling import Schedule
+from fairseq_mtmoe.data.sampling.schedule import Schedule, apportion, heated_temperature, temperature_probabilities
 from fairseq_mtmoe.errors import UserError
 
 SIZES = [800, 150, 50]
+NATURAL = [0.8, 0.15, 0.05]
+
+
+def test_equation_1():
+    p = np.array([0.9, 0.09, 0.01])
+    expected = p ** (1 / 1.5) / (p ** (1 / 1.5)).sum()
+    np.testing.assert_allclose(temperature_probabilities([9000, 900, 100], 1.5), expected)
+    np.testing.assert_allclose(temperature_probabilities([10, 30, 20], 1e-6), [0, 1, 0])
+    np.testing.assert_allclose(temperature_probabilities([1, 10**12], 1e12), [0.5, 0.5])
+    np.testing.assert_allclose(temperature_probabilities([0, 10, 10], 3.0), [0, 0.5, 0.5])
+
+
+@given(st.lists(st.integers(1, 10**15), min_size=1, max_size=60), st.floats(1e-300, 1e300))
+def test_any_sizes_and_temperature_give_probabilities(sizes, temperature):
+    p = temperature_probabilities(sizes, temperature)
+    assert np.isfinite(p).all() and (p >= 0).all()
+    assert p.sum() == pytest.approx(1)
+    assert (np.diff(p[np.argsort(sizes)]) >= -1e-12).all()
+
+
+def test_equation_2_starts_at_the_start_and_ends_at_sqrt_of_1_plus_k():
+    assert heated_temperature(1.5, 3.0, 10, 0) == 1.5
+    assert heated_temperature(1.5, 3.0, 10, 10) == heated_temperature(1.5, 3.0, 10, 1000) == pytest.approx(3.0)
+    assert heated_temperature(1.5, 1.0, 10, 5) == pytest.approx(1.5 * math.sqrt(1.5))
+
+
+SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=50).filter(lambda shares: sum(shares) > 1e-6)
+
+
+@given(st.integers(0, 10**12), SHARES, st.floats(0, 1, exclude_max=True))
+def test_counts_sum_to_the_total_and_are_the_shares_rounded(total, shares, offset):
+    shares = np.array(shares)
+    counts = apportion(total, shares, offset)
+    assert counts.sum() == total and (counts >= 0).all()
+    assert (np.abs(counts - total * shares / shares.sum()) < 1 + 1e-3).all()
+
+
+def test_over_all_offsets_the_mean_of_counts_is_the_share():
+    shares = np.array([0.61, 0.29, 0.07, 0.03])
+    offsets = (np.arange(10_000) + 0.5) / 10_000
+    mean = np.mean([apportion(10, shares, offset) for offset in offsets], axis=0)
+    assert mean == pytest.approx(10 * shares, abs=1e-3)
+    assert apportion(2**52, np.array([1.0, 0.0]), 1 - 2**-53).tolist() == [2**52, 0]
 
 
 def test_uniform_and_concat_and_weights():
     np.testing.assert_allclose(Schedule("uniform").probabilities_at(1, SIZES), [1 / 3] * 3)
-    np.testing.assert_allclose(Schedule("concat").probabilities_at(1, SIZES), [0.8, 0.15, 0.05])
-    weighted = Schedule("concat", weights=(1, 1, 2))
+    np.testing.assert_allclose(Schedule("concat").probabilities_at(1, SIZES), NATURAL)
+    weighted = Schedule("concat", sampling_weights=(1, 1, 2))
     np.testing.assert_allclose(weighted.probabilities_at(1, SIZES), [0.25, 0.25, 0.5])
     assert not weighted.takes_everything
     assert Schedule("concat").takes_everything and Schedule("RoundRobin").takes_everything
@@ -22,63 +67,52 @@ def test_uniform_and_concat_and_weights():
 
 def test_uniform_then_natural_changes_at_an_epoch():
     schedule = Schedule("uniform-then-natural", natural_from_epoch=4)
-    for epoch, shares in ((1, [1 / 3] * 3), (3, [1 / 3] * 3), (4, [0.8, 0.15, 0.05]), (99, [0.8, 0.15, 0.05])):
+    for epoch, shares in ((1, [1 / 3] * 3), (3, [1 / 3] * 3), (4, NATURAL), (99, NATURAL)):
         np.testing.assert_allclose(schedule.probabilities_at(epoch, SIZES, update=10**6), shares)
     assert not schedule.takes_everything and schedule.temperature_at(4) is None
 
 
-def test_heating_counts_epochs_from_the_first():
+def test_heating_counts_epochs_from_the_first_or_updates_alone():
     schedule = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=4)
     assert schedule.temperature_at(1) == 1.5
     assert schedule.temperature_at(5) == schedule.temperature_at(50) == pytest.approx(3.0)
     first, last = (schedule.probabilities_at(epoch, SIZES) for epoch in (1, 5))
     assert last[2] > first[2] and last[0] < first[0]
+    by_update = Schedule("temperature", 1.5, heating_coefficient=3, heating_updates=200)
+    assert [by_update.temperature_at(epoch, 0) for epoch in (1, 9)] == [1.5, 1.5]
+    assert by_update.temperature_at(2, 100) == pytest.approx(1.5 * math.sqrt(2.5))
+    assert by_update.temperature_at(1, 200) == by_update.temperature_at(1, 10**6) == pytest.approx(3.0)
+    np.testing.assert_allclose(by_update.probabilities_at(1, SIZES, 200), last)
 
 
-def test_heating_by_update_looks_at_nothing_else():
-    schedule = Schedule("temperature", 1.5, heating_coefficient=3, heating_updates=200)
-    assert [schedule.temperature_at(epoch, 0) for epoch in (1, 9)] == [1.5, 1.5]
-    assert schedule.temperature_at(2, 100) == pytest.approx(1.5 * math.sqrt(2.5))
-    assert schedule.temperature_at(1, 200) == schedule.temperature_at(1, 10**6) == pytest.approx(3.0)
-    cool, hot = (schedule.probabilities_at(1, SIZES, update) for update in (0, 200))
-    assert hot[2] > cool[2] and hot[0] < cool[0]
+HEATED = {"sampling_method": "temperature", "heating_coefficient": 1.0}
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (
-            {"method": "greedy"},
+            {"sampling_method": "greedy"},
             "must be one of uniform, temperature, concat, RoundRobin, uniform-then-natural, uncertainty, but",
         ),
-        ({"method": "uncertainty", "weights": (1.0, 2.0)}, "`--sampling-weights` must not be given with"),
-        ({"method": "uncertainty", "heating_coefficient": 1.0}, "`--heating-coefficient` must be 0 with"),
+        ({"sampling_method": "uncertainty", "sampling_weights": (1.0, 2.0)}, "`--sampling-weights` must not be given"),
+        ({"sampling_method": "uncertainty", "heating_coefficient": 1.0}, "`--heating-coefficient` must be 0 with"),
+        ({"sampling_method": "uniform-then-natural"}, "`--natural-from-epoch`, the first epoch that is drawn by size,"),
+        ({"sampling_method": "uniform", "natural_from_epoch": 3}, "need each other: give both or neither"),
         (
-            {"method": "uniform-then-natural"},
-            "`--natural-from-epoch`, the first epoch that is drawn by size, need each",
-        ),
-        ({"method": "uniform", "natural_from_epoch": 3}, "need each other: give both or neither"),
-        (
-            {"method": "uniform-then-natural", "natural_from_epoch": 1},
+            {"sampling_method": "uniform-then-natural", "natural_from_epoch": 1},
             "`--natural-from-epoch` must be at least 2, since the epochs before are uniform, but is 1",
         ),
-        ({"temperature": 0.0}, "`--sampling-temperature` must be a finite number above 0, but is 0.0"),
-        ({"temperature": math.nan}, "`--sampling-temperature`"),
+        ({"sampling_temperature": 0.0}, "`--sampling-temperature` must be a finite number above 0, but is 0.0"),
+        ({"sampling_temperature": math.nan}, "`--sampling-temperature`"),
         ({"heating_coefficient": -0.5}, "`--heating-coefficient` must be a finite number of at least 0, but is -0.5"),
-        (
-            {"method": "temperature", "heating_coefficient": 1.0, "heating_epochs": 3, "heating_updates": 3},
-            "`--heating-epochs` and `--heating-updates` exclude each other",
-        ),
-        (
-            {"method": "temperature", "heating_coefficient": 1.0, "heating_updates": 0},
-            "`--heating-updates` must be at least 1, but is 0",
-        ),
-        (
-            {"method": "temperature", "heating_coefficient": 1.0, "heating_epochs": 0},
-            "`--heating-epochs` must be at least 1, but is 0",
-        ),
+        ({**HEATED, "heating_epochs": 3, "heating_updates": 3}, "`--heating-epochs` and `--heating-updates` exclude"),
+        ({**HEATED, "heating_updates": 0}, "`--heating-updates` must be at least 1, but is 0"),
+        ({**HEATED, "heating_epochs": 0}, "`--heating-epochs` must be at least 1, but is 0"),
         ({"heating_coefficient": 1.0, "heating_epochs": 3}, "use `--sampling-method temperature`"),
-        ({"weights": (1.0, -1.0)}, "`--sampling-weights`"),
+        ({"sampling_weights": (1.0, -1.0)}, "`--sampling-weights`"),
+        ({"virtual_epoch_size": 0}, "`--virtual-epoch-size` must be at least 1, but is 0"),
+        ({"virtual_data_size": 0}, "`--virtual-data-size` must be at least 1, but is 0"),
     ],
 )
 def test_an_option_out_of_its_range_is_one_sentence(options, sentence):

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.data.sampling import stratified_share
+from fairseq_mtmoe.data.sampling.draw import stratified_share
 
 SHARES = (0.001, 0.01, 0.1, 0.33, 0.5, 0.9, 1.0)
 

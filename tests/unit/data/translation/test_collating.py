@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.data.mixtures.dataset import MixtureDataset
-from fairseq_mtmoe.data.sampling import Numbering
+from fairseq_mtmoe.data.sampling.draw import Numbering
 from fairseq_mtmoe.data.translation.collating import PairCollate
 from fairseq_mtmoe.data.translation.pairs import PairLoader
 from tests.helpers.digits import TRANSLATIONS, digit_task
