@@ -76,11 +76,7 @@ class MultitaskCriterion(FairseqCriterion):
         return self.task_types[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
 
     def uncertainties(self, model: Any, sample: dict[str, Any], under_dropout: bool) -> tuple[Tensor, Uncertainty]:
-        """The `id`s (E,) of a batch's examples, and how uncertain the model is of them.
-
-        Under dropout of the tasks whose type needs it, each example `dropout_draws` times in succession; else of the
-        others.
-        """
+        """The `id`s (E,) of a batch's examples, and how uncertain the model is of them, in or without dropout."""
         outputs = model(**sample["net_input"])
         none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)
         ids, found = [sample["id"][:0]], [Uncertainty(none, none)]

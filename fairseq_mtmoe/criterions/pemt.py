@@ -71,11 +71,7 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
 
     @classmethod
     def build_criterion(cls, cfg: Any, task: Any) -> Any:
-        """As fairseq's; of a task whose models have heads, one that knows their losses.
-
-        Raises:
-            UserError: an option is out of its range, or has no meaning for such a task.
-        """
+        """As fairseq's; of a task whose models have heads, one that knows their losses and refuses options of words."""
         if not isinstance(task, HasTaskTypes):
             return super().build_criterion(cfg, task)
         for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
@@ -99,13 +95,11 @@ class PemtMultitaskCriterion(_SparsityLoss, MultitaskCriterion):
     """The loss of a task's head and the task sparsity loss."""
 
     def outputs(self, model: Any, sample: Dict[str, Any]) -> Dict[str, Tensor]:
-        """As `MultitaskCriterion`'s; takes the sparsity loss from them."""
         outputs: Dict[str, Tensor] = model(**sample["net_input"])
         self._sparsity = outputs.pop(SPARSITY, None)
         return outputs
 
     @staticmethod
     def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """As `MultitaskCriterion`'s, with the average `sparsity_loss` where there is one."""
         MultitaskCriterion.reduce_metrics(logging_outputs)
         log_weighted(logging_outputs, "sparsity_loss")

@@ -1,8 +1,7 @@
 """Label-smoothed cross-entropy straight from the decoder's features, without ever holding all logits at once.
 
-fairseq projects all tokens to the vocabulary and passes over the (tokens, vocabulary) tensors about ten times, there
-and back. Here a block of tokens goes all the way, to its loss and its gradients, while its logits are at hand: beside
-the three products of matrices, which nobody can save, little time is left, and a block's memory is enough.
+fairseq passes over the (tokens, vocabulary) tensors about ten times, there and back. Here a block of tokens goes all
+the way, to its loss and its gradients, while its logits are at hand.
 
 With `V` words and `e = smoothing / (V - 1)`, the loss of a token with target `y` is fairseq's
 
@@ -14,7 +13,7 @@ features, V words.
 """
 
 from functools import cache
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Iterator, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -72,16 +71,41 @@ class _ProjectedLoss(torch.autograd.Function):
         count_correct: bool,
         wants_gradients: bool,
     ) -> Tuple[Tensor, Tensor, Tensor]:
-        blocks = _Blocks(features_TH, weight_VH, smoothing)
-        if wants_gradients:
-            blocks.start_gradients(*ctx.needs_input_grad[:2])
-        for start in range(0, len(target_T), blocks.rows):
-            blocks.pass_over(slice(start, start + blocks.rows), target_T, count_correct)
-        ctx.save_for_backward(*blocks.gradients())
-        nll, total_log_p = blocks.nll, blocks.total_log_p
-        loss = (1 - smoothing - blocks.share) * nll - blocks.share * total_log_p
-        ctx.mark_non_differentiable(nll, blocks.correct)
-        return loss, nll, blocks.correct
+        num_words = len(weight_VH)
+        share = smoothing / (num_words - 1)  # `e` above
+        word_sum_H = weight_VH.sum(0, dtype=torch.float32)
+        nll, total_log_p = (features_TH.new_zeros((), dtype=torch.float32) for _ in range(2))
+        correct = features_TH.new_zeros((), dtype=torch.long)
+        of_features, of_weight = (wants_gradients and needed for needed in ctx.needs_input_grad[:2])
+        features_grad_TH = torch.empty_like(features_TH) if of_features else None
+        weight_grad_VH: Optional[Tensor] = None
+        if of_weight:  # in float32 for half precision too: a sum over many blocks would lose the small ones
+            weight_grad_VH = (-share * features_TH.sum(0, dtype=torch.float32)).repeat(num_words, 1)
+        memory_TV = features_TH.new_empty(rows_at_once(features_TH, num_words), num_words, dtype=torch.float32)
+        for block, logits_TV in _logits(features_TH, weight_VH):
+            part_TH, target_T1 = features_TH[block], target_T[block].unsqueeze(1)
+            log_p_TV = torch.log_softmax(logits_TV, 1, dtype=torch.float32, out=memory_TV[: len(part_TH)])
+            log_p_T1 = log_p_TV.gather(1, target_T1)
+            nll -= log_p_T1.sum()
+            # Σ_v log p_v = Σ_v logit_v - V · log Z, and the logits' sum is the features times the words' sum.
+            log_z_T = (logits_TV.gather(1, target_T1) - log_p_T1).squeeze(1)
+            total_log_p += (part_TH.float() @ word_sum_H - num_words * log_z_T).sum()
+            if count_correct:
+                correct += (logits_TV.argmax(1, keepdim=True) == target_T1).sum()
+            if not of_features and not of_weight:
+                continue
+            p_TV = log_p_TV.exp_()
+            p_TV.scatter_add_(1, target_T1, torch.full_like(log_p_T1, -(1 - smoothing - share)))
+            p_TV = p_TV.to(weight_VH.dtype)
+            if features_grad_TH is not None:
+                constant_H = (-share * word_sum_H).to(features_TH.dtype)
+                torch.addmm(constant_H, p_TV, weight_VH, out=features_grad_TH[block])
+            if weight_grad_VH is not None:
+                add_product_(weight_grad_VH, p_TV.t(), part_TH)
+        ctx.save_for_backward(features_grad_TH, None if weight_grad_VH is None else weight_grad_VH.to(weight_VH.dtype))
+        loss = (1 - smoothing - share) * nll - share * total_log_p
+        ctx.mark_non_differentiable(nll, correct)
+        return loss, nll, correct
 
     @staticmethod
     @once_differentiable
@@ -90,73 +114,17 @@ class _ProjectedLoss(torch.autograd.Function):
         return (*gradients, None, None, None, None)
 
 
-class _Blocks:
-    """The sums and gradients so far, and the memory that the blocks share."""
-
-    def __init__(self, features_TH: Tensor, weight_VH: Tensor, smoothing: float) -> None:
-        self.features_TH, self.weight_VH = features_TH, weight_VH
-        num_words = len(weight_VH)
-        self.share = smoothing / (num_words - 1)  # `e` above
-        self.rest = 1 - smoothing - self.share
-        self.rows = rows_at_once(features_TH, num_words)
-        self.logits_TV = features_TH.new_empty(self.rows, num_words)
-        self.log_p_TV = features_TH.new_empty(self.rows, num_words, dtype=torch.float32)
-        self.word_sum_H = weight_VH.sum(0, dtype=torch.float32)
-        self.nll, self.total_log_p = (features_TH.new_zeros((), dtype=torch.float32) for _ in range(2))
-        self.correct = features_TH.new_zeros((), dtype=torch.long)
-        self.features_grad_TH: Optional[Tensor] = None
-        self.weight_grad_VH: Optional[Tensor] = None
-
-    def start_gradients(self, of_features: bool, of_weight: bool) -> None:
-        if of_features:
-            self.features_grad_TH = torch.empty_like(self.features_TH)
-        if of_weight:
-            # In float32 for half precision too: a sum over many blocks would lose the small ones.
-            token_sum_H = self.features_TH.sum(0, dtype=torch.float32)
-            self.weight_grad_VH = (-self.share * token_sum_H).repeat(len(self.weight_VH), 1)
-
-    def gradients(self) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-        of_weight = self.weight_grad_VH
-        return self.features_grad_TH, None if of_weight is None else of_weight.to(self.weight_VH.dtype)
-
-    def pass_over(self, block: slice, target_T: Tensor, count_correct: bool) -> None:
-        """Add the tokens of one block to the sums and gradients."""
-        features_TH, target_T1 = self.features_TH[block], target_T[block].unsqueeze(1)
-        logits_TV, log_p_TV = self.logits_TV[: len(features_TH)], self.log_p_TV[: len(features_TH)]
-        torch.mm(features_TH, self.weight_VH.t(), out=logits_TV)
-        torch.log_softmax(logits_TV, 1, dtype=torch.float32, out=log_p_TV)
-        log_p_T1 = log_p_TV.gather(1, target_T1)
-        self.nll -= log_p_T1.sum()
-        # Σ_v log p_v = Σ_v logit_v - V · log Z, and the logits' sum is the features times the words' sum.
-        log_z_T = (logits_TV.gather(1, target_T1) - log_p_T1).squeeze(1)
-        self.total_log_p += (features_TH.float() @ self.word_sum_H - len(self.weight_VH) * log_z_T).sum()
-        if count_correct:
-            self.correct += (logits_TV.argmax(1, keepdim=True) == target_T1).sum()
-        if self.features_grad_TH is None and self.weight_grad_VH is None:
-            return
-        p_TV = log_p_TV.exp_()
-        p_TV.scatter_add_(1, target_T1, torch.full_like(log_p_T1, -self.rest))
-        p_TV = p_TV.to(self.weight_VH.dtype)
-        if self.features_grad_TH is not None:
-            constant_H = (-self.share * self.word_sum_H).to(features_TH.dtype)
-            torch.addmm(constant_H, p_TV, self.weight_VH, out=self.features_grad_TH[block])
-        if self.weight_grad_VH is not None:
-            add_product_(self.weight_grad_VH, p_TV.t(), features_TH)
-
-
 def projected_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
     """The entropies (T,), float32, of the logits `features_TH @ weight_VH.T`, a block at a time.
 
     `reference_entropies` is the same, slowly.
     """
     weight_VH = weight_VH.to(features_TH.dtype)  # autocast leaves products with `out` as they are
-    rows = rows_at_once(features_TH, len(weight_VH))
-    logits_TV = features_TH.new_empty(rows, len(weight_VH))
-    shifted_TV, weights_TV = logits_TV.float(), torch.empty_like(logits_TV, dtype=torch.float32)
+    shape = (rows_at_once(features_TH, len(weight_VH)), len(weight_VH))
+    shifted_TV, weights_TV = features_TH.new_empty(2, *shape, dtype=torch.float32)
     entropies = [features_TH.new_empty(0, dtype=torch.float32)]
-    for part_TH in features_TH.split(rows):
-        logits, shifted, weights = (block[: len(part_TH)] for block in (logits_TV, shifted_TV, weights_TV))
-        torch.mm(part_TH, weight_VH.t(), out=logits)
+    for _, logits in _logits(features_TH, weight_VH):
+        shifted, weights = shifted_TV[: len(logits)], weights_TV[: len(logits)]
         torch.sub(logits, logits.amax(1, keepdim=True), out=shifted)
         total_T = torch.exp(shifted, out=weights).sum(1)
         # With p = weights / total, log p is what is shifted less log total.
@@ -168,6 +136,15 @@ def reference_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
     """What `projected_entropies` computes, as its definition reads: `-Σ_v p_v · log p_v`."""
     log_p_TV = torch.log_softmax((features_TH @ weight_VH.t()).float(), 1)
     return -(log_p_TV.exp() * log_p_TV).sum(1)
+
+
+def _logits(features_TH: Tensor, weight_VH: Tensor) -> Iterator[Tuple[slice, Tensor]]:
+    """The logits of one block of tokens after the other, all in the same memory."""
+    rows = rows_at_once(features_TH, len(weight_VH))
+    logits_TV = features_TH.new_empty(rows, len(weight_VH))
+    for start in range(0, len(features_TH), rows):
+        part_TH = features_TH[start : start + rows]
+        yield slice(start, start + rows), torch.mm(part_TH, weight_VH.t(), out=logits_TV[: len(part_TH)])
 
 
 def rows_at_once(features_TH: Tensor, num_words: int) -> int:

@@ -23,10 +23,6 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     The state has what fairseq's has, and `batches_in_epoch`: the batches that all processes together have seen; `seed`,
     which shuffled them; and `sampling`, what the dataset saves of its draws. A state without the first, from
     fairseq or from before, goes on with as many processes as it was made with.
-
-    Args:
-        update_freq: batches that a process takes for one update, for each epoch; the last number is for all later ones.
-        options: those of fairseq's `EpochBatchIterator`.
     """
 
     epoch: int
@@ -38,18 +34,13 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         self._begin_after(0, self.num_shards)
 
     def _begin_after(self, batches: int, group: int) -> None:
-        """Resume after so many batches of all processes: the next iterator begins there.
+        """Resume after so many batches of all processes, of which a `group` stays together in grouped shuffling.
 
         fairseq's training loop counts updates: a process's batches, divided by `--update-freq` and rounded up, both
-        for where it resumes and for where the epoch ends. Resumed in the middle of an update (with another
-        `--update-freq` or number of processes), the two round differently; the loop then takes the epoch to be
-        over before its last update, or not over, and repeats it. So the iterator's own count begins at `_first`, the
-        start of the update in which the position is, and counts whole updates from there; `iterations_in_epoch` and
-        `state_dict` take `_first` off again.
-
-        Args:
-            batches: that all processes together have seen of the epoch.
-            group: how many batches stay together in grouped shuffling: the number of processes when it began.
+        for where it resumes and for where the epoch ends. Resumed in the middle of an update, the two round
+        differently; the loop then takes the epoch to be over before its last update, or not over, and repeats it. So
+        the iterator's own count begins at `_first`, the start of the update in which the position is, and counts whole
+        updates from there; `iterations_in_epoch` and `state_dict` take `_first` off again.
         """
         self._batches_before, self._group = batches, group
         own = batches // self.num_shards
@@ -73,11 +64,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return state
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Go to the position of a state.
-
-        Raises:
-            UserError: the epoch has fewer batches than were seen: data or options have changed.
-        """
+        """Go to the position of a state; an epoch of fewer batches than were seen is refused."""
         iterations = state_dict.get("iterations_in_epoch", 0)
         seen = state_dict.get("batches_in_epoch", iterations * self.num_shards)
         if self.epoch != state_dict["epoch"]:

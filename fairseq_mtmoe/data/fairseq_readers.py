@@ -67,12 +67,9 @@ def checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, A
 
 
 class PiecesOfLines(SentencepieceBPE):  # type: ignore[misc]
-    """Cuts lines that are not in pieces yet, and joins the pieces of what is made of them.
+    """Cuts lines that are not in pieces yet, by the model of a `path`, and joins the pieces of what is made of them.
 
     Whoever cuts lines before has every symbol as it is, in and out.
-
-    Args:
-        path: of a SentencePiece model.
     """
 
     def __init__(self, path: str) -> None:
@@ -97,9 +94,6 @@ def read_lines(input: str, buffer_size: int) -> Iterator[list[str]]:
     """The lines of a file, or of the standard input for `-`, without white space around them, so many at a time.
 
     Takes the place of `fairseq_cli.interactive.buffered_read`. A line feed ends a line, and nothing else does.
-
-    Raises:
-        UserError: there is no such file, or a line is not UTF-8.
     """
     lines = _decoded(input)
     while group := list(itertools.islice(lines, buffer_size)):

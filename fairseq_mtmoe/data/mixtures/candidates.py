@@ -64,10 +64,7 @@ def candidate_batch(
     `PASSES` are those without dropout, shortest examples first, so that they are hardly padded: always as many of them,
     because experts in other processes wait for each. `DROPOUT_PASS` has the examples of tasks with `dropout_draws`, so
     often one after the other. A batch has as `id` the numbers of its candidates. Where it would be empty, it is of the
-    first candidate, of whom it tells nothing.
-
-    `items` are as many examples of each task as are to be chosen in all, or fewer of some; what is there twice (of a
-    task with hardly any data) is a candidate once.
+    first candidate, of whom it tells nothing. What is twice among the `items` is a candidate once.
     """
     count = max(Counter(task for task, _ in items).values())
     once = [*{(task, example[PLACE]): (task, example) for task, example in items}.values()]

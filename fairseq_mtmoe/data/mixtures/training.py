@@ -54,14 +54,8 @@ class TrainingMixture(MixtureDataset):
     resumed run sees the same batches. Where the plan draws candidates, batches are of these (see `candidate_batch`).
 
     Args:
-        epoch: the first one to draw.
-        updates: how many were made before it.
         dropout_draws: of each task, how often a candidate's uncertainty needs it under dropout; 0 (by default) where a
             pass without dropout tells.
-
-    Attributes:
-        batch_counts: how many batches each part of the epoch has; none before they are made.
-        updates_of_epoch: how many updates they make; 0 before they are made.
     """
 
     def __init__(
@@ -88,8 +82,8 @@ class TrainingMixture(MixtureDataset):
         if epoch == self.epoch:
             return
         self.draw = self.plan.draw(epoch, self.updates)
-        self.batch_counts: list[int] = []
-        self.updates_of_epoch = 0
+        self.batch_counts: list[int] = []  # of each part of the epoch; none before they are made
+        self.updates_of_epoch = 0  # that they make
         self.choose(self.loader.load(self.draw.shards), self.draw.numbering)
         self.draws_candidates = self.plan.draws_candidates(epoch)
         starts = zip(self.plan.shard_sizes, self.draw.shards, strict=True)
@@ -153,10 +147,7 @@ class TrainingMixture(MixtureDataset):
     ) -> tuple[list[np.ndarray], np.ndarray]:
         """The batches of the epoch's examples, part after part, and the indices of those that are too long for any.
 
-        Args:
-            max_sizes: see `order`.
-            max_tokens, max_sentences, multiple: see `batch_ends`.
-            per_update: how many batches all processes together take for an update.
+        The limits are those of `order` and `batch_ends`; `per_update` batches of all processes make an update.
         """
         limits, said = (max_tokens, max_sentences, multiple), f"[{self.loader.split}] epoch {self.epoch} draws"
         if self.draws_candidates:

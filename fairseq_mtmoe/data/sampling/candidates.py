@@ -3,12 +3,8 @@
 CA-MTL, algorithm 1: a step draws b examples of each of T tasks, whose data begins again when it is used up, and trains
 on b of the b·T. Candidates come in *ranks*: the first of every task, the second of every task, and so on. A step takes
 as many ranks as its limits of sentences and tokens allow, where the longest of each rank counts: so whichever b of them
-are chosen are a batch within these limits.
-
-Each task's candidates are in the order of its endless shuffled sequence, but for their lengths: within a window they
-are sorted by these, so that a step's are about equally long.
-
-`most_uncertain` chooses among them (CA-MTL, equations 4 and 5).
+are chosen are a batch within these limits. Candidates are in the order of their tasks' endless shuffled sequences, but
+sorted by length within a window, so that a step's are about equally long.
 """
 
 from __future__ import annotations
@@ -38,10 +34,7 @@ class Ranks:
     def batches(
         self, max_tokens: int | None = None, max_sentences: int | None = None, multiple: int = 1
     ) -> list[Words]:
-        """The indices of each step's candidates: task after task, as many of each as the step has ranks.
-
-        The limits are `batch_ends`'s, of a step's ranks.
-        """
+        """The indices of each step's candidates, task after task; the limits are `batch_ends`'s, of a step's ranks."""
         runs = Runs(self.longest_R[np.newaxis], np.ones_like(self.longest_R))
         ends = batch_ends(runs, max_tokens, max_sentences, multiple).tolist()
         steps = itertools.pairwise([0, *ends])
@@ -49,12 +42,7 @@ class Ranks:
 
 
 def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None = None) -> Ranks:
-    """The candidates of a draw (see `Schedule.draws_candidates`), where every task has a range of indices of its own.
-
-    Args:
-        lengths: of each task's examples: (n, S), with as many sides in all tasks, at least one.
-        limits: (S,) the longest that is let through, of each side.
-    """
+    """The candidates of a draw of them; `lengths` and `limits` are those of `order_by_length`."""
     kept, longest, too_long = [], [], []
     for task, sizes in enumerate(lengths):
         indices, examples = draw.sequence(task)

@@ -175,18 +175,13 @@ class Draw:
 
 
 def stratified_share(strata_E: NDArray[np.integer], share: float, seed: int) -> NDArray[np.int64]:
-    """A share of E examples in which every stratum (a label, for example) has about its share.
+    """The numbers, ascending, of a share of E examples, of which every stratum has about its share.
 
     The draws of one seed are nested: a smaller share's examples are among a larger one's. They are `share · E`,
     rounded, but at least one of each stratum; of S strata, each has its share of them to less than S examples.
 
     Args:
-        strata_E: each example's stratum, from 0 on, (E,).
-        share: above 0 and at most 1.
-        seed: names the draw.
-
-    Returns:
-        the examples' numbers, ascending.
+        strata_E: each example's stratum (a label, for example), from 0 on, (E,).
     """
     assert 0 < share <= 1 and len(strata_E)
     order = items_at(0, len(strata_E), len(strata_E), derive_key(seed)).astype(np.int64)

@@ -56,10 +56,8 @@ def order_by_length(
 ) -> Order:
     """Order a draw's examples; any number of threads gives the same order.
 
-    Args:
-        lengths: of each task's examples: (n, S), with as many sides in all tasks, at least one.
-        key: names the order of examples of equal lengths.
-        limits: (S,) the longest that is let through, of each side.
+    `lengths` has those of each task's examples, (n, S), with as many sides in all tasks, and `limits` (S,) the longest
+    that is let through. `key` names the order of examples of equal lengths.
     """
     with ThreadPoolExecutor(threads) as pool:
         read = list(pool.map(partial(_read, draw, lengths, limits), _bundles(draw.blocks)))
@@ -202,11 +200,7 @@ def batch_ends(
     """Where each batch of ordered examples ends, as by fairseq's `batch_by_size`, in time of the runs and batches.
 
     A batch takes as many examples as `max_tokens`, their number times the longest side, and `max_sentences` allow,
-    rounded down to a multiple of `multiple` unless there are fewer. What is left over at the end makes a batch too,
-    which fairseq drops in some cases.
-
-    Raises:
-        UserError: an example is longer than `max_tokens`.
+    rounded down to a multiple of `multiple` unless there are fewer. What is left over at the end makes a batch too.
     """
     tokens = runs.lengths.max(axis=0)
     if max_tokens is not None and tokens.max(initial=0) > max_tokens:

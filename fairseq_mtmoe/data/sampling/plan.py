@@ -39,25 +39,15 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochStart:
-    """Where the plan stands at the start of an epoch.
+    """Where the plan stands at the start of an epoch."""
 
-    Args:
-        epoch: its number, from 1.
-        schedule: by which it is drawn.
-        epochs_left: with the same shards, this one included.
-        shard_epoch: how often the shards changed before.
-        update: how many updates were made before.
-        cursors: how many of a sequence's examples were drawn before; none where it is missing.
-        parts: of the epoch, as far as they are known; without any, the epoch is one part.
-    """
-
-    epoch: int
-    schedule: Schedule
-    epochs_left: int
-    shard_epoch: int = 0
-    update: int = 0
-    cursors: Mapping[Shards, int] = field(default_factory=dict)
-    parts: tuple[Part, ...] = ()
+    epoch: int  # from 1
+    schedule: Schedule  # by which the epoch is drawn
+    epochs_left: int  # with the same shards, this one included
+    shard_epoch: int = 0  # how often the shards changed before
+    update: int = 0  # updates made before
+    cursors: Mapping[Shards, int] = field(default_factory=dict)  # how many of a sequence's examples were drawn before
+    parts: tuple[Part, ...] = ()  # as far as they are known; without any, the epoch is one part
 
 
 class SamplingPlan:
@@ -180,11 +170,9 @@ class SamplingPlan:
         return size if step is None else max(1, int(size * step / updates))
 
     def add_part(self, epoch: int, size: int, updates: int) -> bool:
-        """Say which part of an epoch comes next, and return whether it is the last.
+        """Say which part of an epoch comes next, after so many updates of others; return whether it is the last.
 
-        Args:
-            size: of the part, unless less of the epoch is left, or the temperature rises no more.
-            updates: how many the parts before take.
+        It has this size, unless less of the epoch is left, or the temperature rises no more.
         """
         start = self.start_of(epoch)
         update = start.update + updates
@@ -200,9 +188,8 @@ class SamplingPlan:
         """Resume: take over the seed and the cursors of the interrupted run's plan, and end its epoch as it began.
 
         A resumed run may have other sampling options, and other data. Its seed stays the interrupted run's, and every
-        task goes on in its shuffled sequence at the cursor where that run left it, so that no example comes again
-        before its turn; a task whose data has changed begins its sequence anew. An epoch that `has_begun` is drawn by
-        the old options to its end; from the next epoch on the new ones hold.
+        task goes on in its shuffled sequence, so that no example comes again before its turn; a task whose data has
+        changed begins its sequence anew. An epoch that `has_begun` is drawn by the old options to its end.
 
         Returns:
             whether what was seen of the epoch stays seen: not if its data has changed, because it cannot be drawn

@@ -53,11 +53,7 @@ def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
 
 
 def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
-    """The plan of which this was saved, at the same position.
-
-    Raises:
-        UserError: it is none.
-    """
+    """The plan of which this was saved, at the same position, or the `UserError` that it is none."""
     try:
         return _restored(saved)
     except (KeyError, TypeError, ValueError, AssertionError, AttributeError, ZeroDivisionError) as error:
@@ -70,11 +66,7 @@ def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
 def restored_plan_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: int, update: int) -> SamplingPlan:
     """The plan of a run of version 0.1.0, whose checkpoints have no more than their options.
 
-    Args:
-        options: the checkpoint's; where they do not say how it drew, it drew by the schedule of `plan`.
-        plan: of the run that goes on, with the same data.
-        epoch: the checkpoint's.
-        update: how many updates were made.
+    Where these do not say how it drew, it drew by the schedule of `plan`, the plan of the run that goes on.
     """
     try:
         weights = options["sampling_weights"]

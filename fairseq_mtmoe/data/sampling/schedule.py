@@ -21,10 +21,7 @@ _MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, in sizes of the data
 
 
 def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Equation 1: (L,) `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`, for sizes of any magnitude and any finite T > 0.
-
-    At least one size is above zero; a task without examples gets 0.
-    """
+    """Equation 1: (L,) `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`, for sizes and T of any magnitude; of no examples it is 0."""
     assert 0 < temperature < math.inf
     values = np.asarray(sizes, dtype=np.float64)
     assert values.max() > 0 and values.min() >= 0
@@ -38,11 +35,8 @@ def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temp
 def heated_temperature(start: float, coefficient: float, duration: int, elapsed: int) -> float:
     """Equation 2: `T_e = T_s · sqrt(1 + k·e/C)`; from C on it stays `T_s · sqrt(1 + k)`.
 
-    Args:
-        start: T_s, the temperature of the first epoch.
-        coefficient: k, the conduction coefficient; 0 keeps the temperature constant.
-        duration: C, at least 1: a number of epochs, or of updates.
-        elapsed: e, of the same kind, counted from 0.
+    T_s is the `start`, k the conduction `coefficient`, C a `duration` in epochs or updates, and e what is `elapsed`,
+    counted from 0.
     """
     assert coefficient >= 0 and duration >= 1 and elapsed >= 0
     return start * math.sqrt(1.0 + coefficient * min(elapsed, duration) / duration)
@@ -156,11 +150,7 @@ class Schedule:
             raise_invalid("--natural-from-epoch", rule, self.natural_from_epoch)
 
     def check_duration(self) -> None:
-        """To be called before training: until then a checkpoint may say what C is.
-
-        Raises:
-            UserError: it heats, but in how many epochs or updates is not known.
-        """
+        """Refuse, before training, a heating of a duration that is not known: until then a checkpoint may say it."""
         if self.heating_coefficient > 0 and self.heating_epochs is None and self.heating_updates is None:
             raise UserError(
                 "`--heating-coefficient` above 0 needs to know in how many epochs or updates to heat: "

@@ -63,11 +63,7 @@ def indexed_sides(folder: str | Path) -> list[Side]:
 
 
 def find_side(folder: str | Path, split: str, source: str, target: str, lang: str) -> str | None:
-    """The path of a pair's file, or of the reversed pair's, without suffix: of binarized data or of text.
-
-    Returns:
-        None if there is neither.
-    """
+    """The path of a pair's file, or of the reversed pair's, without suffix; None if there is neither."""
     for pair in (f"{source}-{target}", f"{target}-{source}"):
         prefix = os.path.join(folder, side_name(split, pair, lang))
         if any(os.path.isfile(prefix + suffix) for suffix in (INDEX, "")):

@@ -1,5 +1,4 @@
-"""Finding and loading the data of language pairs: what fairseq's `MultilingualDatasetManager` does for one pair at a
-time, with checks before anything is loaded.
+"""Finding and loading the data of language pairs, with checks before anything is loaded.
 
 A pair may lie in several shards (`--data a:b:c`). The sizes of all of them are known at the start, so that sampling
 follows the sizes of the whole data whichever shard is loaded: from the record of sizes, where `mtmoe prepare corpora`
@@ -72,13 +71,7 @@ def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
 class PairLoader:
     """The language pairs of one split: their sizes, and their data sets on demand.
 
-    Args:
-        manager: fairseq's, which knows languages, dictionaries and language tokens.
-        split: "train", …
-        combine: whether `train1`, `train2`, … belong to `train`, as in fairseq.
-
-    Raises:
-        UserError: a pair has no data in this split, or a file is empty or truncated.
+    Where they are to `combine`, `train1`, `train2`, … belong to `train`, as in fairseq.
     """
 
     kind = "pair"  # see `data.mixtures.training.TaskLoader`

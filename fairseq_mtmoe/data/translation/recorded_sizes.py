@@ -1,8 +1,8 @@
 """The shards of a data directory, and the number of training pairs in each by the `sizes.json` of every shard.
 
 `mtmoe prepare corpora` writes it, such as `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`: by
-pair the sizes of the shards that have it, in the order of `shards`, the names of their folders. So the sizes of the
-whole data are known without a look into its other shards, which may be many and far away.
+pair the sizes of the shards that have it, in their order. So the sizes of the whole data are known without a look into
+its other shards, which may be many and far away.
 """
 
 from __future__ import annotations
@@ -44,14 +44,9 @@ def _record(folder: str) -> _Record:
 
 
 def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
-    """The training pairs of each of these folders, by language pair.
+    """For each of these folders its training pairs by language pair, `{"en-de": 1000000, …}`.
 
-    Returns:
-        for each folder `{"en-de": 1000000, …}`; nothing unless all folders are shards of one data directory that
-        records its sizes.
-
-    Raises:
-        UserError: the record is not of the form above.
+    Nothing unless all folders are shards of one data directory that records its sizes.
     """
     record = _record(folders[0])
     shards, sizes = record["shards"], record["train"]

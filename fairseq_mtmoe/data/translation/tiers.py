@@ -26,15 +26,11 @@ FILE_NAME = "tiers.json"
 def load_tiers(
     data_dir: str | Path, sizes: Mapping[str, int], languages: Collection[str] | None = None
 ) -> dict[str, str]:
-    """The tier of every pair.
+    """The tier of every pair, of which `sizes` has the training sentences ("en-de").
 
-    Args:
-        data_dir: where `tiers.json` may be.
-        sizes: training sentences of each pair ("en-de"). A pair that the file does not name, or every pair without the
-            file, is `high` with at least half as many as the largest pair, `low` with less than an eighth, else `mid`;
-            one without training data has no tier then.
-        languages: all of the data's, beside those of the pairs: names of others, which may be misspelt, are warned of.
-            None: no name is.
+    One that the file does not name, or every one without a file, is `high` with at least half as many as the largest,
+    `low` with less than an eighth, else `mid`; one without training data has no tier then. Names of languages that are
+    neither theirs nor among `languages`, and may be misspelt, are warned of unless that is None.
     """
     path = Path(data_dir) / FILE_NAME
     tiers = read_tiers(path) if os.path.lexists(path) else {}
@@ -59,11 +55,7 @@ def tier_of_size(size: int, largest: int) -> str:
 
 
 def read_tiers(path: Path, tier_of_key: Callable[[str], str] = str) -> dict[str, list[str]]:
-    """The pairs, or target languages, of every tier that a file such as `tiers.json` names.
-
-    Raises:
-        UserError: the file is not of the form above, or has a key that stands for no tier.
-    """
+    """The pairs, or target languages, of every tier that a file such as `tiers.json` names."""
     content = read_json(path, "a file of tiers")
     if fault(content, dict[str, list[str]]) is not None:
         raise UserError(f"`{path}` must map high, mid and low to lists of language pairs, but does not.")

@@ -65,12 +65,6 @@ def test_tasks_without_examples_have_gradients_of_0():
     assert only_absent.scale.grad == 0
 
 
-def test_half_precision_is_no_loss_of_precision():
-    half = {task: numbers.half() for task, numbers in NUMBERS.items()}
-    loss, _, _ = criterion()(Said(half), sample())
-    assert loss.dtype == torch.float32
-
-
 def test_each_task_is_logged_over_all_batches():
     module = criterion()
     second = {"three": torch.empty(0, 3), "value": NUMBERS["value"], "absent": torch.empty(0, 2)}

@@ -67,6 +67,8 @@ def test_without_a_weight_nothing_is_worked_out_for_it():
     logged = criterion(0.0)(model, given)[2]
     assert "sparsity_loss" not in logged and losses(model, given)[1] is None
     assert "sparsity_loss" in criterion()(model, given)[2]
+    with pytest.raises(UserError, match=r"`--sparsity-weight` must be at least 0"):
+        criterion(-0.1)
 
 
 def test_means_are_logged():
@@ -78,8 +80,3 @@ def test_means_are_logged():
         PemtCriterion.reduce_metrics(logs)
         PemtCriterion.reduce_metrics([{"loss": 1.0, "nll_loss": 1.0, "ntokens": 1, "sample_size": 1}])
     assert meters["sparsity_loss"].avg == pytest.approx(-2.4 / 8)
-
-
-def test_a_weight_below_0_is_refused():
-    with pytest.raises(UserError, match=r"`--sparsity-weight` must be at least 0"):
-        criterion(-0.1)

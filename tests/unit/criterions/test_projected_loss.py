@@ -32,10 +32,10 @@ def rows(request, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_ROWS", request.param)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.7])
+@pytest.mark.parametrize(("smoothing", "tokens"), [(0.0, 11), (0.7, 11), (0.1, 0)])
 @pytest.mark.usefixtures("rows")
-def test_values_and_gradients_are_the_definitions(smoothing):
-    features, weight, target = inputs()
+def test_values_and_gradients_are_the_definitions(smoothing, tokens):
+    features, weight, target = inputs(tokens)
     ours, our_gradients = gradients(projected_loss, features, weight, target, smoothing, scale=3.0)
     theirs, their_gradients = gradients(reference_loss, features, weight, target, smoothing, scale=3.0)
     torch.testing.assert_close(ours.loss, theirs.loss)
@@ -46,8 +46,7 @@ def test_values_and_gradients_are_the_definitions(smoothing):
     assert counted.correct == theirs.correct and torch.equal(counted.loss, ours.loss)
 
 
-@pytest.mark.usefixtures("rows")
-def test_half_precision_is_as_near_as_its_rounding():
+def check_half_precision():
     features, weight, target = inputs(tokens=60)
     exact, exact_gradients = gradients(reference_loss, features, weight, target, 0.1)
     halves = (features.detach().bfloat16().requires_grad_(), weight.detach().bfloat16().requires_grad_())
@@ -57,6 +56,11 @@ def test_half_precision_is_as_near_as_its_rounding():
     for ours_, exact_ in zip(our_gradients, exact_gradients, strict=True):
         assert ours_.dtype == torch.bfloat16
         assert (ours_ - exact_).norm() < 0.02 * exact_.norm()
+
+
+@pytest.mark.usefixtures("rows")
+def test_half_precision_is_as_near_as_its_rounding():
+    check_half_precision()
 
 
 @pytest.fixture
@@ -78,13 +82,8 @@ def sums_in_float32():
 @needs_float32_sums
 @pytest.mark.usefixtures("rows")
 def test_half_precision_is_summed_in_float32_where_there_is_such_a_product(sums_in_float32):
-    features, weight, target = inputs(tokens=60)
-    _, exact_gradients = gradients(reference_loss, features, weight, target, 0.1)
-    halves = (features.detach().bfloat16().requires_grad_(), weight.detach().bfloat16().requires_grad_())
-    _, our_gradients = gradients(projected_loss, *halves, target, 0.1)
+    check_half_precision()
     assert sums_in_float32 == [torch.bfloat16] * (1 + -(-60 // module.BLOCK_ROWS))  # once to try it
-    for ours_, exact_ in zip(our_gradients, exact_gradients, strict=True):
-        assert (ours_ - exact_).norm() < 0.02 * exact_.norm()
 
 
 @needs_float32_sums
@@ -120,9 +119,3 @@ def test_only_what_is_trained_gets_a_gradient():
         assert (features, weight)[1 - trained].grad is None
     with torch.no_grad():
         assert not projected_loss(*inputs(), 0.1).loss.requires_grad
-
-
-def test_no_tokens_no_loss():
-    features, weight, target = inputs(tokens=0)
-    sums, (features_grad, weight_grad) = gradients(projected_loss, features, weight, target, 0.1)
-    assert sums.loss == 0 and features_grad.shape == (0, WIDTH) and not weight_grad.any()

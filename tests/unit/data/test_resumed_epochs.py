@@ -69,6 +69,7 @@ CHANGED = {
     "temperature": {"sampling_temperature": 5.0},
     "seed": {"seed": 2},
     "virtual epoch": {"virtual_epoch_size": 90},
+    "virtual data": {"virtual_data_size": 100, "virtual_epoch_size": None},
     "no heating": {"heating_coefficient": 0.0},
     "weights": {"sampling_weights": "{'main:en-aa': 1, 'main:en-bb': 1, 'main:en-cc': 2}", "heating_coefficient": 0.0},
     "by update": {"heating_updates": 40},

@@ -39,14 +39,6 @@ def test_language_tokens_are_the_pairs(options, digits):
         assert set(rows.tolist()) == {token}
 
 
-def test_processes_share_the_batches(digits):
-    task = digit_task(digits)
-    parts = [batches(task, num_shards=2, shard_id=number, disable_iterator_cache=True) for number in (0, 1)]
-    counts = Counter(batch["task"] for part in parts for batch in part if batch for _ in range(batch["nsentences"]))
-    assert counts == dict.fromkeys(PAIRS, 21)
-    assert len(parts[0]) == len(parts[1])
-
-
 def test_the_order_does_not_change_between_validations(digits):
     task = digit_task(digits)
     task.load_dataset("valid")

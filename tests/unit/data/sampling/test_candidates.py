@@ -128,10 +128,7 @@ def test_tasks_take_turns_where_all_are_equally_uncertain(entropy):
     assert chosen == [0, 1, 4, 8]
 
 
-def test_a_task_with_fewer_candidates_leaves_the_rest_to_others():
+def test_a_task_with_fewer_candidates_or_one_choice_leaves_the_rest_to_others():
     assert most_uncertain(*arrays([[0.6], [0.1, 0.2, 0.3]], [2, 2]), 3).tolist() == [0, 2, 3]
     assert most_uncertain(*arrays([[0.6], []], [2, 2]), 3).tolist() == [0]
-
-
-def test_nobody_is_uncertain_of_the_one_choice_that_there_is():
     assert most_uncertain(*arrays([[0.1, 0.2], [0.0, 0.0]], [2, 1]), 2).tolist() == [0, 1]

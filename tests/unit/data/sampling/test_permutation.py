@@ -72,16 +72,6 @@ def test_every_place_gets_every_item_equally_often(size):
         assert np.abs(deviation).max() < 5
 
 
-@pytest.mark.parametrize("size", [300, 70_000])
-def test_the_first_places_get_items_from_everywhere(size):
-    number, bins = 3000, 10
-    firsts = first_items(2, size, [derive_key(5, key) for key in range(number)]).astype(float)
-    for column in firsts.T:
-        counts = np.histogram(column, bins, (0, size))[0]
-        assert (np.square(counts - number / bins) / (number / bins)).sum() < 30
-    assert abs(np.corrcoef(firsts.T)[0, 1]) < 0.08
-
-
 def test_the_order_is_frozen():
     """Other numbers would change the batches of runs that are resumed after an update of the package."""
     np.testing.assert_array_equal(items_at(0, 10, 10, 42), FROZEN_ORDER)

@@ -8,7 +8,7 @@ import pytest
 from fairseq.data.multilingual.sampled_multi_dataset import default_virtual_size_func
 
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.data.sampling.schedule import Schedule, default_epoch_size
+from fairseq_mtmoe.data.sampling.schedule import Schedule
 from tests.helpers.draws import by_task, counts, same
 
 HEATED = Schedule("temperature", 1.5, heating_coefficient=3, heating_epochs=6)
@@ -51,14 +51,6 @@ def test_a_task_passes_through_all_its_sentences_before_one_comes_again():
     assert min(drawn.min() for drawn in times) > 5
 
 
-def test_shares_follow_the_heated_temperature_and_the_size_stays():
-    plan = SamplingPlan([[10_000], [1000]], HEATED, 1)
-    draws = [plan.draw(epoch) for epoch in (1, 4, 7, 20)]
-    assert len({len(draw) for draw in draws}) == 1
-    low = [counts(draw)[1] for draw in draws]
-    assert low[0] < low[1] < low[2] and abs(int(low[2]) - int(low[3])) <= 1
-
-
 @pytest.mark.parametrize("sizes", [(1000, 10), (5, 5, 5), (700, 30, 1)])
 def test_uniform_then_natural_has_epochs_of_one_size_and_draws_all_before_one_again(sizes):
     plan = SamplingPlan([[size] for size in sizes], Schedule("uniform-then-natural", natural_from_epoch=3), 1)
@@ -69,15 +61,6 @@ def test_uniform_then_natural_has_epochs_of_one_size_and_draws_all_before_one_ag
         assert sum(found) == sum(sizes)
         expected = sizes if epoch >= 3 else np.full(len(sizes), sum(sizes) / len(sizes))
         np.testing.assert_allclose(found, expected, atol=1)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "temperature"), [((1000, 10), 0.5), ((5, 5, 5), 1.0), ((10**9, 10**3, 1), 1.5), ((7,), 100.0)]
-)
-def test_an_epochs_size_is_fairseqs(sizes, temperature):
-    probabilities = Schedule("temperature", temperature).probabilities_at(1, sizes)
-    expected = default_virtual_size_func([range(size) for size in sizes], probabilities)
-    assert default_epoch_size(sizes, probabilities) == pytest.approx(expected, abs=1)
 
 
 @pytest.mark.parametrize("options", [{}, {"virtual_epoch_size": 33}, {"virtual_data_size": 250}])
@@ -95,6 +78,15 @@ def test_candidates_are_equally_many_of_each_task_and_an_epoch_trains_on_as_many
                 np.add.at(times, examples[start : start + 7], 1)
                 assert times.max() - times.min() <= 1
     assert seen[0].sum() == seen[2].sum() == 3 * size
+
+
+def test_an_epochs_size_is_fairseqs_and_stays_while_shares_follow_the_temperature():
+    plan = SamplingPlan([[10_000], [1000]], HEATED, 1)
+    draws = [plan.draw(epoch) for epoch in (1, 4, 7, 20)]
+    expected = default_virtual_size_func([range(10_000), range(1000)], HEATED.probabilities_at(1, (10_000, 1000)))
+    assert [len(draw) for draw in draws] == [len(draws[0])] * 4 and abs(len(draws[0]) - expected) <= 1
+    low = [counts(draw)[1] for draw in draws]
+    assert low[0] < low[1] < low[2] and abs(int(low[2]) - int(low[3])) <= 1
 
 
 def test_virtual_data_size_is_the_size_of_an_epoch_unless_every_sentence_is_taken():

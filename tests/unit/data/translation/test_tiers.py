@@ -13,16 +13,14 @@ from tests.helpers.damage import damaged, value_or_sentence
 SIZES = {"en-de": 1000, "en-fr": 500, "en-ro": 499, "en-fi": 125, "en-gu": 124, "en-kk": 1}
 
 
-def test_without_a_file_the_size_decides(tmp_path):
+def test_the_file_names_pairs_or_target_languages_and_of_others_the_size_decides(tmp_path):
     assert load_tiers(tmp_path, SIZES) == {
         "en-de": "high", "en-fr": "high", "en-ro": "mid", "en-fi": "mid", "en-gu": "low", "en-kk": "low",
     }  # fmt: skip
-
-
-def test_the_file_names_pairs_or_target_languages(tmp_path):
     (tmp_path / "tiers.json").write_text(json.dumps({"low": ["en-de"], "mid": ["fr"]}))
     tiers = load_tiers(tmp_path, SIZES)
     assert (tiers["en-de"], tiers["en-fr"], tiers["en-kk"]) == ("low", "mid", "low")
+    assert load_tiers(tmp_path, {"en-de": 0, "en-ro": 0}) == {"en-de": "low"} and load_tiers(tmp_path, {}) == {}
 
 
 def test_names_of_no_language_of_the_data_are_said(tmp_path, caplog):
@@ -70,9 +68,3 @@ def test_a_damaged_file_is_read_or_is_a_sentence(tmp_path, content):
     assert tiers is None or set(tiers.values()) <= set(TIERS)
     tiers = value_or_sentence(lambda: read_ranked_tiers(tmp_path / "tiers.json"))
     assert tiers is None or set(tiers) <= set(TIERS)
-
-
-def test_a_pair_without_training_data_has_only_a_named_tier(tmp_path):
-    (tmp_path / "tiers.json").write_text(json.dumps({"high": ["de"]}))
-    assert load_tiers(tmp_path, {"en-de": 0, "en-fr": 0}) == {"en-de": "high"}
-    assert load_tiers(tmp_path, {}) == {}

@@ -1,1 +1,0 @@
-"""`--task glue`: GLUE, SuperGLUE and others, all of them trained together or some."""
