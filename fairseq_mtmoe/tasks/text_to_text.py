@@ -10,7 +10,6 @@ import json
 import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,57 +18,43 @@ from fairseq.data import Dictionary
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
+from fairseq_mtmoe.backbones.t5 import model_file
+from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import T5Model, note_sizes
 from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
-from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader, drawn_examples
+from fairseq_mtmoe.data.nlu.loader import drawn_examples
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
-from fairseq_mtmoe.data.nlu.text_split import Pieces, TextCollate, TextDataset, TextSplit, TextTokenizer, text_split
+from fairseq_mtmoe.data.nlu.text_split import (
+    END,
+    PADDING,
+    UNKNOWN,
+    Pieces,
+    TextCollate,
+    TextDataset,
+    TextSplit,
+    TextTokenizer,
+    text_split,
+)
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.task_types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text
 from fairseq_mtmoe.tasks._benchmark.config import TextToTextConfig
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
-from fairseq_mtmoe.tasks._multitask.groups import Group, log_groups
-from fairseq_mtmoe.tasks._multitask.initial_checkpoint import checkpoint_of
-from fairseq_mtmoe.tasks.text_to_text.t5_source import (
-    PIECES,
-    as_tensor,
-    begun_dictionary,
-    fill_dictionary,
-    of_tensor,
-    t5_source,
-)
+from fairseq_mtmoe.tasks._multitask.validation import Group, log_groups
 
 OPTIONS = ("source_task", "target_task")
-# Of a mixture of one, in which there is nothing to sample.
-OF_ONE_TASK = {
-    "sampling_method": "concat",
-    "sampling_temperature": 1.0,
-    "heating_coefficient": 0.0,
-    "heating_epochs": None,
-    "heating_updates": None,
-    "natural_from_epoch": None,
-    "sampling_weights": None,
-    "virtual_data_size": None,
-    "given_duration": False,
-}
+PIECES = "sentencepiece"  # its name in a checkpoint's state of the task
+SENTINELS = 100  # `<extra_id_99>` to `<extra_id_0>` follow T5's pieces, and then numbers that nothing has
 
 
 @register_task("text_to_text", dataclass=TextToTextConfig)
 class TextToTextTask(BenchmarkTask):
-    """One task of the table.
-
-    Attributes:
-        name: of the task.
-        row: of the task.
-        is_source: whether later tasks are to borrow from it.
-        pretrained: the T5 that a new model begins with; None where a checkpoint's weights follow.
-        begins_with_checkpoint: a new model gets a checkpoint's weights, too, before it is trained.
-    """
+    """One task of the table, by its `name` and `row`."""
 
     config = TextToTextConfig
-    named_by, backbone_option = "--source-task or --target-task", "--init-model"
+    name_of_task, named_by = "text_to_text", "--source-task or --target-task"
+    backbone_option, backbone = "--init-model", "T5 with its pieces"
+    read_split, dataset_of = staticmethod(text_split), TextDataset
 
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)
@@ -84,17 +69,6 @@ class TextToTextTask(BenchmarkTask):
         self._pieces: Pieces | None = None
         self._task_type: TextTaskType | None = None
         self.dictionary = begun_dictionary()
-        self.pretrained: PretrainedT5 | None = None
-        self.begins_with_checkpoint = False
-
-    @classmethod
-    def setup_task(cls, cfg: Any, **kwargs: Any) -> TextToTextTask:
-        """Called by fairseq.
-
-        Raises:
-            UserError: an option is wrong, or a table, the data directory or a package is missing.
-        """
-        return cls(cls.plain_options(cfg, **OF_ONE_TASK))
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
         """Sizes of its T5, and the task that it was trained on."""
@@ -106,13 +80,6 @@ class TextToTextTask(BenchmarkTask):
             "max_target_positions": self.args.max_target_positions,
         }
 
-    def described(self) -> TaskDescription:
-        """What the task asks; see `protocols.DescribesTask`."""
-        text = self.row.prompt or self.row.description
-        return TaskDescription(self.name, text, self.pieces.numbers(text), self.is_source)
-
-    # ---- model ----
-
     @property
     def source_dictionary(self) -> Dictionary:
         """Of what is read and written: T5's pieces under their numbers."""
@@ -120,56 +87,47 @@ class TextToTextTask(BenchmarkTask):
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """The same."""
         return self.dictionary
+
+    def load_backbone(self, path: str) -> PretrainedT5:
+        return model_file.load(path)
+
+    def backbone_of(self, state: Mapping[str, Any]) -> PretrainedT5:
+        config = T5Config(**json.loads(state["cfg"]["model"]["t5"]))
+        return PretrainedT5(config, state["task_state"][PIECES].numpy().tobytes(), {})
+
+    def note_backbone(self, cfg: Any) -> None:
+        note_sizes(cfg, self.pretrained.config)
+        pieces = torch.frombuffer(bytearray(self.pretrained.sentencepiece), dtype=torch.uint8)
+        self.state.merge_state_dict({PIECES: pieces})
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """As fairseq's; a new model begins with the pretrained T5."""
-        if not from_checkpoint:
-            self.pretrained = t5_source(self.args)
-            self.begins_with_checkpoint = checkpoint_of(self.args) is not None
-            note_sizes(cfg, self.pretrained.config)
-            self.state.merge_state_dict({PIECES: as_tensor(self.pretrained.sentencepiece)})
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, T5Model):
             raise_invalid("--path", "a checkpoint of a model on a T5", getattr(cfg, "_name", None))
         # After it, because a damaged checkpoint may name any size.
         fill_dictionary(self.dictionary, self.pieces, model.config.vocab_size)
         self.first_token: int = model.config.decoder_start_token_id
-        self.pretrained = None
         return model
 
     @property
     def pieces(self) -> Pieces:
         """Those of the T5; known once a model was built, or a checkpoint loaded."""
         if self._pieces is None:
-            self._pieces = Pieces(of_tensor(getattr(self.state, PIECES)))
+            self._pieces = Pieces(getattr(self.state, PIECES).numpy().tobytes())
         return self._pieces
-
-    # ---- data ----
-
-    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split of the task.
-
-        Raises:
-            UserError: there is no such data, a file is not what the table says, or the scores of a validation cannot
-                be written to `--results-path`.
-        """
-        self.expect_split(split)
-        root = Path(self.args.data)
-
-        def read(name: str, row: TaskRow, key: str) -> TextSplit:
-            return text_split(root, name, row, key, self.tokenizer_of(row), self.token_cache)
-
-        loader = BenchmarkLoader(self.rows, split, read, TextDataset)
-        if split == self.args.train_subset:
-            loader.keep(self._few_of)
-        self.mix(loader, self.collate, epoch)
 
     @property
     def collate(self) -> TextCollate:
         """What makes batches."""
         return TextCollate(self.pieces.padding, self.first_token)
+
+    def collate_of(self, tasks: Sequence[str]) -> TextCollate:
+        return self.collate
+
+    def numbers(self, text: str) -> list[int]:
+        return self.pieces.numbers(text)
 
     def tokenizer_of(self, row: TaskRow) -> TextTokenizer:
         """How a task's texts become tokens of the T5."""
@@ -177,7 +135,7 @@ class TextToTextTask(BenchmarkTask):
             self.pieces, row.max_positions or self.args.max_source_positions, self.args.max_target_positions
         )
 
-    def _few_of(self, name: str, split: TextSplit) -> TextSplit:
+    def few_of(self, name: str, split: TextSplit) -> TextSplit:
         """The examples that `--train-examples` leaves."""
         count = self.args.train_examples
         if count is None or count >= len(split):
@@ -199,8 +157,6 @@ class TextToTextTask(BenchmarkTask):
         """Never asked for: there are no candidates."""
         raise AssertionError("one task has nothing to choose from")
 
-    # ---- writing ----
-
     def inference_step(
         self, generator: Any, models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Any = None,
         constraints: Any = None,
@@ -220,10 +176,7 @@ class TextToTextTask(BenchmarkTask):
         tokens = [of_one[0]["tokens"].float() for of_one in hypotheses]
         return nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=math.nan)
 
-    # ---- validation ----
-
     def scored(self, name: str) -> TextTaskType:
-        """See `BenchmarkTask`."""
         if self._task_type is None:
             self._task_type = TextTaskType(self.rows[name], self.pieces)
         return self._task_type
@@ -232,12 +185,9 @@ class TextToTextTask(BenchmarkTask):
         """Also the share of answers that are no label, where answers are labels."""
         return [*super().metrics_of(key), *([NO_LABEL] if has_labels(self.row) else [])]
 
-    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
-        """As fairseq's, with what is written of the batch's set in the logging output."""
-        loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
-        if sample:
-            logging_output = self.with_predictions(logging_output, sample, self.write(unwrapped(model), sample))
-        return loss, sample_size, logging_output
+    def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
+        """What the model writes."""
+        return self.write(unwrapped(model), sample)
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
         """Also the loss and perplexity of each set."""
@@ -246,11 +196,7 @@ class TextToTextTask(BenchmarkTask):
 
 
 def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, TaskRow]:
-    """The task that the options name.
-
-    Raises:
-        UserError: they name none, or two, or one that cannot be trained as text.
-    """
+    """The task that the options name: one, which can be trained as text."""
     named = {option: name for option, name in vars(args).items() if option in OPTIONS and name is not None}
     if len(named) != 1:
         raise UserError(
@@ -262,3 +208,26 @@ def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, Tas
     if name not in known:
         raise_invalid(shown, f"a task with a text form and training data ({', '.join(known)})", name)
     return name, table[name]
+
+
+def begun_dictionary() -> Dictionary:
+    """That of the first three pieces; fairseq asks for a task's dictionary before it reads a checkpoint."""
+    return Dictionary(bos=PADDING, pad=PADDING, eos=END, unk=UNKNOWN)
+
+
+def fill_dictionary(dictionary: Dictionary, pieces: Pieces, vocab_size: int) -> None:
+    """Add the other pieces, sentinels, and what else has an embedding."""
+    if len(pieces) > vocab_size:
+        raise_invalid(
+            "spiece.model", f"a model of at most as many pieces as the T5 has embeddings, {vocab_size}", len(pieces)
+        )
+    if len(dictionary) == vocab_size:
+        return
+    named = list(pieces)
+    for number in range(len(pieces), vocab_size):
+        sentinel = len(pieces) + SENTINELS - 1 - number
+        named.append(f"<extra_id_{sentinel}>" if sentinel >= 0 else f"<unused_{number}>")
+    for symbol in named[len(dictionary) :]:
+        dictionary.add_symbol(symbol)
+    if len(dictionary) != vocab_size:
+        raise UserError("`spiece.model` must have no piece twice, and none that is called as T5's sentinels are.")

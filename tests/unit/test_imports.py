@@ -90,19 +90,19 @@ MAY_IMPORT = {
     },
     "tasks": {"criterions", "tasks/glue", "tasks/text_to_text", "tasks/translation"},
     "tasks/_multitask": {
-        *("protocols", "errors", "io", "checkpoints", "analysis", "moe", "slots"),
+        *("protocols", "errors", "checkpoints", "analysis", "moe", "slots"),
         *("data", "data/mixtures", "data/sampling"),
     },
     "tasks/_benchmark": {
-        *("errors", "io", "analysis", "checkpoints", "task_types", "tasks/_multitask", "data/mixtures", "data/nlu"),
+        *("protocols", "errors", "io", "analysis", "checkpoints", "task_types"),
+        *("tasks/_multitask", "data/mixtures", "data/nlu"),
     },
     "tasks/glue": {
-        *("protocols", "errors", "slots", "checkpoints", "task_types", "criterions"),
-        *("tasks/_benchmark", "tasks/_multitask", "backbones/bert", "backbones/bert/model", "data/nlu"),
+        *("errors", "slots", "task_types", "criterions"),
+        *("tasks/_benchmark", "backbones/bert", "backbones/bert/model", "data/nlu"),
     },
     "tasks/text_to_text": {
-        *("protocols", "errors", "slots", "checkpoints", "task_types"),
-        *("tasks/_benchmark", "tasks/_multitask", "backbones/t5", "data/nlu"),
+        *("errors", "slots", "task_types", "tasks/_benchmark", "tasks/_multitask", "backbones/t5", "data/nlu"),
     },
     "tasks/translation": {
         *("protocols", "errors", "io", "slots", "criterions", "tasks/_multitask", "analysis", "evaluation"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +22,7 @@ RESAMPLES = 300  # sklearn takes milliseconds for each; the error is then known 
 
 
 def check_installed(package: str = "scikit-learn", module: str = "sklearn.metrics") -> None:
-    """Raise the `UserError` that says how to get a package, long before a validation asks for it.
-
-    scikit-learn, which brings scipy along, is for all tasks, seqeval for the labels of words.
-    """
+    """Raise the `UserError` that says how to get a package, long before a validation asks for it."""
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -33,47 +32,30 @@ def check_installed(package: str = "scikit-learn", module: str = "sklearn.metric
         ) from error
 
 
-def accuracy(labels: Values, predictions: Values) -> float:
-    """The share of examples that are right."""
-    return float(np.mean(labels == predictions))
+def _sklearn(name: str, **options: Any) -> Callable[..., float]:
+    """A metric of `sklearn.metrics` over labels and predictions."""
+
+    def metric(labels: Values, predictions: Values) -> float:
+        return float(getattr(importlib.import_module("sklearn.metrics"), name)(labels, predictions, **options))
+
+    return metric
 
 
-def matthews(labels: Values, predictions: Values) -> float:
-    """Matthews' correlation of two classes; 0 where all predictions are the same."""
-    from sklearn.metrics import matthews_corrcoef
-
-    return float(matthews_corrcoef(labels, predictions))
-
-
-def spearman(labels: Values, predictions: Values) -> float:
-    """Rank correlation; 0 where one of the two is constant, which orders nothing."""
+def correlation(labels: Values, predictions: Values, of_ranks: bool) -> float:
+    """Spearman's or Pearson's correlation; 0 where one of the two is constant, which orders nothing."""
     if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return 0.0
+    if not of_ranks:
+        return float(np.corrcoef(labels, predictions)[0, 1])
     from scipy.stats import spearmanr
 
     return float(spearmanr(labels, predictions).statistic)
 
 
-def pearson(labels: Values, predictions: Values) -> float:
-    """Linear correlation; 0 where one of the two is constant."""
-    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
-        return 0.0
-    return float(np.corrcoef(labels, predictions)[0, 1])
-
-
-def f1(labels: Values, predictions: Values) -> float:
-    """F1 of the class 1; MultiRC's F1a, over all answers of all questions. 0 where nothing is of the class."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(labels, predictions, zero_division=0))
-
-
 def macro_f1(labels: Values, predictions: Values) -> float:
     """Mean F1 of the classes that occur, as SuperGLUE scores CB; an answer below 0 is of no class."""
-    from sklearn.metrics import f1_score
-
     classes = np.union1d(labels, predictions[predictions >= 0])
-    return float(f1_score(labels, predictions, labels=classes, average="macro", zero_division=0))
+    return _sklearn("f1_score", labels=classes, average="macro", zero_division=0)(labels, predictions)
 
 
 def entity_f1(found: Values, predicted: Values, there: Values) -> float:
@@ -82,11 +64,11 @@ def entity_f1(found: Values, predicted: Values, there: Values) -> float:
 
 
 METRICS: Mapping[str, Callable[..., float]] = {
-    "accuracy": accuracy,
-    "matthews": matthews,
-    "spearman": spearman,
-    "pearson": pearson,
-    "f1": f1,
+    "accuracy": lambda labels, predictions: float(np.mean(labels == predictions)),
+    "matthews": _sklearn("matthews_corrcoef"),
+    "spearman": partial(correlation, of_ranks=True),
+    "pearson": partial(correlation, of_ranks=False),
+    "f1": _sklearn("f1_score", zero_division=0),  # of the class 1; MultiRC's F1a, over all answers of all questions
     "macro-f1": macro_f1,
     "entity-f1": entity_f1,
 }
@@ -103,12 +85,7 @@ def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) 
 
 
 def score(metric: str, *columns: Values) -> float:
-    """A metric in percent; NaN of nothing.
-
-    Args:
-        metric: one of `METRICS`, or any where there is one column.
-        columns: (U,) what each unit reached; or what the metric's function takes.
-    """
+    """A metric in percent of what each unit reached, (U,), or of what the metric's function takes; NaN of nothing."""
     return 100 * _measured(metric, columns) if len(columns[0]) else math.nan
 
 

@@ -29,29 +29,18 @@ from fairseq_mtmoe.tasks._benchmark.metrics import Values, score, standard_error
 
 @dataclass(frozen=True)
 class FoundSet:
-    """What was predicted of a set.
+    """What was predicted of a set."""
 
-    Attributes:
-        examples: how many were predicted.
-        columns: of each of the set's metrics what it is made of; see `TaskType.columns`.
-        majority: by metric, the score of one label for every example.
-        constant: the only answer that was predicted; empty if there are several.
-    """
-
-    examples: int
-    columns: Mapping[str, tuple[Values, ...]]
-    majority: Mapping[str, float] = field(default_factory=dict)
-    constant: str = ""
+    examples: int  # how many were predicted
+    columns: Mapping[str, tuple[Values, ...]]  # of each of the set's metrics what it is made of; see `TaskType.columns`
+    majority: Mapping[str, float] = field(default_factory=dict)  # by metric, the score of one label for every example
+    constant: str = ""  # the only answer that was predicted, if there is one
 
 
 def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, predictions: Predictions) -> dict[str, float]:
-    """Return, by metric, the score of one label for every example, the best that there is.
+    """Return, by metric, the score of one label for every example of a set, the best that there is.
 
-    Args:
-        metrics: of the task.
-        row: of the task. Tasks without labels in common have no such score; a constant has no correlation.
-        split: the set.
-        predictions: of it; its examples are scored.
+    Tasks without labels in common have no such score; a constant has no correlation.
     """
     if row.kind is Kind.regression:
         return {name: 0.0 for name in metrics if name in Regression.metrics}
@@ -71,13 +60,7 @@ def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, prediction
 
 
 class ValidationReport:
-    """The scores of one checkpoint.
-
-    Args:
-        args: the task's; `path` is the checkpoint, `results_path` the folder of the scores, if any.
-        rows: of the tasks.
-        about: what a checkpoint's options say of its model, beyond what all models' do.
-    """
+    """The scores of the checkpoint `path` of a task's `args`; `about` says what its options say of its model."""
 
     def __init__(
         self, args: Namespace, rows: Mapping[str, TaskRow], about: Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -86,19 +69,20 @@ class ValidationReport:
         self._subsets: list[str] = []
 
     def begin(self, subset: str) -> None:
-        """See, before anything is computed, that the scores of a subset can be written.
-
-        Raises:
-            UserError: the folder holds scores of something else, or cannot be written to.
-        """
+        """Refuse, before anything is computed, a folder that has other scores or cannot be written to."""
         self._subsets.append(subset)
         folder = self._folder()
         if folder is None:
             return
-        if (folder / JSON_FILE).exists():
-            before = _settings_of(folder / JSON_FILE)
-            if not _is_same_evaluation(before, self._args.path, subset):
-                of = f"{before.get('checkpoint')} on {before.get('subset')}" if before else "something else"
+        file = folder / JSON_FILE
+        if file.exists():
+            try:
+                before = dict(scores_in(read_json(file)).settings)
+            except ValueError:  # a file of something else under their name
+                before = {}
+            checkpoint = str(before.get("checkpoint"))
+            if before.get("subset") != subset or os.path.realpath(checkpoint) != os.path.realpath(self._args.path):
+                of = f"{checkpoint} on {before.get('subset')}" if before else "something else"
                 raise UserError(
                     f"`{folder}` must be a folder without other scores, but has those of {of}; "
                     "give another folder, or remove them."
@@ -128,13 +112,13 @@ class ValidationReport:
 
     def _settings(self) -> dict[str, Any]:
         """What the scores are of."""
-        args = self._args
-        place = {"checkpoint": args.path, "data": args.data, "subset": self._subsets[-1]}
-        state = peek(args.path) or {}
+        args, state = self._args, peek(self._args.path) or {}
         cfg = state["cfg"]
         last: Mapping[str, Any] = (state.get("optimizer_history") or [{}])[-1]
         return {
-            **place,
+            "checkpoint": args.path,
+            "data": args.data,
+            "subset": self._subsets[-1],
             "model": cfg["model"]["_name"],
             "finetune_from_model": cfg["checkpoint"]["finetune_from_model"],
             "seed": cfg["common"]["seed"],
@@ -146,7 +130,9 @@ class ValidationReport:
         """Of the tasks that have some, in the table's order, what the file of scores has."""
         records = {}
         for task, row in self._rows.items():
-            sets = {key: self._set_record(task, key, one) for key, one in found.items() if _task_of(key) == task}
+            sets = {
+                key: self._set_record(task, key, one) for key, one in found.items() if key.partition("/")[0] == task
+            }
             if sets:
                 of = {"title": row.title, "metric": row.metric, "small": row.small, "group": row.group}
                 records[task] = {**of, "sets": sets}
@@ -161,10 +147,6 @@ class ValidationReport:
                 "also": also, "majority": found.majority, "constant": found.constant}  # fmt: skip
 
 
-def _task_of(key: str) -> str:
-    return key.partition("/")[0]
-
-
 def _digest(files: Sequence[Path]) -> str:
     """A SHA-256 of the files' content, one after the other: it tells other data, wherever they lie."""
     found = hashlib.sha256()
@@ -172,17 +154,3 @@ def _digest(files: Sequence[Path]) -> str:
         with open(path, "rb") as file:
             found.update(hashlib.file_digest(file, "sha256").digest())
     return found.hexdigest()
-
-
-def _settings_of(path: Path) -> dict[str, Any] | None:
-    """The settings of the scores in a folder; None if it has a file of something else under their name."""
-    try:
-        return dict(scores_in(read_json(path)).settings)
-    except ValueError:
-        return None
-
-
-def _is_same_evaluation(before: Mapping[str, Any] | None, checkpoint: str, subset: str) -> bool:
-    if before is None or before.get("subset") != subset:
-        return False
-    return os.path.realpath(str(before.get("checkpoint"))) == os.path.realpath(checkpoint)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import filecmp
+import json
 import logging
 import math
+import os
 from abc import abstractmethod
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,21 +23,24 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from fairseq_mtmoe.analysis.score_files import in_groups
+from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.mixtures.dataset import Collate, EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
+from fairseq_mtmoe.data.nlu.reading import expect_files
 from fairseq_mtmoe.data.nlu.table import TaskRow, load_tables
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.task_types import Predictions, flattened
 from fairseq_mtmoe.task_types.task_type import Scored, only_answer
 from fairseq_mtmoe.tasks._benchmark.config import BenchmarkConfig
 from fairseq_mtmoe.tasks._benchmark.metrics import check_installed, check_metric, score
 from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport, majority_scores
-from fairseq_mtmoe.tasks._multitask.groups import Group
-from fairseq_mtmoe.tasks._multitask.initial_checkpoint import expect_same_backbone, refuse_other_tasks
 from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
+from fairseq_mtmoe.tasks._multitask.validation import Group
 
 logger = logging.getLogger(__name__)
 
@@ -44,43 +50,50 @@ GATHERED = ("examples", "predictions")  # of a validation: predicted values (V,)
 
 
 class BenchmarkTask(Multitask):
-    """To be subclassed; its tasks are rows of the table, its groups Small and All.
-
-    A class supplies `config`, its options, and calls `set_up_rows` and `mix`.
+    """To be subclassed; its tasks are rows of the table, its groups Small and All. A class calls `set_up_rows`.
 
     Attributes:
-        table: the rows that are known.
-        rows: those of this task.
+        table, rows: the rows that are known, and those of this task.
         report: of a checkpoint's validation; None in training.
+        pretrained, begins_with_checkpoint: see `protocols.GivesEncoder`.
+        is_source: whether later tasks are to borrow from it; None where it does not say.
     """
 
     config: type[BenchmarkConfig]
+    name_of_task: str  # as in `--task`
     named_by: str  # the option that names the tasks
-    backbone_option: str  # and the one that names the file of what a new model begins with
+    backbone_option: str  # and the one that names the file of what a new model begins with,
+    backbone: str  # which is this
+    read_split: Callable[..., Any]  # the tokens of a set
+    dataset_of: Callable[[Any], Any]  # the data set of these
+    is_source: bool | None = None
 
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)
         self.args = args
-        tables = [Path(path) for path in (args.task_table or "").split(",") if path]
-        self.table = load_tables(tables)
+        self.table = load_tables([Path(path) for path in (args.task_table or "").split(",") if path])
+        self.pretrained: Any = None
+        self.begins_with_checkpoint = False
         self._sets: dict[str, dict[str, Any]] = {}  # of each split that is evaluated, by their names
         self._found_sets: dict[str, tuple[Tensor, FoundSet]] = {}  # what was found of the last predictions
 
     def set_up_rows(self, rows: Mapping[str, TaskRow], metrics: Mapping[str, Sequence[str]]) -> None:
-        """To be called when the task is made.
-
-        Raises:
-            UserError: a row has another one, or a name that is not to be told from others in a validation.
-        """
+        """To be called when the task is made; refuses metrics that a row cannot have, and names that averages have."""
         self.rows = dict(rows)
         for name, row in rows.items():
-            _check_names(name, row)
+            for what, given in (("the name of a task", name), (f"the group of {name}", row.group)):
+                if given in OF_ALL:
+                    raise_invalid(what, f"none of {', '.join(OF_ALL)}, which a validation's averages have", given)
+            if len({row.metric, *row.also}) <= len(row.also):
+                raise_invalid(f"the metrics of {name}", "different ones", ", ".join([row.metric, *row.also]))
             for metric in (row.metric, *row.also):
                 check_metric(name, metric, metrics[name], len(row.labels))
         args = self.args
         self.set_up_tasks(list(rows), args.save_dir, args.train_subset, args.update_freq)
         # in training there is no such path
         self.report = ValidationReport(args, self.rows, self.about_checkpoint) if args.path else None
+
+    # ---- what a task supplies ----
 
     @abstractmethod
     def scored(self, name: str) -> Scored:
@@ -90,15 +103,42 @@ class BenchmarkTask(Multitask):
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
         """What a validation's report says of a checkpoint with these options, beside what all have."""
 
-    def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
-        """See `protocols.GoesOn`; the order of the tasks is that of rows in weights and moments."""
-        try:
-            before, options = self.about_checkpoint(state["cfg"])["trained_tasks"], state["cfg"]["task"]
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return  # of another kind of model, which its parameters tell
-        if before != list(self.rows):
-            refuse_other_tasks(self.named_by, path, before, list(self.rows))
-        expect_same_backbone(self.backbone_option, path, options, vars(self.args))
+    @abstractmethod
+    def load_backbone(self, path: str) -> Any:
+        """The pretrained backbone of a file."""
+
+    @abstractmethod
+    def backbone_of(self, state: Mapping[str, Any]) -> Any:
+        """That of a checkpoint: its sizes and no weights, which fairseq loads."""
+
+    @abstractmethod
+    def note_backbone(self, cfg: Any) -> None:
+        """Note in a new model's options what it begins with, and in the task's state what reads texts."""
+
+    @abstractmethod
+    def tokenizer_of(self, row: TaskRow) -> Any:
+        """How a task's texts become tokens of the backbone."""
+
+    @abstractmethod
+    def numbers(self, text: str) -> list[int]:
+        """The tokens of a text, without an end."""
+
+    @abstractmethod
+    def few_of(self, name: str, split: Any) -> Any:
+        """The training examples of a task that an option leaves."""
+
+    @abstractmethod
+    def collate_of(self, tasks: Sequence[str]) -> Collate:
+        """What makes batches of sets of these tasks."""
+
+    def dropout_draws(self, tasks: Sequence[str]) -> list[int]:
+        return [0] * len(tasks)
+
+    @abstractmethod
+    def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
+        """Of a validation's batch, (E, …), filled up with NaN."""
+
+    # ---- options and model ----
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -106,56 +146,109 @@ class BenchmarkTask(Multitask):
         gen_parser_from_dataclass(parser, cls.config())
 
     @classmethod
-    def plain_options(cls, cfg: Any, **more: Any) -> Namespace:
-        """The options of `setup_task`'s configuration, which must name a folder of data.
-
-        Raises:
-            UserError: there is no such folder, or a package is missing.
-        """
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> Self:
+        """Called by fairseq; refuses a data directory that is not there, and a node without scikit-learn."""
         check_installed()
         values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
-        args = Namespace(**{**more, **values})
+        args = Namespace(**{"sampling_temperature": 1.0, **values})  # what checkpoints have that sample nothing
         if not args.data or not Path(args.data).is_dir():
             raise_invalid("data", "an existing directory", args.data)
-        return args
+        return cls(args)
+
+    def described(self) -> TaskDescription:
+        """What its only task asks; see `protocols.DescribesTask`."""
+        if len(self.rows) != 1:
+            raise_invalid(self.named_by, "a single task for a model that borrows from others", ",".join(self.rows))
+        ((name, row),) = self.rows.items()
+        text = row.prompt or row.description
+        return TaskDescription(name, text, self.numbers(text), self.is_source)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """As fairseq's; a new model begins with the pretrained backbone."""
+        if not from_checkpoint:
+            self.pretrained = self._found_backbone()
+            self.begins_with_checkpoint = self.checkpoint_to_go_on_from() is not None
+            self.note_backbone(cfg)
+        model = super().build_model(cfg, from_checkpoint)
+        self.pretrained = None
+        return model
+
+    def _given(self, options: Mapping[str, Any]) -> Any:
+        return options.get(self.backbone_option.removeprefix("--").replace("-", "_"))
+
+    def _found_backbone(self) -> Any:
+        """What a new model is built from: of a file, or of the checkpoint that the run goes on from or begins with."""
+        if given := self._given(vars(self.args)):
+            return self.load_backbone(given)
+        path = self.checkpoint_to_go_on_from()
+        if path is None:
+            for option in ("continue_once", "finetune_from_model"):
+                if named := getattr(self.args, option):
+                    regular_file(named, f"a checkpoint to begin with (`--{option.replace('_', '-')}`)")
+            raise UserError(
+                f"`{self.backbone_option}` must name a file of `mtmoe import-hf`, or `--finetune-from-model` a "
+                f"checkpoint of `--task {self.name_of_task}`, but both are missing."
+            )
+        state: dict[str, Any] = file_io.load(path)
+        try:
+            return self.backbone_of(state)
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise UserError(
+                f"`{path}` must be a checkpoint of `--task {self.name_of_task}`, but has no {self.backbone}."
+            ) from error
+
+    def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
+        """See `protocols.GoesOn`; the order of the tasks is that of rows in weights and moments."""
+        try:
+            before, options = self.about_checkpoint(state["cfg"])["trained_tasks"], state["cfg"]["task"]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return  # of another kind of model, which its parameters tell
+        if before != list(self.rows):
+            self.refuse_other_tasks(self.named_by, path, before, list(self.rows))
+        old, new = self._given(options), self._given(vars(self.args))
+        if not all(isinstance(file, str) and os.path.isfile(file) for file in (old, new)):
+            return
+        if not os.path.samefile(old, new) and not filecmp.cmp(old, new, shallow=False):
+            raise UserError(
+                f"`{self.backbone_option}` must be `{old}`, as when the run of `{path}` began, or be left out, but is "
+                f"`{new}`, another one, instead; another `--save-dir` begins a run with it, and "
+                f"`--finetune-from-model {path}` one with the checkpoint's weights."
+            )
 
     # ---- data ----
 
     @property
     def token_cache(self) -> Path:
         """The folder of tokenized splits."""
-        return Path(self.args.token_cache) if self.args.token_cache else Path(self.args.data) / CACHE
+        return Path(self.args.token_cache or Path(self.args.data) / CACHE)
 
-    def expect_split(self, split: str) -> None:
-        """To be called before a split is loaded.
-
-        Raises:
-            UserError: no task has it, or one has no such training data, or the scores of a validation cannot be
-                written.
-        """
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        """Load a split of all tasks: training data, or what is evaluated from now on."""
+        is_training, root = split == self.args.train_subset, Path(self.args.data)
         lacking = [name for name, row in self.rows.items() if not row.sets(split)]
-        if lacking and (split == self.args.train_subset or len(lacking) == len(self.rows)):
+        if lacking and (is_training or len(lacking) == len(self.rows)):
             has = ", ".join(self.rows[lacking[0]].splits)
             raise UserError(f"`{lacking[0]}` must have a split `{split}` in the table of tasks, but has {has} alone.")
         if self.report is not None and is_first_process():
             self.report.begin(split)
+        expect_files(root, self.rows.values(), split)
 
-    def mix(
-        self, loader: BenchmarkLoader[Any], collate: Collate, epoch: int, dropout_draws: Sequence[int] = ()
-    ) -> None:
-        """Make the loader's split the one of its name: training data, or what is evaluated from now on."""
+        def read(name: str, row: TaskRow, key: str) -> Any:
+            return type(self).read_split(root, name, row, key, self.tokenizer_of(row), self.token_cache)
+
+        loader: BenchmarkLoader[Any] = BenchmarkLoader(self.rows, split, read, type(self).dataset_of)
         ids = [self.id_of(task, f"a task of {self.named_by}") for task in loader.tasks]
-        if loader.split == self.args.train_subset:
+        collate, draws = self.collate_of(loader.tasks), self.dropout_draws(loader.tasks)
+        if is_training:
+            loader.keep(self.few_of)
             plan = plan_of(self.args, loader)
-            mixture = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates, dropout_draws)
-            self.datasets[loader.split] = mixture
-        else:
-            self.datasets[loader.split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)
-            self._sets.pop(loader.split, None)  # the one that was loaded last comes last
-            self._sets[loader.split] = dict(zip(loader.keys, loader.sets, strict=True))
-            lacking = [name for name, row in self.rows.items() if not row.sets(loader.split)]
-            if lacking:
-                logger.warning(f"[{loader.split}] the table of tasks has no such data of {', '.join(lacking)}")
+            self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates, draws)
+            return
+        self.datasets[split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)
+        self._sets.pop(split, None)  # the one that was loaded last comes last
+        self._sets[split] = dict(zip(loader.keys, loader.sets, strict=True))
+        if lacking:
+            logger.warning(f"[{split}] the table of tasks has no such data of {', '.join(lacking)}")
 
     def max_positions(self) -> None:
         """None: no example is too long, because sequences were cut when they were tokenized."""
@@ -163,12 +256,7 @@ class BenchmarkTask(Multitask):
     # ---- validation ----
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Called by fairseq before it trains.
-
-        Raises:
-            UserError: the figure by which checkpoints are compared is none that a validation gives, or an example to
-                validate on does not fit into a batch.
-        """
+        """Called by fairseq before it trains; refuses a best metric and batch sizes that would fail in validation."""
         figures = [f"{key}_{name}" for key in self.evaluated for name in (*self.metrics_of(key), "loss")]
         known = ["loss", *(group.name for group in self.groups()), *figures]
         if self.evaluated and self.args.best_checkpoint_metric not in known:
@@ -199,13 +287,14 @@ class BenchmarkTask(Multitask):
         of_groups = [Group(name, tuple(members)) for name, members in named.items()]
         return [*several, *of_small, *of_groups, Group("all", tuple(name for name in self.rows if tasks[name]))]
 
-    def with_predictions(
-        self, logging_output: dict[str, Any], sample: dict[str, Any], predictions: Tensor
-    ) -> dict[str, Any]:
-        """A validation batch's logging output with its predictions (E, …), filled up with NaN, of the batch's set."""
-        values = flattened(sample["id"], predictions)
-        found = {f"_{sample['task']}_{name}": value for name, value in zip(GATHERED, values, strict=True)}
-        return {**logging_output, **found}
+    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
+        """As fairseq's, with the predictions of the batch's set in the logging output, and the examples they are of."""
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
+        if sample:
+            values = flattened(sample["id"], self.predictions(model, sample, logging_output))
+            found = {f"_{sample['task']}_{name}": value for name, value in zip(GATHERED, values, strict=True)}
+            logging_output = {**logging_output, **found}
+        return loss, sample_size, logging_output
 
     @staticmethod
     def logging_outputs_can_be_summed(criterion: Any) -> bool:
@@ -222,7 +311,11 @@ class BenchmarkTask(Multitask):
                 if len(values):
                     metrics.log_concat_tensor(f"_{key}_{name}", values)
             for metric in self.metrics_of(key):
-                metrics.log_derived(f"{key}_{metric}", partial(self._set_score, key=key, metric=metric), 1000)
+
+                def found(meters: Mapping[str, Any], key: str = key, metric: str = metric) -> float:
+                    return self._set_scores(meters, key)[metric]
+
+                metrics.log_derived(f"{key}_{metric}", found, 1000)
         for group in self.groups():
             metrics.log_derived(group.name, partial(self._group_score, group=group), 1001)
 
@@ -243,10 +336,8 @@ class BenchmarkTask(Multitask):
         task = key.partition("/")[0]
         found, gathered = self._found(key, examples, predictions), _gathered_values(examples, predictions)
         split, row = self.evaluated[key], self.rows[task]
-        majority = majority_scores(self.metrics_of(key), row, split, gathered)
-        return replace(
-            found, majority=majority, constant=only_answer(self.scored(task).label_text(split, gathered, row.labels))
-        )
+        constant = only_answer(self.scored(task).label_text(split, gathered, row.labels))
+        return replace(found, majority=majority_scores(self.metrics_of(key), row, split, gathered), constant=constant)
 
     def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
         """What each metric of a set is made of."""
@@ -267,13 +358,10 @@ class BenchmarkTask(Multitask):
         found = self._found(key, *(value.tensor for value in values if value is not None))
         return {name: round(score(name, *columns), 2) for name, columns in found.columns.items()}
 
-    def _set_score(self, meters: Mapping[str, Any], key: str, metric: str) -> float:
-        return self._set_scores(meters, key)[metric]
-
     def _group_score(self, meters: Mapping[str, Any], group: Group) -> float:
         """The mean over tasks, of which one with several sets counts once."""
         sets = [[key for key in self.evaluated if task in (key, key.partition("/")[0])] for task in group.tasks]
-        scores = [[self._set_score(meters, key, self.metrics_of(key)[0]) for key in keys] for keys in sets]
+        scores = [[self._set_scores(meters, key)[self.metrics_of(key)[0]] for key in keys] for keys in sets]
         return round(float(np.mean([np.mean(of_task) for of_task in scores])), 2)
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
@@ -283,15 +371,6 @@ class BenchmarkTask(Multitask):
         if name in self.evaluated:
             return {"loss": float(meters[f"{name}_loss"].avg), **self._set_scores(meters, name)}
         return {"mean": self._group_score(meters, next(group for group in self.groups() if group.name == name))}
-
-
-def _check_names(task: str, row: TaskRow) -> None:
-    for what, name in (("the name of a task", task), (f"the group of {task}", row.group)):
-        if name in OF_ALL:
-            raise_invalid(what, f"none of {', '.join(OF_ALL)}, which a validation's averages have", name)
-    named = [row.metric, *row.also]
-    if len(set(named)) < len(named):
-        raise_invalid(f"the metrics of {task}", "different ones", ", ".join(named))
 
 
 def _gathered_values(examples: Tensor, predictions: Tensor) -> Predictions:

@@ -6,15 +6,15 @@ import logging
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from fairseq import utils
 from fairseq.logging import metrics
 from torch import nn
 
-from fairseq_mtmoe.data.mixtures.training import PADDING, TaskLoader, TrainingMixture
-from fairseq_mtmoe.data.sampling.plan import Part, SamplingPlan
+from fairseq_mtmoe.data.mixtures.training import TaskLoader, TrainingMixture
+from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.saved_plans import options_of
 from fairseq_mtmoe.data.sampling.schedule import UNCERTAINTY, Schedule
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -24,26 +24,22 @@ logger = logging.getLogger(__name__)
 
 
 def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
-    """The plan that the options ask for.
-
-    Raises:
-        UserError: an option is out of its range, or a task has no weight.
-    """
-    for name in ("heating_epochs", "heating_updates"):
-        if args.given_duration and args.sampling_method == UNCERTAINTY and getattr(args, name) is not None:
-            raise UserError(
-                f"`--{name.replace('_', '-')}` must not be given with `--sampling-method {UNCERTAINTY}`, where the "
-                "model decides how often each task trains, and nothing is heated."
-            )
-    weights = None
-    if args.sampling_weights:
-        for key in loader.keys:
-            if key not in args.sampling_weights:
-                raise_invalid("--sampling-weights", f"a dictionary with {key}", args.sampling_weights)
-        weights = tuple(float(args.sampling_weights[key]) for key in loader.keys)
+    """The plan that the options ask for; those that a task does not have are the defaults."""
     options: dict[str, Any] = {one.name: getattr(args, one.name, one.default) for one in fields(Schedule)}
-    schedule = Schedule(**{**options, "sampling_weights": weights})
-    return SamplingPlan(loader.shard_sizes, schedule, args.seed, loader.keys, args.given_duration)
+    given = [name for name in ("heating_epochs", "heating_updates") if options[name] is not None]
+    if given and options["sampling_method"] == UNCERTAINTY:
+        raise UserError(
+            f"`--{given[0].replace('_', '-')}` must not be given with `--sampling-method {UNCERTAINTY}`, where the "
+            "model decides how often each task trains, and nothing is heated."
+        )
+    if not given:
+        options["heating_epochs"] = args.max_epoch or None
+    if weights := options["sampling_weights"]:
+        for key in loader.keys:
+            if key not in weights:
+                raise_invalid("--sampling-weights", f"a dictionary with {key}", weights)
+    options["sampling_weights"] = tuple(float(weights[key]) for key in loader.keys) if weights else None
+    return SamplingPlan(loader.shard_sizes, Schedule(**options), args.seed, loader.keys, bool(given))
 
 
 def announce(
@@ -53,11 +49,7 @@ def announce(
     run: Callable[[], dict[str, Any]],
     shown_name: Callable[[str], str],
 ) -> None:
-    """Before the first epoch of a process, say what is known of the `run`, and what its options do not do.
-
-    Raises:
-        UserError: neither the options nor a checkpoint say how long the temperature rises.
-    """
+    """Before the first epoch of a process, say what is known of the `run`, and what its options do not do."""
     plan = dataset.plan
     plan.schedule.check_duration()
     if run_log.has_begun:
@@ -67,19 +59,18 @@ def announce(
     _warn_of_long_epochs(plan, epoch)
     _warn_of_a_single_epoch(dataset, epoch, about["options"])
     del options["exceeds_pass"], options["virtual_data_size"], options["sampling_weights"]
-    run_log.begin(sizes=dict(zip(names, plan.sizes, strict=True)), **about, **options, seed=plan.seed)
+    run_log.write("run", sizes=dict(zip(names, plan.sizes, strict=True)), **about, **options, seed=plan.seed)
 
 
 def announce_part(
-    run_log: TrainingRunLog, plan: SamplingPlan, epoch: int, part: tuple[int, Part], shown_name: Callable[[str], str]
+    run_log: TrainingRunLog, plan: SamplingPlan, epoch: int, part: int, updates: int, shown_name: Callable[[str], str]
 ) -> None:
-    """Say how the examples of a part of an epoch are sampled."""
-    number, updates = part[0], part[1].update
+    """Say how the examples of a part of an epoch are sampled, before which so many updates were made."""
     names = [shown_name(key) for key in plan.names]
-    shares = dict(zip(names, plan.probabilities(epoch, part=number).tolist(), strict=True))
-    temperature, of_candidates = plan.temperature(epoch, part=number), plan.draws_candidates(epoch)
+    shares = dict(zip(names, plan.probabilities(epoch, part=part).tolist(), strict=True))
+    temperature, of_candidates = plan.temperature(epoch, part=part), plan.draws_candidates(epoch)
     # Not called `update`: that would order the event by it, and old logs order theirs by epochs.
-    place = {"epoch": epoch, "part": number, "updates_before": updates}
+    place = {"epoch": epoch, "part": part, "updates_before": updates}
     drawn = {"temperature": temperature, "probabilities": shares, "of_candidates": of_candidates}
     run_log.write("sampling", **place, **drawn)
     if of_candidates:
@@ -87,7 +78,7 @@ def announce_part(
         return  # shares of what trains are said with each update
     shown = ", ".join(f"{name} {share:.4f}" for name, share in shares.items())
     warmth = "" if temperature is None else f" temperature {temperature},"
-    within = f", from update {updates} on" if number else ""
+    within = f", from update {updates} on" if part else ""
     logger.info(f"epoch {epoch}{within}: sampling{warmth} probabilities {shown}")
     if temperature is not None:
         metrics.log_scalar("sampling_temperature", temperature, weight=0, priority=900, round=4)
@@ -116,16 +107,6 @@ def _warn_of_a_single_epoch(dataset: TrainingMixture, epoch: int, options: Mappi
         )
 
 
-def refuse_all(shortest: int, max_tokens: int | None, max_positions: Any) -> NoReturn:
-    """Say which limit leaves no training example, of which the shortest has so many tokens."""
-    if max_tokens is not None and shortest > max_tokens:
-        raise_invalid("--max-tokens", f"at least {shortest}, the length of the shortest training example", max_tokens)
-    raise UserError(
-        f"Training examples must have at most {max_positions} tokens, as model and task allow, but the shortest of "
-        f"the epoch has {shortest}."
-    )
-
-
 def device_of(model: nn.Module) -> torch.device:
     """Where a model computes."""
     return next(model.parameters()).device
@@ -136,10 +117,3 @@ def moved(sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     device = device_of(model)
     found: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)
     return found
-
-
-def log_padding(sample: Mapping[str, Any]) -> None:
-    """Log the share of this process's batch that is padding, which the data loader counted."""
-    if sample and PADDING in sample:
-        padded, positions = sample[PADDING]
-        metrics.log_scalar("padding", padded / positions, positions, priority=185, round=4)

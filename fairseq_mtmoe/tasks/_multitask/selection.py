@@ -4,9 +4,6 @@ CA-MTL, §2.2 and algorithm 1. The candidates pass through the model as in evalu
 expert layers route as then, count nothing and remember no prices. Where dropout is what tells the uncertainty, it has
 random numbers of its own, which follow from the candidates and the update: the step's dropout is the same whatever they
 are, and so are they in a resumed run and in any number of processes.
-
-`SelectionRecord` notes what was chosen, over all processes together: sums travel in the logging outputs, which fairseq
-adds up; which examples were trained on the processes exchange when they are written or saved.
 """
 
 from __future__ import annotations
@@ -34,35 +31,29 @@ Measure = Callable[[Batch, nn.Module, bool], tuple[Tensor, Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Selection:
-    """What a step trains on, and why.
+    """What a step trains on, and why."""
 
-    Attributes:
-        items: the chosen examples, in the candidates' order.
-        candidates: of which they are.
-        relative_C: each candidate's entropy, in shares of the most that it can be, (C,).
-    """
-
-    items: list[Item]
-    candidates: Candidates
-    relative_C: np.ndarray
+    items: list[Item]  # in the candidates' order
+    candidates: Candidates  # of which they are
+    relative_C: np.ndarray  # each candidate's entropy, in shares of the most that it can be
 
 
 @torch.no_grad()
 def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Selection:
-    """The most uncertain candidates of a step.
+    """The most uncertain candidates of a step, before which so many updates were made.
 
     Args:
         sample: see `candidate_batch`.
         model: without what wraps it for several processes; it is left in training mode.
         measure: of a batch, the model and whether it is under dropout, the numbers of the candidates (E,), their
             entropies H_i and the most that these can be.
-        update: how many updates were made before.
     """
     candidates: Candidates = sample[CANDIDATES]
     model.eval()
     found = [measure(batch, model, False) for batch in sample.get(PASSES, ())]
     if DROPOUT_PASS in sample:
-        with _dropout(model, _seed(candidates, update)):
+        task, example = candidates.items[0]
+        with _dropout(model, seed=derive_key(update, task, example[PLACE]) >> 1):
             found.append(measure(sample[DROPOUT_PASS], model, True))
     model.train()
     columns = [torch.cat([column.double() for column in columns]) for columns in zip(*found, strict=True)]
@@ -72,11 +63,6 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Se
     numbers = most_uncertain(entropy_C, most_C, candidates.task_C, candidates.count)
     relative_C = np.divide(entropy_C, most_C, out=np.zeros_like(entropy_C), where=most_C != 0)
     return Selection(candidates.examples(numbers.tolist()), candidates, relative_C)
-
-
-def _seed(candidates: Candidates, update: int) -> int:
-    task, example = candidates.items[0]
-    return derive_key(update, task, example[PLACE]) >> 1
 
 
 @contextmanager
@@ -96,10 +82,11 @@ DRAWN, TRAINED, ENTROPY = SUMS = ("candidates", "trained", "relative_entropy")  
 
 
 class SelectionRecord:
-    """The record of a run."""
+    """The record of a run, whose tasks have so many examples each."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.names = list(sizes)
+        self._keys = [f"{name}_{what}" for what in SUMS for name in sizes]
         self._seen = [np.zeros(size, dtype=bool) for size in sizes.values()]
         self._chosen: list[tuple[int, int]] = []  # by this process for the step under way
         self._untold: list[tuple[int, int]] = []  # of its steps that made an update, and the others do not know of
@@ -112,30 +99,22 @@ class SelectionRecord:
 
     def note(self, chosen: Selection, counts: bool) -> dict[str, float]:
         """Remember what this process chose for a step; returns what its logging output is to have of it."""
-        if not counts:
-            return {_key(what, name): 0.0 for what in SUMS for name in self.names}
-        self._chosen += [(task, example[PLACE]) for task, example in chosen.items]
-        tasks_C, length = chosen.candidates.task_C, len(self.names)
-        trained = np.bincount([task for task, _ in chosen.items], minlength=length)
-        entropy = np.bincount(tasks_C, np.nan_to_num(chosen.relative_C), minlength=length)
-        sums = (np.bincount(tasks_C, minlength=length), trained, entropy)
-        return {
-            _key(what, name): float(value)
-            for what, values in zip(SUMS, sums, strict=True)
-            for name, value in zip(self.names, values, strict=True)
-        }
+        sums = np.zeros((len(SUMS), len(self.names)))
+        if counts:
+            self._chosen += [(task, example[PLACE]) for task, example in chosen.items]
+            tasks_C, length = chosen.candidates.task_C, len(self.names)
+            trained = np.bincount([task for task, _ in chosen.items], minlength=length)
+            entropy = np.bincount(tasks_C, np.nan_to_num(chosen.relative_C), minlength=length)
+            sums[:] = np.bincount(tasks_C, minlength=length), trained, entropy
+        return dict(zip(self._keys, sums.flatten().tolist(), strict=True))
 
     def is_of(self, logging_outputs: Sequence[Mapping[str, Any]]) -> bool:
         """Whether these are a training step's that chose."""
-        return any(_key(TRAINED, self.names[0]) in log for log in logging_outputs)
+        return any(self._keys[0] in log for log in logging_outputs)
 
     def add(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Add an update's, of all processes, and log which share of what was trained on each task has.
-
-        What this process chose for it counts from here on.
-        """
-        sums = np.array([[sum(log.get(_key(what, name), 0) for log in logging_outputs) for name in self.names]
-                         for what in SUMS])  # fmt: skip
+        """Count an update's, of all processes, and log which share of what was trained on each task has."""
+        sums = np.array([sum(log.get(key, 0) for log in logging_outputs) for key in self._keys]).reshape(len(SUMS), -1)
         self._sums += sums
         self._updates += 1
         self._untold += self._chosen
@@ -191,7 +170,3 @@ class SelectionRecord:
                 flags[:] = np.unpackbits(kept["bits"].numpy(), count=len(flags)).astype(bool)
         if state["names"] == self.names:
             self._sums, self._updates = np.array(state["sums"]), state["updates"]
-
-
-def _key(what: str, name: str) -> str:
-    return f"{name}_{what}"

@@ -6,12 +6,14 @@ the model is told of an example is a *task id*, an index into `task_names`, whic
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from fairseq.logging import metrics
 from fairseq.optim import AMPOptimizer
 from fairseq.tasks import FairseqTask
 from omegaconf import open_dict
@@ -21,37 +23,29 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
-from fairseq_mtmoe.data.mixtures.training import TrainingMixture
-from fairseq_mtmoe.data.sampling.plan import Part, SamplingPlan
+from fairseq_mtmoe.data.mixtures.training import PADDING, TrainingMixture
+from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.tasks._multitask import selection
-from fairseq_mtmoe.tasks._multitask.groups import Group, add_task_sums, log_groups, plain_numbers
-from fairseq_mtmoe.tasks._multitask.initial_checkpoint import checkpoint_of
-from fairseq_mtmoe.tasks._multitask.run_log import start_counting, start_noting, stop_counting, stop_noting
-from fairseq_mtmoe.tasks._multitask.run_log_mixin import RunLogMixin
-from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part, device_of, log_padding, moved, refuse_all
+from fairseq_mtmoe.tasks._multitask.run_log import RunLogMixin
+from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part, device_of, moved
 from fairseq_mtmoe.tasks._multitask.selection import REPORT_EVERY, Selection, SelectionRecord
+from fairseq_mtmoe.tasks._multitask.validation import Group, add_task_sums, log_groups, plain_numbers, stop_counting
+
+LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for this file in `--save-dir`
 
 
 class Multitask(RunLogMixin, FairseqTask):
-    """To be named before fairseq's task among the bases of a class, which calls `set_up_tasks` and supplies
-    `validated_tasks` and `groups`, `TrainingMixture`s and `EvaluationMixture`s, and what else it has to say of a run.
+    """To be named before fairseq's task among the bases of a class, which calls `set_up_tasks`.
 
     Its `args` have fairseq's options of checkpoints. It keeps a run log, and hears from training as a `RunObserver` and
     as a `SamplesByUpdates` (see `protocols`).
     """
 
     def set_up_tasks(self, task_names: Sequence[str], save_dir: str, train_subset: str, update_freq: list[int]) -> None:
-        """To be called when the task is made.
-
-        Args:
-            task_names: what task ids index; a model that takes task ids keeps the names of its training.
-            save_dir: where the run log is written.
-            train_subset: the split to train on.
-            update_freq: batches of a process for one update, for each epoch; the last number is for all later ones.
-        """
+        """To be called when the task is made; a model that takes task ids keeps the `task_names` of its training."""
         self.task_names = list(task_names)
         self.start_run_log(save_dir)
         self.num_updates = 0  # our trainer says it before each epoch
@@ -61,9 +55,7 @@ class Multitask(RunLogMixin, FairseqTask):
         self._model_names: list[str] | None = None
         self._evaluated_split = ""
         self._epoch = 1
-        self._parts_ahead: list[tuple[int, tuple[int, Part]]] = []  # each with its epoch, and its number in that
-
-    # ---- what a task supplies ----
+        self._parts_ahead: list[tuple[int, int, int]] = []  # to be announced: epoch, number, and updates before
 
     @abstractmethod
     def uncertainties(
@@ -82,8 +74,6 @@ class Multitask(RunLogMixin, FairseqTask):
         """Log the figures of each validated task and each group."""
         alone = [Group(name, (name,)) for name in self.validated_tasks]
         log_groups(logging_outputs, [*alone, *self.groups()])
-
-    # ---- task ids ----
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """As fairseq's; a new model that tells tasks apart learns their names, a trained one says which it knows."""
@@ -105,24 +95,28 @@ class Multitask(RunLogMixin, FairseqTask):
         return model
 
     def checkpoint_to_go_on_from(self) -> str | None:
-        """See `protocols.GoesOn`."""
-        return checkpoint_of(self.args)
+        """See `protocols.GoesOn`; by fairseq's rules."""
+        args = self.args
+        own = os.path.join(args.save_dir, LAST) if args.restore_file == LAST else args.restore_file
+        paths = (own, args.continue_once, args.finetune_from_model)
+        return next((path for path in paths if path and os.path.isfile(path)), None)
 
     def options_to_go_on_with(self) -> Mapping[str, Any]:
-        """See `protocols.GoesOn`."""
         path = self.checkpoint_to_go_on_from()
         return {} if path is None else model_options(file_io.load(path, mapped=True)) or {}
 
+    @staticmethod
+    def refuse_other_tasks(
+        option: str, path: str, before: Sequence[str], now: Sequence[str], rule: str = ""
+    ) -> NoReturn:
+        """Say that a checkpoint is of a run of other tasks."""
+        raise UserError(
+            f"`{option}` must be {','.join(before)}{rule}, to go on from `{path}`, but is {','.join(now)} instead; "
+            f"`--finetune-from-model {path}` with another `--save-dir` begins a run of other tasks with its weights."
+        )
+
     def id_of(self, name: str, described: str) -> int:
-        """The task id of a name.
-
-        Args:
-            name: one of `task_names`.
-            described: what it is the name of, in a sentence for users.
-
-        Raises:
-            UserError: the model was not trained with it.
-        """
+        """The task id of a name, `described` for users, or the `UserError` that the model was not trained with it."""
         if name not in self.task_names:
             raise_invalid(described, f"one of the model's tasks {', '.join(self.task_names)}", name)
         return self.task_names.index(name)
@@ -136,8 +130,6 @@ class Multitask(RunLogMixin, FairseqTask):
         if all(isinstance(model, TakesTaskIds) and model.accepts_task_ids for model in inner):
             net_input["task_ids"] = sample["task_ids"]
         return {**sample, "net_input": net_input}
-
-    # ---- data ----
 
     def has_sharded_data(self, split: str) -> bool:
         """False: the training data changes its shards itself, so fairseq need not load it again."""
@@ -161,16 +153,12 @@ class Multitask(RunLogMixin, FairseqTask):
         max_positions: Any = None,
         ignore_invalid_inputs: bool = False,
         required_batch_size_multiple: int = 1,
-        seed: int = 1,
+        *,
         num_shards: int = 1,
-        shard_id: int = 0,
-        num_workers: int = 0,
-        epoch: int = 1,
         data_buffer_size: int = 0,
         disable_iterator_cache: bool = False,
-        skip_remainder_batch: bool = False,
-        grouped_shuffling: bool = False,
         update_epoch_batch_itr: bool = False,
+        **options: Any,
     ) -> SharedEpochIterator:
         dataset.updates = self.num_updates
 
@@ -180,7 +168,14 @@ class Multitask(RunLogMixin, FairseqTask):
             freq = self._update_freq[min(epoch, len(self._update_freq)) - 1]
             batches, too_long = dataset.epoch_batches(max_positions, *limits, num_shards * freq)
             if not batches:
-                refuse_all(dataset.num_tokens_vec(too_long).min(), max_tokens, max_positions)
+                shortest = dataset.num_tokens_vec(too_long).min()
+                if max_tokens is not None and shortest > max_tokens:
+                    rule = f"at least {shortest}, the length of the shortest training example"
+                    raise_invalid("--max-tokens", rule, max_tokens)
+                raise UserError(
+                    f"Training examples must have at most {max_positions} tokens, as model and task allow, but the "
+                    f"shortest of the epoch has {shortest}."
+                )
             # It says which examples are left out, or refuses them.
             self.filter_indices_by_size(too_long, dataset, max_positions, ignore_invalid_inputs)
             return batches
@@ -190,17 +185,10 @@ class Multitask(RunLogMixin, FairseqTask):
             dataset=dataset,
             collate_fn=dataset.collater,
             batch_sampler=make_batches,
-            seed=seed,
             num_shards=num_shards,
-            shard_id=shard_id,
-            num_workers=num_workers,
-            epoch=epoch,
             buffer_size=data_buffer_size,
-            skip_remainder_batch=skip_remainder_batch,
-            grouped_shuffling=grouped_shuffling,
+            **options,
         )
-
-    # ---- training ----
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Called by fairseq before it trains; says how the epoch's examples are sampled, or why they cannot be."""
@@ -209,13 +197,13 @@ class Multitask(RunLogMixin, FairseqTask):
             inner.expect_weights()
         dataset: TrainingMixture = self.datasets[self._train_subset]
         announce(self.run_log, dataset, epoch, self.described_run, self.shown_name)
-        self._parts_ahead = [(epoch, part) for part in enumerate(dataset.plan.parts(epoch))]
+        self._parts_ahead = [(epoch, number, part.update) for number, part in enumerate(dataset.plan.parts(epoch))]
         self._announce_parts(self.num_updates)
 
     def _announce_parts(self, update: int) -> None:
         """Say how the epoch's parts that begin after so many updates, or began before, are sampled."""
-        plan: SamplingPlan | None = self.datasets[self._train_subset].plan if self._parts_ahead else None
-        while plan is not None and self._parts_ahead and self._parts_ahead[0][1][1].update <= update:
+        while self._parts_ahead and self._parts_ahead[0][-1] <= update:
+            plan: SamplingPlan = self.datasets[self._train_subset].plan
             announce_part(self.run_log, plan, *self._parts_ahead.pop(0), self.shown_name)
 
     def train_step(
@@ -231,7 +219,6 @@ class Multitask(RunLogMixin, FairseqTask):
         """As fairseq's; of a step's candidates, on the most uncertain ones. The clock of the run log runs."""
         if not self.stopwatch.is_running:
             stop_counting(model)
-            stop_noting(model)
             self.movement.rest()
             self.stopwatch.start()
         self._announce_parts(update_num)
@@ -243,20 +230,17 @@ class Multitask(RunLogMixin, FairseqTask):
                 chosen = self.choose(sample, unwrapped(model), criterion, update_num)
             sample = moved(self.datasets[self._train_subset].chosen_batch(chosen.items), model)
         sample = self.for_models(sample, [model])
-        if not ignore_grad:
-            log_padding(sample)
+        if not ignore_grad and PADDING in sample:
+            padded, positions = sample[PADDING]
+            metrics.log_scalar("padding", padded / positions, positions, priority=185, round=4)
         result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
         if chosen is not None:
             self._update = update_num + 1
             result[2].update(self._record.note(chosen, counts=not ignore_grad))
         return result
 
-    # ---- uncertainty sampling ----
-
     def _dummy_batch(self, sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-        """Return a batch for a step whose gradients are ignored, with as many passes as other processes make.
-
-        It is the sample itself, unless that is from before the sampling method changed."""
+        """A batch with as many passes as other processes make: another if the sampling method has changed since."""
         dataset: TrainingMixture | None = self.datasets.get(self._train_subset)
         if dataset is None or dataset.draws_candidates == (CANDIDATES in sample):
             return sample
@@ -285,15 +269,12 @@ class Multitask(RunLogMixin, FairseqTask):
             self.run_log.write("selection", update=self._update, **event)
 
     def begin_step(self) -> None:
-        """See `CountsUpdates`."""
         if self._selection is not None:
             self._selection.begin_step()
 
     def gather(self) -> None:
         """See `GathersBeforeSaving`; what is saved last is what a run ends with, so the log has it, too."""
         self._report_selection()
-
-    # ---- saving ----
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
         """Called by fairseq when it saves: the time spent so far, and what uncertainty sampling chose."""
@@ -303,22 +284,17 @@ class Multitask(RunLogMixin, FairseqTask):
         return {type(self).__name__: {**spent, **chosen, "gates": self.movement.state()}}
 
     def set_checkpoint_dict(self, state: dict[str, Any]) -> None:
-        """Called by fairseq when it resumes."""
         self.stopwatch.seconds = state["training_seconds"]
         self.record.tokens = state.get("training_tokens")  # one of before 0.1.10 has none
         self._selection, self._saved_selection = None, state.get("selection")
         self.movement.restore(state.get("gates"))
-
-    # ---- validation ----
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
         """Called by fairseq before a validation."""
         self._epoch = epoch
         self._report_selection()
         self.stopwatch.stop()
-        start_counting(model)
-        start_noting(model)
-        self.movement.watch(model)
+        self.watch_validation(model)
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """As fairseq's, with the sums of the batch's task in the logging output."""

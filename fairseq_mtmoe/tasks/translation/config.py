@@ -4,50 +4,28 @@ Every option of that task keeps its name, default and meaning. Dictionaries and 
 command line and in a configuration file alike: `lang_pairs: en-de,en-ro`, `sampling_weights: "{'main:en-de': 0.7}"`.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, List, Optional
+from dataclasses import dataclass
+from typing import Optional
 
-from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 
-
-def option(default: Any, help: Optional[str], alias: Optional[str] = None) -> Any:
-    """A field of the configuration with its help, and perhaps a short name."""
-    return field(default=default, metadata={"help": help, "argparse_alias": alias} if alias else {"help": help})
+from fairseq_mtmoe.tasks._multitask.config import SamplingConfig, option
 
 
 @dataclass
-class TranslationHeatedConfig(FairseqDataclass):
-    """Options, in the order of `--help`."""
+class TranslationHeatedConfig(SamplingConfig):
+    """Options of translation, after those of all tasks."""
+
+    dataset_impl: Optional[str] = option(II("dataset.dataset_impl"), None)
 
     data: Optional[str] = option(
         None, "data directory; several, separated by colons, are shards that take turns, as are those in a directory"
     )
-    source_lang: Optional[str] = option(None, "source language of generation", alias="-s")
-    target_lang: Optional[str] = option(None, "target language of generation", alias="-t")
+    source_lang: Optional[str] = option(None, "source language of generation", argparse_alias="-s")
+    target_lang: Optional[str] = option(None, "target language of generation", argparse_alias="-t")
     lang_pairs: Optional[str] = option(None, "language pairs to train, such as en-de,en-ro; or a file with this list")
     keep_inference_langtok: bool = option(False, "keep language tokens in the output of generation")
 
-    sampling_method: str = option(
-        "concat",
-        "how pairs share an epoch: concat (natural, by size), temperature, uniform, RoundRobin, uniform-then-natural, "
-        "or uncertainty: of as many candidates of each pair those train that the model is most uncertain of",
-    )
-    sampling_temperature: float = option(1.5, "temperature of --sampling-method temperature; where heating starts")
-    heating_coefficient: float = option(
-        0.0, "k of temperature heating: the temperature of epoch e is T·sqrt(1 + k·e/C), with e from 0"
-    )
-    heating_epochs: Optional[int] = option(
-        None, "C of temperature heating (default: --max-epoch when the run begins; a longer one changes nothing later)"
-    )
-    heating_updates: Optional[int] = option(
-        None,
-        "C in updates, instead of epochs: an epoch has the temperature of its first update; one longer than C/20 is "
-        "drawn in parts of C/20 updates, each with its own temperature",
-    )
-    natural_from_epoch: Optional[int] = option(
-        None, "the first epoch, or virtual epoch, that uniform-then-natural draws by size; those before are uniform"
-    )
     task_ids: str = option(
         "target",
         "what a sentence's task is: its target language, its source language, its pair, or the group of its target "
@@ -67,12 +45,10 @@ class TranslationHeatedConfig(FairseqDataclass):
     )
     eval_bleu_detok: str = option("space", "detokenizer of what is translated, such as moses; space leaves it as it is")
     eval_bleu_detok_args: str = option("{}", "its arguments, as JSON")
-    eval_bleu_remove_bpe: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "how subwords join: sentencepiece, subword_nmt, or their mark (default: as the dictionary's look)",
-            "argparse_const": "@@ ",
-        },
+    eval_bleu_remove_bpe: Optional[str] = option(
+        None,
+        "how subwords join: sentencepiece, subword_nmt, or their mark (default: as the dictionary's look)",
+        argparse_const="@@ ",
     )
     eval_tokenized_bleu: bool = option(False, "BLEU over the words of the binarized references, split at spaces")
     eval_bleu_print_samples: bool = option(False, "show a translation of each batch and its reference in the log")
@@ -108,18 +84,4 @@ class TranslationHeatedConfig(FairseqDataclass):
     sampling_weights: Optional[str] = option(
         None, "a dictionary of the shares of the pairs, such as {'main:en-de': 0.7, 'main:en-ro': 0.3}"
     )
-    virtual_epoch_size: Optional[int] = option(
-        None, "sentences in an epoch, and no more than a pass over the data (default: a pass)"
-    )
     virtual_data_size: Optional[int] = option(None, "sentences in a pass over the data, where pairs are sampled")
-
-    # Options of other parts of fairseq's configuration. Without help they are no options of the task's own.
-    seed: int = option(II("common.seed"), None)
-    dataset_impl: Optional[str] = option(II("dataset.dataset_impl"), None)
-    train_subset: str = option(II("dataset.train_subset"), None)
-    max_epoch: int = option(II("optimization.max_epoch"), None)
-    update_freq: List[int] = field(default=II("optimization.update_freq"))
-    save_dir: str = option(II("checkpoint.save_dir"), None)
-    restore_file: str = option(II("checkpoint.restore_file"), None)
-    continue_once: Optional[str] = option(II("checkpoint.continue_once"), None)
-    finetune_from_model: Optional[str] = option(II("checkpoint.finetune_from_model"), None)

@@ -1,9 +1,17 @@
-"""The dictionaries of a translation task and the language tokens in them."""
+"""The languages of a translation task: what a checkpoint keeps of them, and their tokens in the dictionaries.
+
+A translation model is useless with other languages or language tokens than those that it was trained with, and the
+order of its languages is that of rows in its embedding. These settings travel in the checkpoint's task state; where a
+checkpoint has them, they replace the options of `fairseq-generate` and `fairseq-interactive` (`take_over`). A language
+whose place in `langs` changes takes over the token and the gate of the one that was there.
+"""
 
 from __future__ import annotations
 
+import logging
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -11,6 +19,48 @@ from fairseq.data.multilingual.multilingual_utils import augment_dictionary, get
 from torch import Tensor
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.tasks.translation.options import all_pairs
+
+SETTINGS = (
+    *("langs", "langtoks", "langtoks_specs", "lang_tok_style"),
+    *("lang_tok_replacing_bos_eos", "enable_lang_ids", "task_ids"),
+)
+
+logger = logging.getLogger(__name__)
+
+
+def saved_settings(args: Namespace) -> dict[str, Any]:
+    """The settings to store, as plain containers; and the pairs, which the options may have read from a file."""
+    return {**{name: getattr(args, name) for name in SETTINGS}, "lang_pairs": all_pairs(args)}
+
+
+def pairs_of(state: Mapping[str, Any]) -> list[str]:
+    """The pairs that a checkpoint was trained on; none where it does not say."""
+    pairs = (state.get("task_state") or {}).get("lang_pairs")
+    return [pair for pair in pairs if isinstance(pair, str)] if isinstance(pairs, list) else []
+
+
+def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
+    """Put a checkpoint's settings in the place of the options; True if that changed any."""
+    changed = _differing(args, state)
+    for name, value in changed.items():
+        logger.info(f"from the checkpoint: {name} = {value} instead of {getattr(args, name)}")
+        setattr(args, name, value)
+    for name in ("source_lang", "target_lang") if changed else ():
+        lang, known = getattr(args, name), args.langs
+        if lang not in known:
+            raise_invalid(f"--{name.replace('_', '-')}", f"one of the model's languages {', '.join(known)}", lang)
+    return bool(changed)
+
+
+def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
+    """Say which settings a run has changed since the checkpoint that it goes on from."""
+    for name, value in _differing(args, state).items():
+        logger.warning(f"{name} was {value} when the checkpoint was trained, and is {getattr(args, name)} from now on")
+
+
+def _differing(args: Namespace, state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: state[name] for name in SETTINGS if name in state and state[name] != getattr(args, name)}
 
 
 def check_joined(dicts: Mapping[str, Dictionary], langs: Sequence[str]) -> None:
@@ -24,27 +74,18 @@ def check_joined(dicts: Mapping[str, Dictionary], langs: Sequence[str]) -> None:
 
 
 def check_language_tokens(args: Namespace, dictionary: Dictionary) -> None:
-    """See that the dictionary has the tokens of all languages that `--langtoks` asks for.
-
-    Raises:
-        UserError: `--langtoks-specs` gives it no such tokens.
-    """
+    """Raise a `UserError` if `--langtoks-specs` gives the dictionary no tokens that `--langtoks` asks for."""
     for spec in {spec for specs in args.langtoks.values() for spec in specs if spec is not None}:
         token = get_lang_tok(args.langs[0], args.lang_tok_style, spec)
         if token not in dictionary:
-            specs = ",".join(args.langtoks_specs)
-            raise_invalid(
-                "--langtoks-specs", f"kinds of data that give {token}, which `{spec}` in --langtoks needs", specs
-            )
+            rule = f"kinds of data that give {token}, which `{spec}` in --langtoks needs"
+            raise_invalid("--langtoks-specs", rule, ",".join(args.langtoks_specs))
 
 
 def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Namespace) -> None:
     """Replace the dictionaries' language tokens, which follow their own symbols, by those of `args`.
 
-    Args:
-        dicts: by language; several may have the same one.
-        sizes: how many symbols of its own each has, by its `id`.
-        args: with languages and style.
+    Dictionaries are by language, several of which may have the same; `sizes` has their own symbols' number by `id`.
     """
     for dictionary in {id(dictionary): dictionary for dictionary in dicts.values()}.values():
         size = sizes[id(dictionary)]
@@ -61,12 +102,6 @@ def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Nam
 
 
 def is_word(tokens: Tensor, dictionary: Dictionary, size: int) -> Tensor:
-    """Return where tokens stand for text, and not for a sentence's ends, padding or a language.
-
-    Args:
-        tokens: of any shape.
-        dictionary: theirs.
-        size: number of the dictionary's own symbols, which language tokens follow.
-    """
+    """Where tokens stand for text, not for a sentence's end, padding or a language (from the `size`th symbol on)."""
     special = torch.tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()], device=tokens.device)
     return ~torch.isin(tokens, special) & (tokens < size)

@@ -8,7 +8,7 @@ import ast
 import os
 import re
 from argparse import Namespace
-from typing import Any
+from typing import Annotated, Any
 
 from fairseq import utils
 from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTokStyle
@@ -18,34 +18,37 @@ from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_na
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
+from fairseq_mtmoe.io.typed import Rule, fault
 
 TASK_IDS = ("target", "source", "pair")
 
 
-def arguments(cfg: Any) -> Namespace:
-    """The arguments, complete and checked, except for what needs the dictionaries or the data itself.
+def _is_share(value: Any) -> bool:
+    try:
+        return 0 <= float(value) < float("inf")
+    except (ValueError, TypeError, OverflowError):
+        return False
 
-    Raises:
-        UserError: an option is out of its range, or names a language or file that is not there.
-    """
+
+# What the values of an option's dictionary must be.
+_VALUES: dict[str, tuple[str, Any]] = {
+    "langtoks": ("two language tokens such as ('src', 'tgt'), or None in their place", tuple[str | None, str | None]),
+    "extra_data": ("a data directory", str),
+    "extra_lang_pairs": ("a list such as en-de,en-ro", str),
+    "sampling_weights": ("a finite number of at least 0", Annotated[Any, Rule("a share", _is_share)]),
+}
+
+
+def arguments(cfg: Any) -> Namespace:
+    """The arguments, complete and checked, except for what needs the dictionaries or the data itself."""
     args = Namespace(**_values(cfg))
     if not args.data:
         raise_invalid("data", "a data directory", args.data)
     args.data = with_shards(_contents(args.data))
     _check_choices(args)
-    for name in ("langtoks", "extra_data", "extra_lang_pairs", "sampling_weights"):
-        setattr(args, name, _dictionary(name, getattr(args, name)))
-    if args.sampling_weights_from_file:
-        args.sampling_weights = _json_file(args.sampling_weights_from_file)
-    for name, (rule, holds) in _VALUES.items():
-        for key, value in (getattr(args, name) or {}).items():
-            if not holds(value):
-                raise_invalid(f"the value of {key} in --{name.replace('_', '-')}", rule, value)
+    _read_dictionaries(args)
     args.extra_data = args.extra_data and {kind: with_shards(data) for kind, data in args.extra_data.items()}
     args.langtoks_specs = args.langtoks_specs.split(",")
-    args.given_duration = args.heating_epochs is not None or args.heating_updates is not None
-    if not args.given_duration:
-        args.heating_epochs = args.max_epoch or None
     args.lang_pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
     _complete_languages(args)
     _check_task_ids(args)
@@ -59,15 +62,14 @@ def is_training(args: Namespace) -> bool:
     return args.source_lang is None and args.target_lang is None
 
 
-def loaded_pairs(args: Namespace) -> list[str]:
-    """The pairs to load: all in training, the one of `--source-lang` and `--target-lang` in generation."""
-    return args.lang_pairs if is_training(args) else [f"{args.source_lang}-{args.target_lang}"]
-
-
 def all_pairs(args: Namespace) -> list[str]:
     """The pairs to train of all kinds of data, each once."""
     extra = [pair for pairs in (args.extra_lang_pairs or {}).values() for pair in pairs.split(",")]
     return list(dict.fromkeys(args.lang_pairs + extra))
+
+
+def _pairs_to_load(args: Namespace) -> list[str]:
+    return all_pairs(args) if is_training(args) else [f"{args.source_lang}-{args.target_lang}"]
 
 
 def task_names(args: Namespace, langs: list[str]) -> list[str]:
@@ -92,22 +94,18 @@ def _check_task_ids(args: Namespace) -> None:
 
 
 def _values(cfg: Any) -> dict[str, Any]:
+    """Options as on the command line: a checkpoint of fairseq's own multilingual task has what that made of them."""
     values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
-    return {name: _as_written(name, value) for name, value in values.items() if name != "_name"}
-
-
-def _as_written(name: str, value: Any) -> Any:
-    """An option as on the command line: a checkpoint of fairseq's own multilingual task has what that made of it."""
-    if name in ("langs", "lang_pairs", "langtoks_specs") and isinstance(value, list):
-        return ",".join(value)
-    return str(value) if name.startswith("left_pad_") else value
+    for name in ("langs", "lang_pairs", "langtoks_specs"):
+        if isinstance(values[name], list):
+            values = {**values, name: ",".join(values[name])}
+    pads = {name: str(values[name]) for name in ("left_pad_source", "left_pad_target")}
+    return {name: value for name, value in {**values, **pads}.items() if name != "_name"}
 
 
 def _contents(value: str) -> str:
     """The value itself or, as everywhere in fairseq's multilingual options, what the file of this name holds."""
-    if not os.path.isfile(value):
-        return value
-    return read_text(value).strip()
+    return read_text(value).strip() if os.path.isfile(value) else value
 
 
 def _check_choices(args: Namespace) -> None:
@@ -125,29 +123,17 @@ def _check_choices(args: Namespace) -> None:
         raise_invalid("--load-alignments", "off with --lang-tok-replacing-bos-eos", True)
 
 
-def _is_share(value: Any) -> bool:
-    try:
-        return 0 <= float(value) < float("inf")
-    except (ValueError, TypeError, OverflowError):
-        return False
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_langtok(value: Any) -> bool:
-    of_both = isinstance(value, (list, tuple)) and len(value) == 2
-    return of_both and all(token is None or isinstance(token, str) for token in value)
-
-
-# What the values of an option's dictionary must be.
-_VALUES = {
-    "langtoks": ("two language tokens such as ('src', 'tgt'), or None in their place", _is_langtok),
-    "extra_data": ("a data directory", _is_text),
-    "extra_lang_pairs": ("a list such as en-de,en-ro", _is_text),
-    "sampling_weights": ("a finite number of at least 0", _is_share),
-}
+def _read_dictionaries(args: Namespace) -> None:
+    for name in _VALUES:
+        setattr(args, name, _dictionary(name, getattr(args, name)))
+    if path := args.sampling_weights_from_file:
+        args.sampling_weights = read_json(path, "the JSON file of --sampling-weights-from-file")
+        if not isinstance(args.sampling_weights, dict):
+            raise_invalid(f"the content of {path}", "a dictionary", args.sampling_weights)
+    for name, (rule, kind) in _VALUES.items():
+        for key, value in (getattr(args, name) or {}).items():
+            if fault(value, kind) is not None:
+                raise_invalid(f"the value of {key} in --{name.replace('_', '-')}", rule, value)
 
 
 def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
@@ -162,13 +148,6 @@ def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
     return value
 
 
-def _json_file(path: str) -> dict[str, Any]:
-    value = read_json(path, "the JSON file of --sampling-weights-from-file")
-    if not isinstance(value, dict):
-        raise_invalid(f"the content of {path}", "a dictionary", value)
-    return value
-
-
 def _complete_languages(args: Namespace) -> None:
     """Fill in `langs`: as given, else of the pairs, else (in generation, until the model says its own) of the data
     directory and of the options.
@@ -180,7 +159,9 @@ def _complete_languages(args: Namespace) -> None:
     if not is_training(args) and not (args.source_lang and args.target_lang):
         raise UserError("`--source-lang` and `--target-lang` must be given together, but one is missing.")
     if args.lang_dict:
-        args.langs = [line for line in _lines(args.lang_dict) if line]
+        if not os.path.isfile(args.lang_dict):
+            raise_invalid("--lang-dict", "an existing file", args.lang_dict)
+        args.langs = [line.strip() for line in text_lines(args.lang_dict) if line.strip()]
         args.lang_dict = None
     elif args.langs:
         args.langs = args.langs.split(",")
@@ -191,15 +172,11 @@ def _complete_languages(args: Namespace) -> None:
         args.langs_beyond_data = [lang for lang in (args.source_lang, args.target_lang) if lang not in found]
         args.langs = found + args.langs_beyond_data
     if args.lang_pairs is None:
-        args.lang_pairs = loaded_pairs(args)
+        args.lang_pairs = _pairs_to_load(args)
 
 
 def languages_of(folder: str) -> list[str]:
-    """The languages of a data directory, sorted, from the names of its index files.
-
-    Raises:
-        UserError: there is no such directory, or no binarized data in it.
-    """
+    """The languages of a data directory, sorted, or the `UserError` that it is none."""
     if not os.path.isdir(folder):
         raise_invalid("data", "an existing directory", folder)
     found = found_languages(folder)
@@ -213,14 +190,8 @@ def found_languages(folder: str) -> list[str]:
     return sorted({lang for side in indexed_sides(folder) for lang in (side.source, side.target)})
 
 
-def _lines(path: str) -> list[str]:
-    if not os.path.isfile(path):
-        raise_invalid("--lang-dict", "an existing file", path)
-    return [line.strip() for line in text_lines(path)]
-
-
 def _check_pairs(args: Namespace) -> None:
-    for pair in all_pairs(args) if is_training(args) else loaded_pairs(args):
+    for pair in _pairs_to_load(args):
         if not re.fullmatch(r"[^-]+-[^-]+", pair):
             raise_invalid("--lang-pairs", "a list such as en-de,en-ro", pair)
         for lang in pair.split("-"):
@@ -230,7 +201,8 @@ def _check_pairs(args: Namespace) -> None:
 
 
 def _check_dictionaries(args: Namespace) -> None:
-    for folder in utils.split_paths(args.data):
+    folders = utils.split_paths(args.data)
+    for folder in folders:
         if not os.path.isdir(folder):
             raise_invalid("data", "an existing directory", folder)
     for name in ("source_dict", "target_dict", "fixed_dictionary"):
@@ -239,13 +211,12 @@ def _check_dictionaries(args: Namespace) -> None:
             raise_invalid(f"--{name.replace('_', '-')}", "an existing file", path)
     if args.fixed_dictionary:
         return
-    folder = utils.split_paths(args.data)[0]
-    for pair in all_pairs(args) if is_training(args) else loaded_pairs(args):
+    for pair in _pairs_to_load(args):
         for side, lang in zip(("source_dict", "target_dict"), pair.split("-"), strict=True):
             file = dictionary_name(lang)
-            if getattr(args, side) or os.path.isfile(os.path.join(folder, file)):
+            if getattr(args, side) or os.path.isfile(os.path.join(folders[0], file)):
                 continue
-            joined = None if is_training(args) else joined_dictionary(folder)
+            joined = None if is_training(args) else joined_dictionary(folders[0])
             if joined is None:
-                raise UserError(f"The dictionary of {lang} is missing: there is no {file} in {folder}.")
+                raise UserError(f"The dictionary of {lang} is missing: there is no {file} in {folders[0]}.")
             setattr(args, side, joined)

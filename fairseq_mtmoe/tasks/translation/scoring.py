@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -28,9 +27,9 @@ from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
+from fairseq_mtmoe.io.typed import fault, is_finite
 from fairseq_mtmoe.slots import expert_layers
-from fairseq_mtmoe.tasks._multitask.groups import Group
-from fairseq_mtmoe.tasks._multitask.run_log import uncounted
+from fairseq_mtmoe.tasks._multitask.validation import Group, uncounted
 
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
 COUNTS = {"bleu": 10, "chrf": 24}  # numbers that sacreBLEU keeps of a sentence
@@ -39,29 +38,17 @@ logger = logging.getLogger(__name__)
 
 
 class ValidationScores:
-    """Translates validation batches of one language pair each, and scores what it wrote.
-
-    Args:
-        task: whose `args` have the options.
-
-    Attributes:
-        asked: the metrics, by their names in the log.
-
-    Raises:
-        UserError: an option's JSON is none, or names another setting than those of `SEARCH`.
-    """
+    """Translates validation batches of one language pair each, and scores what it wrote."""
 
     def __init__(self, task: Any) -> None:
         args = task.args
         self._task, self._data = task, args.data
-        self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]
+        self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]  # metrics by their names in the log
         self._settings = _dictionary("--eval-bleu-args", args.eval_bleu_args)
         for name, value in self._settings.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if name not in SEARCH or not is_number:
-                raise_invalid(
-                    "--eval-bleu-args", f"a dictionary of numbers named among {', '.join(SEARCH)}", {name: value}
-                )
+            if name not in SEARCH or fault(value, float) is not None or not is_finite(value):
+                rule = f"a dictionary of numbers named among {', '.join(SEARCH)}"
+                raise_invalid("--eval-bleu-args", rule, {name: value})
             if name == "beam" and (value < 1 or value != int(value)):
                 raise_invalid("--eval-bleu-args: beam", "a whole number of at least 1", value)
         detok_args = _dictionary("--eval-bleu-detok-args", args.eval_bleu_detok_args)

@@ -31,37 +31,16 @@ from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.slot import takes, unwrapped
-from fairseq_mtmoe.tasks._multitask.groups import Group
-from fairseq_mtmoe.tasks._multitask.initial_checkpoint import refuse_other_tasks
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
+from fairseq_mtmoe.tasks._multitask.validation import Group
+from fairseq_mtmoe.tasks.translation import languages, options
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
-from fairseq_mtmoe.tasks.translation.dictionaries import check_joined, check_language_tokens, is_word, relabel
-from fairseq_mtmoe.tasks.translation.options import (
-    TASK_IDS,
-    all_pairs,
-    arguments,
-    found_languages,
-    task_names,
-    task_of_language,
-)
-from fairseq_mtmoe.tasks.translation.saved_settings import (
-    SETTINGS,
-    agreed_languages,
-    check_languages,
-    pairs_of,
-    saved_settings,
-    take_over,
-    warn_of_changes,
-)
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 
 logger = logging.getLogger(__name__)
 
-MANY_UNKNOWN = 0.1
-"""The share of unknown tokens in a batch of lines from which on a user should know."""
-
-_MAIN = "main:"  # fairseq's mark of pairs that are not of `--extra-data`
+MANY_UNKNOWN = 0.1  # the share of unknown tokens in a batch of lines from which on a user should know
 
 
 @register_task("translation_heated", dataclass=TranslationHeatedConfig)
@@ -76,15 +55,14 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def __init__(self, args: Namespace, langs: list[str], dicts: dict[str, Any], training: bool) -> None:
         super().__init__(args, langs, dicts, training)
-        self.set_up_tasks(task_names(args, langs), args.save_dir, args.train_subset, args.update_freq)
+        self.set_up_tasks(options.task_names(args, langs), args.save_dir, args.train_subset, args.update_freq)
         self.dictionary_sizes: dict[int, int] = {}
         self._model_langs: list[str] | None = None
         self._has_warned_of_unknown = False
         self._pair_tiers: dict[str, str] | None = None
-        scores = args.eval_bleu or args.eval_chrf
-        self._scores = ValidationScores(self) if scores else None
+        self._scores = ValidationScores(self) if args.eval_bleu or args.eval_chrf else None
         if training:
-            self.state.merge_state_dict(saved_settings(args))
+            self.state.merge_state_dict(languages.saved_settings(args))
 
     # ---- options and dictionaries ----
 
@@ -95,12 +73,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> TranslationHeatedTask:
-        """Called by fairseq.
-
-        Raises:
-            UserError: an option is wrong; see `arguments`.
-        """
-        args = arguments(cfg)
+        """Called by fairseq, with options that `arguments` checks."""
+        args = options.arguments(cfg)
         sizes: dict[int, int] = {}
 
         def load_dictionary(path: str) -> Any:
@@ -110,7 +84,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
         langs, dicts, training = MultilingualDatasetManager.prepare(load_dictionary, args)
         for dictionary in dicts.values():
-            check_language_tokens(args, dictionary)
+            languages.check_language_tokens(args, dictionary)
         task = cls(args, langs, dicts, training)
         task.dictionary_sizes = sizes
         return task
@@ -119,37 +93,34 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """As fairseq's, which asserts: all source languages share a dictionary, and all target languages do."""
         for option, langs in (("source_dict", source_langs), ("target_dict", target_langs)):
             if getattr(self.args, option) is None:
-                check_joined(dicts, langs)
+                languages.check_joined(dicts, langs)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Called by fairseq before it builds a checkpoint's model; generation takes over what training saved.
 
-        A run that trains on has options of its own, and its checkpoints keep these.
-
-        Raises:
-            UserError: the model was not trained with the languages of `--source-lang` and `--target-lang`, or not with
-                those of the other models of an ensemble.
+        A run that trains on has options of its own, and its checkpoints keep these. Refused are languages that the
+        model was not trained with, and an ensemble of models with different ones.
         """
         super().load_state_dict(state_dict)
         if self.training:
-            warn_of_changes(self.args, state_dict, SETTINGS)
-            self.state.merge_state_dict(saved_settings(self.args))
+            languages.warn_of_changes(self.args, state_dict)
+            self.state.merge_state_dict(languages.saved_settings(self.args))
             return
-        self._model_langs = agreed_languages(self._model_langs, state_dict.get("langs"))
-        if not take_over(self.args, state_dict, SETTINGS):
+        before, now = self._model_langs, state_dict.get("langs")  # which a model of stock fairseq's does not say
+        if before and now and now != before:
+            raise UserError(
+                f"The models of an ensemble must have the same languages in the same order, but one has "
+                f"{', '.join(before)} and another {', '.join(now)}."
+            )
+        self._model_langs = now or before
+        if not languages.take_over(self.args, state_dict):
             return
-        check_languages(self.args)
-        relabel(self.dicts, self.dictionary_sizes, self.args)
+        languages.relabel(self.dicts, self.dictionary_sizes, self.args)
         self.langs = self.data_manager.langs = self.args.langs
         self.data_manager.lang_dict = self.data_manager.create_lang_dictionary(self.langs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As fairseq's.
-
-        Raises:
-            UserError: a checkpoint of stock fairseq, which does not say its languages, is to translate to or from one
-                that the data directory does not have.
-        """
+        """As fairseq's; a checkpoint that does not say its languages can have those of the data directory alone."""
         unknown = getattr(self.args, "langs_beyond_data", [])
         if unknown and self._model_langs is None:
             known = ", ".join(lang for lang in self.langs if lang not in unknown)
@@ -161,14 +132,10 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- tasks and data ----
 
     def task_id(self, pair: str) -> int:
-        """The task id of a language pair's sentences.
-
-        Raises:
-            UserError: the model was not trained with this language (or pair).
-        """
+        """The task id of a language pair's sentences, or the `UserError` that the model was not trained with it."""
         source, target = pair.split("-")[0], pair.split("-")[-1]
-        kind = self.args.task_ids if self.args.task_ids in TASK_IDS else "target"
-        name = {"source": source, "target": task_of_language(self.args.task_ids, target), "pair": pair}[kind]
+        kind = self.args.task_ids if self.args.task_ids in options.TASK_IDS else "target"
+        name = {"source": source, "target": options.task_of_language(self.args.task_ids, target), "pair": pair}[kind]
         return self.id_of(name, f"the {kind} of {pair}")
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
@@ -179,11 +146,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return sample
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split.
-
-        Raises:
-            UserError: a pair has no data, or a file is empty or truncated.
-        """
+        """Load a split; see `PairLoader` for what is refused."""
         loader = PairLoader(self.data_manager, split, combine)
         ids = [self.task_id(pair.name) for pair in loader.pairs]
         if self.training and split == self.args.train_subset:
@@ -195,9 +158,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
         """See `protocols.GoesOn`; a run may go on with more pairs, or with fewer."""
-        before, now = pairs_of(state), all_pairs(self.args)
+        before, now = languages.pairs_of(state), options.all_pairs(self.args)
         if before and not (set(before) <= set(now) or set(now) <= set(before)):
-            refuse_other_tasks("--lang-pairs", path, before, now, ", with others or without some")
+            self.refuse_other_tasks("--lang-pairs", path, before, now, ", with others or without some")
 
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
@@ -215,8 +178,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- a model that borrows ----
 
     def described(self) -> TaskDescription:
-        """See `DescribesTask`."""
-        pairs = all_pairs(self.args)
+        pairs = options.all_pairs(self.args)
         if len(pairs) != 1:
             raise_invalid("--lang-pairs", "a single pair for a model that borrows from others", ",".join(pairs))
         text = self.args.description or description_of_pair(pairs[0])
@@ -227,16 +189,14 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- the run log ----
 
     def about_the_run(self) -> dict[str, Any]:
-        """Tiers, names of tasks, and what these are."""
         return {"tiers": self.pair_tiers(), **super().about_the_run(), "task_ids": self.args.task_ids}
 
     def shown_name(self, key: str) -> str:
         """A pair without fairseq's mark of data that is no extra data."""
-        return key.removeprefix(_MAIN)
+        return key.removeprefix("main:")
 
     @property
     def validated_tasks(self) -> list[str]:
-        """The language pairs."""
         pairs: list[str] = self.lang_pairs
         return pairs
 
@@ -251,7 +211,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if self._pair_tiers is None:
             sizes = {**dict.fromkeys(self.lang_pairs, 0), **training_sizes(self.data_manager)}
             folder = split_paths(self.args.data)[0]
-            self._pair_tiers = load_tiers(folder, sizes, found_languages(folder))
+            self._pair_tiers = load_tiers(folder, sizes, options.found_languages(folder))
         return self._pair_tiers
 
     # ---- translating in validation ----
@@ -298,8 +258,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return PiecesOfLines(model)
 
     def inference_step(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
-        """As fairseq's. Interactive batches, which fairseq makes without us, get their task ids here; what is unknown
-        in them is said once, and a line without text has a translation without text.
+        """As fairseq's. Interactive batches, which fairseq makes without us, get their task ids here.
+
+        A line without text has a translation without text.
         """
         if "task_ids" in sample:
             return super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
@@ -307,7 +268,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         sample = {**sample, "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))}
         found = super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
         dictionary = self.source_dictionary
-        has_text = is_word(tokens, dictionary, self.dictionary_sizes[id(dictionary)])
+        has_text = languages.is_word(tokens, dictionary, self.dictionary_sizes[id(dictionary)])
         self._warn_of_unknown(tokens[has_text])
         for row in (~has_text.any(1)).nonzero().flatten().tolist():
             found[row] = [self._nothing(found[row][0])]

@@ -10,7 +10,7 @@ import torch
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport
-from fairseq_mtmoe.tasks.glue.task import about_encoder
+from fairseq_mtmoe.tasks.glue import about_encoder
 from tests.helpers.benchmark import make_benchmark
 
 ROWS = {name: row for name, row in load_tables().items() if name in ("copa", "rte")}
@@ -77,18 +77,6 @@ def test_scores_of_something_else_stay(report, tmp_path, name, subset):
     with pytest.raises(UserError, match=r"must be a folder without other scores, but has those of .*a\.pt on valid"):
         report(name).begin(subset)
     assert (tmp_path / "scores" / "scores.json").read_text() == before
-
-
-def test_what_is_no_scores_stays(report, tmp_path):
-    (tmp_path / "scores").mkdir()
     (tmp_path / "scores" / "scores.json").write_text("{}")
     with pytest.raises(UserError, match="has those of something else"):
         report().begin("valid")
-
-
-def test_no_paper_stands_beside_tasks_that_it_has_not(report, tmp_path, capsys):
-    only_copa = report()
-    only_copa.begin("valid")
-    only_copa.end({"copa": found(LABELS)})
-    for said in (capsys.readouterr().out, (tmp_path / "scores" / "scores.md").read_text()):
-        assert "COPA" in said and "(paper)" not in said and "Paper:" not in said

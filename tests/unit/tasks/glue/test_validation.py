@@ -12,6 +12,7 @@ from fairseq.logging import metrics
 from fairseq_cli.train import validate
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.tasks._benchmark.metrics import score
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.trainers import trainer_of
 
@@ -146,25 +147,12 @@ def spread_answers(trainer):
                 heads[task].bias += (2.5 if task == "stsb" else 0) - numbers.mean(0)  # scores are cut off at 0 and 5
 
 
-def accuracy(pairs):
-    return 100 * sum(label == said for label, said in pairs) / len(pairs)
+METRICS = {"mnli": "accuracy", "mnli/mismatched": "accuracy", "stsb": "spearman", "cola": "matthews",
+           "copa": "accuracy"}  # fmt: skip
 
 
-def matthews(pairs):
-    count = {kind: sum(pair == kind for pair in pairs) for kind in ((1, 1), (0, 0), (0, 1), (1, 0))}
-    yes, no, wrong, missed = count.values()
-    return 100 * (yes * no - wrong * missed) / ((yes + wrong) * (yes + missed) * (no + wrong) * (no + missed)) ** 0.5
-
-
-def spearman(pairs):
-    def ranks(values):
-        return [sum(other < value for other in values) + (values.count(value) - 1) / 2 for value in values]
-
-    first, second = (ranks(list(values)) for values in zip(*pairs, strict=True))
-    mean = (len(pairs) - 1) / 2
-    covered = sum((a - mean) * (b - mean) for a, b in zip(first, second, strict=True))
-    spreads = [sum((a - mean) ** 2 for a in one) ** 0.5 for one in (first, second)]
-    return 100 * covered / (spreads[0] * spreads[1])
+def of_set(said, key):
+    return score(METRICS[key], *np.array(said[key], dtype=np.float64).T)
 
 
 def test_each_metric_is_of_the_whole_set(validated):
@@ -172,11 +160,7 @@ def test_each_metric_is_of_the_whole_set(validated):
     assert {task: len(pairs) for task, pairs in said.items()} == {
         "mnli": 13, "mnli/mismatched": 5, "stsb": 21, "cola": 21, "copa": 21,
     }  # fmt: skip
-    by_hand = {
-        "mnli_accuracy": accuracy(said["mnli"]), "mnli/mismatched_accuracy": accuracy(said["mnli/mismatched"]),
-        "stsb_spearman": spearman(said["stsb"]), "cola_matthews": matthews(said["cola"]),
-        "copa_accuracy": accuracy(said["copa"]),
-    }  # fmt: skip
+    by_hand = {f"{key}_{metric}": of_set(said, key) for key, metric in METRICS.items()}
     assert len({round(value) for value in by_hand.values()}) > 3  # so that one is not taken for another
     for name, value in by_hand.items():
         assert reported[name] == pytest.approx(value, abs=0.006), name
@@ -186,8 +170,8 @@ def test_each_metric_is_of_the_whole_set(validated):
 
 def test_mnli_counts_once_in_the_means(validated):
     reported, event, said = validated
-    mnli = (accuracy(said["mnli"]) + accuracy(said["mnli/mismatched"])) / 2
-    small = [spearman(said["stsb"]), matthews(said["cola"]), accuracy(said["copa"])]
+    mnli = (of_set(said, "mnli") + of_set(said, "mnli/mismatched")) / 2
+    small = [of_set(said, key) for key in ("stsb", "cola", "copa")]
     means = {"mnli_mean": mnli, "small": sum(small) / 3, "all": (mnli + sum(small)) / 4}
     for name, value in means.items():
         assert reported[name] == pytest.approx(value, abs=0.011), name

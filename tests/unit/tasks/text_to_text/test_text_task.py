@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.data.nlu.text_split import text_split
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks.text_to_text.t5_source import begun_dictionary, fill_dictionary
+from fairseq_mtmoe.tasks.text_to_text import begun_dictionary, fill_dictionary
 from tests.helpers.benchmark import make_benchmark
 from tests.helpers.bert import perturb
 from tests.helpers.text_to_text import make_t5, text_arguments, tiny_config
@@ -113,9 +113,9 @@ def test_few_examples_of_a_ranking_of_any_candidates_have_no_labels_to_be_alike(
     read = text_split(data, "rte", task.rows["rte"], "train", task.tokenizer_of(task.rows["rte"]), task.token_cache)
     split = replace(read, labels_E=np.arange(24.0))  # as ReCoRD's right candidates
     with pytest.raises(UserError, match="`--train-examples` must be at least 24"):
-        task._few_of("rte", split)
+        task.few_of("rte", split)
     monkeypatch.setitem(task.rows, "rte", task.table["record"])
-    assert len(task._few_of("rte", split)) == 4
+    assert len(task.few_of("rte", split)) == 4
 
 
 def test_a_sources_and_a_targets_run_say_what_they_are(data, tmp_path):

@@ -79,26 +79,20 @@ def test_the_model_learns_the_names_of_the_tasks(task_ids, names, digits):
     assert [task.task_id(pair) for pair in PAIRS] == expected
 
 
-def test_generation_uses_the_models_names(digits):
-    task = digit_task(digits, source_lang="en", target_lang="bb")
-    moe(task, from_checkpoint=True, task_names="xx,bb,yy")
-    assert task.task_names == ["xx", "bb", "yy"]
-    assert {number for batch in batches(task, "test") for number in batch["task_ids"].tolist()} == {1}
-
-
-def test_a_language_that_the_model_does_not_know_is_refused(digits):
-    task = digit_task(digits, source_lang="en", target_lang="bb")
-    moe(task, from_checkpoint=True, task_names="aa,cc")
-    with pytest.raises(UserError, match="the target of en-bb` must be one of the model's tasks aa, cc, but is 'bb'"):
-        task.load_dataset("test")
-
-
-def test_the_models_of_an_ensemble_must_agree(digits):
+def test_generation_uses_the_models_names_which_an_ensemble_agrees_on(digits):
     task = digit_task(digits, source_lang="en", target_lang="bb")
     for _ in range(2):
-        moe(task, from_checkpoint=True, task_names="aa,bb")
-    with pytest.raises(UserError, match="must tell the same tasks apart, but one knows aa, bb and another bb, aa"):
+        moe(task, from_checkpoint=True, task_names="xx,bb,yy")
+    assert task.task_names == ["xx", "bb", "yy"]
+    assert {number for batch in batches(task, "test") for number in batch["task_ids"].tolist()} == {1}
+    with pytest.raises(UserError, match="must tell the same tasks apart, but one knows xx, bb, yy and another bb, aa"):
         moe(task, from_checkpoint=True, task_names="bb,aa")
+    unknown = digit_task(digits, source_lang="en", target_lang="bb")
+    moe(unknown, from_checkpoint=True, task_names="aa,cc")
+    with pytest.raises(UserError, match="the target of en-bb` must be one of the model's tasks aa, cc, but is 'bb'"):
+        unknown.load_dataset("test")
+    with pytest.raises(UserError, match="are for generation: train with `--lang-pairs`"):
+        unknown.begin_epoch(1, None)
 
 
 def test_only_models_that_take_ids_see_them(digits):
@@ -157,20 +151,13 @@ def test_an_epoch_says_how_it_samples(digits, tmp_path, caplog):
     assert meters.get_smoothed_value("sampling_temperature") == 2.0
     assert meters["en-cc_probability"].val == pytest.approx(last["probabilities"]["en-cc"])
     assert "epoch 1: sampling temperature 1.0, probabilities en-aa 0.7407" in caplog.text
-
-
-def test_an_epoch_of_candidates_says_so_and_no_shares(digits, tmp_path, caplog):
-    task = digit_task(digits, save_dir=str(tmp_path), sampling_method="uncertainty")
+    task = digit_task(digits, save_dir=str(tmp_path / "candidates"), sampling_method="uncertainty")
     task.load_dataset("train")
     with metrics.aggregate(new_root=True) as meters, caplog.at_level(logging.INFO):
         task.begin_epoch(1, None)
-    assert read(tmp_path)[1]["of_candidates"] and not [key for key in meters if key.endswith("_probability")]
-    assert "epoch 1: candidates of all tasks alike" in caplog.text and "probabilities" not in caplog.text
-
-
-def test_generation_options_cannot_train(digits):
-    with pytest.raises(UserError, match="are for generation: train with `--lang-pairs`"):
-        digit_task(digits, source_lang="en", target_lang="aa").begin_epoch(1, None)
+    assert read(tmp_path / "candidates")[1]["of_candidates"]
+    assert not [key for key in meters if key.endswith("_probability")]
+    assert "epoch 1: candidates of all tasks alike" in caplog.messages[-1]
 
 
 def test_sampling_weights_must_name_every_pair(digits):
@@ -192,9 +179,10 @@ def test_different_dictionaries_are_refused(digits, tmp_path):
 # ---- validation ----
 
 
-def validate(task, model, split="valid"):
+def validate(task, model, split="valid", begin=True):
     """As fairseq's commands do; returns the meters."""
-    task.begin_valid_epoch(3, model)
+    if begin:
+        task.begin_valid_epoch(3, model)
     with metrics.aggregate(new_root=True) as meters:
         for batch in batches(task, split):
             _, _, log = task.valid_step(batch, model, criterion(task))
@@ -219,7 +207,7 @@ def test_each_pairs_loss_is_that_of_its_data_alone(digits, tmp_path):
     assert total / sum(tokens) == pytest.approx(float(meters["nll_loss"].avg), rel=1e-5)
 
 
-def test_a_validation_is_written_to_the_run_log(digits, tmp_path):
+def test_each_subsets_validation_is_written_to_the_run_log_and_nothing_counts_in_training(digits, tmp_path):
     task = digit_task(digits, save_dir=str(tmp_path))
     model = moe(task)
     task.stopwatch.seconds = 120.0
@@ -235,21 +223,10 @@ def test_a_validation_is_written_to_the_run_log(digits, tmp_path):
     assert experts["task_names"] == task.task_names
     counts = torch.tensor(experts["layers"]["decoder.layers.1"])
     assert counts.shape == (4, 3) and counts.sum(1).tolist()[:3] == [valid["pairs"][p]["tokens"] for p in PAIRS]
-
-
-def test_experts_are_counted_for_each_subset_and_not_in_training(digits, tmp_path):
-    task = digit_task(digits, save_dir=str(tmp_path))
-    model = moe(task)
-    validate(task, model)
-    with metrics.aggregate(new_root=True) as meters:
-        for batch in batches(task, "test"):
-            task.reduce_metrics([task.valid_step(batch, model, criterion(task))[2]], criterion(task))
-    task.post_validate(model, {"num_updates": 50}, meters)
-    experts = [event for event in read(tmp_path) if event["event"] == "experts"]
-    assert [event["subset"] for event in experts] == ["valid", "test"]
-    tokens = [int(torch.tensor(event["layers"]["decoder.layers.1"]).sum()) for event in experts]
-    assert tokens == [sum(len(batch["target"][batch["target"] != 1]) for batch in batches(task, split))
-                      for split in ("valid", "test")]  # fmt: skip
+    validate(task, model, "test", begin=False)
+    experts = [event for event in read(tmp_path) if event["event"] == "experts"][1]
+    tokens = sum(int(batch["target"].ne(1).sum()) for batch in batches(task, "test"))
+    assert experts["subset"] == "test" and torch.tensor(experts["layers"]["decoder.layers.1"]).sum() == tokens
     task.train_step(batches(task, "train")[0], model, criterion(task), Optimizer(), 51)
     layers = expert_layers(model).values()
     assert not any(layer.load.enabled for layer in layers) and task.stopwatch.is_running
@@ -338,15 +315,14 @@ def test_a_steps_candidates_are_as_uncertain_together_as_each_alone(digits):
     assert batch["target"].numel() <= 40 and len(batch["id"]) == candidates.count > 1
 
 
-def test_who_keeps_others_company_passes_as_often_as_they_do(digits):
-    """Also where the batch is from before the way of sampling changed."""
+def test_a_dummy_batch_passes_as_often_as_others_do_also_when_the_sampling_method_has_changed(digits):
     for method, draws in (("uncertainty", True), ("concat", False)):
         task = digit_task(digits, sampling_method=method)
         task.load_dataset("train")
         old = {} if draws else {CANDIDATES: None}
-        company = task._dummy_batch(old, torch.nn.Linear(1, 1))
-        assert (CANDIDATES in company) == draws == (PASSES in company) and ("net_input" in company) != draws
-        assert task._dummy_batch(company, torch.nn.Linear(1, 1)) is company
+        dummy = task._dummy_batch(old, torch.nn.Linear(1, 1))
+        assert (CANDIDATES in dummy) == draws == (PASSES in dummy) and ("net_input" in dummy) != draws
+        assert task._dummy_batch(dummy, torch.nn.Linear(1, 1)) is dummy
 
 
 def test_pairs_of_extra_data_are_tasks_too(digits):

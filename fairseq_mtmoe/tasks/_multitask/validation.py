@@ -1,0 +1,253 @@
+"""What a validation adds up over all processes: losses of tasks and groups, experts' tokens, sources' weights, gates.
+
+A validation batch holds one task. Its sums go into the logging output under the task's name, with zeros for all others:
+fairseq adds logging outputs up over processes, and these must have the same keys, of the same types, on each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.logging import metrics
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from fairseq_mtmoe.analysis.routing import LAST, entropies, used_experts
+from fairseq_mtmoe.moe import Gate, MixtureWeights, MoELayer, Routing
+from fairseq_mtmoe.slots import adapter_blocks, expert_layers
+from fairseq_mtmoe.slots.slot import unwrapped
+
+SUMS = ("loss", "nll_loss", "sample_size", "ntokens")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A set of tasks with an average, such as a tier of language pairs; a task alone is the group of its name."""
+
+    name: str
+    tasks: tuple[str, ...]
+
+
+def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str]) -> None:
+    """Add this batch's sums as those of `task`, and zeros as those of the other tasks."""
+    sums = {name: logging_output.get(name, logging_output.get("loss")) for name in SUMS}
+    zeros = {name: torch.zeros_like(value) if isinstance(value, Tensor) else 0 for name, value in sums.items()}
+    for other in tasks:
+        for name, value in (sums if other == task else zeros).items():
+            logging_output[f"{other}_{name}"] = value
+
+
+def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Group]) -> None:
+    """Log loss, nll_loss (base 2) and ppl of each group, over the tokens of its tasks together."""
+    for group in groups:
+        sums = {
+            name: sum(log.get(f"{task}_{name}", 0) for log in logging_outputs for task in group.tasks) for name in SUMS
+        }
+        if not sums["sample_size"] or not sums["ntokens"]:
+            continue
+        loss = sums["loss"] / sums["sample_size"] / math.log(2)
+        nll_loss = sums["nll_loss"] / sums["ntokens"] / math.log(2)
+        key = f"{group.name}_nll_loss"
+        metrics.log_scalar(f"{group.name}_loss", loss, sums["sample_size"], priority=1000, round=3)
+        metrics.log_scalar(key, nll_loss, sums["ntokens"], priority=1000, round=3)
+        metrics.log_derived(f"{group.name}_ppl", lambda meters, key=key: utils.get_perplexity(meters[key].avg), 1000)
+
+
+def plain_numbers(log: Mapping[str, Any]) -> dict[str, Any]:
+    """A logging output with plain numbers, which a GPU's tensors of one type become in one copy."""
+    numbers = dict(log)
+    alike: defaultdict[tuple[Any, Any], list[str]] = defaultdict(list)
+    for key, value in log.items():
+        if isinstance(value, Tensor) and value.dim() == 0:
+            alike[value.dtype, value.device].append(key)
+    for keys in alike.values():
+        numbers |= zip(keys, torch.stack([log[key] for key in keys]).tolist(), strict=True)
+    return numbers
+
+
+def group_values(meters: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    """Loss, nll_loss, ppl and tokens of a group (or, with an empty prefix, of everything) as logged, unrounded."""
+    loss = meters[f"{prefix}loss"]
+    nll_loss = meters.get(f"{prefix}nll_loss", loss)
+    bits = float(nll_loss.avg)
+    ppl = 2.0**bits if bits < 1000 else math.inf
+    return {"loss": float(loss.avg), "nll_loss": bits, "ppl": ppl, "tokens": int(nll_loss.count)}
+
+
+def _mixtures(model: nn.Module) -> dict[str, MixtureWeights]:
+    """What blocks with a gate over sources noted of it, by their dotted paths."""
+    blocks = adapter_blocks(model)
+    return {path: block.mixture.seen for path, block in blocks.items() if block.mixture.seen is not None}
+
+
+def _records(model: nn.Module) -> list[Any]:
+    return [*(layer.load for layer in expert_layers(model).values()), *_mixtures(model).values()]
+
+
+def start_counting(model: nn.Module) -> None:
+    """From now on, and from zero, count each expert's tokens of each task, and note the weights of sources."""
+    for record in _records(model):
+        record.reset()
+        record.enabled = True
+
+
+def stop_counting(model: nn.Module) -> None:
+    """Count and note nothing more."""
+    for record in _records(model):
+        record.enabled = False
+
+
+@contextmanager
+def uncounted(model: nn.Module, *more: Any) -> Iterator[None]:
+    """Inside, nothing is counted or noted of what goes through a model, nor by further records that are `enabled`."""
+    records = [*_records(model), *more]
+    were_enabled = [record.enabled for record in records]
+    try:
+        for record in records:
+            record.enabled = False
+        yield
+    finally:
+        for record, was_enabled in zip(records, were_enabled, strict=True):
+            record.enabled = was_enabled
+
+
+def expert_counts(model: nn.Module) -> dict[str, list[list[int]]]:
+    """Per layer, per task, per expert: the tokens since `start_counting`."""
+    counts = {}
+    for path, layer in expert_layers(model).items():
+        total = layer.load.counts.to(next(layer.parameters()).device, copy=True)
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(total)
+        counts[path] = total.tolist()
+    return counts
+
+
+def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
+    """By layer, the mean weight of each source, over the sentences since `start_counting`."""
+    weights = {}
+    for path, seen in _mixtures(model).items():
+        if torch.distributed.is_initialized():
+            seen.sums = seen.sums.to(next(model.parameters()).device)
+            torch.distributed.all_reduce(seen.sums)
+        weights[path] = seen.mean().tolist()
+    return weights
+
+
+def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Sequence[str]) -> dict[str, float]:
+    """Named as TensorBoard groups them: `expert_entropy/LAYER`, `expert_entropy/TASK`, `experts_used/LAYER`.
+
+    Entropies are in shares of the most that they can be. A layer's is the mean over tasks, a task's over `layers`. Each
+    of these is (tasks, experts) tokens; a layer that is not told tasks has a single row.
+    """
+    found: dict[str, float] = {}
+    by_task: dict[str, list[float]] = {}
+    for path, rows in layers.items():
+        counts_TN = np.asarray(rows, dtype=np.float64)
+        entropy_T = entropies(counts_TN)
+        if not np.isfinite(entropy_T).any():
+            continue
+        found[f"expert_entropy/{path}"] = float(np.nanmean(entropy_T))
+        found[f"experts_used/{path}"] = float(used_experts(counts_TN).mean())
+        if len(entropy_T) == len(task_names):
+            for name, entropy in zip(task_names, entropy_T.tolist(), strict=True):
+                by_task.setdefault(name, []).append(entropy)
+    means = {name: np.array(values) for name, values in by_task.items()}
+    found |= {f"expert_entropy/{name}": float(np.nanmean(of)) for name, of in means.items() if np.isfinite(of).any()}
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+class GateMovement:
+    """Keeps the gates' first weights, and scores the tokens of a validation with these and the present ones.
+
+    Both scores are of the same tokens in the same layer, so that a token that changes its expert does so because of the
+    gate alone. The scores of BASE layers are compared without prices.
+    """
+
+    def __init__(self) -> None:
+        self.since: int | None = None  # the update before which the first weights were kept
+        self.latest: deque[dict[str, dict[str, float]]] = deque(maxlen=LAST)  # figures of validations, by layer
+        self.enabled = True  # whether tokens are compared now; translations of a validation are not
+        self._start: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}  # of each layer the tokens with another expert, and all
+        self._hooks: list[RemovableHandle] = []
+
+    def begin(self, model: nn.Module, update: int) -> None:
+        """Keep the present weights as the first ones, unless those of these gates are known."""
+        weights = {path: layer.gate.weight for path, layer in _learned(model).items()}
+        if weights and any(self._first(path, weight) is None for path, weight in weights.items()):
+            self.since = update
+            self._start = {path: weight.detach().clone() for path, weight in weights.items()}
+
+    def _first(self, path: str, weight: Tensor) -> Tensor | None:
+        """The first weights of a layer; None where they are not known, or of other tasks."""
+        start = self._start.get(path)
+        return None if start is None or start.shape != weight.shape else start.to(weight.device)
+
+    def watch(self, model: nn.Module) -> None:
+        """Compare the experts of tokens from now on, from zero."""
+        self.rest()
+        for path, layer in _learned(model).items():
+            start = self._first(path, layer.gate.weight)
+            if start is not None:
+                self._start[path] = start
+                self._counts[path] = torch.zeros(2, device=start.device)
+                self._hooks.append(layer.gate.register_forward_hook(partial(self._compare, path)))
+
+    def rest(self) -> None:
+        """Compare no more."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._counts = [], {}
+
+    @torch.no_grad()
+    def _compare(self, path: str, gate: Gate, inputs: tuple[Any, ...], routing: Routing) -> None:
+        if not self.enabled:
+            return
+        hidden_TH, task_B, padding_T, *_ = inputs
+        with torch.autocast(hidden_TH.device.type, enabled=False):
+            weights = (self._start[path], gate.weight)
+            then_T, now_T = (gate.scores(of, hidden_TH.float(), task_B, padding_T).argmax(1) for of in weights)
+        real_T = routing.expert_T < gate.num_experts
+        self._counts[path] += torch.stack([(then_T != now_T) & real_T, real_T]).sum(1)
+
+    def figures(self, model: nn.Module) -> dict[str, dict[str, float]]:
+        """By layer `blend`, where there is one, and, where its start is known, `moved` and `changed`; then `rest`.
+
+        `moved` is the length of the difference between present and first weights, in first lengths. `changed` is the
+        share of tokens with another expert, since `watch`.
+        """
+        layers: dict[str, dict[str, float]] = {}
+        for path, layer in _learned(model).items():
+            found = {} if layer.blend is None else {"blend": float(layer.blend.detach())}
+            if path in self._counts:
+                if torch.distributed.is_initialized():
+                    torch.distributed.all_reduce(self._counts[path])
+                start, now = self._start[path].float(), layer.gate.weight.detach().float()
+                changed, tokens = self._counts[path].tolist()
+                found |= {"moved": float((now - start).norm() / start.norm()), "changed": changed / max(tokens, 1)}
+            layers[path] = found
+        self.rest()
+        self.latest.append(layers)
+        return layers
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"since": self.since, "start": {path: weight.cpu() for path, weight in self._start.items()}}
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Go on from what a checkpoint kept; one of before 0.1.12 kept nothing."""
+        kept = state or {"since": None, "start": {}}
+        self.since, self._start = kept["since"], dict(kept["start"])
+
+
+def _learned(model: nn.Module) -> dict[str, MoELayer]:
+    return {path: layer for path, layer in expert_layers(unwrapped(model)).items() if layer.gate.is_learned}

@@ -1,0 +1,182 @@
+"""The choice within a training step, without a trace in the model or its dropout; the record of what was chosen."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fairseq_mtmoe.data.mixtures.candidates import Candidates, candidate_batch
+from fairseq_mtmoe.moe import BaseGate
+from fairseq_mtmoe.slots import expert_layers
+from fairseq_mtmoe.task_types import Regression
+from fairseq_mtmoe.tasks._multitask.selection import Selection, SelectionRecord, choose
+from tests.helpers.models import batch, moe_model
+
+CLASSES = (2, 4, 3)
+
+
+class Said(nn.Module):
+    """Says of each example the logits that it has; a regression's value comes through dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.dropout = nn.Dropout(0.5)
+        self.modes = []
+
+    def forward(self, examples):
+        self.modes.append(self.training)
+        assert not torch.is_grad_enabled()
+        return [self.dropout(self.weight).sum() * scale for scale in examples]
+
+
+def measure(sample, model, under_dropout):
+    said = model(sample["values"])
+    if under_dropout:
+        found = Regression().uncertainty(torch.stack(said).view(-1, 3, 1), torch.zeros(len(said) // 3))
+        return sample["id"][::3], *found
+    return (
+        sample["id"],
+        torch.tensor(sample["entropies"]),
+        torch.tensor([math.log(CLASSES[t]) for t in sample["tasks"]]),
+    )
+
+
+def collate(items):
+    return {
+        "id": torch.tensor([example["id"] for _, example in items]),
+        "tasks": [task for task, _ in items],
+        "entropies": [example["entropy"] for _, example in items],
+        "values": [example["scale"] for _, example in items],
+    }
+
+
+def candidates(entropies, draws=(0, 0, 0)):
+    items = [
+        (task, {"id": 0, "place": place, "length": place, "entropy": entropy, "scale": 1.0 + place})
+        for task, of_task in enumerate(entropies)
+        for place, entropy in enumerate(of_task)
+    ]
+    return candidate_batch(collate, items, list(draws))
+
+
+def chosen(sample, model=None, update=1):
+    return [(task, example["place"]) for task, example in choose(sample, model or Said(), measure, update).items]
+
+
+def test_a_step_trains_on_the_most_uncertain_of_all_tasks():
+    sample = candidates([[0.5, 0.69, 0.1], [0.9, 1.3, 0.2], [0.0, 0.0, 0.95]])  # of the most: 0.99, 0.94, 0.86
+    model = Said().train()
+    assert chosen(sample, model) == [(0, 1), (1, 1), (2, 2)]
+    assert model.modes == [False] and model.training
+    assert chosen(candidates([[0.0] * 3] * 3)) == [(0, 0), (1, 0), (2, 0)]
+    relative = choose(sample, model, measure, 1).relative_C
+    assert relative[4] == pytest.approx(1.3 / math.log(4)) and relative[6] == 0
+
+
+def test_dropout_tells_what_has_random_numbers_of_its_own():
+    sample = candidates([[0.2] * 4, [0.0] * 4, [0.0] * 4], draws=(0, 3, 0))
+    model, states = Said(), []
+    torch.manual_seed(5)
+    relative = {}
+    for update in (1, 2, 1):
+        relative.setdefault(update, []).append(choose(sample, model, measure, update).relative_C[4:8].tolist())
+        states.append(torch.get_rng_state())
+    assert relative[1][0] == relative[1][1] != relative[2][0] and min(relative[1][0]) > 0
+    torch.manual_seed(5)
+    assert all(torch.equal(state, torch.get_rng_state()) for state in states)  # a step's dropout goes on as without
+    assert model.modes == [False, True] * 3
+
+
+def test_expert_layers_route_as_in_evaluation_and_remember_nothing():
+    model = moe_model(expert_gates="base").train()
+    gates = [module for module in model.modules() if isinstance(module, BaseGate)]
+    before = copy.deepcopy(model.state_dict())
+    modes = []
+    for gate in gates:
+        gate.register_forward_hook(lambda gate, inputs, output: modes.append(gate.training))
+
+    def entropies(sample, model, under_dropout):
+        model(**batch())
+        return sample["id"][: 1 if under_dropout else None], *torch.ones(2, 1 if under_dropout else len(sample["id"]))
+
+    choose(candidates([[0.1, 0.1], [0.3, 0.4], [0.1]], draws=(0, 0, 3)), model, entropies, 1)
+    assert len(gates) > 1 and modes == [False] * 2 * len(gates) and model.training
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(layer.load.counts.any() for layer in expert_layers(model).values())
+    assert not any(gate.prices.known for gate in gates)
+
+
+SIZES = {"mnli": 10, "rte": 3}
+
+
+def selected(*places, relative=(0.5, 1.0, 0.25, 0.75)):
+    """Of two candidates of each task, the first two places of mnli and the last of rte."""
+    items = tuple((task, {"place": place}) for task in (0, 1) for place in (0, 1))
+    return Selection([(task, {"place": place}) for task, place in places], Candidates(items, 2), np.array(relative))
+
+
+def step(record, *places):
+    record.begin_step()
+    log = record.note(selected(*places), counts=True)
+    record.add([log, record.note(selected(*places), counts=False)])
+
+
+def test_the_sums_of_a_stretch_are_of_its_updates():
+    record = SelectionRecord(SIZES)
+    assert record.take() is None
+    step(record, (0, 0), (0, 7))
+    step(record, (0, 0), (1, 2))
+    event = record.take()
+    assert event == {
+        "updates": 2,
+        "candidates": {"mnli": 4, "rte": 4},
+        "trained": {"mnli": 3, "rte": 1},
+        "relative_entropy": {"mnli": 0.75, "rte": 0.5},
+        "distinct": {"mnli": 2, "rte": 1},
+        "share_of_data": pytest.approx(3 / 13),
+    }
+    step(record, (1, 0), (1, 1))
+    event = record.take()
+    assert event["updates"] == 1 and event["trained"] == {"mnli": 0, "rte": 2} and event["distinct"]["rte"] == 3
+
+
+def test_a_step_that_made_no_update_is_not_counted():
+    record = SelectionRecord(SIZES)
+    step(record, (0, 0), (0, 7))
+    record.begin_step()
+    record.note(selected((0, 1), (1, 1)), counts=True)  # whose gradients overflow
+    record.gather()
+    before = record.state()["seen"]
+    assert before["mnli"]["bits"].tolist() == [0b10000001, 0] and not before["rte"]["bits"].any()
+    record.begin_step()
+    logs = [record.note(selected(place), counts=True) for place in ((0, 9), (1, 2))]  # of `--update-freq 2`
+    record.add(logs)
+    event = record.take()
+    assert event["distinct"] == event["trained"] == {"mnli": 3, "rte": 1} and event["updates"] == 2
+
+
+def test_a_checkpoint_goes_on_in_the_middle_of_a_stretch():
+    whole, first = SelectionRecord(SIZES), SelectionRecord(SIZES)
+    for record in (whole, first):
+        step(record, (0, 0), (0, 7))
+        record.gather()
+    resumed = SelectionRecord(SIZES)
+    resumed.restore(first.state())
+    for record in (whole, resumed):
+        step(record, (1, 2), (0, 9))
+    assert resumed.take() == whole.take()
+
+
+def test_a_task_whose_data_has_changed_begins_anew():
+    before = SelectionRecord(SIZES)
+    step(before, (0, 0), (1, 2))
+    before.gather()
+    now = SelectionRecord({"cola": 5, "mnli": 10, "rte": 4})
+    now.restore(before.state())
+    now.add([now.note(selected((0, 1)), counts=True)])
+    assert now.take()["distinct"] == {"cola": 1, "mnli": 1, "rte": 0}

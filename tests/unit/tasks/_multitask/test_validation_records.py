@@ -1,0 +1,233 @@
+"""What a validation adds up: sums of tasks and groups, experts' tokens, weights of sources, how far gates moved."""
+
+import logging
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.logging import metrics
+
+from fairseq_mtmoe.analysis import run_log
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.slots import expert_layers
+from fairseq_mtmoe.tasks._multitask import validation
+from fairseq_mtmoe.tasks._multitask.validation import (
+    GateMovement,
+    Group,
+    add_task_sums,
+    expert_counts,
+    expert_figures,
+    group_values,
+    log_groups,
+    mixture_weights,
+    plain_numbers,
+    start_counting,
+    stop_counting,
+    uncounted,
+)
+from tests.helpers.borrowing import target_model
+from tests.helpers.digits import make_digit_corpus
+from tests.helpers.models import batch, moe_model, perturb
+from tests.helpers.pretended_gpu import pretended_gpu
+from tests.helpers.training import train_here
+
+PAIRS = ["en-aa", "en-bb", "en-cc"]
+ALONE = [Group(pair, (pair,)) for pair in PAIRS]
+
+
+def output(pair, loss, nll_loss, tokens, sample_size=None):
+    log = {"loss": torch.tensor(loss), "nll_loss": torch.tensor(nll_loss), "ntokens": tokens}
+    log["sample_size"] = tokens if sample_size is None else sample_size
+    add_task_sums(log, pair, PAIRS)
+    return log
+
+
+@pytest.fixture
+def meters():
+    with metrics.aggregate(new_root=True) as meters:
+        yield meters
+
+
+def test_every_output_has_the_same_keys_of_the_same_types():
+    first, second = output("en-aa", 2.0, 1.0, 3), output("en-cc", 5.0, 4.0, 7)
+    assert list(first) == list(second)
+    assert {key: type(value) for key, value in first.items()} == {key: type(value) for key, value in second.items()}
+    assert first["en-aa_loss"] == 2.0 and first["en-cc_loss"] == 0.0 and second["en-cc_ntokens"] == 7
+
+
+def test_pairs_and_tiers_are_averages_over_tokens_in_base_2(meters):
+    for log in (output("en-aa", 20.0, 10.0, 10), output("en-aa", 5.0, 2.0, 2), output("en-bb", 12.0, 9.0, 3)):
+        log_groups([log], [*ALONE, Group("high", ("en-aa", "en-bb"))])
+    assert meters["en-aa_loss"].avg == pytest.approx(25 / 12 / math.log(2))
+    assert meters["en-aa_nll_loss"].avg == pytest.approx(1 / math.log(2))
+    assert meters.get_smoothed_value("en-aa_ppl") == pytest.approx(math.e, abs=0.01)
+    assert meters["high_nll_loss"].avg == pytest.approx(21 / 15 / math.log(2))
+    assert meters.get_smoothed_value("high_ppl") == pytest.approx(math.exp(21 / 15), abs=0.01)
+    assert "en-cc_loss" not in meters
+    log = {"loss": torch.tensor(6.0), "ntokens": 3, "sample_size": 3}  # of a criterion without nll_loss
+    add_task_sums(log, "en-cc", PAIRS)
+    log_groups([log], ALONE)
+    assert meters["en-cc_nll_loss"].avg == meters["en-cc_loss"].avg == pytest.approx(2 / math.log(2))
+
+
+def test_a_gpus_sums_are_copied_once(meters):
+    with pretended_gpu() as rules:
+        logs = []
+        for pair, tokens in (("en-aa", 3), ("en-cc", 7)):
+            log = {name: torch.full((), 2.0 * tokens, device="cuda") for name in ("loss", "nll_loss")}
+            logs.append({**log, "ntokens": tokens, "sample_size": tokens})
+            add_task_sums(logs[-1], pair, PAIRS)
+        assert not rules.waits
+        log_groups([plain_numbers(log) for log in logs], [*ALONE, Group("all", tuple(PAIRS))])
+        assert len(rules.waits) == len(logs)
+    assert meters["all_nll_loss"].avg == meters["en-cc_loss"].avg == pytest.approx(2 / math.log(2))
+    assert meters["all_loss"].count == 10
+
+
+def test_values_for_the_run_log_are_not_rounded(meters):
+    log_groups([output("en-aa", 10.0, 7.0, 9)], ALONE)
+    values = group_values(meters, "en-aa_")
+    assert values["ppl"] == pytest.approx(math.exp(7 / 9)) and values["tokens"] == 9
+    assert values["loss"] == pytest.approx(10 / 9 / math.log(2))
+    metrics.log_scalar("loss", 2000.0, 5)
+    assert group_values(meters, "") == {"loss": 2000.0, "nll_loss": 2000.0, "ppl": math.inf, "tokens": 5}
+
+
+def test_entropy_of_layers_and_tasks_and_experts_in_use():
+    layers = {"a": [[5, 5, 5, 5], [8, 0, 0, 0], [0, 0, 0, 0]], "b": [[1, 1, 0, 0], [0, 0, 4, 0], [0, 0, 0, 0]]}
+    assert expert_figures(layers, ["x", "y", "z"]) == {
+        "expert_entropy/a": 0.5, "experts_used/a": 1.0, "expert_entropy/b": 0.25, "experts_used/b": 0.75,
+        "expert_entropy/x": 0.75, "expert_entropy/y": 0.0,
+    }  # fmt: skip
+    assert expert_figures({"a": [[0, 0], [0, 0]]}, ["x", "y"]) == {}
+
+
+def test_counts_of_experts_are_those_of_all_processes(monkeypatch):
+    class Layer:
+        load = SimpleNamespace(enabled=False, counts=torch.zeros(2, 3), reset=lambda: None)
+        parameters = staticmethod(lambda: iter([torch.zeros(1)]))
+
+    monkeypatch.setattr(validation, "expert_layers", lambda model: {"encoder.layers.1": Layer})
+    monkeypatch.setattr(validation, "adapter_blocks", lambda model: {})
+    monkeypatch.setattr(validation.torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(validation.torch.distributed, "all_reduce", lambda counts: counts.mul_(2))
+    start_counting(None)
+    assert Layer.load.enabled
+    Layer.load.counts += torch.arange(6).view(2, 3)
+    stop_counting(None)
+    assert expert_counts(None) == {"encoder.layers.1": [[0, 2, 4], [6, 8, 10]]}
+    assert not Layer.load.enabled and Layer.load.counts.sum() == 15
+
+
+def test_weights_of_sources_are_means_over_sentences_of_what_was_passed_since(tmp_path):
+    model = target_model(tmp_path, gate_input="hidden")
+    inputs = batch(task_ids=False)
+    model(**inputs)
+    start_counting(model)
+    first, second = ({name: value[part] for name, value in inputs.items()} for part in (slice(3), slice(3, 4)))
+    for part in (first, second):
+        model(**part)
+    found = mixture_weights(model)
+    stop_counting(model)
+    model(**inputs)
+    assert found == mixture_weights(model)
+    assert list(found) == ["encoder.layers.0", "encoder.layers.1", "decoder.layers.0", "decoder.layers.1"]
+    context = model.encoder(**{name: inputs[name] for name in ("src_tokens", "src_lengths")})["mixture"][0]
+    weights = dict(zip(found, context.weights.values(), strict=False))
+    assert weights["encoder.layers.1"].shape == (4, 2)
+    for path, each in weights.items():
+        assert found[path] == pytest.approx(each.mean(0).tolist(), abs=1e-5)
+        assert abs(found[path][0] - 0.5) > 1e-3
+    start_counting(model)
+    assert all(torch.tensor(row).isnan().all() for row in mixture_weights(model).values())
+
+
+GATES = "base,task,switch"
+OPTIONS = ("--max-tokens", 200, "--num-experts", 4, "--expert-gates", GATES, "--expert-interval", 1,
+           "--encoder-layers", 3, "--decoder-layers", 3, "--validate-interval-updates", 2,
+           "--save-interval-updates", 2)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=60, test=5)
+
+
+@torch.no_grad()
+def test_tokens_change_their_expert_by_the_gate_alone():
+    torch.manual_seed(1)
+    model = moe_model(num_experts=4, expert_gates=GATES, expert_interval=1, encoder_layers=3, decoder_layers=3).eval()
+    perturb(model)
+    movement = GateMovement()
+    movement.begin(model, 0)
+    layers = expert_layers(model)
+    start = {path: layer.gate.weight.clone() for path, layer in layers.items()}
+    for layer in layers.values():
+        layer.gate.weight += 0.2 * torch.randn_like(layer.gate.weight)
+        layer.blend.fill_(0.3)
+    movement.begin(model, 5)  # it has begun
+    movement.watch(model)
+    seen = {path: [] for path in layers}
+    hooks = [
+        layer.gate.register_forward_hook(lambda gate, inputs, routing, into=seen[path]: into.append((inputs, routing)))
+        for path, layer in layers.items()
+    ]
+    for _ in range(2):
+        model(**batch())
+    with uncounted(model, movement):  # such as the search of a validation's BLEU
+        counts = {path: count.clone() for path, count in movement._counts.items()}
+        model(**batch())
+    assert all(torch.equal(count, movement._counts[path]) for path, count in counts.items())
+    seen = {path: of[:2] for path, of in seen.items()}
+    figures = movement.figures(model)
+    for hook in hooks:
+        hook.remove()
+    assert movement.since == 0 and set(figures) == set(layers) and len(layers) == 6
+    for path, layer in layers.items():
+        changed = total = 0
+        for (hidden_TH, task_B, _, _), routing in seen[path]:
+            for token, hidden_H in enumerate(hidden_TH):
+                if routing.expert_T[token] == 4:
+                    continue
+                task = task_B[token % len(task_B)]
+                then, now = (
+                    (weight if weight.dim() == 2 else weight[task]) @ hidden_H
+                    for weight in (start[path], layer.gate.weight)
+                )
+                changed, total = changed + int(then.argmax() != now.argmax()), total + 1
+        assert 0 < changed < total
+        length = (layer.gate.weight - start[path]).norm() / start[path].norm()
+        assert figures[path] == pytest.approx({"blend": 0.3, "moved": length.item(), "changed": changed / total})
+    model(**batch())  # nobody compares any more
+    assert movement.figures(model)[path].keys() == {"blend"}
+
+
+def gates(folder):
+    return [event for event in run_log.read(folder) if event["event"] == "gates"]
+
+
+def test_a_run_logs_it_and_goes_on_with_it_also_from_a_checkpoint_of_before(corpus, tmp_path):
+    dense = (*OPTIONS, "--dense-updates", 1)
+    train_here(corpus, tmp_path / "whole", *dense, "--max-update", 6)
+    whole = gates(tmp_path / "whole")
+    assert whole[-1]["update"] == 6 and {event["since"] for event in whole} == {1}
+    assert all(len(event["layers"]) == 6 for event in whole)
+    assert all(figures.keys() == {"blend", "moved", "changed"} for figures in whole[-1]["layers"].values())
+    train_here(corpus, tmp_path / "run", *dense, "--max-update", 4)
+    train_here(corpus, tmp_path / "run", *dense, "--max-update", 6)
+    assert gates(tmp_path / "run") == whole
+    path = str(tmp_path / "run" / "checkpoint_last.pt")
+    state = file_io.load(path)
+    del state["extra_state"]["TranslationHeatedTask"]["gates"]
+    file_io.save(state, path)
+    train_here(corpus, tmp_path / "run", *dense, "--max-update", 8)
+    assert gates(tmp_path / "run")[-1]["since"] == 6
+
+
+def test_gates_that_stay_are_named_once_at_the_end(corpus, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        logging.disable(logging.NOTSET)
+        train_here(corpus, tmp_path / "run", *OPTIONS, "--gate-lr-factor", 0, "--max-update", 4)
+    (said,) = [record.message for record in caplog.records if "hardly learned" in record.message]
+    assert "weights moved by less than 0.1 of their first length in encoder.layers.0, enc" in said
