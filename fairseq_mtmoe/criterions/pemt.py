@@ -42,7 +42,6 @@ class _SparsityLoss(FairseqCriterion):
         self._sparsity: Optional[Tensor] = None  # of the pass under way
 
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict[str, Any]]:
-        """As without sparsity, plus the sparsity loss by its weight."""
         borrower = unwrapped(model)
         if hasattr(borrower, "want_sparsity"):
             borrower.want_sparsity(self.sparsity_weight > 0)

@@ -41,7 +41,7 @@ class GlueTask(BenchmarkTask):
     config = GlueConfig
     name_of_task, named_by = "glue", "--glue-tasks"
     backbone_option, backbone = "--init-encoder", "encoder with a tokenizer"
-    read_split, TaskDataset = staticmethod(tokenized_split), staticmethod(dataset_of)
+    read_split, dataset_of = staticmethod(tokenized_split), TaskDataset
 
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)
@@ -100,13 +100,11 @@ class GlueTask(BenchmarkTask):
         return TaskCollate(self.tokenizer_of().padding, tasks)
 
     def dropout_draws(self, tasks: Sequence[str]) -> list[int]:
-        """As each task's type says."""
         return [self.task_types[task].dropout_draws for task in tasks]
 
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """As each task's type says."""
         ids_E, found = unwrapped(criterion).uncertainties(model, sample, under_dropout)
         return ids_E, found.entropy, found.most
 
@@ -128,7 +126,6 @@ class GlueTask(BenchmarkTask):
         return self.task_types[name]
 
     def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
-        """Those that the criterion made."""
         found: Tensor = logging_output.pop("predictions")
         return found
 

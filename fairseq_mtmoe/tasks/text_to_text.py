@@ -10,6 +10,7 @@ import json
 import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,6 @@ class TextToTextTask(BenchmarkTask):
         if args.train_examples is not None and args.train_examples < 1:
             raise_invalid("--train-examples", "at least 1", args.train_examples)
         self.set_up_rows({self.name: self.row}, {self.name: metrics_of_text(self.row)})
-        self._pieces: Pieces | None = None
-        self._task_type: TextTaskType | None = None
         self.dictionary = begun_dictionary()
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,9 +84,7 @@ class TextToTextTask(BenchmarkTask):
         """Of what is read and written: T5's pieces under their numbers."""
         return self.dictionary
 
-    @property
-    def target_dictionary(self) -> Dictionary:
-        return self.dictionary
+    target_dictionary = source_dictionary
 
     def load_backbone(self, path: str) -> PretrainedT5:
         return model_file.load(path)
@@ -102,7 +99,6 @@ class TextToTextTask(BenchmarkTask):
         self.state.merge_state_dict({PIECES: pieces})
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As fairseq's; a new model begins with the pretrained T5."""
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, T5Model):
             raise_invalid("--path", "a checkpoint of a model on a T5", getattr(cfg, "_name", None))
@@ -111,16 +107,13 @@ class TextToTextTask(BenchmarkTask):
         self.first_token: int = model.config.decoder_start_token_id
         return model
 
-    @property
+    @cached_property
     def pieces(self) -> Pieces:
         """Those of the T5; known once a model was built, or a checkpoint loaded."""
-        if self._pieces is None:
-            self._pieces = Pieces(getattr(self.state, PIECES).numpy().tobytes())
-        return self._pieces
+        return Pieces(getattr(self.state, PIECES).numpy().tobytes())
 
     @property
     def collate(self) -> TextCollate:
-        """What makes batches."""
         return TextCollate(self.pieces.padding, self.first_token)
 
     def collate_of(self, tasks: Sequence[str]) -> TextCollate:
@@ -130,7 +123,6 @@ class TextToTextTask(BenchmarkTask):
         return self.pieces.numbers(text)
 
     def tokenizer_of(self, row: TaskRow) -> TextTokenizer:
-        """How a task's texts become tokens of the T5."""
         return TextTokenizer(
             self.pieces, row.max_positions or self.args.max_source_positions, self.args.max_target_positions
         )
@@ -176,9 +168,11 @@ class TextToTextTask(BenchmarkTask):
         tokens = [of_one[0]["tokens"].float() for of_one in hypotheses]
         return nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=math.nan)
 
+    @cached_property
+    def _task_type(self) -> TextTaskType:
+        return TextTaskType(self.row, self.pieces)
+
     def scored(self, name: str) -> TextTaskType:
-        if self._task_type is None:
-            self._task_type = TextTaskType(self.rows[name], self.pieces)
         return self._task_type
 
     def metrics_of(self, key: str) -> list[str]:
@@ -186,7 +180,6 @@ class TextToTextTask(BenchmarkTask):
         return [*super().metrics_of(key), *([NO_LABEL] if has_labels(self.row) else [])]
 
     def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
-        """What the model writes."""
         return self.write(unwrapped(model), sample)
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:

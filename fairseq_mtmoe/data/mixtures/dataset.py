@@ -64,7 +64,6 @@ class MixtureDataset(FairseqDataset):
         return sizes
 
     def num_tokens(self, index: int) -> int:
-        """The length of the longest side."""
         return max(self.size(index))
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
@@ -73,7 +72,6 @@ class MixtureDataset(FairseqDataset):
         return longest_V
 
     def size(self, index: int) -> tuple[int, ...]:
-        """The length of each side."""
         task, example = self.numbering.locate(int(index))
         return tuple(int(length) for length in sizes_of(self.datasets[task])[example])
 

@@ -92,11 +92,6 @@ class Stretch:
         """Whether the examples of a block are in the order of their numbers."""
         return self._searches or self.count == self.size
 
-    def sequence(self) -> Words:
-        """The examples of a part of one pass, or of all of it, in the order of its places, counted as in `items`."""
-        assert self.count <= self.size
-        return items_at(self.start, self.count, self.size, self.key)
-
     @property
     def _searches(self) -> bool:
         # To ask every example for its place costs less than to collect half of them in an order without locality.
@@ -145,7 +140,7 @@ class Draw:
         """
         numbering = self.numbering
         stretches = [stretch for stretch in self.stretches if stretch.group == group]
-        parts = [stretch.sequence() for stretch in stretches]
+        parts = [items_at(one.start, one.count, one.size, one.key) for one in stretches]
         starts = [numbering.starts[group] + stretch.first * stretch.size for stretch in stretches]
         indices: Words = np.concatenate(parts).astype(numbering.index_type)
         indices += np.repeat(np.array(starts, indices.dtype), [stretch.count for stretch in stretches])

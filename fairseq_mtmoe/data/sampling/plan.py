@@ -110,7 +110,6 @@ class SamplingPlan:
 
     @property
     def epoch(self) -> int:
-        """The epoch at whose start the plan stands."""
         return self._start.epoch
 
     def parts(self, epoch: int) -> tuple[Part, ...]:
@@ -240,7 +239,6 @@ class SamplingPlan:
         return start.schedule.probabilities_at(start.epoch, self.sizes, part.update)
 
     def epoch_size(self, schedule: Schedule, shard_epoch: int) -> int:
-        """Examples in an epoch."""
         return schedule.epoch_size(self._sizes(shard_epoch), self.sizes)
 
     def _counts(self, start: EpochStart) -> list[NDArray[np.int64]]:

@@ -90,7 +90,6 @@ class ValidationReport:
         check_writable(folder)
 
     def end(self, found: Mapping[str, FoundSet]) -> None:
-        """Print the scores of the subset, and write them."""
         scores = scores_of_tasks(self._records(found), self._settings())
         published = published_row(scores)
         console = Console()
@@ -111,7 +110,6 @@ class ValidationReport:
         return folder if len(self._subsets) == 1 else folder / self._subsets[-1]
 
     def _settings(self) -> dict[str, Any]:
-        """What the scores are of."""
         args, state = self._args, peek(self._args.path) or {}
         cfg = state["cfg"]
         last: Mapping[str, Any] = (state.get("optimizer_history") or [{}])[-1]

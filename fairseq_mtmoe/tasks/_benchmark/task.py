@@ -88,10 +88,9 @@ class BenchmarkTask(Multitask):
                 raise_invalid(f"the metrics of {name}", "different ones", ", ".join([row.metric, *row.also]))
             for metric in (row.metric, *row.also):
                 check_metric(name, metric, metrics[name], len(row.labels))
-        args = self.args
-        self.set_up_tasks(list(rows), args.save_dir, args.train_subset, args.update_freq)
+        self.set_up_tasks(list(rows))
         # in training there is no such path
-        self.report = ValidationReport(args, self.rows, self.about_checkpoint) if args.path else None
+        self.report = ValidationReport(self.args, self.rows, self.about_checkpoint) if self.args.path else None
 
     # ---- what a task supplies ----
 
@@ -219,7 +218,6 @@ class BenchmarkTask(Multitask):
 
     @property
     def token_cache(self) -> Path:
-        """The folder of tokenized splits."""
         return Path(self.args.token_cache or Path(self.args.data) / CACHE)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
@@ -274,7 +272,6 @@ class BenchmarkTask(Multitask):
 
     @property
     def validated_tasks(self) -> list[str]:
-        """The sets of the split that is evaluated."""
         return list(self.evaluated)
 
     def groups(self) -> list[Group]:
@@ -340,7 +337,6 @@ class BenchmarkTask(Multitask):
         return replace(found, majority=majority_scores(self.metrics_of(key), row, split, gathered), constant=constant)
 
     def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
-        """What each metric of a set is made of."""
         if key in self._found_sets and self._found_sets[key][0] is predictions:  # asked for several figures
             return self._found_sets[key][1]
         task_type = self.scored(key.partition("/")[0])

@@ -52,7 +52,6 @@ class TrainingRunLog:
         self.has_begun = False  # whether this process has written the event `run`
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write one event."""
         self.has_begun |= event == "run"
         if is_first_process():
             self._log.write(event, **fields)
@@ -66,22 +65,18 @@ class Stopwatch:
         self._since: float | None = None
 
     def start(self) -> None:
-        """Go on, if it stands still."""
         if self._since is None:
             self._since = time.monotonic()
 
     def stop(self) -> None:
-        """Stand still."""
         self.seconds = self.seconds
 
     @property
     def is_running(self) -> bool:
-        """Whether time counts now."""
         return self._since is not None
 
     @property
     def seconds(self) -> float:
-        """Time that has counted so far."""
         return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
 
     @seconds.setter
@@ -182,7 +177,6 @@ class RunLogMixin(ABC):
         return {"task_names": self.task_names}
 
     def described_run(self) -> dict[str, Any]:
-        """What the event `run` says beside the sampling."""
         made = environment(self._device) if is_first_process() else {}
         about = {**self.about_the_run(), "data": self.args.data, "options": dict(self._options)}
         return {**about, **self._size, **made}

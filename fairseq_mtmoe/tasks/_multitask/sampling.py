@@ -108,7 +108,6 @@ def _warn_of_a_single_epoch(dataset: TrainingMixture, epoch: int, options: Mappi
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model computes."""
     return next(model.parameters()).device
 
 

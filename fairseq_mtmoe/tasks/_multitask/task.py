@@ -44,12 +44,12 @@ class Multitask(RunLogMixin, FairseqTask):
     as a `SamplesByUpdates` (see `protocols`).
     """
 
-    def set_up_tasks(self, task_names: Sequence[str], save_dir: str, train_subset: str, update_freq: list[int]) -> None:
+    def set_up_tasks(self, task_names: Sequence[str]) -> None:
         """To be called when the task is made; a model that takes task ids keeps the `task_names` of its training."""
         self.task_names = list(task_names)
-        self.start_run_log(save_dir)
+        self.start_run_log(self.args.save_dir)
         self.num_updates = 0  # our trainer says it before each epoch
-        self._train_subset, self._update_freq = train_subset, update_freq
+        self._train_subset: str = self.args.train_subset
         self._selection: SelectionRecord | None = None  # from the first candidates on
         self._saved_selection: dict[str, Any] | None = None
         self._model_names: list[str] | None = None
@@ -109,7 +109,6 @@ class Multitask(RunLogMixin, FairseqTask):
     def refuse_other_tasks(
         option: str, path: str, before: Sequence[str], now: Sequence[str], rule: str = ""
     ) -> NoReturn:
-        """Say that a checkpoint is of a run of other tasks."""
         raise UserError(
             f"`{option}` must be {','.join(before)}{rule}, to go on from `{path}`, but is {','.join(now)} instead; "
             f"`--finetune-from-model {path}` with another `--save-dir` begins a run of other tasks with its weights."
@@ -165,8 +164,9 @@ class Multitask(RunLogMixin, FairseqTask):
         def make_batches(dataset: TrainingMixture, epoch: int) -> list[Any]:
             dataset.set_epoch(epoch)
             limits = (max_tokens, max_sentences, required_batch_size_multiple)
-            freq = self._update_freq[min(epoch, len(self._update_freq)) - 1]
-            batches, too_long = dataset.epoch_batches(max_positions, *limits, num_shards * freq)
+            freqs = self.args.update_freq  # one for each epoch, the last for all later ones
+            per_update = num_shards * freqs[min(epoch, len(freqs)) - 1]
+            batches, too_long = dataset.epoch_batches(max_positions, *limits, per_update)
             if not batches:
                 shortest = dataset.num_tokens_vec(too_long).min()
                 if max_tokens is not None and shortest > max_tokens:
@@ -181,7 +181,7 @@ class Multitask(RunLogMixin, FairseqTask):
             return batches
 
         return SharedEpochIterator(
-            update_freq=self._update_freq,
+            update_freq=self.args.update_freq,
             dataset=dataset,
             collate_fn=dataset.collater,
             batch_sampler=make_batches,
@@ -247,7 +247,6 @@ class Multitask(RunLogMixin, FairseqTask):
         return moved(dataset.collater([dataset[0]]), model)
 
     def choose(self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int) -> Selection:
-        """The most uncertain of a step's candidates."""
 
         def measure(batch: dict[str, Any], model: nn.Module, under_dropout: bool) -> tuple[Tensor, Tensor, Tensor]:
             return self.uncertainties(self.for_models(batch, [model]), model, criterion, under_dropout)
@@ -290,7 +289,6 @@ class Multitask(RunLogMixin, FairseqTask):
         self.movement.restore(state.get("gates"))
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
-        """Called by fairseq before a validation."""
         self._epoch = epoch
         self._report_selection()
         self.stopwatch.stop()

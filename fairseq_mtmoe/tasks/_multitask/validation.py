@@ -101,7 +101,6 @@ def start_counting(model: nn.Module) -> None:
 
 
 def stop_counting(model: nn.Module) -> None:
-    """Count and note nothing more."""
     for record in _records(model):
         record.enabled = False
 
@@ -203,7 +202,6 @@ class GateMovement:
                 self._hooks.append(layer.gate.register_forward_hook(partial(self._compare, path)))
 
     def rest(self) -> None:
-        """Compare no more."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._counts = [], {}

@@ -10,6 +10,7 @@ import json
 import logging
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -56,7 +57,6 @@ class ValidationScores:
         # Of the model that was validated last, and whether its experts are in several processes: a dense model may
         # become sparse between two validations.
         self._search: tuple[nn.Module, bool, BeamSearch] | None = None
-        self._spell: Speller | None = None
         self._references: dict[tuple[str, str], References] = {}
 
     def counts(self, sample: Mapping[str, Any], model: nn.Module, subset: str) -> dict[str, Tensor]:
@@ -142,14 +142,12 @@ class ValidationScores:
             self._search = model, exchanges, BeamSearch(generator, _any_goes_on if exchanges else None)
         return self._search[2]
 
-    @property
+    @cached_property
     def _speller(self) -> Speller:
-        if self._spell is None:
-            dictionary, given = self._task.target_dictionary, self._task.args.eval_bleu_remove_bpe
-            joining = joining_of(self._data, dictionary) if given is None else given
-            tokens = [token for pair in self._task.lang_pairs if (token := self._first_token(pair)) is not None]
-            self._spell = Speller(dictionary, joining, tokens)
-        return self._spell
+        dictionary, given = self._task.target_dictionary, self._task.args.eval_bleu_remove_bpe
+        joining = joining_of(self._data, dictionary) if given is None else given
+        tokens = [token for pair in self._task.lang_pairs if (token := self._first_token(pair)) is not None]
+        return Speller(dictionary, joining, tokens)
 
     def _references_of(self, pair: str, subset: str) -> References:
         if (subset, pair) not in self._references:

@@ -55,7 +55,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def __init__(self, args: Namespace, langs: list[str], dicts: dict[str, Any], training: bool) -> None:
         super().__init__(args, langs, dicts, training)
-        self.set_up_tasks(options.task_names(args, langs), args.save_dir, args.train_subset, args.update_freq)
+        self.set_up_tasks(options.task_names(args, langs))
         self.dictionary_sizes: dict[int, int] = {}
         self._model_langs: list[str] | None = None
         self._has_warned_of_unknown = False
@@ -170,7 +170,6 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return sample["id"], *sentence_entropies(model, sample, self.target_dictionary.pad())
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Called by fairseq before it trains."""
         if not self.training:
             raise UserError("`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`.")
         super().begin_epoch(epoch, model)

@@ -97,17 +97,6 @@ def is_number(text):
         return False
 
 
-def test_a_written_batch_ends_where_any_label_does(data, tmp_path):
-    made = trainer(data, tmp_path, "--target-task", "rte")
-    model, task = made.get_model().eval(), made.task
-    batch = task.dataset("valid").collater([task.dataset("valid")[n] for n in range(21)])
-    written = task.write(model, batch)
-    most = task.scored("rte").most_tokens
-    assert written.shape[1] <= most + 1
-    for row, tokens in zip(written.tolist(), slowly_written(model, batch["net_input"], most), strict=True):
-        assert [int(one) for one in row if one == one] == tokens and tokens[-1] == 1
-
-
 def test_few_examples_of_a_ranking_of_any_candidates_have_no_labels_to_be_alike(data, tmp_path, monkeypatch):
     task = trainer(data, tmp_path, "--source-task", "rte", "--train-examples", 4).task
     read = text_split(data, "rte", task.rows["rte"], "train", task.tokenizer_of(task.rows["rte"]), task.token_cache)

@@ -1,25 +1,12 @@
 """What checkpoints keep of their task's settings."""
 
 import io
-from argparse import Namespace
 
 import pytest
 import torch
-from fairseq.data.multilingual.multilingual_utils import augment_dictionary
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.tasks.translation.languages import relabel
-from tests.helpers.digits import digit_dictionary, digit_task, make_digit_corpus
-
-
-def test_language_tokens_of_a_dictionary_are_replaced():
-    fresh, used = digit_dictionary(), digit_dictionary()
-    size = len(used)
-    augment_dictionary(used, ["x", "y", "z"], "mbart")
-    args = Namespace(langs=["en", "aa"], lang_tok_style="multilingual", langtoks_specs=["main"], extra_data=None)
-    relabel({"en": used, "aa": used}, {id(used): size}, args)
-    augment_dictionary(fresh, ["en", "aa"], "multilingual")
-    assert used == fresh and used.indices == fresh.indices and used.count == fresh.count
+from tests.helpers.digits import digit_task, make_digit_corpus
 
 
 def test_generation_follows_the_checkpoint(digits):
