@@ -19,7 +19,7 @@ from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.model import note_sizes
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate
+from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
 from fairseq_mtmoe.data.nlu.loader import few_of, shares_of
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow, chosen_rows
 from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
