@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from fairseq_mtmoe import register
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
+from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 

@@ -97,7 +97,7 @@ def system_of(setting: Setting, arch: str, config: EncoderConfig, samples: list[
 
 def encoder_file(setting: Setting, config: EncoderConfig) -> Path:
     """A file of `mtmoe import-hf` with random weights, whose tokenizer nobody asks."""
-    from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
+    from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 
     torch.manual_seed(0)
     path = setting.folder / "random_encoder.pt"

@@ -1,16 +1,31 @@
-"""What the blocks of all backbones share: the feed-forward half with its slot, and how a stack fills slots in order."""
+"""What the blocks of all backbones share: the feed-forward half with its slot, slots of a stack, CA-MTL's parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import LongTensor, Tensor, nn
 
-from fairseq_mtmoe.conditioning import apply_norm
+from fairseq_mtmoe.conditioning import (
+    ALIGNMENT,
+    ATTENTION,
+    BOTTLENECK,
+    NORM,
+    ConditionalAlignment,
+    ConditionalAttentionBias,
+    ConditionalBottleneck,
+    ConditionalLayerNorm,
+    TaskEmbeddings,
+    apply_norm,
+    block_width,
+)
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.slots import BatchContext, SlotBlock, SlotPlan
 
 SlotPlans = Mapping[int, SlotPlan]  # a block's index in its stack to what stands in its slot
+AnyBlock = TypeVar("AnyBlock", bound=SlotBlock)
 
 
 class Block(SlotBlock):
@@ -25,10 +40,7 @@ class Block(SlotBlock):
         """The block's second half: the residual stream `h` (L, B, H) plus the branch of the slot."""
         branch_input = self.normalize(self.final_layer_norm, h, context) if self.normalize_before else h
         h = self.join(self.slot(self, h, branch_input, context), h)
-        output = h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
-        if context.mixture is not None:
-            context.mixture.see_output(self, output, context.padding_mask)
-        return output
+        return h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
 
     def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
         """`x` (L, B, H) after one of the block's norms, which may be a `ConditionalLayerNorm`."""
@@ -49,20 +61,84 @@ class Stack(nn.Module):
     """Mixed into what holds a stack of blocks: fills their slots, in order.
 
     Attributes:
-        filled_slots: how many blocks had their turn.
+        slot_plans: to be set before the first slot is filled.
+        filled_slots: number of blocks that had their turn.
     """
 
     slot_plans: SlotPlans
-    filled_slots: int
+    filled_slots = 0
 
-    def start_stack(self, slot_plans: SlotPlans) -> None:
-        """To be called before the first slot is filled."""
-        self.slot_plans = slot_plans
-        self.filled_slots = 0
-
-    def fill_slot(self, block: Block) -> None:
-        """Put into the next block's slot what its plan says."""
+    def fill_slot(self, block: AnyBlock) -> AnyBlock:
+        """The next block, with what its plan puts into its slot."""
         plan = self.slot_plans.get(self.filled_slots)
         self.filled_slots += 1
         if plan is not None:
             plan.fill(block)
+        return block
+
+
+# ---- conditional parts ----
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What of a model adapts to tasks: CA-MTL, §2.1.
+
+    Attributes:
+        parts: some of `conditioning.PARTS`.
+        num_tasks: K.
+        dim: D, the size of a task's embedding.
+        positions: those whose bias conditional attention learns.
+        is_large: whether an encoder has the large form.
+    """
+
+    parts: frozenset[str]
+    num_tasks: int
+    dim: int
+    positions: int
+    is_large: bool = False
+
+    def embeddings(self) -> TaskEmbeddings:
+        """The table that all parts read."""
+        return TaskEmbeddings(self.num_tasks, self.dim, transforms=self.parts != {ALIGNMENT})
+
+    def alignment(self, width: int) -> ConditionalAlignment | None:
+        """What stands before the first block of a stack of this width."""
+        return ConditionalAlignment(self.dim, width) if ALIGNMENT in self.parts else None
+
+    def attention_bias(self, width: int) -> ConditionalAttentionBias | None:
+        """What a block adds to the scores of its self-attention."""
+        if ATTENTION not in self.parts:
+            return None
+        return ConditionalAttentionBias(self.dim, self.positions, block_width(self.positions, width))
+
+    def condition_norms(self, block: nn.Module, names: Iterable[str]) -> None:
+        """Let those of a block's norms that it has adapt to tasks."""
+        norms = {name: getattr(block, name, None) for name in names if NORM in self.parts}
+        for name, norm in norms.items():
+            if norm is not None:
+                setattr(block, name, ConditionalLayerNorm.from_norm(norm, self.dim))
+
+    def bottleneck(self, width: int, eps: float = 1e-5) -> ConditionalBottleneck | None:
+        """What is added to the last block's output, which it reads through a norm of its own."""
+        if BOTTLENECK not in self.parts:
+            return None
+        norm = nn.LayerNorm(width, eps)
+        norm = ConditionalLayerNorm.from_norm(norm, self.dim) if NORM in self.parts else norm
+        return ConditionalBottleneck(self.dim, width, begins_at_zero=True, norm=norm)
+
+
+def expect_task_ids(task_ids: LongTensor | None) -> None:
+    """Raise the `UserError` of a batch that does not say of which tasks its sentences are."""
+    if task_ids is None:
+        raise UserError("`task_ids` must be given to a model that adapts to tasks, but are None instead.")
+
+
+def aligned(alignment: ConditionalAlignment | None, x: Tensor, context: BatchContext) -> Tensor:
+    """The stream before the first block, (L, B, H)."""
+    return x if alignment is None else alignment(x, context.tasks, context.task_ids)
+
+
+def with_bottleneck(bottleneck: ConditionalBottleneck | None, h: Tensor, context: BatchContext) -> Tensor:
+    """A block's output (L, B, H), and what a bottleneck makes of it."""
+    return h if bottleneck is None else h + bottleneck(h, context.tasks, context.task_ids)

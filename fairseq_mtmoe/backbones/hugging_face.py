@@ -1,25 +1,136 @@
-"""What folders of Hugging Face's have in common: weights in one file or several, and tensors that must be there.
+"""What backbones share of Hugging Face's folders and of our files of `mtmoe import-hf`: names, sizes, tensors.
 
-Nothing in a folder is executed.
+Each backbone has a table of names (`key_map.py`), sizes (`config.py`), and in `pretrained.py` what its folder and its
+file hold. Nothing in either is executed, and sizes that are read from files may be anything.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import UserError, first_line
+from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.io.files import new_folder, read_json, regular_file
 
-IMPORT_ANEW = "write it anew by `mtmoe import-hf`"  # what to do where a file of such a folder is damaged
+IMPORT_ANEW = "write it anew by `mtmoe import-hf`"  # what to do where a file of that command is damaged
 CONFIG, SAFETENSORS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
+MOST = 1 << 24  # of any size: a file that asks for more is damaged
+MOST_BLOCKS = 1 << 10
+_INDEX = re.compile(r"(?<=\.)(0|[1-9]\d{0,5})(?=\.)|(?<=^layers\.)\d+(?=\.)")
+
+AnyConfig = TypeVar("AnyConfig")
+AnyModel = TypeVar("AnyModel")
+
+
+# ---- names ----
+
+
+@dataclass(frozen=True)
+class KeyMap:
+    """Hugging Face's names of a backbone's parameters, and ours.
+
+    Attributes:
+        modules: Hugging Face's module -> ours; `{}` is a block's index.
+        parameters: Hugging Face's name of a module's parameter -> ours; the reverse is the last of its name.
+        ignored: names of what is no part of the model, such as heads.
+        prefixes: what all names may begin with.
+    """
+
+    modules: Mapping[str, str]
+    parameters: Mapping[str, str]
+    ignored: re.Pattern[str]
+    prefixes: tuple[str, ...] = ()
+
+    def our_key(self, key: str) -> str | None:
+        """Our name of a parameter of Hugging Face's; None for what is no part of the model.
+
+        Raises:
+            KeyError: no such model has a parameter of this name.
+        """
+        prefix = next((prefix for prefix in self.prefixes if key.startswith(prefix)), "")
+        inner = key.removeprefix(prefix)
+        if self.ignored.fullmatch(inner):
+            return None
+        module, _, parameter = inner.rpartition(".")
+        return f"{_translated(module, self.modules)}.{self.parameters[parameter]}"
+
+    def hugging_face_key(self, key: str) -> str:
+        """Hugging Face's name of one of our parameters, in a model without heads."""
+        module, _, parameter = key.rpartition(".")
+        return f"{_translated(module, {ours: theirs for theirs, ours in self.modules.items()})}.{parameter}"
+
+
+def _translated(module: str, table: Mapping[str, str]) -> str:
+    found = _INDEX.search(module)
+    if found is None and "{}" in module:
+        raise KeyError(module)
+    if found is None or module in table:  # what is in one block, but of all, stands there with its number
+        return table[module]
+    return table[_INDEX.sub("{}", module, count=1)].format(found[0])
+
+
+# ---- sizes ----
+
+
+def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Collection[str] = ()) -> None:
+    """Raise the `UserError` that names the first field of a dataclass which has not its type, or is out of all bounds.
+
+    Args:
+        sizes: whose fields are text, whole numbers, numbers from 0 to 1 and truth values.
+        may_be_zero: whole numbers, such as the number of a token, that need not be above 0.
+        may_be_large: numbers that need not be from 0 to 1, but above 0.
+    """
+    for name, kind in ((each.name, str(each.type)) for each in dataclasses.fields(sizes)):
+        value, least = getattr(sizes, name), 0 if name in may_be_zero else 1
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kind == "int" and (type(value) is not int or not least <= value <= MOST):
+            raise_invalid(name, f"a whole number from {least} to {MOST}", value)
+        if kind == "float" and name in may_be_large and not (is_number and 0 < value < MOST):
+            raise_invalid(name, "a number above 0", value)
+        if kind == "float" and name not in may_be_large and not (is_number and 0 <= value <= 1):
+            raise_invalid(name, "a number from 0 to 1", value)
+        if kind.startswith("bool") and type(value) is not bool:
+            raise_invalid(name, "true or false", value)
+        if kind == "str" and not isinstance(value, str):
+            raise_invalid(name, "text", value)
+
+
+def config_values(values: Any, model_types: Collection[str]) -> dict[str, Any]:
+    """The value of a `config.json` of one of these types; UserError for another."""
+    if not isinstance(values, dict):
+        raise_invalid(CONFIG, "a dictionary", values)
+    if values.get("model_type") not in model_types:
+        raise_invalid("model_type", " or ".join(model_types), values.get("model_type"))
+    return values
+
+
+def config_of(kind: type[AnyConfig], given: Mapping[str, Any]) -> AnyConfig:
+    """The sizes among the values of a `config.json`; UserError where one is missing or impossible."""
+    names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise UserError(f"`{CONFIG}` must have `{missing[0]}`, but has none.")
+    return kind(**{name: given[name] for name in names})
+
+
+# ---- folders ----
+
+
+@dataclass(frozen=True)
+class Imported(Generic[AnyModel]):
+    """What a folder holds: the model, and the names of tensors that are no part of it, or there twice."""
+
+    model: AnyModel
+    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -29,6 +140,33 @@ class Additions:
     values: Mapping[str, Any]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """A model's state in float32 by our names, and the names of what is no part of it.
+
+    Args:
+        folder: which has the weights.
+        keys: the model's names.
+        kind: what the folder should hold.
+
+    Raises:
+        UserError: there are no weights, they are damaged, or they are another model's.
+    """
+    state: dict[str, Tensor] = {}
+    left_out = []
+    for name, value in read_weights(folder).items():
+        try:
+            key = keys.our_key(name)
+        except KeyError as error:
+            raise UserError(f"`{folder}` must hold a {kind}, which has no tensor `{name}`, but holds one.") from error
+        if key is None:
+            left_out.append(name)
+            continue
+        if key in state or not (torch.is_tensor(value) and value.is_floating_point()):
+            raise UserError(f"`{name}` in `{folder}` must be a tensor of numbers that is there once, but is not.")
+        state[key] = value.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    return state, tuple(left_out)
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
@@ -47,34 +185,40 @@ def read_weights(folder: Path) -> dict[str, Any]:
     raise UserError(f"`{folder}` must have a model's weights ({' or '.join(readers)}), but has none.")
 
 
-def renamed(
-    folder: Path, tensors: Mapping[str, Any], our_key: Callable[[str], str | None], kind: str
-) -> tuple[dict[str, Tensor], list[str]]:
-    """A model's state in float32, and the names of what is no part of it.
+def _parts(index: Path) -> list[Path]:
+    """The files that an index names, which lie beside it."""
+    content = read_json(index)
+    places = content.get("weight_map") if isinstance(content, dict) else None
+    names = list(places.values()) if isinstance(places, dict) else []
+    is_beside = [isinstance(name, str) and name and name == Path(name).name and "\0" not in name for name in names]
+    if not names or not all(is_beside):
+        raise UserError(f"`{index}` must name files beside it as `weight_map`, but does not.")
+    return [index.with_name(name) for name in sorted(set(names))]
 
-    Args:
-        folder: for sentences.
-        tensors: by Hugging Face's names.
-        our_key: our name of a parameter; None for what is no part of the model, KeyError for what no such model has.
-        kind: what the folder should hold.
 
-    Raises:
-        UserError: it holds something else.
-    """
-    state: dict[str, Tensor] = {}
-    left_out = []
-    for name, value in tensors.items():
-        try:
-            key = our_key(name)
-        except KeyError as error:
-            raise UserError(f"`{folder}` must hold a {kind}, which has no tensor `{name}`, but holds one.") from error
-        if key is None:
-            left_out.append(name)
-            continue
-        if key in state or not (torch.is_tensor(value) and value.is_floating_point()):
-            raise UserError(f"`{name}` in `{folder}` must be a tensor of numbers that is there once, but is not.")
-        state[key] = value.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-    return state, left_out
+def _read_torch(path: Path) -> dict[str, Any]:
+    return file_io.load(str(path), remedy="fetch it anew")
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    regular_file(path, "a file of safetensors")
+    safetensors = _safetensors("read")
+    try:
+        tensors: dict[str, Any] = safetensors.load_file(path)
+    except Exception as error:  # whatever damaged bytes lead the library to
+        said = first_line(error)[:200]
+        raise UserError(f"`{path}` must be a file of safetensors, but cannot be read as one: {said}.") from error
+    return tensors
+
+
+def _safetensors(done: str) -> Any:
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise UserError(
+            f"`safetensors` must be installed for its files to be {done}, but is not: `pip install safetensors`."
+        ) from error
+    return safetensors.torch
 
 
 def write_model(
@@ -107,6 +251,9 @@ def write_model(
         (partial / SAFETENSORS).write_bytes(save(state, metadata={"format": "pt"}))
 
 
+# ---- files of `mtmoe import-hf` ----
+
+
 def read_imported(path: str | Path) -> dict[str, Any]:
     """The content of a file of `mtmoe import-hf`.
 
@@ -130,6 +277,14 @@ def expect_no_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
         )
 
 
+def saved_config(path: str | Path, kind: type[AnyConfig], sizes: Mapping[str, Any]) -> AnyConfig:
+    """The sizes that a file holds; UserError where they are another model's, or impossible."""
+    try:
+        return kind(**sizes)
+    except TypeError as error:
+        raise UserError(f"`{path}` must be a file of `mtmoe import-hf`, but has other sizes: {error}.") from error
+
+
 def check_tensors(
     path: str | Path, wanted: Mapping[str, Tensor], state: Mapping[str, Any], name_of: Callable[[str], str] = str
 ) -> None:
@@ -151,43 +306,3 @@ def check_tensors(
     more = [name for name in state if name not in wanted]
     if more:
         raise UserError(f"`{path}` must have the tensors of its sizes alone, but has `{more[0]}`, too.")
-
-
-def _parts(index: Path) -> list[Path]:
-    """The files that an index names, which lie beside it."""
-    content = read_json(index)
-    places = content.get("weight_map") if isinstance(content, dict) else None
-    names = set(places.values()) if isinstance(places, dict) and _are_names(places.values()) else set()
-    if not names:
-        raise UserError(f"`{index}` must name files beside it as `weight_map`, but does not.")
-    return [index.with_name(name) for name in sorted(names)]
-
-
-def _are_names(values: Any) -> bool:
-    return all(isinstance(value, str) and value and value == Path(value).name and "\0" not in value for value in values)
-
-
-def _read_torch(path: Path) -> dict[str, Any]:
-    return file_io.load(str(path), remedy="fetch it anew")
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    regular_file(path, "a file of safetensors")
-    safetensors = _safetensors("read")
-    try:
-        tensors: dict[str, Any] = safetensors.load_file(path)
-    except Exception as error:  # whatever damaged bytes lead the library to
-        raise UserError(
-            f"`{path}` must be a file of safetensors, but cannot be read as one: {first_line(error)[:200]}."
-        ) from error
-    return tensors
-
-
-def _safetensors(done: str) -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise UserError(
-            f"`safetensors` must be installed for its files to be {done}, but is not: `pip install safetensors`."
-        ) from error
-    return safetensors.torch

@@ -11,17 +11,15 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_mtmoe.backbones.bert import encoder_file
-from fairseq_mtmoe.backbones.bert import hugging_face as of_bert
+from fairseq_mtmoe.backbones.bert import pretrained as of_bert
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
-from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.heads import HeadSize, heads_from_text
+from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.backbones.hugging_face import Additions, check_tensors
-from fairseq_mtmoe.backbones.t5 import hugging_face as of_t5
-from fairseq_mtmoe.backbones.t5 import model_file
+from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import bare_state
-from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
+from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.data.nlu.table import load_tables
@@ -74,7 +72,8 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
         UserError: it is another, or none of Hugging Face's classes computes what its model does.
     """
     if "cfg" not in content and "args" not in content:
-        return Exported((model_file if model_file.KIND in content else encoder_file).read(path, content))
+        of_kind = of_t5 if of_t5.KIND in content else of_bert
+        return Exported(of_kind.read(path, content))
     options = model_options(content) or {}
     _expect_expressible(path, content, options)
     state = {name: value.float() for name, value in content["model"].items()}
@@ -116,7 +115,7 @@ def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], stat
         state, added = separated(path, options, state)
         more, said = (additions(added, "", "T5ForConditionalGeneration"),), WITH_CODE
     state = bare_state(state, config)
-    check_tensors(path, model_file.wanted_tensors(config), state)
+    check_tensors(path, of_t5.wanted_tensors(config), state)
     pieces = content["task_state"]["sentencepiece"].numpy().tobytes()
     return Exported(PretrainedT5(config, pieces, state), more, said)
 
@@ -130,7 +129,7 @@ def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any],
     )
     state, added = separated(path, options, state) if options.get("pemt") else (state, None)
     own = {name.removeprefix(ENCODER): value for name, value in state.items() if not name.startswith(HEADS)}
-    check_tensors(path, encoder_file.wanted_tensors(config), own)
+    check_tensors(path, of_bert.wanted_tensors(config), own)
     head, said = _head(content, config, heads_from_text(options["heads"]), state)
     more = () if head is None else (head,)
     if added is not None:

@@ -24,9 +24,9 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
     the tokenizer's files (of a T5 spiece.model, or tokenizer.json), all of which OUT then holds. Heads are left out.
     Nothing in FOLDER is executed.
     """
-    from fairseq_mtmoe.backbones.bert import hugging_face as of_bert
+    from fairseq_mtmoe.backbones.bert import pretrained as of_bert
     from fairseq_mtmoe.backbones.hugging_face import CONFIG
-    from fairseq_mtmoe.backbones.t5 import hugging_face as of_t5
+    from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
 
     output_file("OUT", output, overwrite)
     if of_t5.is_of_t5(read_json(folder / CONFIG, "the `config.json` of a model's folder")):
@@ -37,11 +37,11 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
         click.echo(f"{output}: {blocks}, {_counted(t5.model.state, '', len(t5.left_out))}")
         return
     imported = of_bert.read_folder(folder)
-    imported.encoder.save(output)
-    config = imported.encoder.config
+    imported.model.save(output)
+    config = imported.model.config
     blocks = f"{config.model_type}, {config.num_hidden_layers} blocks of {config.hidden_size}"
     pooler = f"{'with' if config.has_pooler else 'without'} a pooler"
-    click.echo(f"{output}: {blocks}, {_counted(imported.encoder.state, pooler, len(imported.left_out))}")
+    click.echo(f"{output}: {blocks}, {_counted(imported.model.state, pooler, len(imported.left_out))}")
 
 
 def _counted(state: Mapping[str, Any], more: str, left_out: int) -> str:

@@ -67,7 +67,8 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
             if is_new:
                 mixture.note(weights)
             weights = through.of_columns(weights)
-            through.hold(block, mixture.adapters, narrow)
+            if through.wants_similarities:
+                through.narrow[block] = narrow
         branch = mixture.adapters.widen(narrow, weights, branch)
     return branch if mixture.target_adapter is None else mixture.target_adapter(branch)
 

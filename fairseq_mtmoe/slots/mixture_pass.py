@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.moe.adapters import AdapterBank
-from fairseq_mtmoe.moe.mixture import MixtureGate, layer_similarity
+from fairseq_mtmoe.moe.mixture import MixtureGate
 
 SPARSITY = "task_sparsity"  # the loss's name in what a model says beside its numbers
 
@@ -25,19 +24,20 @@ class MixturePass:
     Attributes:
         summary: what all gates read, (d,), or (B, d) with a summary for each sentence; or how to get it from what a
             feed-forward layer reads, (L, B, H) to (B, d).
-        wants_similarities: whether blocks leave what the task sparsity loss needs.
+        wants_similarities: whether blocks leave what the task sparsity loss is measured by.
         sentences: whose summary is that of each column of the stream, where these are no sentences: of several
             hypotheses for each (R,), of the tokens of a stream (1, T, H); None: column b is of sentence b.
         weights: what blocks leave, in order: the weights of their sources, (K,) or (B, K), float32.
-        similarities: what they leave if it is wanted: `layer_similarity`, a scalar.
+        narrow: what they leave if similarities are wanted, until these are measured: adapters' narrow activations.
+        similarities: how like its output its sources' are, for each block: `layer_similarity`, a scalar.
     """
 
     summary: Tensor | Callable[[Tensor], Tensor]
     wants_similarities: bool = False
     sentences: Tensor | None = None
     weights: dict[nn.Module, Tensor] = field(default_factory=dict)
+    narrow: dict[nn.Module, Tensor] = field(default_factory=dict)
     similarities: dict[nn.Module, Tensor] = field(default_factory=dict)
-    _held: dict[nn.Module, tuple[AdapterBank, Tensor]] = field(default_factory=dict)  # until its output is there
 
     def weights_of(self, block: nn.Module, gate: MixtureGate, branch_input: Tensor) -> Tensor:
         """The weights of a block's sources; its feed-forward layer reads `branch_input`, (L, B, H)."""
@@ -50,18 +50,6 @@ class MixturePass:
     def of_columns(self, weights: Tensor) -> Tensor:
         """Weights (K,) or (B, K) as they are of the stream's columns."""
         return weights if self.sentences is None or weights.dim() == 1 else weights.index_select(0, self.sentences)
-
-    def hold(self, block: nn.Module, sources: AdapterBank, narrow: Tensor) -> None:
-        """Keep the narrow activations of a block's sources until its output is there, if they are needed then."""
-        if self.wants_similarities:
-            self._held[block] = sources, narrow
-
-    def see_output(self, block: nn.Module, output: Tensor, padding_mask: Tensor | None) -> None:
-        """Note how like a block's output (L, B, H) its sources' are, but for padding, (B, L)."""
-        if block in self._held:
-            sources, narrow = self._held.pop(block)
-            cosines = sources.cosines(narrow, output)
-            self.similarities[block] = layer_similarity(cosines, self.of_columns(self.weights[block]), padding_mask)
 
 
 def task_sparsity_loss(passes: Iterable[MixturePass]) -> Tensor:

@@ -13,10 +13,9 @@ from typing import Any
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from fairseq_mtmoe.backbones.bert import encoder_file
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
-from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.model import note_sizes
+from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder, load
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
@@ -56,7 +55,7 @@ class GlueTask(BenchmarkTask):
         return {**about_encoder(cfg), "max_positions": self.args.max_positions, **of_tasks}
 
     def load_backbone(self, path: str) -> PretrainedEncoder:
-        found = encoder_file.load(path)
+        found = load(path)
         return PretrainedEncoder(found.config, {SERIALIZED: serialized_tokenizer(found.tokenizer)}, found.state)
 
     def backbone_of(self, state: Mapping[str, Any]) -> PretrainedEncoder:

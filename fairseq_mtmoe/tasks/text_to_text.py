@@ -19,10 +19,9 @@ from fairseq.data import Dictionary
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from fairseq_mtmoe.backbones.t5 import model_file
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import T5Model, note_sizes
-from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
+from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5, load
 from fairseq_mtmoe.data.nlu.loader import drawn_examples
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.text_split import (
@@ -87,7 +86,7 @@ class TextToTextTask(BenchmarkTask):
     target_dictionary = source_dictionary
 
     def load_backbone(self, path: str) -> PretrainedT5:
-        return model_file.load(path)
+        return load(path)
 
     def backbone_of(self, state: Mapping[str, Any]) -> PretrainedT5:
         config = T5Config(**json.loads(state["cfg"]["model"]["t5"]))

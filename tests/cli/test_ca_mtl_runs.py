@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.backbones.bert.encoder_file import load
+from fairseq_mtmoe.backbones.bert.pretrained import load
 from tests.helpers.benchmark import TASKS, train_tasks
 
 ADAPTED = ("--arch", "ca_mtl", "--conditional-positions", 24)

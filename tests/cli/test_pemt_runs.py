@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from fairseq_mtmoe.backbones.t5 import model_file
+from fairseq_mtmoe.backbones.t5 import pretrained as model_file
 from fairseq_mtmoe.backbones.t5.model import whole_state
 from fairseq_mtmoe.models.pemt import source_file
 from fairseq_mtmoe.models.pemt.config import is_added, is_trainable

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 import yaml
 
-from fairseq_mtmoe.backbones.bert import hugging_face as bert
+from fairseq_mtmoe.backbones.bert import pretrained as bert
 from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
-from fairseq_mtmoe.backbones.t5 import hugging_face as t5
+from fairseq_mtmoe.backbones.t5 import pretrained as t5
 from fairseq_mtmoe.data.nlu import table
 from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer

@@ -7,13 +7,11 @@ import pytest
 import torch
 from fairseq.utils import apply_to_sample
 
-from fairseq_mtmoe.backbones.bert import encoder as encoder_module
-from fairseq_mtmoe.backbones.bert.rows import Rows
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from tests.helpers import waits
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
-from tests.helpers.bert import perturb
+from tests.helpers.bert import in_all_places, perturb
 from tests.helpers.encoders import ANSWERS, TARGET, conditional_encoder, dense_encoder, tag_model, task_batch
 from tests.helpers.pretended_gpu import pretended_gpu
 from tests.helpers.trainers import groups_of, trainer_of
@@ -50,7 +48,7 @@ def test_a_batch_of_several_tasks_trains_as_in_this_form_on_a_cpu(gates, dtype, 
     models = [model_of(gates, dtype) for _ in range(2)]
     sample = {"net_input": task_batch(), "target": TARGET, "nsentences": 5, "ntokens": 38}
     with monkeypatch.context() as patch, device_kind_everywhere(FORMS[capability]):
-        patch.setattr(encoder_module, "rows_of", lambda mask: Rows(tuple(mask.shape), mask))
+        in_all_places(patch)
         right = loss_and_gradients(models[0], sample)
     with pretended_gpu(capability) as rules:
         models[1].cuda()

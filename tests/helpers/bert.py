@@ -12,9 +12,9 @@ from torch import Tensor
 from fairseq_mtmoe.backbones.bert import encoder as encoder_module
 from fairseq_mtmoe.backbones.bert.config import BERT, MINILM, ROBERTA, EncoderConfig, read_config
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.key_map import our_key
-from fairseq_mtmoe.backbones.bert.rows import Rows
+from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
+from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch
 
 TINY = EncoderConfig(
     vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
@@ -81,6 +81,14 @@ def theirs_of(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     return output.last_hidden_state, output.pooler_output
 
 
-def in_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the blocks compute at padding, too, as on a GPU."""
-    monkeypatch.setattr(encoder_module, "rows_of", lambda mask: Rows((mask.shape[0], mask.shape[1]), mask))
+def in_all_places(monkeypatch: pytest.MonkeyPatch, *modules: Any) -> None:
+    """Let the blocks compute at padding, too, as on a GPU; `modules` are those that unpad beside the encoder's own."""
+    for module in (encoder_module, *modules):
+        monkeypatch.setattr(module, "unpadded", lambda mask, ids=None: UnpaddedBatch(tuple(mask.shape), mask, ids))
+
+
+def built(encoder: PretrainedEncoder) -> BertEncoder:
+    """A dense encoder with these weights."""
+    model = BertEncoder(encoder.config)
+    model.load_state_dict(encoder.state)
+    return model

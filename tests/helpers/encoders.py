@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.model import note_sizes
+from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.task_types import Classification, Ranking, Regression, WordPair
 
 register()

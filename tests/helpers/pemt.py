@@ -16,7 +16,7 @@ from fairseq.data import Dictionary
 from fairseq_mtmoe import register
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import shifted
-from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
+from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.protocols import TaskDescription
 from tests.helpers.bert import perturb
 from tests.helpers.t5 import TINY, dictionary, pretrained, texts

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
-from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.model import note_sizes
+from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.protocols import TaskDescription
 from tests.helpers.bert import TINY, pretrained
 from tests.helpers.encoders import HEADS, NO_DROPOUT

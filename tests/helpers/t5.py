@@ -11,9 +11,9 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_mtmoe.backbones.t5.config import GATED_GELU, T5Config
-from fairseq_mtmoe.backbones.t5.key_map import our_key
+from fairseq_mtmoe.backbones.t5.key_map import KEYS
 from fairseq_mtmoe.backbones.t5.model import T5Model, bare_state, whole_state
-from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
+from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from tests.helpers.bert import perturb
 
 # Heads that are wider together than the stream; few and near buckets, so that short texts reach them all.
@@ -77,7 +77,7 @@ def hugging_face_model(config: T5Config) -> Any:
 
 def ours_of(theirs: Any, config: T5Config) -> T5Model:
     """Our model with the weights of Hugging Face's, in evaluation mode."""
-    state = {our_key(name): value for name, value in theirs.state_dict().items()}
+    state = {KEYS[config.is_gated].our_key(name): value for name, value in theirs.state_dict().items()}
     ours = T5Model(config, dictionary(config)).eval()
     ours.load_state_dict(whole_state({name: value for name, value in state.items() if name is not None}, config))
     return ours

@@ -10,7 +10,7 @@ import sentencepiece
 
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import bare_state
-from fairseq_mtmoe.backbones.t5.model_file import PretrainedT5
+from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.data.nlu.text_split import Pieces
 from tests.helpers.benchmark import LETTERS, save_before_training
 from tests.helpers.commands import PLUGIN, run

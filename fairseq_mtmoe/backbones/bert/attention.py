@@ -1,16 +1,65 @@
-"""BERT's self-attention, with an optional bias of the scores."""
+"""BERT's self-attention, with an optional bias of the scores, and its dropout.
+
+In training on a CPU sentences lie one after the other, without padding. torch multiplies heads that lie one by one in
+memory: queries, keys, values and the gradients of all three are copied for it, padding with them. `packed_attention`
+reads the tokens' rows and writes into them where they are, all products of a batch in one call (`mkl_batch.py`), and a
+sentence's scores take as much room as it has tokens. Elsewhere `attend` is torch's own; tests compare the two.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.bert.dropout import dropout
-from fairseq_mtmoe.backbones.bert.packed_attention import Packing, can_pack, packed_attention
-from fairseq_mtmoe.backbones.bert.rows import HIDDEN, Rows
+from fairseq_mtmoe.backbones.bert.unpadding import HIDDEN, UnpaddedBatch
+from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
+
+_VALUES = 1 << 16
+_PER_DRAW = 4  # numbers of 16 bits in one of 64
+
+
+class Dropout(nn.Module):
+    """As `nn.Dropout`, at a fraction of its cost on a CPU."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shaped as `x`."""
+        return dropout(x, self.p) if self.training else x
+
+    def extra_repr(self) -> str:
+        """The probability, for printing a model."""
+        return f"p={self.p}"
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """`x` with each number zero with probability `p`, else scaled so that its expectation stays."""
+    if p == 0:
+        return x
+    if x.device.type != "cpu" or torch.compiler.is_compiling():  # there the draws are made in the same pass
+        return F.dropout(x, p)
+    return x * dropout_scales(x, p)
+
+
+def dropout_scales(x: Tensor, p: float) -> Tensor:
+    """What a CPU multiplies `x` with: with probability `p` 0.
+
+    torch draws a double of 53 random bits to drop one number. Here a number has 16 bits: its probability is a multiple
+    of 1/65536, and what is kept is scaled by exactly that.
+    """
+    dropped = min(round(p * _VALUES), _VALUES - 1)  # of all values of 16 bits
+    draws = torch.empty(-(-x.numel() // _PER_DRAW), dtype=torch.int64).random_(-(1 << 63), None)
+    bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    return (bits >= dropped - _VALUES // 2).to(x.dtype).mul_(_VALUES / (_VALUES - dropped))
 
 
 class SelfAttention(nn.Module):
@@ -25,44 +74,46 @@ class SelfAttention(nn.Module):
         self.v_proj = nn.Linear(hidden_size, hidden_size)
         self.out_proj = nn.Linear(hidden_size, hidden_size)
 
-    def forward(self, x: Tensor, rows: Rows, bias: Tensor | None = None) -> Tensor:
-        """What each token of the block's output reads of its sentence, shaped as `rows.output_of(x)`.
+    def forward(self, x: Tensor, batch: UnpaddedBatch, bias: Tensor | None = None) -> Tensor:
+        """What each token of the block's output reads of its sentence, shaped as `batch.output_of(x)`.
 
         Args:
-            x: the stream, (L, B, H) or (1, T, H) as `rows` has it.
-            rows: of the batch.
+            x: the stream, (L, B, H) or (1, T, H) as `batch` has it.
+            batch: which tokens these are.
             bias: added to the scores, (L, L), (B, 1, L, L) or what broadcasts to (B, heads, L, L).
         """
-        query, key, value = self.q_proj(rows.output_of(x)), self.k_proj(x), self.v_proj(x)
-        if bias is not None and rows.firsts_only:
+        query, key, value = self.q_proj(batch.output_of(x)), self.k_proj(x), self.v_proj(x)
+        if bias is not None and batch.firsts_only:
             bias = bias[..., :1, :]
-        packs = rows.packed and can_pack(query, key, value) and (bias is None or rows.pads_right)
+        packs = batch.packed and can_pack(query, key, value) and (bias is None or batch.pads_right)
         read = self._read_packed if packs else self._read
-        output: Tensor = self.out_proj(read(query, key, value, rows, bias))
+        output: Tensor = self.out_proj(read(query, key, value, batch, bias))
         return output
 
-    def _read_packed(self, query: Tensor, key: Tensor, value: Tensor, rows: Rows, bias: Tensor | None) -> Tensor:
-        lengths = rows.lengths()
-        readers = lengths.new_ones(len(lengths)) if rows.firsts_only else lengths
+    def _read_packed(
+        self, query: Tensor, key: Tensor, value: Tensor, batch: UnpaddedBatch, bias: Tensor | None
+    ) -> Tensor:
+        lengths = batch.lengths()
+        readers = lengths.new_ones(len(lengths)) if batch.firsts_only else lengths
         packing = Packing.of(readers, lengths, query.shape[-1], self.num_heads)
-        p = self.dropout if self.training else 0.0
         if bias is not None:
-            while bias.dim() < 4:
-                bias = bias.unsqueeze(0)
+            bias = bias.reshape((1,) * (4 - bias.dim()) + bias.shape)
             bias = bias.expand(len(lengths), *bias.shape[1:])
+        p = self.dropout if self.training else 0.0
         return packed_attention(query.squeeze(0), key.squeeze(0), value.squeeze(0), packing, p, bias).unsqueeze(0)
 
-    def _read(self, query: Tensor, key: Tensor, value: Tensor, rows: Rows, bias: Tensor | None) -> Tensor:
-        mask = rows.attention_mask(query.dtype)
-        if bias is not None:
-            mask = bias if rows.padding_mask is None else bias.masked_fill(rows.padding_mask[:, None, None], HIDDEN)
-        heads = self._heads(query, rows.output), self._heads(key, rows), self._heads(value, rows)
+    def _read(self, query: Tensor, key: Tensor, value: Tensor, batch: UnpaddedBatch, bias: Tensor | None) -> Tensor:
+        mask = bias
+        if batch.padding_mask is not None:
+            hidden = batch.padding_mask[:, None, None]
+            mask = hidden.to(query.dtype) * HIDDEN if bias is None else bias.masked_fill(hidden, HIDDEN)
+        heads = self._heads(query, batch.output), self._heads(key, batch), self._heads(value, batch)
         read = attend(*heads, mask, self.dropout if self.training else 0.0)
-        return rows.output.take(read.transpose(1, 2)).flatten(2)
+        return batch.output.unpad(read.transpose(1, 2)).flatten(2)
 
-    def _heads(self, values: Tensor, rows: Rows) -> Tensor:
+    def _heads(self, values: Tensor, batch: UnpaddedBatch) -> Tensor:
         """(B, heads, L, H / heads)."""
-        return rows.spread(values).view(*rows.shape, self.num_heads, -1).transpose(1, 2)
+        return batch.pad(values).view(*batch.shape, self.num_heads, -1).transpose(1, 2)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
@@ -73,3 +124,159 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
     if mask is not None:
         scores += mask
     return dropout(scores.softmax(-1), dropout_p) @ value
+
+
+# ---- of sentences without padding, on a CPU ----
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the products of S sentences and A heads find their operands: P = S·A of them, none of an empty sentence.
+
+    Scores are kept by sentence, those of fewer tokens first, then by head: (queries, keys) for each.
+
+    Attributes:
+        width: values of a token's row, of all heads.
+        head: values of a head.
+        query_P, key_P, score_P: the element at which queries, keys (and values), and scores begin.
+        queries_P, keys_P: their numbers.
+        runs: of sentences with equally many keys: how many scores they have, and how many keys.
+        order: the sentences in the order of their scores.
+    """
+
+    width: int
+    head: int
+    query_P: Tensor
+    key_P: Tensor
+    score_P: Tensor
+    queries_P: Tensor
+    keys_P: Tensor
+    runs: list[tuple[int, int]]
+    order: Tensor
+
+    @classmethod
+    def of(cls, queries_S: Tensor, keys_S: Tensor, width: int, num_heads: int) -> Packing:
+        """For sentences with these numbers of tokens that read, and that are read."""
+        starts = [counts.cumsum(0) - counts for counts in (queries_S, keys_S)]
+        order = keys_S.argsort(stable=True)
+        order = order[keys_S[order] > 0]
+        head = width // num_heads
+        places = torch.arange(num_heads) * head
+        query_P, key_P = ((start[order, None] * width + places).flatten() for start in starts)
+        queries_P, keys_P = (counts[order].repeat_interleave(num_heads) for counts in (queries_S, keys_S))
+        scores_P = queries_P * keys_P
+        lengths, first = torch.unique_consecutive(keys_P, return_inverse=True)
+        sizes = torch.zeros_like(lengths).index_add(0, first, scores_P)
+        runs = list(zip(sizes.tolist(), lengths.tolist(), strict=True))
+        return cls(width, head, query_P, key_P, scores_P.cumsum(0) - scores_P, queries_P, keys_P, runs, order)
+
+    def rows_of(self, scores: Tensor) -> Iterator[Tensor]:
+        """The scores as matrices of equally long rows, one row for each query and head."""
+        start = 0
+        for size, keys in self.runs:
+            yield scores[start : start + size].view(-1, keys)
+            start += size
+
+    def sentences_of(self, scores: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Sentences with equally many queries and keys, (R,), and their scores (R, A, queries, keys)."""
+        first, num_heads = 0, self.width // self.head
+        for rows in self.rows_of(scores):
+            sentences = rows.view(-1, num_heads, int(self.queries_P[first * num_heads]), rows.shape[1])
+            yield self.order[first : first + len(sentences)], sentences
+            first += len(sentences)
+
+    def queries(self, values: Tensor) -> Operand:
+        """Matrices (queries, head)."""
+        return Operand(values, self.query_P, self.width)
+
+    def keys(self, values: Tensor, transposed: bool = False) -> Operand:
+        """Matrices (keys, head)."""
+        return Operand(values, self.key_P, self.width, transposed)
+
+    def scores(self, values: Tensor, transposed: bool = False) -> Operand:
+        """Matrices (queries, keys)."""
+        return Operand(values, self.score_P, self.keys_P, transposed)
+
+    def heads_P(self) -> Tensor:
+        """The size of a head, once for each product."""
+        return torch.full_like(self.keys_P, self.head)
+
+
+def can_pack(*operands: Tensor) -> bool:
+    """Whether these can be multiplied as they lie."""
+    is_plain = not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu")
+    return is_plain and has_batched_products(*operands)
+
+
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, packing: Packing, dropout_p: float, bias: Tensor | None = None
+) -> Tensor:
+    """What each token reads, (M, H).
+
+    Args:
+        query: of the tokens that read, (M, H), one head after the other.
+        key, value: of those that are read, (T, H).
+        packing: of the batch.
+        dropout_p: the probability with which a weight is dropped.
+        bias: added to the scores of the first queries and keys of each sentence, (S, 1, queries, keys) or with a
+            matrix for each head; then a sentence has as many queries as others with as many keys.
+    """
+    read: Tensor = _PackedAttention.apply(query, key, value, bias, packing, dropout_p)  # type: ignore[no-untyped-call]
+    return read
+
+
+class _PackedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, packing: Packing, dropout_p: float
+    ) -> Tensor:
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        weights = query.new_empty(sum(size for size, _ in packing.runs))
+        sizes = (packing.queries_P, packing.keys_P, packing.heads_P())
+        operands = packing.queries(query), packing.keys(key, transposed=True), packing.scores(weights)
+        batched_products(*operands, *sizes, packing.head**-0.5)
+        if bias is not None:
+            for sentences, scores in packing.sentences_of(weights):
+                scores += _corner(bias, scores).index_select(0, sentences)
+        for rows in packing.rows_of(weights):
+            torch.softmax(rows, -1, out=rows)
+        scales = dropout_scales(weights, dropout_p) if dropout_p else None
+        dropped = weights if scales is None else weights * scales
+        read = torch.zeros_like(query)  # also where a sentence has no tokens to read
+        sizes = (packing.queries_P, packing.heads_P(), packing.keys_P)
+        batched_products(packing.scores(dropped), packing.keys(value), packing.queries(read), *sizes)
+        ctx.save_for_backward(query, key, value, weights, scales)
+        ctx.packing, ctx.bias_shape = packing, None if bias is None else bias.shape
+        return read
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, scales = ctx.saved_tensors
+        pack: Packing = ctx.packing
+        grad, scale, heads_P = grad.contiguous(), pack.head**-0.5, pack.heads_P()
+        dropped = weights if scales is None else weights * scales
+        grad_query, grad_key, grad_value = (torch.zeros_like(of) for of in (query, key, value))
+        by_key, by_query = (pack.keys_P, heads_P, pack.queries_P), (pack.queries_P, heads_P, pack.keys_P)
+        batched_products(pack.scores(dropped, True), pack.queries(grad), pack.keys(grad_value), *by_key)
+        grad_scores = torch.empty_like(weights)
+        operands = pack.queries(grad), pack.keys(value, transposed=True), pack.scores(grad_scores)
+        batched_products(*operands, pack.queries_P, pack.keys_P, heads_P)
+        if scales is not None:
+            grad_scores.mul_(scales)
+        for grad_rows, rows in zip(pack.rows_of(grad_scores), pack.rows_of(weights), strict=True):
+            torch.ops.aten._softmax_backward_data.out(grad_rows, rows, -1, rows.dtype, grad_input=grad_rows)
+        grad_bias = None
+        if ctx.needs_input_grad[3]:
+            grad_bias = grad_scores.new_zeros(ctx.bias_shape)
+            for sentences, grads in pack.sentences_of(grad_scores):
+                per_head = grads if len(grad_bias[0]) > 1 else grads.sum(1, keepdim=True)
+                _corner(grad_bias, grads)[sentences] = per_head
+        batched_products(pack.scores(grad_scores), pack.keys(key), pack.queries(grad_query), *by_query, scale)
+        batched_products(pack.scores(grad_scores, True), pack.queries(query), pack.keys(grad_key), *by_key, scale)
+        return grad_query, grad_key, grad_value, grad_bias, None, None
+
+
+def _corner(bias: Tensor, scores: Tensor) -> Tensor:
+    """The part of each sentence's bias that is added to scores (R, A, queries, keys)."""
+    return bias[:, :, : scores.shape[2], : scores.shape[3]]

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.sizes import MOST_BLOCKS, check_fields
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.backbones.hugging_face import MOST_BLOCKS, check_fields, config_of, config_values
+from fairseq_mtmoe.errors import raise_invalid
 
 BERT, ROBERTA = "bert", "roberta"
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
 
-# What a folder may leave out, and what it is then.
-OPTIONAL = {
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "layer_norm_eps": 1e-12,
-    "initializer_range": 0.02,
-}
 PADDING = {BERT: 0, ROBERTA: 1}
 # What an encoder of another kind says, and what it would have to say.
 UNSUPPORTED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
@@ -69,10 +61,9 @@ class EncoderConfig:
                 raise_invalid(name, "from 0 to below 1", getattr(self, name))
         if self.num_hidden_layers > MOST_BLOCKS:
             raise_invalid("num_hidden_layers", f"at most {MOST_BLOCKS}", self.num_hidden_layers)
-        if self.hidden_size % self.num_attention_heads:
-            raise_invalid(
-                "hidden_size", f"a multiple of `num_attention_heads` {self.num_attention_heads}", self.hidden_size
-            )
+        heads = self.num_attention_heads
+        if self.hidden_size % heads:
+            raise_invalid("hidden_size", f"a multiple of `num_attention_heads` {heads}", self.hidden_size)
         if self.pad_token_id >= self.vocab_size:
             raise_invalid("pad_token_id", f"below `vocab_size` {self.vocab_size}", self.pad_token_id)
         if self.max_positions < 1:
@@ -102,20 +93,13 @@ def read_config(values: Any, has_pooler: bool) -> EncoderConfig:
     Raises:
         UserError: it is of another kind of encoder, or misses a size, or has an impossible one.
     """
-    if not isinstance(values, dict):
-        raise_invalid("config.json", "a dictionary", values)
-    kind = values.get("model_type")
-    if kind not in (BERT, ROBERTA):
-        raise_invalid("model_type", f"{BERT} or {ROBERTA}", kind)
+    values = config_values(values, (BERT, ROBERTA))
     for name, needed in UNSUPPORTED.items():
         if values.get(name, needed) != needed:
             raise_invalid(name, repr(needed), values[name])
-    given: Mapping[str, Any] = {"pad_token_id": PADDING[kind], **OPTIONAL, **values}
-    names = [field.name for field in dataclasses.fields(EncoderConfig) if field.name != "has_pooler"]
-    missing = [name for name in names if name not in given]
-    if missing:
-        raise UserError(f"`config.json` must have `{missing[0]}`, but has none.")
-    return EncoderConfig(**{name: given[name] for name in names}, has_pooler=has_pooler)
+    optional = {field.name: field.default for field in dataclasses.fields(EncoderConfig)[9:]}
+    padding = {"pad_token_id": PADDING[values["model_type"]]}
+    return config_of(EncoderConfig, {**optional, **padding, **values, "has_pooler": has_pooler})
 
 
 # The encoders of MT-TaG, §3.

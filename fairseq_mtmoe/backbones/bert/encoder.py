@@ -8,11 +8,10 @@ import torch
 from torch import LongTensor, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_mtmoe.backbones.bert.blocks import BertBlock, initialize
-from fairseq_mtmoe.backbones.bert.config import ROBERTA, EncoderConfig
-from fairseq_mtmoe.backbones.bert.dropout import Dropout
-from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
-from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
+from fairseq_mtmoe.backbones.bert.attention import Dropout, SelfAttention
+from fairseq_mtmoe.backbones.bert.config import ACTIVATIONS, ROBERTA, EncoderConfig
+from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch, unpadded
+from fairseq_mtmoe.backbones.blocks import Block, SlotPlans, Stack
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.slots import BatchContext, ExpertSlot, MixturePass, SlotBlock, adapted, dense
 
@@ -29,6 +28,34 @@ class Encoded(NamedTuple):
     hidden: Tensor
     pooled: Tensor | None
     mixture: MixturePass | None = None
+
+
+class BertBlock(Block):
+    """A post-norm block. A system that changes attention overrides `attend`."""
+
+    normalize_before = False
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        H, F, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
+        self.self_attn = SelfAttention(H, config.num_attention_heads, config.attention_probs_dropout_prob)
+        self.self_attn_layer_norm = nn.LayerNorm(H, eps)
+        self.fc1, self.fc2 = nn.Linear(H, F), nn.Linear(F, H)
+        self.final_layer_norm = nn.LayerNorm(H, eps)
+        self.activation_fn = ACTIVATIONS[config.hidden_act]
+        self.activation_dropout_module = Dropout(0.0)  # BERT has none there
+        self.dropout_module = Dropout(config.hidden_dropout_prob)
+        self.slot = dense
+        initialize(self, config.initializer_range)
+
+    def forward(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch) -> Tensor:
+        """The new stream, (L, B, H) or (1, T, H) as `batch` has it; `context` is of that form, too."""
+        return self.feed_forward(self.attend(x, context, batch), batch.output_context(context))
+
+    def attend(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, bias: Tensor | None = None) -> Tensor:
+        """The block's first half: self-attention, to whose scores `bias` is added, (L, L) or (B, 1, L, L)."""
+        joined = self.join(self.self_attn(x, batch, bias), batch.output_of(x))
+        return self.normalize(self.self_attn_layer_norm, joined, batch.output_context(context))
 
 
 class BertEncoder(Stack):
@@ -61,11 +88,9 @@ class BertEncoder(Stack):
         self.layers = nn.ModuleList()
         self.pooler = nn.Linear(H, H) if config.has_pooler else None
         initialize(self, config.initializer_range)
-        self.start_stack(slot_plans or {})
+        self.slot_plans = slot_plans or {}
         for _ in range(config.num_hidden_layers):
-            block = self.build_encoder_layer(config)
-            self.fill_slot(block)
-            self.layers.append(block)
+            self.layers.append(self.fill_slot(self.build_encoder_layer(config)))
 
     def build_encoder_layer(self, config: EncoderConfig) -> BertBlock:
         """Called for one block after the other; a system's block may be of a subclass."""
@@ -91,46 +116,47 @@ class BertEncoder(Stack):
         Raises:
             UserError: sentences are longer than the encoder has positions.
         """
-        if tokens.shape[1] > self.config.max_positions:
-            raise_invalid(
-                "the length of a sentence", f"at most the encoder's {self.config.max_positions}", tokens.shape[1]
-            )
+        length, most = tokens.shape[1], self.config.max_positions
+        if length > most:
+            raise_invalid("the length of a sentence", f"at most the encoder's {most}", length)
         mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask
-        x, context, rows = self.enter(tokens, token_type_ids, mask, task_ids)
-        last = rows.for_firsts() if firsts_only and computes_alone(self.layers[-1]) else rows
-        hidden = last.output.spread(self.run_blocks(x, context, rows, last))[:, : tokens.shape[1]]
+        x, context, batch = self.enter(tokens, token_type_ids, mask, task_ids)
+        last = batch.for_firsts() if firsts_only and computes_alone(self.layers[-1]) else batch
+        hidden = last.output.pad(self.run_blocks(x, context, batch, last))[:, :length]
         hidden = hidden.masked_fill(mask[:, : hidden.shape[1]].unsqueeze(-1), 0)
         pooled = None if self.pooler is None else torch.tanh(self.pooler(hidden[:, 0]))
         return Encoded(hidden, pooled, context.mixture)
 
     def enter(
         self, tokens: LongTensor, token_type_ids: LongTensor | None, padding_mask: Tensor, task_ids: LongTensor | None
-    ) -> tuple[Tensor, BatchContext, Rows]:
+    ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
         """The stream before the first block, what the blocks may know of the batch, and which places the stream has.
 
         These begin with the tokens', (B, L); what comes after them is none of the output.
         """
-        rows = rows_of(padding_mask)
-        context = self.context_of(rows, task_ids)
-        return self.embed(tokens, token_type_ids, context, rows), context, rows
+        batch = unpadded(padding_mask, task_ids)
+        context = self.context_of(batch)
+        return self.embed(tokens, token_type_ids, context, batch), context, batch
 
-    def context_of(self, rows: Rows, task_ids: LongTensor | None) -> BatchContext:
+    def context_of(self, batch: UnpaddedBatch) -> BatchContext:
         """What the blocks may know of the batch."""
-        return rows.context(task_ids)
+        return batch.context()
 
-    def embed(self, tokens: LongTensor, token_type_ids: LongTensor | None, context: BatchContext, rows: Rows) -> Tensor:
+    def embed(
+        self, tokens: LongTensor, token_type_ids: LongTensor | None, context: BatchContext, batch: UnpaddedBatch
+    ) -> Tensor:
         """The stream before the first block."""
-        x = self.embed_tokens(rows.take(tokens)) + self.embed_positions(rows.take(self._positions(tokens)))
-        segments = self.embed_segments.weight[0]
-        if token_type_ids is not None:
-            segments = self.embed_segments(rows.take(token_type_ids))
+        ids = [tokens, self._positions(tokens), *([] if token_type_ids is None else [token_type_ids])]
+        own, positions, *types = batch.unpad(torch.stack(ids, dim=-1)).unbind(-1)
+        x = self.embed_tokens(own) + self.embed_positions(positions)
+        segments = self.embed_segments(types[0]) if types else self.embed_segments.weight[0]
         embedded: Tensor = self.dropout_module(self.layernorm_embedding(x + segments))
         return embedded
 
-    def run_blocks(self, x: Tensor, context: BatchContext, rows: Rows, last: Rows) -> Tensor:
-        """The stream after the last block, whose rows are `last`, (1, B, H) where these are `firsts_only`."""
+    def run_blocks(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, last: UnpaddedBatch) -> Tensor:
+        """The stream after the last block, whose batch is `last`, (1, B, H) where this is `firsts_only`."""
         for block in self.layers:
-            x = self.run(block, x, context, last if block is self.layers[-1] else rows)
+            x = self.run(block, x, context, last if block is self.layers[-1] else batch)
         return x
 
     def run(self, part: nn.Module, *inputs: Any) -> Tensor:
@@ -146,6 +172,17 @@ class BertEncoder(Stack):
             real = tokens.ne(self.config.pad_token_id).long()
             return real.cumsum(1) * real + self.config.pad_token_id
         return torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+
+
+def initialize(module: nn.Module, std: float) -> None:
+    """Give what is in a module so far BERT's initial values: N(0, std²), biases and the embedding of padding 0."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.normal_(part.weight, std=std)
+        if isinstance(part, nn.Linear):
+            nn.init.zeros_(part.bias)
+        if isinstance(part, nn.Embedding) and part.padding_idx is not None:
+            nn.init.zeros_(part.weight[part.padding_idx])
 
 
 def computes_alone(block: nn.Module) -> bool:

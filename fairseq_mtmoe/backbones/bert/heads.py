@@ -3,19 +3,28 @@
 MT-TaG, §3.3: classes are `softmax(U_t h_[CLS])` (equation 7) and a regression's value is `V_t h_[CLS]` (equation 8),
 both from N(0, 0.02²) (§4.4); a ranking scores each candidate. WiC's head reads the words that the example is about,
 too: the mean of their tokens' states. Others read every token of a part of the text, such as a passage with an answer.
+
+`transferred` takes a checkpoint of some tasks to a model of others. MT-TaG, §5.2: a task that the mixture did not have
+takes the gate of a related one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_mtmoe.conditioning import TaskEmbeddings
 from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.moe.gates import TaskGate
 
+logger = logging.getLogger(__name__)
+
+HEADS = "heads."  # what names of their parameters begin with
 HEAD_STD = 0.02
 UNREAD = -1e4  # of tokens that a head does not read: it has no part in a softmax, and is finite in every type
 NO_TOKEN, NO_WORD = -1, -2  # in the place of a word's first token
@@ -133,10 +142,6 @@ def _within(spans: Tensor, length: int) -> Tensor:
     return (place >= spans[..., :1]) & (place < spans[..., 1:])
 
 
-def _kind_of(size: HeadSize) -> type[TaskHead]:
-    return WordHead if size.per_word else TokenHead if size.per_token else TaskHead
-
-
 class TaskHeads(nn.ModuleDict):
     """The heads of several tasks; their order is that of the task ids.
 
@@ -147,10 +152,12 @@ class TaskHeads(nn.ModuleDict):
     def __init__(self, hidden_size: int, sizes: Mapping[str, HeadSize]) -> None:
         for task in sizes:
             if not task or "." in task or hasattr(nn.ModuleDict, task):
-                raise_invalid(
-                    "the name of a task", "one without dots, and none that torch's modules use themselves", task
-                )
-        super().__init__({task: _kind_of(size)(hidden_size, size) for task, size in sizes.items()})
+                rule = "one without dots, and none that torch's modules use themselves"
+                raise_invalid("the name of a task", rule, task)
+        super().__init__()
+        for task, size in sizes.items():
+            kind = WordHead if size.per_word else TokenHead if size.per_token else TaskHead
+            self[task] = kind(hidden_size, size)
 
     def forward(self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Each task's numbers, by its name; for a task without examples none, (0, …), but with a graph.
@@ -164,3 +171,61 @@ class TaskHeads(nn.ModuleDict):
             no_spans = no_rows.new_empty(0, head.size.num_words, 2)
             outputs[task] = head(hidden, rows.get(task, no_rows), spans.get(task, no_spans))
         return outputs
+
+
+def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | None = None) -> dict[str, Tensor]:
+    """A checkpoint's state for a model of other tasks; the state itself where they are the same.
+
+    Heads of tasks that the model has not are left out; those that the checkpoint has not stay as they are, and so do
+    their embeddings and gates, unless `reuse_gate` names the tasks of the checkpoint whose gates' mean all begin with.
+
+    Args:
+        model: with `heads`, in the order of the task ids.
+        state: of a checkpoint, whose heads are in the order of its task ids.
+        reuse_gate: comma-separated names.
+
+    Raises:
+        UserError: the checkpoint has no such task.
+    """
+    own = model.state_dict()
+    tasks, known = _tasks(own), _tasks(state)
+    if tasks == known or not known:
+        return state
+    moved = {key: value for key, value in state.items() if not key.startswith(HEADS) or _task(key) in tasks}
+    moved |= {key: value for key, value in own.items() if key.startswith(HEADS) and _task(key) not in known}
+    gates = _weights(model, TaskGate)
+    if gates and reuse_gate:
+        logger.info(f"the gates of {', '.join(tasks)} begin as the checkpoint's {reuse_gate} (--reuse-gate)")
+    for key in gates:
+        if key in state and state[key].dim() == own[key].dim():  # else it is of all tasks, and does not fit
+            moved[key] = _rows(own[key], tasks, state[key], known, reuse_gate)
+    for key in _weights(model, TaskEmbeddings):
+        if key in state:
+            moved[key] = _rows(own[key], tasks, state[key], known, None)
+    return moved
+
+
+def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None) -> Tensor:
+    """What has a row for each task, such as a layer's gates (T, N, H): those that the checkpoint has are its own."""
+    if reuse:
+        names = reuse.split(",")
+        for name in names:
+            if name not in known:
+                raise_invalid("--reuse-gate", f"among the checkpoint's tasks {', '.join(known)}", name)
+        return saved[[known.index(name) for name in names]].mean(0).expand_as(own).clone()
+    rows = [saved[known.index(task)] if task in known else row for task, row in zip(tasks, own, strict=True)]
+    return torch.stack([row.to(own) for row in rows])
+
+
+def _weights(model: nn.Module, kind: type[nn.Module]) -> list[str]:
+    """The keys of these modules' weights in the model's state."""
+    return [f"{path}.weight" for path, module in model.named_modules() if isinstance(module, kind)]
+
+
+def _task(key: str) -> str:
+    return key.removeprefix(HEADS).rpartition(".")[0]
+
+
+def _tasks(state: dict[str, Tensor]) -> list[str]:
+    """The tasks that a state has heads of, in the order of their ids."""
+    return list(dict.fromkeys(_task(key) for key in state if key.startswith(HEADS)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -11,12 +11,11 @@ from typing import Any
 from fairseq.models import BaseFairseqModel, register_model_architecture
 from torch import LongTensor, Tensor
 
-from fairseq_mtmoe.backbones.bert.conditional import ConditionalEncoder, Conditions
+from fairseq_mtmoe.backbones.bert.conditional import ConditionalEncoder
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder, Encoded
-from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, heads_to_text
-from fairseq_mtmoe.backbones.bert.transfer import transferred
-from fairseq_mtmoe.backbones.blocks import SlotPlans
+from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, heads_to_text, transferred
+from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans
 from fairseq_mtmoe.conditioning import conditional_names, with_new_conditions
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.options import value_of
@@ -54,11 +53,6 @@ class EncoderModel(BaseFairseqModel):
         super().__init__()
         self.encoder = encoder
         self.heads = TaskHeads(encoder.config.hidden_size, heads)
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the options of the model's own dataclass; defaults are left to the architecture."""
-        BaseFairseqModel.add_args.__func__(cls, parser)
 
     def forward(
         self,
@@ -110,8 +104,7 @@ def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) 
     """
     if not isinstance(getattr(cfg, "heads", None), str):
         raise_invalid("--arch", "a model with a head for each task, such as mt_tag_minilm", getattr(cfg, "_name", None))
-    for name, text in (("encoder", json.dumps(asdict(encoder))), ("heads", heads_to_text(heads))):
-        setattr(cfg, name, text)
+    cfg.encoder, cfg.heads = json.dumps(asdict(encoder)), heads_to_text(heads)
 
 
 def encoder_config(cfg: Any) -> EncoderConfig:
@@ -163,7 +156,13 @@ def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = N
         UserError: a size is wrong, or nothing says which, or another of these options is.
     """
     config = encoder_config(cfg)
-    encoder = _empty_encoder(cfg, config, slot_plans)
+    parts = conditional_parts(cfg) if hasattr(cfg, "conditional") else None
+    if not parts:
+        encoder = BertEncoder(config, slot_plans, cfg.checkpoint_activations)
+    else:
+        count, width = len(names_of_tasks(cfg)), config.hidden_size
+        conditions = Conditions(parts, count, width, cfg.conditional_positions, has_large_form(cfg))
+        encoder = ConditionalEncoder(config, conditions, slot_plans, cfg.checkpoint_activations)
     state = pretrained_state(task)
     if state:
         encoder.load_state_dict(with_new_conditions(encoder, state))
@@ -175,14 +174,6 @@ def pretrained_state(task: GivesEncoder) -> dict[str, Tensor]:
     """The pretrained encoder's weights, without a pooler's; none where a checkpoint's follow."""
     state = {} if task.pretrained is None else task.pretrained.state
     return {name: value for name, value in state.items() if not name.startswith("pooler.")}
-
-
-def _empty_encoder(cfg: Any, config: EncoderConfig, slot_plans: SlotPlans | None) -> BertEncoder:
-    parts = conditional_parts(cfg) if hasattr(cfg, "conditional") else None
-    if not parts:
-        return BertEncoder(config, slot_plans, cfg.checkpoint_activations)
-    conditions = Conditions(parts, len(names_of_tasks(cfg)), cfg.conditional_positions, has_large_form(cfg))
-    return ConditionalEncoder(config, conditions, slot_plans, cfg.checkpoint_activations)
 
 
 def freeze(encoder: BertEncoder, num_blocks: int) -> None:
@@ -217,21 +208,15 @@ def register_sizes(model_name: str, sizes: Mapping[str, Callable[[Any], None]]) 
         register_model_architecture(model_name, f"{model_name}_{suffix}")(size)
 
 
-def minilm(args: Any) -> None:
-    """MiniLM: 6 blocks of 384, 22M parameters."""
-    _default(args, 6, 384, 1536, 12)
+def size(layers: int, width: int, inner: int, heads: int) -> Callable[[Any], None]:
+    """An architecture of these sizes, where an option says no other."""
+
+    def architecture(args: Any) -> None:
+        for option, value in zip(SIZES, (layers, width, inner, heads), strict=True):
+            setattr(args, option, getattr(args, option, None) or value)
+
+    return architecture
 
 
-def base(args: Any) -> None:
-    """BERT's or RoBERTa's base: 12 blocks of 768; BERT's has 110M parameters."""
-    _default(args, 12, 768, 3072, 12)
-
-
-def large(args: Any) -> None:
-    """BERT's or RoBERTa's large: 24 blocks of 1024; BERT's has 345M parameters."""
-    _default(args, 24, 1024, 4096, 16)
-
-
-def _default(args: Any, layers: int, width: int, inner: int, heads: int) -> None:
-    for option, value in zip(SIZES, (layers, width, inner, heads), strict=True):
-        setattr(args, option, getattr(args, option, None) or value)
+# 22M parameters; of BERT's base and large 110M and 345M; RoBERTa has the same two
+MINILM, BASE, LARGE = size(6, 384, 1536, 12), size(12, 768, 3072, 12), size(24, 1024, 4096, 16)

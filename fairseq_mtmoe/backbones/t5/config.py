@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.sizes import MOST, MOST_BLOCKS, check_fields
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.backbones.hugging_face import MOST, MOST_BLOCKS, check_fields, config_of, config_values
+from fairseq_mtmoe.errors import raise_invalid
 
 T5 = "t5"
 RELU, GATED_GELU = "relu", "gated-gelu"  # of T5 as published, and of T5 1.1
@@ -78,10 +78,8 @@ class T5Config:
             raise_invalid("d_kv", f"such that all heads together have a width of at most {MOST}", self.d_kv)
         buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if buckets % 4 or distance <= buckets // 2:
-            raise_invalid(
-                "relative_attention_num_buckets", "a multiple of 4, and less than twice the largest distance "
-                f"{distance}", buckets,
-            )  # fmt: skip
+            rule = f"a multiple of 4, and less than twice the largest distance {distance}"
+            raise_invalid("relative_attention_num_buckets", rule, buckets)
         for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
             if getattr(self, name) >= self.vocab_size:
                 raise_invalid(name, f"below `vocab_size` {self.vocab_size}", getattr(self, name))
@@ -133,22 +131,10 @@ def read_config(values: Any) -> T5Config:
     Raises:
         UserError: it is of another kind of model, or misses a size, or has an impossible one.
     """
-    if not isinstance(values, dict):
-        raise_invalid("config.json", "a dictionary", values)
-    if values.get("model_type") != T5:
-        raise_invalid("model_type", T5, values.get("model_type"))
-    fields = dataclasses.fields(T5Config)
-    optional = {field.name: field.default for field in fields[7:]}
-    blocks = values.get("num_layers")
-    given = {
-        **optional,
-        "num_decoder_layers": blocks,
-        **{name: value for name, value in values.items() if value is not None},
-    }
-    missing = [field.name for field in fields if field.name not in given]
-    if missing:
-        raise UserError(f"`config.json` must have `{missing[0]}`, but has none.")
-    return T5Config(**{field.name: given[field.name] for field in fields})
+    values = config_values(values, (T5,))
+    optional = {field.name: field.default for field in dataclasses.fields(T5Config)[7:]}
+    given = {name: value for name, value in values.items() if value is not None}
+    return config_of(T5Config, {**optional, "num_decoder_layers": values.get("num_layers"), **given})
 
 
 # As published, and version 1.1.

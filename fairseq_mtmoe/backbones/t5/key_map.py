@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 
-EMBEDDINGS, OUTPUT = "shared.weight", "lm_head.weight"
+from fairseq_mtmoe.backbones.hugging_face import KeyMap
+
 OUR_EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # one tensor
 OUR_OUTPUT = "decoder.output_projection.weight"
-# Hugging Face's module in a block -> ours; encoder blocks have two parts, decoder blocks three.
+# Hugging Face's part of a block -> ours
 SELF_ATTENTION = {
     "layer.0.SelfAttention.q": "self_attn.q_proj",
     "layer.0.SelfAttention.k": "self_attn.k_proj",
@@ -25,64 +26,27 @@ TO_SOURCE = {
     "layer.1.EncDecAttention.o": "encoder_attn.out_proj",
     "layer.1.layer_norm": "encoder_attn_layer_norm",
 }
+NORM = {"layer_norm": "final_layer_norm"}
 FEED_FORWARD = {
-    "layer.{}.DenseReluDense.wi": "fc1",  # of T5 as published
-    "layer.{}.DenseReluDense.wi_0": "fc1",  # of T5 1.1
-    "layer.{}.DenseReluDense.wi_1": "fc1_gate",
-    "layer.{}.DenseReluDense.wo": "fc2",
-    "layer.{}.layer_norm": "final_layer_norm",
+    False: {"DenseReluDense.wi": "fc1", "DenseReluDense.wo": "fc2", **NORM},  # of T5 as published
+    True: {"DenseReluDense.wi_0": "fc1", "DenseReluDense.wi_1": "fc1_gate", "DenseReluDense.wo": "fc2", **NORM},  # 1.1
 }
-# Outside of blocks; the first block holds what all of them share.
-IN_A_STACK = {
-    "block.0.layer.0.SelfAttention.relative_attention_bias": "relative_positions",
-    "final_layer_norm": "layer_norm",
-}
-# Copies of the embeddings, and a bias that old files have and that nothing reads.
+# Copies of the embeddings, and a bias that old files have and that nothing reads
 IGNORED = re.compile(
     r"(encoder|decoder)\.embed_tokens\.weight|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
 )
 
-_BLOCKS = {
-    "encoder": {**SELF_ATTENTION, **{key.format(1): name for key, name in FEED_FORWARD.items()}},
-    "decoder": {**SELF_ATTENTION, **TO_SOURCE, **{key.format(2): name for key, name in FEED_FORWARD.items()}},
-}
-_THEIR_BLOCK = re.compile(r"block\.(0|[1-9]\d{0,5})\.(.*)")
-_OUR_BLOCK = re.compile(r"layers\.(\d+)\.(.*)")
+
+def _key_map(is_gated: bool) -> KeyMap:
+    modules = {"shared": "encoder.embed_tokens", "lm_head": "decoder.output_projection"}
+    for stack, last in (("encoder", 1), ("decoder", 2)):
+        parts = {**SELF_ATTENTION, **(TO_SOURCE if stack == "decoder" else {})}
+        parts |= {f"layer.{last}.{theirs}": ours for theirs, ours in FEED_FORWARD[is_gated].items()}
+        modules |= {f"{stack}.block.{{}}.{theirs}": f"{stack}.layers.{{}}.{ours}" for theirs, ours in parts.items()}
+        # The first block holds what all of them share
+        shared = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
+        modules |= {shared: f"{stack}.relative_positions", f"{stack}.final_layer_norm": f"{stack}.layer_norm"}
+    return KeyMap(modules, {"weight": "weight"}, IGNORED)
 
 
-def our_key(key: str) -> str | None:
-    """Our name of a parameter of Hugging Face's; None for what is there twice, or for nothing.
-
-    Raises:
-        KeyError: no T5 has a parameter of this name.
-    """
-    if key in (EMBEDDINGS, OUTPUT):
-        return OUR_EMBEDDINGS[0] if key == EMBEDDINGS else OUR_OUTPUT
-    if IGNORED.fullmatch(key):
-        return None
-    stack, _, inner = key.removesuffix(".weight").partition(".")
-    if not key.endswith(".weight"):
-        raise KeyError(key)
-    if inner in IN_A_STACK:
-        return f"{stack}.{IN_A_STACK[inner]}.weight"
-    found = _THEIR_BLOCK.fullmatch(inner)
-    if found is None:
-        raise KeyError(key)
-    return f"{stack}.layers.{found[1]}.{_BLOCKS[stack][found[2]]}.weight"
-
-
-def hugging_face_key(key: str, is_gated: bool) -> str:
-    """Hugging Face's name of one of our parameters, in a T5 with gated feed-forward layers or without."""
-    if key in (*OUR_EMBEDDINGS, OUR_OUTPUT):
-        return OUTPUT if key == OUR_OUTPUT else EMBEDDINGS
-    stack, _, inner = key.removesuffix(".weight").partition(".")
-    found = _OUR_BLOCK.fullmatch(inner)
-    if found is None:
-        return f"{stack}.{_reverse(IN_A_STACK)[inner]}.weight"
-    left_out = "wi" if is_gated else "wi_0"
-    names = _reverse({key: name for key, name in _BLOCKS[stack].items() if not key.endswith(f".{left_out}")})
-    return f"{stack}.block.{found[1]}.{names[found[2]]}.weight"
-
-
-def _reverse(table: dict[str, str]) -> dict[str, str]:
-    return {ours: theirs for theirs, ours in table.items()}
+KEYS = {is_gated: _key_map(is_gated) for is_gated in (False, True)}  # by `T5Config.is_gated`

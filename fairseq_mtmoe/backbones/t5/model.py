@@ -125,11 +125,8 @@ def t5_config(cfg: Any) -> T5Config:
     for option, name in SIZES.items():
         given = getattr(cfg, option)
         if given is not None and given != known[name]:
-            raise_invalid(
-                f"--{option.replace('_', '-')}",
-                f"{known[name]}, as in the pretrained T5 (--arch t5 and pemt_t5 take any)",
-                given,
-            )
+            rule = f"{known[name]}, as in the pretrained T5 (--arch t5 and pemt_t5 take any)"
+            raise_invalid(f"--{option.replace('_', '-')}", rule, given)
     return replace(T5Config(**known), dropout_rate=cfg.dropout)
 
 
@@ -152,24 +149,15 @@ def register_sizes(model_name: str, sizes: Mapping[str, Callable[[Any], None]]) 
         register_model_architecture(model_name, f"{model_name}_{suffix}")(size)
 
 
-def small(args: Any) -> None:
-    """T5 small: 6 blocks each of 512, 60M parameters."""
-    _default(args, 6, 512, 8)
+def size(blocks: int, width: int, heads: int) -> Callable[[Any], None]:
+    """An architecture of so many blocks in each stack, where an option says no other."""
+
+    def architecture(args: Any) -> None:
+        for option, value in zip(SIZES, (blocks, blocks, width, heads), strict=True):
+            setattr(args, option, getattr(args, option, None) or value)
+
+    return architecture
 
 
-def base(args: Any) -> None:
-    """T5 base: 12 blocks each of 768, 220M parameters."""
-    _default(args, 12, 768, 12)
-
-
-def large(args: Any) -> None:
-    """T5 large: 24 blocks each of 1024, 770M parameters."""
-    _default(args, 24, 1024, 16)
-
-
-PUBLISHED = {"small": small, "base": base, "large": large}
-
-
-def _default(args: Any, layers: int, width: int, heads: int) -> None:
-    for option, value in zip(SIZES, (layers, layers, width, heads), strict=True):
-        setattr(args, option, getattr(args, option, None) or value)
+# 60M, 220M and 770M parameters
+PUBLISHED = {"small": size(6, 512, 8), "base": size(12, 768, 12), "large": size(24, 1024, 16)}

@@ -2,43 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
-from fairseq_mtmoe.backbones.t5.attention import RelativePositions
-from fairseq_mtmoe.backbones.t5.blocks import DecoderBlock, EncoderBlock, RMSNorm, hidden_at
+from fairseq_mtmoe.backbones.t5.blocks import (
+    DecoderBlock,
+    EncoderBlock,
+    RelativePositions,
+    RMSNorm,
+    T5Block,
+    hidden_at,
+)
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamState, reordered_sentences
 from fairseq_mtmoe.slots import BatchContext
 
 
-class T5Encoder(Stack, FairseqEncoder):
-    """The encoder.
+class T5Stack(Stack):
+    """What both stacks have; mixed into fairseq's encoder or decoder.
 
     Args:
         config: its sizes.
         dictionary: fairseq's, of the tokens.
-        embed_tokens: shared with the decoder.
+        embed_tokens: shared by both stacks.
         slot_plans: what stands in the slot of which block.
     """
 
+    block: ClassVar[type[T5Block]]
+
     def __init__(self, config: T5Config, dictionary: Any, embed_tokens: nn.Embedding, slot_plans: SlotPlans) -> None:
         super().__init__(dictionary)
-        self.config = config
-        self.embed_tokens = embed_tokens
-        self.relative_positions = RelativePositions(config, looks_ahead=True)
-        self.start_stack(slot_plans)
+        is_encoder = self.block is EncoderBlock
+        self.config, self.embed_tokens, self.slot_plans = config, embed_tokens, slot_plans
+        self.relative_positions = RelativePositions(config, looks_ahead=is_encoder)
         self.layers = nn.ModuleList()
-        for _ in range(config.num_layers):
-            block = EncoderBlock(config)
-            self.fill_slot(block)
-            self.layers.append(block)
+        for _ in range(config.num_layers if is_encoder else config.num_decoder_layers):
+            self.layers.append(self.fill_slot(self.block(config)))
         self.layer_norm = RMSNorm(config.d_model, config.layer_norm_epsilon)
         self.dropout_module = nn.Dropout(config.dropout_rate)
+
+    def max_positions(self) -> int:
+        """Any length: positions are relative."""
+        return 1 << 20
+
+
+class T5Encoder(T5Stack, FairseqEncoder):
+    """The encoder."""
+
+    block = EncoderBlock
 
     def forward(
         self, src_tokens: LongTensor, src_lengths: Tensor | None = None, task_ids: LongTensor | None = None
@@ -82,27 +97,14 @@ class T5Encoder(Stack, FairseqEncoder):
             "task_ids": [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]],
         }
 
-    def max_positions(self) -> int:
-        """Any length: positions are relative."""
-        return 1 << 20
 
+class T5Decoder(T5Stack, FairseqIncrementalDecoder):
+    """The decoder."""
 
-class T5Decoder(Stack, FairseqIncrementalDecoder):
-    """The decoder; arguments as the encoder's."""
+    block = DecoderBlock
 
     def __init__(self, config: T5Config, dictionary: Any, embed_tokens: nn.Embedding, slot_plans: SlotPlans) -> None:
-        super().__init__(dictionary)
-        self.config = config
-        self.embed_tokens = embed_tokens
-        self.relative_positions = RelativePositions(config, looks_ahead=False)
-        self.start_stack(slot_plans)
-        self.layers = nn.ModuleList()
-        for _ in range(config.num_decoder_layers):
-            block = DecoderBlock(config)
-            self.fill_slot(block)
-            self.layers.append(block)
-        self.layer_norm = RMSNorm(config.d_model, config.layer_norm_epsilon)
-        self.dropout_module = nn.Dropout(config.dropout_rate)
+        super().__init__(config, dictionary, embed_tokens, slot_plans)
         self.output_projection = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.output_projection.weight = embed_tokens.weight
@@ -129,16 +131,14 @@ class T5Decoder(Stack, FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, Any]]:
         """The states from which words are predicted, (B, L, H), and what else fairseq may ask for."""
         (beam,) = encoder_out.get("beam", [1])
-        words: Tensor = prev_output_tokens
         (source,), (source_padding,) = encoder_out["encoder_out"], encoder_out["encoder_padding_mask"]
-        length = prev_output_tokens.shape[1]
-        places = torch.arange(length, device=prev_output_tokens.device)
+        words: Tensor = prev_output_tokens
+        length = words.shape[1]
+        places = torch.arange(length, device=words.device)
         if incremental_state is not None:
-            if STATE not in incremental_state:
-                incremental_state[STATE] = BeamState(len(prev_output_tokens) // beam, beam)
-            # The first word is T5's padding, and is read like any other.
-            incremental_state[STATE].read_word(torch.ones_like(prev_output_tokens[:, -1], dtype=torch.bool))
             words, places = words[:, -1:], places[-1:]
+            # The first word is T5's padding, and is read like any other.
+            BeamState.of(incremental_state, len(words), beam).read_word(torch.ones_like(words[:, 0], dtype=torch.bool))
         elif beam > 1:  # in an ensemble with a model that keeps no state
             source, source_padding = source.repeat_interleave(beam, 1), source_padding.repeat_interleave(beam, 0)
         context = self.context_of(words, encoder_out)
@@ -171,7 +171,3 @@ class T5Decoder(Stack, FairseqIncrementalDecoder):
     def reorder_incremental_state_scripting(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
         """As fairseq's: between two words, each row goes on from the row that `new_order` names."""
         incremental_state[STATE].reorder(new_order)
-
-    def max_positions(self) -> int:
-        """Any length: positions are relative."""
-        return 1 << 20

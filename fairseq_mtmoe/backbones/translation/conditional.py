@@ -9,9 +9,8 @@ embeddings, and hands on with its output what the decoder needs of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
@@ -19,23 +18,12 @@ from torch import LongTensor, Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_mtmoe.backbones.blocks import SlotPlans
+from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans, aligned, expect_task_ids, with_bottleneck
 from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock, FairseqBlock
 from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamState
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder, FairseqStack
-from fairseq_mtmoe.conditioning import (
-    ALIGNMENT,
-    ATTENTION,
-    BOTTLENECK,
-    NORM,
-    ConditionalAlignment,
-    ConditionalAttentionBias,
-    ConditionalBottleneck,
-    ConditionalLayerNorm,
-    TaskEmbeddings,
-    block_width,
-)
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.conditioning import ConditionalAlignment, ConditionalAttentionBias, ConditionalBottleneck
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.options.conditional import conditional_parts
 from fairseq_mtmoe.options.tasks import names_of_tasks
 from fairseq_mtmoe.slots import BatchContext
@@ -43,36 +31,19 @@ from fairseq_mtmoe.slots import BatchContext
 _NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """What of the stacks is conditional.
+def conditions_of(cfg: Any) -> Conditions | None:
+    """Those of a model's flat options, with `ConditionalOptions`; None where nothing adapts to tasks.
 
-    Attributes:
-        parts: some of `conditioning.PARTS`.
-        num_tasks: K.
-        dim: D, the size of a task's embedding.
-        positions: those whose bias conditional attention learns.
+    Raises:
+        UserError: an option is out of its range, or does not go with conditional parts.
     """
-
-    parts: frozenset[str]
-    num_tasks: int
-    dim: int
-    positions: int
-
-    @classmethod
-    def of(cls, cfg: Any) -> Self | None:
-        """Those of a model's flat options, with `ConditionalOptions`; None where nothing adapts to tasks.
-
-        Raises:
-            UserError: an option is out of its range, or does not go with conditional parts.
-        """
-        parts = conditional_parts(cfg)
-        if not parts:
-            return None
-        for name in ("cross_self_attention", "offload_activations"):
-            if getattr(cfg, name):
-                raise_invalid(f"--{name.replace('_', '-')}", "off with --conditional", True)
-        return cls(parts, len(names_of_tasks(cfg)), cfg.encoder_embed_dim, cfg.conditional_positions)
+    parts = conditional_parts(cfg)
+    if not parts:
+        return None
+    for name in ("cross_self_attention", "offload_activations"):
+        if getattr(cfg, name):
+            raise_invalid(f"--{name.replace('_', '-')}", "off with --conditional", True)
+    return Conditions(parts, len(names_of_tasks(cfg)), cfg.encoder_embed_dim, cfg.conditional_positions)
 
 
 class ConditionalBlock(FairseqBlock):
@@ -84,28 +55,12 @@ class ConditionalBlock(FairseqBlock):
 
     def become_conditional(self, conditions: Conditions, index: int, count: int) -> None:
         """Get what block `index` of `count` has."""
-        parts, dim = conditions.parts, conditions.dim
-        self.attention_bias = self.bottleneck = None
-        if ATTENTION in parts:
-            width = block_width(conditions.positions, self.embed_dim)
-            self.attention_bias = ConditionalAttentionBias(dim, conditions.positions, width)
-        if NORM in parts and index >= count // 2:
-            for name in _NORMS:
-                norm = getattr(self, name, None)
-                if norm is not None:
-                    setattr(self, name, ConditionalLayerNorm.from_norm(norm, dim))
-        if BOTTLENECK in parts and index == count - 1:
-            own_norm = nn.LayerNorm(self.embed_dim)
-            if NORM in parts:
-                own_norm = ConditionalLayerNorm.from_norm(own_norm, dim)
-            self.bottleneck = ConditionalBottleneck(dim, self.embed_dim, begins_at_zero=True, norm=own_norm)
-
-    def with_bottleneck(self, h: Tensor, context: BatchContext) -> Tensor:
-        """The block's output (L, B, H), and what the bottleneck makes of it."""
-        if self.bottleneck is None:
-            return h
-        added: Tensor = self.bottleneck(h, context.tasks, context.task_ids)
-        return h + added
+        self.attention_bias = conditions.attention_bias(self.embed_dim)
+        if index >= count // 2:
+            conditions.condition_norms(self, _NORMS)
+        self.bottleneck = conditions.bottleneck(self.embed_dim) if index == count - 1 else None
+        if self.bottleneck is not None:
+            self.register_forward_hook(add_bottleneck)
 
     def bias_of(self, x: Tensor, context: BatchContext) -> Tensor | None:
         """What is added to the scores of self-attention among the words of `x` (L, B, H), (B·A, L, L)."""
@@ -119,6 +74,13 @@ class ConditionalBlock(FairseqBlock):
         return bias_B1LL.expand(-1, self.self_attn.num_heads, -1, -1).flatten(0, 1)
 
 
+def add_bottleneck(block: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+    """A hook after a block's forward pass, whose output it completes: a stream, or a tuple that begins with one."""
+    if isinstance(output, Tensor):
+        return with_bottleneck(block.bottleneck, output, inputs[1])
+    return (with_bottleneck(block.bottleneck, output[0], inputs[1]), *output[1:])
+
+
 def places_of(padding_mask: Tensor) -> LongTensor:
     """The place of each token in its sentence, wherever padding is, (B, L); any at padding."""
     places: LongTensor = ((~padding_mask).cumsum(1) - 1).clamp(min=0)  # type: ignore[assignment]
@@ -127,10 +89,6 @@ def places_of(padding_mask: Tensor) -> LongTensor:
 
 class ConditionalEncoderBlock(ConditionalBlock, EncoderBlock):
     """The encoder's."""
-
-    def forward(self, x: Tensor, context: BatchContext, attn_mask: Tensor | None = None) -> Tensor:
-        """As `EncoderBlock`'s."""
-        return self.with_bottleneck(super().forward(x, context, attn_mask), context)
 
     def attend(
         self, x: Tensor, context: BatchContext, attn_mask: Tensor | None = None, bias: Tensor | None = None
@@ -142,13 +100,6 @@ class ConditionalEncoderBlock(ConditionalBlock, EncoderBlock):
 
 class ConditionalDecoderBlock(ConditionalBlock, DecoderBlock):
     """The decoder's."""
-
-    def forward(
-        self, x: Tensor, context: BatchContext, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor | None, None]:
-        """As `DecoderBlock`'s."""
-        h, attention, none = super().forward(x, context, *args, **kwargs)
-        return self.with_bottleneck(h, context), attention, none
 
     def attend(
         self,
@@ -190,16 +141,9 @@ class ConditionalStack(FairseqStack):
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         return fsdp_wrap(block, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
-    def align_with(self, size: int) -> None:
-        """Get what stands before the first block, if anything does; `size` is its width."""
-        self.alignment = ConditionalAlignment(self.conditions.dim, size) if ALIGNMENT in self.conditions.parts else None
-
     def before_blocks(self, x: Tensor, context: BatchContext) -> Tensor:
         """The embeddings (L, B, H), aligned."""
-        if self.alignment is None:
-            return x
-        aligned: Tensor = self.alignment(x, context.tasks, context.task_ids)
-        return aligned
+        return aligned(self.alignment, x, context)
 
 
 class ConditionalEncoder(ConditionalStack, Encoder):
@@ -215,9 +159,8 @@ class ConditionalEncoder(ConditionalStack, Encoder):
     ) -> None:
         self.conditions = conditions
         super().__init__(cfg, dictionary, embed_tokens, slot_plans)
-        has_map = conditions.parts != {ALIGNMENT}
-        self.task_embeddings = TaskEmbeddings(conditions.num_tasks, conditions.dim, transforms=has_map)
-        self.align_with(cfg.encoder.embed_dim)
+        self.task_embeddings = conditions.embeddings()
+        self.alignment = conditions.alignment(cfg.encoder.embed_dim)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> Any:
         """Called by fairseq."""
@@ -231,8 +174,7 @@ class ConditionalEncoder(ConditionalStack, Encoder):
         Raises:
             UserError: nobody says which tasks the sentences are of.
         """
-        if task_ids is None:
-            raise UserError("`task_ids` must be given to a model that adapts to tasks, but are None instead.")
+        expect_task_ids(task_ids)
         return BatchContext(task_ids, padding_mask, tasks=self.task_embeddings())
 
 
@@ -250,7 +192,7 @@ class ConditionalDecoder(ConditionalStack, Decoder):
     ) -> None:
         self.conditions = conditions
         super().__init__(cfg, dictionary, embed_tokens, slot_plans, no_encoder_attn)
-        self.align_with(cfg.decoder.embed_dim)
+        self.alignment = conditions.alignment(cfg.decoder.embed_dim)
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:
         """Called by fairseq."""

@@ -16,7 +16,8 @@ attention heads, `D` the width of a head, `L` words so far, `P` places for words
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -31,6 +32,7 @@ TASKS = "tasks"  # and that of what conditional modules made of the tasks
 FIRST_PLACES = 32
 
 KeysAndValues = tuple[Tensor, Tensor]
+Caches = dict[Any, KeysAndValues]  # of each block's attention
 
 
 class SentenceOrder(NamedTuple):
@@ -70,10 +72,9 @@ def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOr
     if order_R.is_inference():  # it could change unseen
         return _asked(order_R, beam, num_sentences)
     question = (order_R._version, beam, num_sentences)
-    known = _orders.get(order_R)
-    if known is None or known[0] != question:
-        known = _orders[order_R] = question, _asked(order_R, beam, num_sentences)
-    order: SentenceOrder = known[1]
+    if order_R not in _orders or _orders[order_R][0] != question:
+        _orders[order_R] = question, _asked(order_R, beam, num_sentences)
+    order: SentenceOrder = _orders[order_R][1]
     return order
 
 
@@ -133,9 +134,17 @@ class BeamState:
         self.length = 0
         self.visible_RK: Tensor | None = None
         self._own_mask: Tensor | None = None
-        self.own: dict[MultiheadAttention, KeysAndValues] = {}
-        self.source: dict[MultiheadAttention, KeysAndValues] = {}
+        self.own: Caches = {}
+        self.source: Caches = {}
         self.source_mask: Tensor | None = None
+
+    @classmethod
+    def of(cls, incremental_state: dict[str, Any], num_rows: int, beam: int) -> Self:
+        """What is in fairseq's state of a search; new before its first word."""
+        if STATE not in incremental_state:
+            incremental_state[STATE] = cls(num_rows // beam, beam)
+        state: Self = incremental_state[STATE]
+        return state
 
     def read_word(self, real_R: Tensor) -> None:
         """Make room for the next word; rows (R,) where it is not `real` but padding will not be looked at."""
@@ -145,7 +154,7 @@ class BeamState:
         self._own_mask = None
         self.length += 1
 
-    def append(self, block: MultiheadAttention, key_RH: Tensor, value_RH: Tensor) -> KeysAndValues:
+    def append(self, block: Any, key_RH: Tensor, value_RH: Tensor) -> KeysAndValues:
         """Write a block's keys and values of the current word; returns all so far, (S, A, L·B, D), as views."""
         cache = self.own.get(block)
         if cache is None or self.length > cache[0].shape[2]:
@@ -155,13 +164,25 @@ class BeamState:
         key, value = (kept[:, :, : self.length].flatten(2, 3) for kept in cache)
         return key, value
 
-    def _more_room(self, block: MultiheadAttention, like: Tensor) -> KeysAndValues:
+    def _more_room(self, block: Any, like: Tensor) -> KeysAndValues:
         """Room for the first words, or for twice as many as there are."""
         shape = [self.num_sentences, block.num_heads, max(FIRST_PLACES, 2 * self.length), self.beam, block.head_dim]
         rooms = (like.new_empty(shape), like.new_empty(shape))
         for room, kept in zip(rooms, self.own.get(block, ()), strict=False):  # at first nothing is kept
             room[:, :, : kept.shape[2]] = kept
         return rooms
+
+    def read_source(self, block: Any, encoded: Tensor | None, padding_mask: Tensor | None) -> KeysAndValues:
+        """A block's keys and values of the source (J, S, H), (S, A, J, D), made when they are first asked for."""
+        if block not in self.source:
+            assert encoded is not None
+            if padding_mask is not None and self.source_mask is None:
+                self.source_mask = additive(~padding_mask.bool(), encoded)[:, None, None]
+            sentences = encoded.transpose(0, 1)
+            made = block.k_proj(sentences), block.v_proj(sentences)
+            key, value = (split_heads(x, self.num_sentences, block.num_heads).contiguous() for x in made)
+            self.source[block] = key, value
+        return self.source[block]
 
     def own_mask(self, like: Tensor) -> Tensor:
         """What every block adds to its scores of the target's words: 0 or -inf, (S, 1, B, L·B)."""
@@ -194,7 +215,7 @@ class BeamState:
             room[:, :, : self.length, :1] = kept[:, :, : self.length]
             return room
 
-        self.own = {block: (widened(key), widened(value)) for block, (key, value) in self.own.items()}
+        self.own = _changed(self.own, widened)
         visible_SLB = self.visible_RK.new_zeros([*self.visible_RK.shape, beam])
         visible_SLB[:, :, 0] = self.visible_RK
         self.visible_RK, self._own_mask = visible_SLB.flatten(1).repeat_interleave(beam, 0), None
@@ -204,19 +225,15 @@ class BeamState:
         """Go on with these sentences only, in this order; where most keep their places, the others are moved there."""
         moved = self._moved(sentences_S)
 
-        def one(kept: Tensor) -> Tensor:
+        def selected(kept: Tensor) -> Tensor:
             if moved is None:
                 return kept.index_select(0, sentences_S)
             kept[moved] = kept.index_select(0, sentences_S[moved])
             return kept[: len(sentences_S)]
 
-        def selected(tensors: KeysAndValues) -> KeysAndValues:
-            return one(tensors[0]), one(tensors[1])
-
         if self.beam == 1 and self.visible_RK is not None:
             self.visible_RK = self.visible_RK.index_select(0, sentences_S)
-        self.own = {block: selected(kept) for block, kept in self.own.items()}
-        self.source = {block: selected(kept) for block, kept in self.source.items()}
+        self.own, self.source = _changed(self.own, selected), _changed(self.source, selected)
         if self.source_mask is not None:
             self.source_mask = self.source_mask.index_select(0, sentences_S)
         self.num_sentences = len(sentences_S)
@@ -241,14 +258,17 @@ class BeamState:
             index = ancestor_RL[:, None, :, None, None].expand(-1, rows.shape[1], -1, 1, rows.shape[4])
             return rows.gather(3, index)
 
-        self.own = {block: (descended(key), descended(value)) for block, (key, value) in self.own.items()}
         order_S = torch.arange(len(visible_RLB), device=order_R.device) // self.beam
-        for block, (key, value) in self.source.items():
-            self.source[block] = key.index_select(0, order_S), value.index_select(0, order_S)
+        self.own = _changed(self.own, descended)
+        self.source = _changed(self.source, lambda kept: kept.index_select(0, order_S))
         if self.source_mask is not None:
             self.source_mask = self.source_mask.index_select(0, order_S)
         self.num_sentences, self.beam = len(visible_RLB), 1
         self._select(order_R)
+
+
+def _changed(caches: Caches, change: Callable[[Tensor], Tensor]) -> Caches:
+    return {block: (change(key), change(value)) for block, (key, value) in caches.items()}
 
 
 def additive(visible: Tensor, like: Tensor) -> Tensor:
@@ -297,7 +317,7 @@ class BeamAttention(MultiheadAttention):
             biased = None if attn_mask is None else attn_mask.repeat_interleave(state.beam, 1)[:, None, None]
             mask: Tensor | None = own if biased is None else own + biased.type_as(own)
         else:
-            keys, values = self._source(state, key, key_padding_mask)
+            keys, values = state.read_source(self, key, key_padding_mask)
             mask = state.source_mask
         query_SABD = split_heads(self.q_proj(query), state.num_sentences, self.num_heads)
         scores = torch.matmul(query_SABD * self.scaling, keys.transpose(2, 3))
@@ -309,15 +329,3 @@ class BeamAttention(MultiheadAttention):
             return attended, None
         weights_ARJ = weights.transpose(0, 1).flatten(1, 2).unsqueeze(2)
         return attended, weights_ARJ if need_head_weights else weights_ARJ.mean(0)
-
-    def _source(self, state: BeamState, encoded: Tensor | None, padding_mask: Tensor | None) -> KeysAndValues:
-        """This block's keys and values of the source, (S, A, J, D), made when they are first asked for."""
-        if self not in state.source:
-            assert encoded is not None
-            if padding_mask is not None and state.source_mask is None:
-                state.source_mask = additive(~padding_mask.bool(), encoded)[:, None, None]
-            sentences = encoded.transpose(0, 1)
-            made = self.k_proj(sentences), self.v_proj(sentences)
-            key, value = (split_heads(x, state.num_sentences, self.num_heads).contiguous() for x in made)
-            state.source[self] = key, value
-        return state.source[self]

@@ -15,8 +15,8 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import LongTensor, Tensor, nn
 
-from fairseq_mtmoe.backbones.blocks import SlotPlans
-from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, Conditions
+from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans
+from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.conditioning import with_new_conditions
 from fairseq_mtmoe.moe.gates import base_gates

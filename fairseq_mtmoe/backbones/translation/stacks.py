@@ -14,13 +14,7 @@ from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
 from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock, FairseqBlock, wrap_block
-from fairseq_mtmoe.backbones.translation.decoding import (
-    STATE,
-    TASKS,
-    BeamState,
-    reordered_sentences,
-    shares_beams,
-)
+from fairseq_mtmoe.backbones.translation.decoding import STATE, TASKS, BeamState, reordered_sentences, shares_beams
 from fairseq_mtmoe.slots import BatchContext
 
 
@@ -37,8 +31,7 @@ class FairseqStack(Stack):
 
     def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
         """The next block, of whatever class, with what its plan puts into its slot."""
-        self.fill_slot(block)
-        return wrap_block(block, cfg)
+        return wrap_block(self.fill_slot(block), cfg)
 
     def before_blocks(self, x: Tensor, context: BatchContext) -> Tensor:
         """What the first block reads of the embeddings (L, B, H)."""
@@ -60,7 +53,7 @@ class Encoder(FairseqStack, TransformerEncoderBase):
     forward_embedding: Any
 
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans) -> None:
-        self.start_stack(slot_plans)
+        self.slot_plans = slot_plans
         super().__init__(cfg, dictionary, embed_tokens)
         assert self.filled_slots == cfg.encoder.layers, "`build_encoder_layer` returns what `fill_next` does"
         self.dropout_module.module_name = "TransformerEncoder"  # what `--retain-dropout-modules` calls it
@@ -129,9 +122,8 @@ class Encoder(FairseqStack, TransformerEncoderBase):
         Hypotheses of one sentence share its row, as long as they stay together: `beam` says how many they are.
         """
         sentences, beam = reordered_sentences(encoder_out, new_order, shares_beams(self.cfg))
-        if sentences is None:
-            return {**encoder_out, "beam": [beam]}
-        return {**self.select(encoder_out, sentences), "beam": [beam]}
+        selected = encoder_out if sentences is None else self.select(encoder_out, sentences)
+        return {**selected, "beam": [beam]}
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """The output of these sentences, in this order; `beam` is left out."""
@@ -163,7 +155,7 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         slot_plans: SlotPlans,
         no_encoder_attn: bool = False,
     ) -> None:
-        self.start_stack(slot_plans)
+        self.slot_plans = slot_plans
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         assert self.filled_slots == cfg.decoder.layers, "`build_decoder_layer` returns what `fill_next` does"
         self.dropout_module.module_name = "TransformerDecoder"
@@ -187,7 +179,8 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         (encoded,) = source.get("encoder_out") or [None]
         (source_mask,) = source.get("encoder_padding_mask") or [None]
         if incremental_state is not None and shares_beams(self.cfg):
-            self._read_word(prev_output_tokens, beam, incremental_state)
+            state = BeamState.of(incremental_state, len(prev_output_tokens), beam)
+            state.read_word(prev_output_tokens[:, -1].ne(self.padding_idx))
         elif beam > 1:  # in an ensemble with a model that keeps no state
             encoded, source_mask = encoded.repeat_interleave(beam, 1), source_mask.repeat_interleave(beam, 0)
         words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
@@ -240,11 +233,6 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         x = x if self.layernorm_embedding is None else self.layernorm_embedding(x)
         embedded: Tensor = self.dropout_module(x).transpose(0, 1)
         return embedded
-
-    def _read_word(self, prev_output_tokens: Tensor, beam: int, incremental_state: dict[str, Any]) -> None:
-        if STATE not in incremental_state:
-            incremental_state[STATE] = BeamState(len(prev_output_tokens) // beam, beam)
-        incremental_state[STATE].read_word(prev_output_tokens[:, -1].ne(self.padding_idx))
 
     @property
     def shares_beams(self) -> bool:

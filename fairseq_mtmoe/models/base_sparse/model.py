@@ -10,7 +10,7 @@ from typing import Any
 
 from fairseq.models import register_model
 
-from fairseq_mtmoe.backbones.translation.conditional import Conditions
+from fairseq_mtmoe.backbones.translation.conditional import conditions_of
 from fairseq_mtmoe.backbones.translation.model import Transformer, register_sizes
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
 from fairseq_mtmoe.options.tasks import names_of_tasks
@@ -35,7 +35,7 @@ class BaseMoEModel(SparseModel, Transformer):
         check_experts(cfg)
         check_blocks(cfg)
         plans = plan_experts(cfg, max(cfg.encoder_layers, cfg.decoder_layers))
-        model = cls.build_with_slots(options, task, plans, Conditions.of(cfg))
+        model = cls.build_with_slots(options, task, plans, conditions_of(cfg))
         model.remember_options(cfg)
         return model
 
@@ -60,7 +60,7 @@ class BaseDenseModel(Transformer):
         Raises:
             UserError: an option of conditional parts is out of its range, or the task gives no ids.
         """
-        conditions = Conditions.of(cfg)
+        conditions = conditions_of(cfg)
         model = cls.build_with_slots(nested_options(cfg), task, {}, conditions)
         model.task_names = names_of_tasks(cfg) if conditions is not None else []
         return model

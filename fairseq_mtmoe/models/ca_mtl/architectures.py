@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from fairseq_mtmoe.backbones.bert.model import base, large, minilm
+from fairseq_mtmoe.backbones.bert.model import BASE, LARGE, MINILM
 
 
 def ca_mtl_large(args: Any) -> None:
     """The large size in the large form."""
     args.conditional_form = getattr(args, "conditional_form", None) or "large"
-    large(args)
+    LARGE(args)
 
 
-SIZES = {"minilm": minilm, "base": base, "large": ca_mtl_large}
+SIZES = {"minilm": MINILM, "base": BASE, "large": ca_mtl_large}

@@ -30,7 +30,7 @@ from fairseq_mtmoe.models.pemt.config import (
     is_trainable,
     source_paths,
 )
-from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt, Prompt
+from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt, Prompt, record_similarity
 from fairseq_mtmoe.models.pemt.source_file import Made, Source, backbone, rows_of_languages
 from fairseq_mtmoe.protocols import DescribesTask, GoesOn
 from fairseq_mtmoe.slots import AdapterPlan, adapter_blocks
@@ -84,6 +84,9 @@ class PemtModel(nn.Module):
         self.encoder.gate_input = gate_input(cfg) if about.sources else None
         # Of whole numbers, so that neither half precision nor an average changes it
         self.register_buffer(FINGERPRINT, torch.zeros(32, dtype=torch.long))
+        for block in adapter_blocks(self).values():
+            if block.mixture.gate is not None:
+                block.register_forward_hook(record_similarity, prepend=True)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(is_trainable(name, cfg.pemt_stage))
 

@@ -20,13 +20,12 @@ from torch import LongTensor, Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder, Encoded
-from fairseq_mtmoe.backbones.bert.heads import heads_from_text
+from fairseq_mtmoe.backbones.bert.heads import HEADS, heads_from_text
 from fairseq_mtmoe.backbones.bert.model import EncoderModel, encoder_config, frozen_blocks, pretrained_state
-from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
-from fairseq_mtmoe.backbones.bert.transfer import HEADS
+from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch, unpadded
 from fairseq_mtmoe.backbones.t5.model import T5Model, begin, t5_config
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
-from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, Conditions
+from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, conditions_of
 from fairseq_mtmoe.backbones.translation.model import Transformer
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.errors import raise_invalid
@@ -120,17 +119,17 @@ class PemtBertEncoder(Prompted, BertEncoder):
 
     def enter(
         self, tokens: LongTensor, token_type_ids: LongTensor | None, padding_mask: Tensor, task_ids: LongTensor | None
-    ) -> tuple[Tensor, BatchContext, Rows]:
+    ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
         """See `BertEncoder`; after each sentence the stream has the prompt."""
-        x, context, rows = super().enter(tokens, token_type_ids, padding_mask, task_ids)
+        x, context, batch = super().enter(tokens, token_type_ids, padding_mask, task_ids)
         prompt_PH = self.prompt_of_pass()
         if prompt_PH is not None:
-            embedded_BLH, prompts_BPH = rows.spread(x), self._embedded(prompt_PH, len(tokens))
+            embedded_BLH, prompts_BPH = batch.pad(x), self._embedded(prompt_PH, len(tokens))
             padding_mask = F.pad(padding_mask, (0, len(prompt_PH)))
-            rows = rows_of(padding_mask)
-            x, context = rows.take(torch.cat([embedded_BLH, prompts_BPH], 1)), rows.context(task_ids)
+            batch = unpadded(padding_mask, task_ids)
+            x, context = batch.unpad(torch.cat([embedded_BLH, prompts_BPH], 1)), batch.context()
         mixture = self.mixture_of(prompt_PH, padding_mask, first=tokens.shape[1])
-        return x, replace(context, mixture=None if mixture is None else _of_stream(mixture, rows)), rows
+        return x, replace(context, mixture=None if mixture is None else _of_stream(mixture, batch)), batch
 
     def _embedded(self, prompt_PH: Tensor, num_sentences: int) -> Tensor:
         """The prompt of each sentence, (B, P, H), embedded as words of the first type are, but for places."""
@@ -139,14 +138,14 @@ class PemtBertEncoder(Prompted, BertEncoder):
         return embedded
 
 
-def _of_stream(mixture: MixturePass, rows: Rows) -> MixturePass:
+def _of_stream(mixture: MixturePass, batch: UnpaddedBatch) -> MixturePass:
     """What gates read of a stream that has only the tokens which are no padding, or all."""
-    if not rows.packed:
+    if not batch.packed:
         return mixture
-    summary = mixture.summary
-    if not callable(summary):
-        return replace(mixture, sentences=rows.sentences())
-    return replace(mixture, sentences=rows.sentences(), summary=lambda x: summary(rows.spread(x).transpose(0, 1)))
+    summary, sentences = mixture.summary, batch.sentences()
+    if callable(summary):
+        return replace(mixture, sentences=sentences, summary=lambda x: summary(batch.pad(x).transpose(0, 1)))
+    return replace(mixture, sentences=sentences)
 
 
 @register_model("pemt_bert", dataclass=PemtBertConfig)
@@ -267,7 +266,7 @@ class PemtTranslationModel(PemtModel, Transformer):
             if getattr(cfg, name):
                 raise_invalid(f"--{name.replace('_', '-')}", "off in a model that borrows", getattr(cfg, name))
         begun = load_sources(cfg, task)
-        conditions = Conditions.of(cfg)
+        conditions = conditions_of(cfg)
         plan = adapter_plan(cfg, begun.about, cfg.encoder_embed_dim)
         plans = dict.fromkeys(range(max(cfg.encoder_layers, cfg.decoder_layers)), plan)
         model = cls.build_with_slots(nested_options(cfg), task, plans, conditions)

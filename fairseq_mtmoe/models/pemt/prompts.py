@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.models.pemt.config import ACTIVATIONS, CORRELATION, DESCRIPTION
+from fairseq_mtmoe.moe.mixture import layer_similarity
 from fairseq_mtmoe.slots import SPARSITY, BatchContext, MixturePass, task_sparsity_loss
 
 ENCODER, DECODER = "mixture", "decoder_mixture"  # the keys of each stack's input of gates in an encoder's output
@@ -160,6 +161,20 @@ def selected(of_sentences: MixturePass, sentences: Tensor) -> MixturePass:
 
 
 # ---- what stacks of any backbone give on ----
+
+
+def record_similarity(block: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """A hook after a block's forward pass: how like its output (L, B, H) its sources' are, but for padding.
+
+    It comes before the hooks of what completes the output.
+    """
+    context: BatchContext = inputs[1]
+    through = context.mixture
+    if through is not None and block in through.narrow:
+        states = output if isinstance(output, Tensor) else output[0]
+        cosines = block.mixture.adapters.cosines(through.narrow.pop(block), states)
+        weights = through.of_columns(through.weights[block])
+        through.similarities[block] = layer_similarity(cosines, weights, context.padding_mask)
 
 
 def with_passes(output: dict[str, list[Any]], states_LBH: Tensor, context: BatchContext) -> dict[str, list[Any]]:

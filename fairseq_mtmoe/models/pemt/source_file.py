@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.backbones.bert.transfer import HEADS
+from fairseq_mtmoe.backbones.bert.heads import HEADS
 from fairseq_mtmoe.backbones.hugging_face import check_tensors
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.key_maps import TASK_EMBEDDINGS, VOCABULARY

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from fairseq_mtmoe.backbones.bert.encoder_file import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.backbones.bert.model import note_sizes
+from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError

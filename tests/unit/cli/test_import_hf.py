@@ -6,9 +6,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fairseq_mtmoe.backbones.bert import encoder_file
+from fairseq_mtmoe.backbones.bert import pretrained as encoder_file
 from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
-from fairseq_mtmoe.backbones.t5 import hugging_face
+from fairseq_mtmoe.backbones.t5 import pretrained as t5_files
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from tests.helpers import t5
@@ -55,7 +55,7 @@ def test_a_folder_becomes_a_file_and_a_folder_again(folder, tmp_path):
 def test_a_t5_becomes_a_file_and_a_folder_again(tmp_path):
     pytest.importorskip("safetensors")
     wanted, folder, file = t5.pretrained(), tmp_path / "folder", tmp_path / "t5.pt"
-    hugging_face.write_folder(wanted, folder)
+    t5_files.write_folder(wanted, folder)
     said = mtmoe("import-hf", folder, file)
     assert said == f"{file}: t5, 2 and 3 blocks of 16, 0.0 million parameters; 0 other tensors left out\n"
     again = tmp_path / "again"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.backbones.bert.attention import SelfAttention
-from fairseq_mtmoe.backbones.bert.rows import Rows, rows_of
+from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch, unpadded
 from fairseq_mtmoe.conditioning import (
     ConditionalAlignment,
     ConditionalAttentionBias,
@@ -176,8 +176,8 @@ def test_padding_is_never_attended_to_whatever_the_bias_says(num_tokens, in_plac
     layer = SelfAttention(H, HEADS, dropout=0.0)
     x_BLH = torch.randn(1, length, H, generator=torch.Generator().manual_seed(2), requires_grad=True)
     mask = (torch.arange(length) >= num_tokens).unsqueeze(0)
-    rows = Rows((1, length), mask) if in_place == "every place" else rows_of(mask)
+    rows = UnpaddedBatch((1, length), mask) if in_place == "every place" else unpadded(mask)
     tasks, task_ids = table(), torch.tensor([1])
-    fast = rows.spread(layer(rows.take(x_BLH), rows, module(tasks, task_ids, length)))
+    fast = rows.pad(layer(rows.unpad(x_BLH), rows, module(tasks, task_ids, length)))
     slow = slow_attention(layer, x_BLH, reference.attention_bias(module, tasks, 1, length), num_tokens)
     assert_same(fast[0, real], slow[real], module, table, layer, inputs=[x_BLH])

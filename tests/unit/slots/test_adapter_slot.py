@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.bert.blocks import BertBlock
+from fairseq_mtmoe.backbones.bert.encoder import BertBlock
 from fairseq_mtmoe.backbones.t5.blocks import EncoderBlock as T5EncoderBlock
 from fairseq_mtmoe.backbones.translation.blocks import EncoderBlock
+from fairseq_mtmoe.models.pemt.prompts import record_similarity
 from fairseq_mtmoe.moe.reference import slow_mixture, slow_similarity
 from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots import (
@@ -65,6 +66,14 @@ def target_adapter_of(block, y):
     return y + adapter.up(F.gelu(adapter.down(y), approximate="tanh"))
 
 
+def measured(block, h, through):
+    """The block's second half, and the similarity that models of PEMT measure after it."""
+    context = BatchContext(mixture=through)
+    output = block.feed_forward(h, context)
+    record_similarity(block, (h, context), output)
+    return output
+
+
 @backbones
 @kinds
 def test_a_block_computes_layer_mixture_target_adapter_and_residual(backbone, kind):
@@ -72,7 +81,9 @@ def test_a_block_computes_layer_mixture_target_adapter_and_residual(backbone, ki
     through = MixturePass(summary, wants_similarities=True)
     padding = torch.zeros(B, L, dtype=torch.bool)
     padding[1, 3:] = True
-    output = block.feed_forward(h, BatchContext(padding_mask=padding, mixture=through))
+    context = BatchContext(padding_mask=padding, mixture=through)
+    output = block.feed_forward(h, context)
+    record_similarity(block, (h, context), output)
 
     read = block.final_layer_norm(h) if block.normalize_before else h
     inner = block.inner(read)
@@ -172,7 +183,7 @@ def test_the_loss_is_of_all_layers_of_all_passes():
     passes = [MixturePass(torch.randn(D), wants_similarities=True) for _ in range(2)]
     h = stream()
     for block, through in zip(blocks, (passes[0], passes[0], passes[1]), strict=True):
-        h = block.feed_forward(h, BatchContext(mixture=through))
+        h = measured(block, h, through)
     similarities = [value for through in passes for value in through.similarities.values()]
     assert len(similarities) == 3 and len(set(map(float, similarities))) == 3
     loss = task_sparsity_loss(passes)
@@ -180,7 +191,7 @@ def test_the_loss_is_of_all_layers_of_all_passes():
     loss.backward()
     assert all(block.mixture.gate.weight.grad.any() for block in blocks)
     unwanted = MixturePass(torch.randn(D))
-    blocks[0].feed_forward(h, BatchContext(mixture=unwanted))
+    measured(blocks[0], h, unwanted)
     assert not unwanted.similarities and len(unwanted.weights) == 1
 
 
@@ -189,7 +200,7 @@ def test_half_precision_and_copies():
     wanted = block.feed_forward(stream(), BatchContext(mixture=MixturePass(torch.ones(D))))
     other = copy.deepcopy(block).bfloat16()
     through = MixturePass(torch.ones(D), wants_similarities=True)
-    output = other.feed_forward(stream().bfloat16(), BatchContext(mixture=through))
+    output = measured(other, stream().bfloat16(), through)
     assert output.dtype == torch.bfloat16 and through.similarities[other].dtype == torch.float32
     torch.testing.assert_close(output.float(), wanted, rtol=0.03, atol=0.1)
     nn.init.zeros_(other.mixture.adapters.up)

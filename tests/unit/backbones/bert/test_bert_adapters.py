@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.models.pemt.prompts import record_similarity
 from fairseq_mtmoe.slots import AdapterPlan, MixturePass, task_sparsity_loss
 from tests.helpers.bert import TINY, batch, in_all_places, perturb, tiny_encoder
 
@@ -19,9 +20,9 @@ class WithSources(BertEncoder):
         super().__init__(config, **options)
         self.summary = torch.nn.Parameter(torch.randn(D))
 
-    def context_of(self, rows, task_ids):
+    def context_of(self, batch):
         self.last = MixturePass(self.summary, wants_similarities=True)
-        return dataclasses.replace(super().context_of(rows, task_ids), mixture=self.last)
+        return dataclasses.replace(super().context_of(batch), mixture=self.last)
 
 
 def plans(**plan):
@@ -31,6 +32,8 @@ def plans(**plan):
 def with_sources(**options):
     torch.manual_seed(1)
     encoder = WithSources(TINY, slot_plans=plans(num_adapters=3, summary_size=D, target_size=4), **options).eval()
+    for block in encoder.layers:
+        block.register_forward_hook(record_similarity)
     perturb(encoder)
     return encoder
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.bert.attention import attend
-from fairseq_mtmoe.backbones.bert.dropout import Dropout, dropout
+from fairseq_mtmoe.backbones.bert.attention import Dropout, attend, dropout
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from tests.helpers.bert import TINY, batch, tiny_encoder
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_mtmoe.backbones.bert.blocks import BertBlock
 from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA
-from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
+from fairseq_mtmoe.backbones.bert.encoder import BertBlock, BertEncoder
 from fairseq_mtmoe.backbones.bert.key_map import our_key
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.bert import (
@@ -153,8 +152,8 @@ class Biased(BertBlock):
         self.own = nn.Linear(2, 2, bias=False)
         nn.init.zeros_(self.own.weight)
 
-    def attend(self, x, context, rows, bias=None):
-        return super().attend(x, context, rows, self.bias)
+    def attend(self, x, context, batch, bias=None):
+        return super().attend(x, context, batch, self.bias)
 
 
 class BiasedEncoder(BertEncoder):

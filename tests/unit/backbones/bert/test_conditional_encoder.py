@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from fairseq_mtmoe.backbones.bert.conditional import ConditionalEncoder, Conditions
+from fairseq_mtmoe.backbones.bert.conditional import ConditionalEncoder
 from fairseq_mtmoe.backbones.bert.config import BERT, BERT_BASE, BERT_LARGE, ROBERTA
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.bert.model import freeze
+from fairseq_mtmoe.backbones.blocks import Conditions
 from fairseq_mtmoe.conditioning import ATTENTION, PARTS, conditional_names, with_new_conditions
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.bert import CONFIGS, TINY, batch, in_all_places, perturb, tiny_encoder
@@ -28,7 +29,8 @@ def conditional(config=TINY, parts=PARTS, is_large=False, positions=5, **options
     """An encoder with a plain one's parameters, and new conditional parts."""
     plain = plain_encoder(config)
     torch.manual_seed(2)
-    encoder = ConditionalEncoder(plain.config, Conditions(frozenset(parts), 3, positions, is_large), **options).eval()
+    conditions = Conditions(frozenset(parts), 3, config.hidden_size, positions, is_large)
+    encoder = ConditionalEncoder(plain.config, conditions, **options).eval()
     encoder.load_state_dict(with_new_conditions(encoder, plain.state_dict()))
     return encoder
 
@@ -134,7 +136,7 @@ def test_it_compiles_without_a_graph_break():
 
 
 def test_sentences_without_tasks_are_refused():
-    with pytest.raises(UserError, match="`task_ids` must be given to an encoder that adapts to tasks, but are None"):
+    with pytest.raises(UserError, match="`task_ids` must be given to a model that adapts to tasks, but are None"):
         conditional()(**batch())
 
 
@@ -145,7 +147,7 @@ def parameters_of(config, parts, is_large=False):
     """Of a plain encoder, and of one that adapts to 8 tasks."""
     with torch.device("meta"):
         plain = BertEncoder(config)
-        ours = ConditionalEncoder(config, Conditions(frozenset(parts), 8, 128, is_large))
+        ours = ConditionalEncoder(config, Conditions(frozenset(parts), 8, config.hidden_size, 128, is_large))
     return tuple(sum(parameter.numel() for parameter in encoder.parameters()) for encoder in (plain, ours))
 
 

@@ -4,11 +4,8 @@ import pytest
 import torch
 
 from fairseq_mtmoe.backbones.bert import attention as module
-from fairseq_mtmoe.backbones.bert import packed_attention as packed
-from fairseq_mtmoe.backbones.bert.attention import SelfAttention
-from fairseq_mtmoe.backbones.bert.dropout import dropout_scales
-from fairseq_mtmoe.backbones.bert.packed_attention import Packing, packed_attention
-from fairseq_mtmoe.backbones.bert.rows import rows_of
+from fairseq_mtmoe.backbones.bert.attention import Packing, SelfAttention, dropout_scales, packed_attention
+from fairseq_mtmoe.backbones.bert.unpadding import unpadded
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products
 
 pytestmark = pytest.mark.skipif(not has_batched_products(torch.empty(0)), reason="this build of torch has no MKL")
@@ -62,7 +59,7 @@ def test_sentences_read_themselves(lengths, dropout_p, monkeypatch):
         scales.append(dropout_scales(x, p))
         return scales[0]
 
-    monkeypatch.setattr(packed, "dropout_scales", drawn)
+    monkeypatch.setattr(module, "dropout_scales", drawn)
     tensors, counts = inputs(*lengths), torch.tensor(lengths)
     found = packed_attention(*tensors, Packing.of(counts, counts, WIDTH, HEADS), dropout_p)
     assert len(scales) == (dropout_p > 0)
@@ -101,7 +98,7 @@ def test_the_layer_is_the_same_in_both_forms(lengths, firsts_only, shape, monkey
     layer = SelfAttention(WIDTH, HEADS, dropout=0.0).train()
     mask = torch.arange(6) >= torch.tensor(lengths).unsqueeze(1)
     bias = None if shape is None else torch.randn(shape, requires_grad=True)
-    rows = rows_of(mask)
+    rows = unpadded(mask)
     rows = rows.for_firsts() if firsts_only else rows
     x = torch.randn(1, sum(lengths), WIDTH, requires_grad=True)
     found = layer(x, rows, bias)
@@ -115,9 +112,9 @@ def test_the_layer_is_the_same_in_both_forms(lengths, firsts_only, shape, monkey
 
 def test_what_cannot_be_packed_is_not(monkeypatch):
     layer, x = SelfAttention(WIDTH, HEADS, 0.1), torch.randn(1, 7, WIDTH)
-    rows, calls = rows_of(torch.zeros(1, 7, dtype=torch.bool)), []
+    rows, calls = unpadded(torch.zeros(1, 7, dtype=torch.bool)), []
     monkeypatch.setattr(module, "packed_attention", lambda *args: calls.append(1) or packed_attention(*args))
-    layer(x[:, :5], rows_of(torch.tensor([[True, False, False, True, False, False, False]])), torch.zeros(7, 7))
+    layer(x[:, :5], unpadded(torch.tensor([[True, False, False, True, False, False, False]])), torch.zeros(7, 7))
     layer.double()(x.double(), rows)
     with torch.autocast("cpu", torch.bfloat16):
         layer.float()(x, rows)

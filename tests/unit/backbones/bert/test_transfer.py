@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads
-from fairseq_mtmoe.backbones.bert.transfer import transferred
+from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, transferred
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.gates import SwitchGate, TaskGate
 

@@ -10,9 +10,9 @@ import pytest
 import sentencepiece
 import torch
 
-from fairseq_mtmoe.backbones.t5 import hugging_face, model_file
+from fairseq_mtmoe.backbones.t5 import pretrained as files
 from fairseq_mtmoe.backbones.t5.config import T5Config, read_config
-from fairseq_mtmoe.backbones.t5.key_map import hugging_face_key, our_key
+from fairseq_mtmoe.backbones.t5.key_map import KEYS
 from fairseq_mtmoe.backbones.t5.model import T5Model, whole_state
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.nlu.text_split import Pieces
@@ -55,9 +55,9 @@ def assert_same(found, wanted):
 def test_a_file_holds_all_of_it(config, tmp_path):
     wanted, path = pretrained(config), tmp_path / "t5.pt"
     wanted.save(path)
-    assert_same(model_file.load(path), wanted)
+    assert_same(files.load(path), wanted)
     model = tiny_t5(config, seed=2)
-    model.load_state_dict(whole_state(model_file.load(path).state, config))
+    model.load_state_dict(whole_state(files.load(path).state, config))
     words = texts((3, 3, 3))
     torch.testing.assert_close(model(texts(), None, words), tiny_t5(config)(texts(), None, words))
 
@@ -77,29 +77,29 @@ def test_a_folder_that_transformers_wrote_and_reads(config, tmp_path):
     theirs = hugging_face_model(config)
     theirs.save_pretrained(tmp_path / "theirs")
     (tmp_path / "theirs" / "spiece.model").write_bytes(PIECES)
-    imported = hugging_face.read_folder(tmp_path / "theirs").model
+    imported = files.read_folder(tmp_path / "theirs").model
     assert imported.config == config
     inputs = {"input_ids": texts((6, 6, 6)), "decoder_input_ids": texts((3, 3, 3))}
     wanted = theirs(**inputs).logits.detach()
     torch.testing.assert_close(logits_of(imported, inputs), wanted, rtol=1e-5, atol=1e-5)
     imported.save(tmp_path / "t5.pt")
-    hugging_face.write_folder(model_file.load(tmp_path / "t5.pt"), tmp_path / "ours")
+    files.write_folder(files.load(tmp_path / "t5.pt"), tmp_path / "ours")
     again = type(theirs).from_pretrained(tmp_path / "ours").eval()
     torch.testing.assert_close(again(**inputs).logits, wanted, rtol=1e-5, atol=1e-5)
-    assert_same(hugging_face.read_folder(tmp_path / "ours").model, imported)
+    assert_same(files.read_folder(tmp_path / "ours").model, imported)
 
 
 def test_a_folder_of_transformers_4(tmp_path):
     pytest.importorskip("safetensors")
     shutil.copytree(OF_VERSION_4, tmp_path / "theirs")
     (tmp_path / "theirs" / "spiece.model").write_bytes(PIECES)
-    imported = hugging_face.read_folder(tmp_path / "theirs").model
+    imported = files.read_folder(tmp_path / "theirs").model
     assert (imported.config.tie_word_embeddings, imported.config.scale_decoder_outputs) == (False, False)
     kept = {name: torch.tensor(value) for name, value in read_json(OF_VERSION_4 / "logits.json").items()}
     torch.testing.assert_close(logits_of(imported, kept), kept["logits"], rtol=1e-5, atol=1e-5)
-    hugging_face.write_folder(imported, tmp_path / "ours")  # in the form that version 4 understands
+    files.write_folder(imported, tmp_path / "ours")  # in the form that version 4 understands
     assert read_json(tmp_path / "ours" / "config.json")["tie_word_embeddings"] is False
-    assert_same(hugging_face.read_folder(tmp_path / "ours").model, imported)
+    assert_same(files.read_folder(tmp_path / "ours").model, imported)
 
 
 def test_pieces_of_a_folder_of_transformers_5(tmp_path):
@@ -110,12 +110,12 @@ def test_pieces_of_a_folder_of_transformers_5(tmp_path):
     (tmp_path / "spiece.model").write_bytes(model)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     tokenizer = transformers.T5Tokenizer.from_pretrained(tmp_path)
-    hugging_face.write_folder(pretrained(), tmp_path / "folder")
+    files.write_folder(pretrained(), tmp_path / "folder")
     (tmp_path / "folder" / "spiece.model").unlink()
     with pytest.raises(UserError, match=r"must have `spiece\.model`, the T5's model of SentencePiece, or `tokenizer"):
-        hugging_face.read_folder(tmp_path / "folder")
+        files.read_folder(tmp_path / "folder")
     tokenizer.save_pretrained(tmp_path / "folder")
-    pieces = Pieces(hugging_face.read_folder(tmp_path / "folder").model.sentencepiece)
+    pieces = Pieces(files.read_folder(tmp_path / "folder").model.sentencepiece)
     lines += ["Ｗｉｄｅ ½ ﬁne  e\u0301", " two \u3000 spaces\t", "漢 rte", ""]
     assert [pieces.numbers(line) for line in lines] == [tokenizer(line).input_ids[:-1] for line in lines]
     assert list(pieces) == list(Pieces(model))
@@ -124,22 +124,24 @@ def test_pieces_of_a_folder_of_transformers_5(tmp_path):
     for changes in ({"model": {"type": "BPE"}}, {"normalizer": {"type": "NFC"}}, {"pre_tokenizer": None}):
         path.write_text(json.dumps({**whole, **changes}))
         with pytest.raises(UserError, match=r"take the `spiece\.model` of the T5 that this one was trained from"):
-            hugging_face.read_folder(tmp_path / "folder")
+            files.read_folder(tmp_path / "folder")
 
 
 def test_names_are_there_and_back():
     for config in CONFIGS.values():
+        keys = KEYS[config.is_gated]
         for name in pretrained(config).state:
-            assert our_key(hugging_face_key(name, config.is_gated)) == name
-    assert our_key("decoder.embed_tokens.weight") is None
-    for name in (
-        "encoder.block.0.layer.1.EncDecAttention.q.weight",
-        "shared.bias",
-        "pooler.weight",
-        "encoder.block.00.layer.0.layer_norm.weight",
-    ):
-        with pytest.raises(KeyError):
-            our_key(name)
+            assert keys.our_key(keys.hugging_face_key(name)) == name
+        assert keys.our_key("decoder.embed_tokens.weight") is None
+        for name in (
+            "encoder.block.0.layer.1.EncDecAttention.q.weight",
+            "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight",
+            "shared.bias",
+            "pooler.weight",
+            "encoder.block.00.layer.0.layer_norm.weight",
+        ):
+            with pytest.raises(KeyError):
+                keys.our_key(name)
 
 
 WRONG = [
@@ -178,16 +180,16 @@ def test_other_files_are_refused(tmp_path):
     ):
         dataclasses.replace(wanted, **changes).save(path)
         with pytest.raises(UserError, match=sentence):
-            model_file.load(path)
+            files.load(path)
     dataclasses.replace(wanted, sentencepiece=b"").save(path)
     with pytest.raises(UserError, match="must hold a model of SentencePiece, but holds none"):
-        model_file.load(path)
+        files.load(path)
     file_io.save({"t5": {"d_models": 1}, "sentencepiece": torch.zeros(1, dtype=torch.uint8), "model": {}}, str(path))
     with pytest.raises(UserError, match="has other sizes"):
-        model_file.load(path)
+        files.load(path)
     file_io.save({"encoder": {}}, str(path))
     with pytest.raises(UserError, match="must be a file of `mtmoe import-hf` with a T5"):
-        model_file.load(path)
+        files.load(path)
     file_io.save({"cfg": {"model": {"t5": "{}"}}, "model": {}}, str(path))
     with pytest.raises(UserError, match="but is a checkpoint, with which a run begins by `--finetune-from-model`"):
-        model_file.load(path)
+        files.load(path)

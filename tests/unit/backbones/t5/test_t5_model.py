@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_mtmoe.backbones.t5.attention import buckets_of
+from fairseq_mtmoe.backbones.t5.blocks import buckets_of
 from fairseq_mtmoe.backbones.t5.config import T5_1_1_BASE, T5_BASE
 from fairseq_mtmoe.backbones.t5.model import T5Model, shifted
 from tests.helpers.t5 import ALL_CONFIGS, CONFIGS, TINY, dictionary, hugging_face_model, ours_of, texts, tiny_t5

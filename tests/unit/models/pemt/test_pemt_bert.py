@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fairseq_mtmoe.backbones.bert.rows import Rows
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.pemt import source_file
 from fairseq_mtmoe.models.pemt.config import is_trainable
@@ -18,6 +17,7 @@ from tests.helpers.encoders import HEADS, all_numbers, tag_model, task_batch
 from tests.helpers.pemt import DESCRIPTIONS, SOURCES, perturbed, source_files, source_model, target_model
 from tests.helpers.pemt_bert import bert_options, pemt_encoder
 
+from fairseq_mtmoe.models.pemt import model as model_module  # isort: skip
 from fairseq_mtmoe.models.pemt.model import PemtBertModel  # isort: skip
 
 each_gate_input = pytest.mark.parametrize("gate_input", ["correlation", "activations", "hidden"])
@@ -72,8 +72,7 @@ def test_padding_in_the_stream_changes_nothing(gate_input, monkeypatch):
     packed = learned(perturbed(target_model(make=pemt_encoder, gate_input=gate_input)))
     assert {"task_sparsity", "encoder.prompt.weight", "encoder.layers.0.mixture.gate.weight"} <= packed.keys()
     assert all(packed[name].any() for name in packed)
-    in_all_places(monkeypatch)
-    monkeypatch.setattr("fairseq_mtmoe.models.pemt.model.rows_of", lambda mask: Rows((len(mask), mask.shape[1]), mask))
+    in_all_places(monkeypatch, model_module)
     assert_same(learned(perturbed(target_model(make=pemt_encoder, gate_input=gate_input))), packed)
 
 
@@ -94,8 +93,7 @@ def test_gates_read_what_the_option_says(gate_input, monkeypatch):
     reads = {}
     for block in adapter_blocks(model).values():
         block.fc1.register_forward_hook(lambda layer, inputs, _, block=block: reads.update({block: inputs[0]}))
-    in_all_places(monkeypatch)
-    monkeypatch.setattr("fairseq_mtmoe.models.pemt.model.rows_of", lambda mask: Rows((len(mask), mask.shape[1]), mask))
+    in_all_places(monkeypatch, model_module)
     model.encoder(given["tokens"], given["token_type_ids"])
     length = given["tokens"].shape[1]
     for block, weights in found.items():

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_mtmoe.backbones.bert import encoder_file
+from fairseq_mtmoe.backbones.bert.pretrained import load
 from tests.helpers.benchmark import PIECES, make_benchmark, make_encoder, task_arguments
+from tests.helpers.bert import built
 from tests.helpers.trainers import groups_of, trainer_of
 
 UPDATES = 4
@@ -58,7 +59,7 @@ def trained(data, folder, task, rate, *options):
 def by_hand(data, head_state, examples):
     """The same updates on the same examples: a loop over PyTorch's own modules around the encoder."""
     lines = [line.split("\t") for line in (data / "STS-B" / "train.tsv").read_text().splitlines()[1:]]
-    encoder = encoder_file.load(data / "encoder.pt").build().train()
+    encoder = built(load(data / "encoder.pt")).train()
     for module in encoder.modules():
         if hasattr(module, "p"):
             module.p = 0.0

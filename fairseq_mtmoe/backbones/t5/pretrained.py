@@ -1,0 +1,243 @@
+"""A T5 that was trained elsewhere: from Hugging Face's folder, in one file of ours, and back to a folder.
+
+A folder has `config.json`, the weights, and `spiece.model`, the model of SentencePiece that T5s come with, or the
+`tokenizer.json` that it becomes in version 5 of `transformers`. Our file holds all of it: it is one of `torch.save`
+with a checksum (`checkpoints/checksum.py`), `{"t5": sizes, "sentencepiece": its bytes as a tensor, "model": tensors}`.
+
+`tokenizer.json` has the pieces with their scores and the table of normalized characters, which is all that a unigram
+model of SentencePiece consists of. `spiece.model` is in protobuf's format (`sentencepiece_model.proto`).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_mtmoe.backbones.hugging_face import (
+    CONFIG,
+    Additions,
+    Imported,
+    check_tensors,
+    expect_no_checkpoint,
+    read_imported,
+    read_state,
+    saved_config,
+    write_model,
+)
+from fairseq_mtmoe.backbones.t5.config import T5, T5Config, read_config
+from fairseq_mtmoe.backbones.t5.key_map import KEYS, OUR_EMBEDDINGS, OUR_OUTPUT
+from fairseq_mtmoe.backbones.t5.model import T5Model, bare_state
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import read_bytes, read_json
+
+KIND = "t5"
+PIECES, TOKENIZER = "spiece.model", "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class PretrainedT5:
+    """A T5 that was trained elsewhere.
+
+    Attributes:
+        config: its sizes.
+        sentencepiece: the content of its `spiece.model`.
+        state: of a `T5Model` without slots in float32, in which each tensor is there once.
+    """
+
+    config: T5Config
+    sentencepiece: bytes
+    state: dict[str, Tensor]
+
+    def save(self, path: str | Path) -> None:
+        """Write the file, completely or not at all."""
+        pieces = torch.from_numpy(np.frombuffer(self.sentencepiece, dtype=np.uint8).copy())
+        file_io.save({KIND: self.config.sizes, "sentencepiece": pieces, "model": self.state}, str(path))
+
+
+def load(path: str | Path) -> PretrainedT5:
+    """The T5 in a file of `PretrainedT5.save`.
+
+    Raises:
+        UserError: the file is missing, damaged or another, or what is in it does not fit together.
+    """
+    return read(path, read_imported(path))
+
+
+def read(path: str | Path, content: Mapping[str, Any]) -> PretrainedT5:
+    """The same of a file's content; `path` is for sentences."""
+    expect_no_checkpoint(path, content)
+    sizes, pieces, state = (content.get(name) for name in (KIND, "sentencepiece", "model"))
+    if not (isinstance(sizes, dict) and isinstance(state, dict) and torch.is_tensor(pieces)):
+        raise UserError(f"`{path}` must be a file of `mtmoe import-hf` with a T5, but has none.")
+    config = saved_config(path, T5Config, sizes)
+    if pieces.dtype != torch.uint8 or not pieces.numel():
+        raise UserError(f"`{path}` must hold a model of SentencePiece, but holds none.")
+    check_tensors(path, wanted_tensors(config), state)
+    return PretrainedT5(config, pieces.numpy().tobytes(), state)
+
+
+def wanted_tensors(config: T5Config) -> dict[str, Tensor]:
+    """The state of a T5 of these sizes, each tensor once, without values."""
+    with torch.device("meta"):
+        return bare_state(T5Model(config, Dictionary()).state_dict(), config)
+
+
+def is_of_t5(values: Any) -> bool:
+    """Whether a `config.json` says that its folder holds a T5."""
+    return isinstance(values, dict) and values.get("model_type") == T5
+
+
+def read_folder(folder: Path) -> Imported[PretrainedT5]:
+    """The T5 in a folder; weights in half precision become float32.
+
+    Raises:
+        UserError: a file is missing, damaged, or of another kind of model.
+    """
+    values = read_json(folder / CONFIG, "the `config.json` of a T5's folder")
+    config = read_config(values)
+    keys = KEYS[config.is_gated]
+    state, left_out = read_state(folder, keys, "T5")
+    embeddings, output = state.get(OUR_EMBEDDINGS[0]), state.get(OUR_OUTPUT)
+    if output is not None and embeddings is not None:
+        # Version 5 says "tied" of every T5, and ties those whose two tensors are equal, or where one is left out.
+        of_version_5 = config.tie_word_embeddings or "scale_decoder_outputs" in values
+        config = replace(config, tie_word_embeddings=of_version_5 and torch.equal(output, embeddings))
+    elif embeddings is not None and not config.tie_word_embeddings:
+        state[OUR_OUTPUT] = embeddings.clone()
+    state = bare_state(state, config)
+    check_tensors(folder, wanted_tensors(config), state, keys.hugging_face_key)
+    return Imported(PretrainedT5(config, _read_pieces(folder), state), left_out)
+
+
+def write_folder(model: PretrainedT5, folder: Path, *additions: Additions) -> None:
+    """Write the folder, completely or not at all, so that `transformers` loads it.
+
+    Raises:
+        UserError: there is something in its place, it cannot be written, or `safetensors` is not installed.
+    """
+    state, keys = dict(model.state), KEYS[model.config.is_gated]
+    if model.config.has_own_output:
+        state.setdefault(OUR_OUTPUT, state[OUR_EMBEDDINGS[0]].clone())
+    tensors = {keys.hugging_face_key(name): value for name, value in state.items()}
+    write_model(folder, model.config.for_hugging_face(), {PIECES: model.sentencepiece}, tensors, additions)
+
+
+def _read_pieces(folder: Path) -> bytes:
+    if (folder / PIECES).exists():
+        pieces = read_bytes(folder / PIECES)
+        if not pieces:
+            raise UserError(f"`{folder / PIECES}` must be a model of SentencePiece, but is empty.")
+        return pieces
+    if (folder / TOKENIZER).exists():
+        return spiece_of(read_json(folder / TOKENIZER))
+    raise UserError(
+        f"`{folder}` must have `{PIECES}`, the T5's model of SentencePiece, or `{TOKENIZER}`, but has none."
+    )
+
+
+# ---- `spiece.model` of a `tokenizer.json` ----
+
+SENTINEL = re.compile(r"<extra_id_\d+>")  # 100 of them follow the pieces, and are none
+SPECIAL = ("<pad>", "</s>", "<unk>")  # pieces 0, 1 and 2
+# Kinds of pieces, and of models, as SentencePiece numbers them.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+UNIGRAM = 1
+# What `transformers` 4 does beside the table of characters is what SentencePiece does with spaces.
+_SPACES = ({"type": "Strip", "strip_left": False, "strip_right": True},
+           {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"})  # fmt: skip
+_METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+
+
+def spiece_of(tokenizer: Any) -> bytes:
+    """Return the content of the `spiece.model` that a T5's `tokenizer.json` was made from.
+
+    Args:
+        tokenizer: the value in `tokenizer.json`.
+
+    Raises:
+        UserError: it is of another kind of tokenizer than T5's.
+    """
+    try:
+        vocabulary = tokenizer["model"]["vocab"]
+        if tokenizer["model"]["type"] != "Unigram" or tokenizer["model"]["unk_id"] != SPECIAL.index("<unk>"):
+            raise ValueError("its pieces are no unigram model's")
+        table = _character_table(tokenizer["normalizer"])
+        _check_pre_tokenizer(tokenizer["pre_tokenizer"])
+        while vocabulary and SENTINEL.fullmatch(vocabulary[-1][0]):
+            vocabulary = vocabulary[:-1]
+        if [piece for piece, _ in vocabulary[:3]] != list(SPECIAL):
+            raise ValueError("its first pieces are others")
+        defined = {token["content"] for token in tokenizer["added_tokens"]}
+        return _serialized([(piece, float(score), _kind(piece, defined)) for piece, score in vocabulary], table)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+        raise UserError(
+            "`tokenizer.json` must be a T5's where there is no `spiece.model` beside it, but is not: take the "
+            "`spiece.model` of the T5 that this one was trained from."
+        ) from error
+
+
+def _kind(piece: str, defined: set[str]) -> int:
+    if piece in SPECIAL:
+        return UNKNOWN if piece == "<unk>" else CONTROL
+    return USER_DEFINED if piece in defined else NORMAL
+
+
+def _character_table(normalizer: Mapping[str, Any] | None) -> bytes:
+    """What SentencePiece calls its precompiled map; empty where characters stay as they are."""
+    parts = [] if normalizer is None else normalizer.get("normalizers", [normalizer])
+    tables = [part["precompiled_charsmap"] for part in parts if part["type"] == "Precompiled"]
+    if len(tables) > 1 or any(part["type"] != "Precompiled" and part not in _SPACES for part in parts):
+        raise ValueError("it normalizes text in another way")
+    return base64.b64decode(tables[0], validate=True) if tables else b""
+
+
+def _check_pre_tokenizer(pre_tokenizer: Mapping[str, Any]) -> None:
+    parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    if [part for part in parts if part != {"type": "WhitespaceSplit"}] != [_METASPACE]:
+        raise ValueError("it splits text in another way")
+
+
+def _serialized(pieces: list[tuple[str, float, int]], table: bytes) -> bytes:
+    """A `ModelProto`; the numbers are its fields'."""
+    listed = (
+        _bytes(1, _bytes(1, piece.encode()) + _float(2, score) + _number(3, kind)) for piece, score, kind in pieces
+    )
+    ids = _number(40, 2) + _number(41, -1) + _number(42, 1) + _number(43, 0)  # of unknown, begin (none), end, padding
+    names = _bytes(45, b"<unk>") + _bytes(47, b"</s>") + _bytes(48, b"<pad>")
+    trainer = _number(3, UNIGRAM) + _number(4, len(pieces)) + ids + names
+    # Spaces: a word begins with one, several are one, and "▁" stands for them.
+    normalizer = _bytes(1, b"nmt_nfkc" if table else b"identity") + _bytes(2, table)
+    normalizer += _number(3, 1) + _number(4, 1) + _number(5, 1)
+    return b"".join(listed) + _bytes(2, trainer) + _bytes(3, normalizer)
+
+
+def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1  # two's complement
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _float(field: int, value: float) -> bytes:
+    return _varint(field << 3 | 5) + struct.pack("<f", value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
