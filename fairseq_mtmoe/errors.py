@@ -6,13 +6,8 @@ print its sentence alone. Invariants of our own code are asserted instead, and k
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import re
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -59,39 +54,3 @@ def _is_given(path: str) -> bool:
     """Whether a path, or a folder above it, is on the command line, alone or as in `--out=PATH` and `PATH:PATH`."""
     given = {part for argument in sys.argv[1:] for part in (argument, *re.split("[=:]", argument))}
     return any(str(place) in given for place in (path, *Path(path).parents))
-
-
-def _tell_torchrun(error: UserError) -> None:
-    """Let torchrun's own report, which comes below, say the sentence and not that there is no traceback."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if path:
-        details = {"py_callstack": str(error), "timestamp": str(int(time.time()))}
-        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
-            json.dump({"message": {"message": str(error), "extraInfo": details}}, file)
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            _say_after_torchrun(error, Path(path))
-
-
-_AFTER = """
-import select, sys
-if select.select([int(sys.argv[1])], [], [], 60)[0]:
-    print(sys.argv[2], file=sys.stderr)
-"""
-
-
-def _say_after_torchrun(error: UserError, path: Path) -> None:
-    """Say the sentence once more when torchrun has ended, whose report is 50 lines with a traceback of its own.
-
-    One of its processes on this machine does so, where the system can wait for a process that is no child.
-    """
-    with contextlib.suppress(OSError, AttributeError, IndexError):
-        os.close(os.open(path.parents[1] / "said", os.O_CREAT | os.O_EXCL))
-        torchrun = os.pidfd_open(os.getppid())
-        command = [sys.executable, "-ISc", _AFTER, str(torchrun), f"error: {error}"]
-        subprocess.Popen(command, pass_fds=(torchrun,), stdin=subprocess.DEVNULL, start_new_session=True)
-
-
-def show(error: UserError) -> None:
-    """Print the sentence, and let torchrun know of it."""
-    print(f"error: {error}", file=sys.stderr)
-    _tell_torchrun(error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -20,36 +20,19 @@ from fairseq.trainer import Trainer
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.fairseq_patches.patch import apply_to_commands
+from fairseq_mtmoe.training.option_check import refuse_what_cannot_work
 from fairseq_mtmoe.training.screen import NAME, RichProgressBar, is_rich
 from fairseq_mtmoe.training.trainer import SparseTrainer
-from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work
 
 _HELP = {"-h", "--help"}
 _EPILOG = "`mtmoe options` lists what the plugin fairseq_mtmoe adds, with the defaults of each architecture."
 
 
-def with_whole_help(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `parse_args_and_arch`, which adds the chosen options before it prints its help."""
-
-    @functools.wraps(original)
-    def parse_args_and_arch(
-        parser: argparse.ArgumentParser, input_args: list[str] | None = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        given = sys.argv[1:] if input_args is None else input_args
-        if _HELP.intersection(given):
-            _add_chosen(parser, [argument for argument in given if argument not in _HELP])
-            parser.epilog = _EPILOG
-            parser.parse_args(["--help"])
-        return original(parser, input_args, *args, **kwargs)
-
-    return parse_args_and_arch
-
-
-def with_task_of_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `parse_args_and_arch`; where no task is chosen, it is that of the checkpoint to validate.
+def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `parse_args_and_arch`, with the chosen options in its help; a validation's task is its checkpoint's.
 
     Raises:
-        UserError: no checkpoint is named, or it does not say its task.
+        UserError: no task is chosen, and no checkpoint is named, or it does not say its task.
     """
 
     @functools.wraps(original)
@@ -57,9 +40,13 @@ def with_task_of_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
         parser: argparse.ArgumentParser, input_args: list[str] | None = None, *args: Any, **kwargs: Any
     ) -> Any:
         given = sys.argv[1:] if input_args is None else input_args
-        known = vars(parser.parse_known_args(given)[0]) if not _HELP.intersection(given) else {}
-        if "task" in known and known["task"] is None:
-            parser.set_defaults(task=_task_of(known.get("path")))
+        chosen = vars(parser.parse_known_args([argument for argument in given if argument not in _HELP])[0])
+        if _HELP.intersection(given):
+            _add_chosen(parser, chosen)
+            parser.epilog = _EPILOG
+            parser.parse_args(["--help"])
+        if "task" in chosen and chosen["task"] is None:
+            parser.set_defaults(task=_task_of(chosen.get("path")))
         return original(parser, input_args, *args, **kwargs)
 
     return parse_args_and_arch
@@ -77,13 +64,12 @@ def _task_of(path: str | None) -> str:
     return name
 
 
-def _add_chosen(parser: argparse.ArgumentParser, given: list[str]) -> None:
+def _add_chosen(parser: argparse.ArgumentParser, chosen: Mapping[str, Any]) -> None:
     from fairseq.dataclass.utils import gen_parser_from_dataclass
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
 
-    chosen = vars(parser.parse_known_args(given)[0])
     known = {"task": TASK_REGISTRY, "arch": {**MODEL_REGISTRY, **ARCH_MODEL_REGISTRY}}
     known.update({name: registry["registry"] for name, registry in REGISTRIES.items()})
     for option, registered in known.items():

@@ -6,7 +6,7 @@ from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.data import fairseq_readers
 from fairseq_mtmoe.fairseq_patches import commands
 from fairseq_mtmoe.fairseq_patches.patch import Patch, instead
-from fairseq_mtmoe.training import failures, launch, metrics_hook, saving, screen, stopping
+from fairseq_mtmoe.training import failures, launch, metrics, saving, stopping
 
 PATCHES = (
     # ---- the interpreter ----
@@ -30,9 +30,15 @@ PATCHES = (
     ),
     Patch(
         "fairseq.checkpoint_utils.save_checkpoint",
-        (instead(saving.save_checkpoint),),
-        "Where experts are in several processes all of them write; a copy is whole, with its experts, or absent.",
+        (saving.saving_together,),
+        "Where experts are in several processes all of them write; weights that are not finite are not saved.",
         "(cfg, trainer, epoch_itr, val_loss)",
+    ),
+    Patch(
+        "fairseq.file_io.PathManager.copy",
+        (saving.copying_experts,),
+        "A checkpoint's copy under its other names is complete, with its experts, or absent.",
+        "(src_path, dst_path, overwrite=False)",
     ),
     # ---- data ----
     Patch(
@@ -56,20 +62,20 @@ PATCHES = (
     # ---- how processes start, meet and compute ----
     Patch(
         "fairseq.distributed.utils.call_main",
-        (launch.resolving, launch.correcting_tpu, screen.with_screen, stopping.watching),
+        (launch.starting,),
         "`--bf16` is no TPU; processes start on CPUs too, and as ours; the log's format; signals end runs in order.",
         "(cfg, main, **kwargs)",
     ),
     Patch(
         "fairseq.distributed.utils.all_gather_list",
-        (metrics_hook.of_any_size,),
+        (instead(metrics.all_gather_list),),
         "fairseq sends by way of GPUs what processes on CPUs tell each other, in validation without a trainer, too.",
         "(data, group=None, max_size=16384)",
     ),
     # ---- commands and the trainer ----
     Patch(
         "fairseq.options.parse_args_and_arch",
-        (commands.with_whole_help, commands.with_task_of_checkpoint),
+        (commands.with_chosen_options,),
         "fairseq prints its help before it adds the options of the chosen task, model, criterion and optimizer; "
         "`fairseq-validate` without `--task` ends in `KeyError: None`.",
         "(parser, input_args=None, ...)",
@@ -81,8 +87,8 @@ PATCHES = (
     ),
     Patch(
         "fairseq.logging.progress_bar.progress_bar",
-        (commands.with_rich, metrics_hook.telling),
-        "`--log-format rich` has a progress bar of its own; the run log gets the figures that progress bars get.",
+        (commands.with_rich,),
+        "`--log-format rich` has a progress bar of its own.",
         "(iterator, log_format=None, log_interval=100, log_file=None, ...)",
     ),
     Patch(
@@ -93,14 +99,14 @@ PATCHES = (
     ),
     Patch(
         "fairseq_cli.train.get_training_stats",
-        (metrics_hook.without_unknown,),
+        (metrics.without_unknown,),
         "A figure that no batch since the last line had, such as the loss of one of several tasks, is shown as None.",
         "(stats)",
     ),
     Patch(
         "fairseq_cli.train.train",
         (stopping.saving_on_signals,),
-        "From the first update on a signal waits for its end, and the log has the options and the model.",
+        "From the first update on a signal waits for its end; what loads batches ends with an epoch.",
         "(cfg, trainer, task, epoch_itr)",
     ),
     Patch(

@@ -25,7 +25,7 @@ from typing import Any
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
-from fairseq_mtmoe.errors import UserError, find_user_error, first_line, show
+from fairseq_mtmoe.errors import UserError, find_user_error, first_line
 
 # What gloo, the store that processes meet at, and NCCL say when another process is gone or silent.
 _LOST = re.compile(
@@ -78,7 +78,7 @@ def between_hosts() -> Any:
         UserError: the hosts cannot reach each other in this way.
     """
     world = dist.group.WORLD
-    if _backend() == "gloo":
+    if dist.get_backend() == "gloo":
         return world
     if world not in _between_hosts:
         try:
@@ -95,10 +95,6 @@ def between_hosts() -> Any:
 def made_between_hosts() -> Any:
     """The group of `between_hosts` where there is one already; else that of all processes."""
     return _between_hosts.get(dist.group.WORLD, dist.group.WORLD)
-
-
-def _backend() -> str:
-    return dist.get_backend()
 
 
 # ---- the loss of another process ----
@@ -156,7 +152,8 @@ class ErrorBroadcast:
 
     Args:
         store: of which keys it uses one.
-        line: a connection to where the store is, by which to see that it still is there; None to take it for granted.
+        line: a connection to where the store is, by which to see that it still is there: asking it otherwise has torch
+            print the frames of its stack. None to take it for granted.
         parent: where a process that another one started says what ends it; None to print it.
     """
 
@@ -177,27 +174,20 @@ class ErrorBroadcast:
 
     def heard(self) -> UserError | None:
         """The sentence that the first error ends this process with; None as long as there is none."""
-        if self._heard is not None:
-            return self._heard
-        try:
-            if not self._is_there() or not self._store.check([_KEY]):
-                return None
-            said = json.loads(self._store.get(_KEY))
-        except RuntimeError:
-            return None
-        self._heard = UserError(said["sentence"]) if "sentence" in said else _lost_with(said["words"])
-        with suppress(RuntimeError):
-            self._store.set(f"known to {dist.get_rank()}", "")
+        if self._heard is None:
+            with suppress(RuntimeError):
+                if self._is_there() and self._store.check([_KEY]):
+                    said = json.loads(self._store.get(_KEY))
+                    self._heard = UserError(said["sentence"]) if "sentence" in said else _lost_with(said["words"])
         return self._heard
 
     def _is_there(self) -> bool:
-        """Whether the store is still there: asking it otherwise has torch print the frames of its stack."""
         if self._line is None:
             return True
         try:
             return self._line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
         except BlockingIOError:
-            return True  # it is there, and has nothing to say
+            return True  # it has nothing to say
         except OSError:
             return False
 
@@ -207,19 +197,12 @@ class ErrorBroadcast:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the process end in its own way: a thread that still ran then could make Python crash.
-
-        After an error the others get the time for two looks, since the store goes when its process does.
-        """
+        """Let the process end in its own way: a thread that still ran then could make Python crash."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout=_GRACE)
         if self._heard is not None:
-            end = time.monotonic() + 2.5 * _PAUSE
-            keys = [f"known to {rank}" for rank in range(dist.get_world_size())]
-            with suppress(RuntimeError):
-                while self._is_there() and not self._store.check(keys) and time.monotonic() < end:
-                    time.sleep(_PAUSE / 10)
+            time.sleep(2.5 * _PAUSE)  # the store may go with this process, and the others look at it now and then
         if self._line is not None:
             self._line.close()
 
@@ -293,6 +276,16 @@ def showing_sentences(previous: Hook) -> Hook:
     # hydra prints exceptions itself, with a stack trace, unless it is told to let them through.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     return hook
+
+
+def show(error: UserError) -> None:
+    """Print the sentence, and give it to torchrun's own report, which comes below."""
+    print(f"error: {error}", file=sys.stderr)
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        details = {"py_callstack": str(error), "timestamp": str(int(time.time()))}
+        with suppress(OSError), open(path, "w", encoding="utf-8") as file:
+            json.dump({"message": {"message": str(error), "extraInfo": details}}, file)
 
 
 def _leave() -> None:

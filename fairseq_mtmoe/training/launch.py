@@ -23,12 +23,12 @@ from torch.multiprocessing.spawn import ProcessExitedException, spawn
 from fairseq_mtmoe import known_warnings
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.training import rendezvous, stopping
-from fairseq_mtmoe.training.unsupported import refuse_full_sharding
+from fairseq_mtmoe.training import rendezvous, screen, stopping
+from fairseq_mtmoe.training.option_check import refuse_full_sharding
 
 _LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
-register: Callable[[], None] | None = None  # the plugin's own, which it leaves here for processes that this one starts
 _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+register: Callable[[], None] | None = None  # the plugin's own, which it leaves here for processes that this one starts
 
 
 @dataclass(frozen=True)
@@ -71,43 +71,53 @@ def resolve(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, st
         return Launch(int(environment["WORLD_SIZE"]), rank, "env://", True, device)
     if any(name in environment for name in _SLURM) and options.distributed_port > 0:
         return as_given
-    if not cpu and world_size > num_gpus:
+    if cpu:
+        num_processes = 0 if world_size in (1, num_gpus) else world_size
+        return Launch(num_processes or 1, rank, None, no_spawn, 0, spawn_on_cpus=num_processes)
+    if world_size > num_gpus:
         rule = f"at most {num_gpus}, the number of this machine's GPUs, or the number of processes that torchrun starts"
         raise_invalid("--distributed-world-size", rule, world_size)
-    if not cpu:
-        return as_given
-    if world_size in (1, num_gpus):
-        return Launch(1, rank, None, no_spawn, 0)
-    return Launch(world_size, rank, None, no_spawn, 0, spawn_on_cpus=world_size)
+    return as_given
 
 
-def resolving(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `call_main` with what `resolve` says; several processes begin with `rendezvous.distributed_main`."""
+def starting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `call_main` with what `resolve` says; several processes begin with `rendezvous.distributed_main`.
+
+    With `--bf16` fairseq takes any machine for a TPU.
+    """
 
     @functools.wraps(original)
     def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-        options = cfg.distributed_training
-        if cfg.common.tpu:
-            return original(cfg, main, **kwargs)
-        spawned = 0 if options.pipeline_model_parallel else _resolve_options(cfg)
-        if spawned:
-            options.distributed_init_method = _local_address(options)
-        distributed_utils.infer_init_method(options)  # under SLURM each process has learnt its rank then
-        if stopping.is_training(main):
-            _forget_the_run_before(main)
-            refuse_full_sharding(cfg)
-            if options.distributed_rank == 0:
-                file_io.expect_writable(cfg.checkpoint.save_dir)
-        if spawned:
-            return _spawn(cfg, main, {**kwargs, "start_rank": 0}, spawned)
-        if options.distributed_init_method is None:
-            return main(cfg, **kwargs)
-        if options.distributed_no_spawn:
-            return rendezvous.distributed_main(options.device_id, main, cfg, kwargs)
-        spawned = min(torch.cuda.device_count(), options.distributed_world_size)
-        return _spawn(cfg, main, {**kwargs, "start_rank": options.distributed_rank}, spawned)
+        if cfg.common.bf16 and cfg.common.tpu and find_spec("torch_xla") is None:
+            for options in cfg.values():
+                if isinstance(options, MutableMapping) and "tpu" in options:
+                    options["tpu"] = False
+        with stopping.as_command(main), screen.of_command(cfg, main):
+            return original(cfg, main, **kwargs) if cfg.common.tpu else _start(cfg, main, kwargs)
 
     return call_main
+
+
+def _start(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    """Call `main` in this process, or in processes that it starts."""
+    options = cfg.distributed_training
+    spawned = 0 if options.pipeline_model_parallel else _resolve_options(cfg)
+    if spawned:
+        options.distributed_init_method = _local_address(options)
+    distributed_utils.infer_init_method(options)  # under SLURM each process has learnt its rank then
+    if stopping.is_training(main):
+        _forget_the_run_before(main)
+        refuse_full_sharding(cfg)
+        if options.distributed_rank == 0:
+            file_io.expect_writable(cfg.checkpoint.save_dir)
+    if spawned:
+        return _spawn(cfg, main, {**kwargs, "start_rank": 0}, spawned)
+    if options.distributed_init_method is None:
+        return main(cfg, **kwargs)
+    if options.distributed_no_spawn:
+        return rendezvous.distributed_main(options.device_id, main, cfg, kwargs)
+    spawned = min(torch.cuda.device_count(), options.distributed_world_size)
+    return _spawn(cfg, main, {**kwargs, "start_rank": options.distributed_rank}, spawned)
 
 
 def _resolve_options(cfg: Any) -> int:
@@ -153,17 +163,3 @@ def _local_address(options: Any) -> str:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         return f"tcp://localhost:{free.getsockname()[1]}"
-
-
-def correcting_tpu(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `call_main`, which with `--bf16` takes any machine for a TPU; now only one that can be one."""
-
-    @functools.wraps(original)
-    def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-        if cfg.common.bf16 and cfg.common.tpu and find_spec("torch_xla") is None:
-            for options in cfg.values():
-                if isinstance(options, MutableMapping) and "tpu" in options:
-                    options["tpu"] = False
-        return original(cfg, main, **kwargs)
-
-    return call_main

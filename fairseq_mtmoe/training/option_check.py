@@ -1,35 +1,45 @@
-"""The options of a run: those that all ranks must share, and those that are not the defaults.
+"""The options of a run: those that all ranks must share, those that are not the defaults, and those that cannot work.
 
 Processes make the same steps in the same order, of parts of the same batches: with other options they would wait for
-each other, or learn something else.
+each other, or learn something else. So would those that exchange tokens, if anything let one of them skip a layer or go
+its own way for some updates.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import math
 import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf, open_dict
+from torch import nn
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.protocols import BecomesSparse
+from fairseq_mtmoe.slots import expert_layers, expert_slots
+from fairseq_mtmoe.slots.slot import unwrapped
+
+logger = logging.getLogger(__name__)
 
 Options = dict[str, Any]  # by name, as they are written on the command line; plain values
 
-# In the order in which they are compared.
-_GROUPS = (
+BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
+# In the order in which ranks compare them.
+_SHARED_GROUPS = (
     "distributed_training", "model", "task", "criterion", "optimizer", "lr_scheduler", "optimization", "common",
     "dataset", "ema", "bmuf", "checkpoint",
 )  # fmt: skip
-_NAMES = {"model": "arch"}  # of what a group's `_name` is
 _NOT_OF_TRAINING = ("interactive", "generation", "eval_lm", "common_eval", "scoring")
 # What is a process's or a machine's own, and what only the first process acts on.
 _OWN = {
@@ -43,6 +53,9 @@ _OWN = {
 }  # fmt: skip
 
 
+# ---- what all ranks must share ----
+
+
 def shared_options(cfg: Any) -> Options:
     """The options of fairseq's configuration that must be the same in all processes.
 
@@ -50,12 +63,13 @@ def shared_options(cfg: Any) -> Options:
     the checkpoint there that the run will go on from.
     """
     found: Options = {}
-    for group in _GROUPS:
-        values = getattr(cfg, group, None)
-        if values is not None:
-            for name, value in _leaves(values, group):
-                found.setdefault(name, value)
-    return found | _restored(getattr(cfg, "checkpoint", None))
+    for group in _SHARED_GROUPS:
+        for name, value in _options_of(group, getattr(cfg, group, None)):
+            if name not in _OWN:
+                is_plain = value is None or isinstance(value, int | float)
+                found.setdefault(_flag(name), value if is_plain else str(value).rsplit(os.sep, 1)[-1])
+    checkpoint = getattr(cfg, "checkpoint", None)
+    return found if checkpoint is None else found | _restored(checkpoint)
 
 
 def first_difference(one: Options, other: Options) -> str | None:
@@ -68,38 +82,8 @@ def differing(name: str, first: Any, rank: int, value: Any) -> str:
     return f"`{name}` must be the same in all processes, but is {first!r} in process 0 and {value!r} in process {rank}."
 
 
-def _leaves(values: Any, group: str) -> Iterator[tuple[str, Any]]:
-    for name, value in _values_of(values).items():
-        if name == "_name":
-            yield _option(_NAMES.get(group, group)), value
-        elif isinstance(value, Mapping):
-            for inner, leaf in _leaves(value, group):
-                yield f"{group}.{name}.{inner.lstrip('-')}", leaf
-        elif name not in _OWN:
-            yield _option(name), value if value is None or isinstance(value, int | float) else _last_part(value)
-
-
-def _values_of(group: Any) -> dict[str, Any]:
-    """Plain values of a group, which is fairseq's, or an architecture's that keeps all options as they came."""
-    if isinstance(group, Namespace):
-        return vars(group)
-    if OmegaConf.is_config(group):
-        group = OmegaConf.to_container(group, resolve=True, enum_to_str=True)
-    return dict(group) if isinstance(group, Mapping) else {}
-
-
-def _last_part(value: Any) -> str:
-    return str(value).rsplit(os.sep, 1)[-1]
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _restored(options: Any) -> Options:
     """Whether this process can read the checkpoint that the run will go on from, under the name of the option."""
-    if options is None:
-        return {}
     name, path = "--restore-file", options.restore_file
     if path == "checkpoint_last.pt":
         name, path = "--save-dir", os.path.join(options.save_dir, path)
@@ -110,67 +94,66 @@ def _restored(options: Any) -> Options:
         return {name: f"a place without {os.path.basename(path)}"}
 
 
+def _options_of(group: str, options: Any) -> Iterator[tuple[str, Any]]:
+    """Names and plain values of a group, which is fairseq's, or an architecture's that keeps all options as they came.
+
+    What was chosen for the group comes first, by the group's name; names in groups in it have dots.
+    """
+    if OmegaConf.is_config(options):
+        options = OmegaConf.to_container(options, resolve=True, enum_to_str=True)
+    values = vars(options) if isinstance(options, Namespace) else options if isinstance(options, Mapping) else {}
+    if "_name" in values:
+        yield "arch" if group == "model" else group, values["_name"]
+    yield from _leaves({name: value for name, value in values.items() if name != "_name"})
+
+
+def _leaves(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{at}{name}.")
+        else:
+            yield at + name, value
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 # ---- what is not the default ----
 
 
 def changed_options(cfg: Any) -> dict[str, Any]:
     """Return the options of a run's configuration that are not the defaults, by name with underscores, plain values.
 
-    Of a model also those that its architecture set.
+    Of a model also those that its architecture set. A default that refers to another option counts as that one's.
     """
     found: dict[str, Any] = {}
     for group in (name for name in cfg if name not in _NOT_OF_TRAINING):
-        for name, value in _changed(group, _values_of(cfg[group])):
-            found.setdefault(name, value)
+        known = _defaults(group, getattr(cfg[group], "_name", None))
+        for name, value in _options_of(group, cfg[group]):
+            default = known.get(name)
+            refers = isinstance(default, str) and default.startswith("${")
+            if value is not None and not refers and value != default and str(value) != str(default):
+                found.setdefault(name, _plain(value))
     return found
 
 
-def _changed(group: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    chosen = values.get("_name")
-    if chosen is not None:
-        yield _NAMES.get(group, group), chosen
-    known = _defaults(_dataclass_of(group, chosen))
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _nested(name, value)
-        elif name != "_name" and not _is_default(value, known.get(name)):
-            yield name, _plain(value)
-
-
-def _nested(group: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Groups in groups, of which nobody says the defaults."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _nested(f"{group}.{name}", value)
-        elif value is not None:
-            yield f"{group}.{name}", _plain(value)
-
-
-def _dataclass_of(group: str, chosen: str | None) -> Any:
-    """Whose fields a group's options are; None where nobody says."""
+def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
+    """The defaults of a group's options by name; none where nobody says."""
+    kind: Any = None
     if chosen is None:
         field = FairseqConfig.__dataclass_fields__.get(group)
-        return field.type if field is not None else None
-    if group == "model":
-        return MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(chosen, chosen))
-    if group == "task":
-        return TASK_DATACLASS_REGISTRY.get(chosen)
-    return REGISTRIES.get(group, {}).get("dataclass_registry", {}).get(chosen)
-
-
-def _defaults(of: Any) -> dict[str, Any]:
-    if not dataclasses.is_dataclass(of):
-        return {}
+        kind = field.type if field is not None else None
+    elif group == "model":
+        kind = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(chosen, chosen))
+    elif group == "task":
+        kind = TASK_DATACLASS_REGISTRY.get(chosen)
+    else:
+        kind = REGISTRIES.get(group, {}).get("dataclass_registry", {}).get(chosen)
     return {
         field.name: field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-        for field in dataclasses.fields(of)
+        for field in (dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ())
     }
-
-
-def _is_default(value: Any, default: Any) -> bool:
-    """Whether it is, or nothing, or another option's value, which is shown there."""
-    refers = isinstance(default, str) and default.startswith("${")
-    return value is None or refers or value == default or str(value) == str(default)
 
 
 def _plain(value: Any) -> Any:
@@ -189,3 +172,105 @@ def with_option(options: Any, name: str, value: Any) -> Iterator[None]:
             yield
         finally:
             options[name] = before
+
+
+# ---- what cannot work ----
+
+
+def will_exchange(model: nn.Module, world_size: int) -> bool:
+    """Whether experts are, or will be after the dense updates, in other processes than this one."""
+    return any(math.gcd(slot.plan.num_experts, world_size) > 1 for slot in expert_slots(model).values())
+
+
+def refuse_full_sharding(cfg: Any) -> None:
+    """Refuse `--ddp-backend fully_sharded` before a model is built, where fairscale's wrapper cannot do it.
+
+    It spreads each parameter over all processes, which take it to be the same in all of them, and it computes with
+    CUDA's streams even where there is no GPU. Experts in wrappers of their own would train all right, but a checkpoint
+    needs their parameters and moments by name, and the wrapper keeps both as shards of one nameless vector. All of
+    that vector trains, or none of it. Its parts are whole only in a training step, not where candidates pass before.
+
+    Raises:
+        UserError: the model has experts that other processes do not have, or a frozen part; uncertainty sampling
+            chooses what trains; or there is no GPU.
+    """
+    distributed = cfg.distributed_training
+    if distributed.ddp_backend != "fully_sharded":
+        return
+    model = cfg.model
+    num_experts = getattr(model, "num_experts", 1)
+    frozen = str(getattr(model, "freeze_layers", "0"))
+    for where, is_so in (
+        ("with experts in several processes", math.gcd(num_experts, distributed.distributed_world_size) > 1),
+        ("with `--sampling-method uncertainty`", getattr(cfg.task, "sampling_method", None) == "uncertainty"),
+        (f"with `--freeze-layers {frozen}`", frozen != "0"),
+        ("with `--pemt-stage`, which leaves most parameters as they are", hasattr(model, "pemt_stage")),
+        ("with `--gate-lr-factor`, which must find the gates", getattr(model, "gate_lr_factor", None) not in (None, 1)),
+        ("on a machine without CUDA", not torch.cuda.is_available()),
+    ):
+        if is_so:
+            _refuse_back_end(distributed, where)
+
+
+def _refuse_back_end(distributed: Any, where: str) -> None:
+    raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
+
+
+def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
+    """Check fairseq's options against a model's experts.
+
+    Raises:
+        UserError: an option cannot work, in several processes or with `--dense-updates`; or fairseq would take its
+            trainer of parts of a model, which reads checkpoints in a way of its own.
+    """
+    if cfg.common.model_parallel_size > 1:
+        raise_invalid("--model-parallel-size", "1 with `--user-dir fairseq_mtmoe`", cfg.common.model_parallel_size)
+    distributed = cfg.distributed_training
+    sparse = unwrapped(model)  # a Protocol does not look through a wrapper's `__getattr__`
+    if isinstance(sparse, BecomesSparse) and sparse.dense_updates:
+        if distributed.zero_sharding != "none":
+            raise_invalid("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
+        if distributed.ddp_backend == "fully_sharded":
+            _refuse_back_end(distributed, "with `--dense-updates`")
+    if will_exchange(model, distributed.distributed_world_size):
+        _refuse_with_exchange(cfg)
+
+
+def _refuse_with_exchange(cfg: Any) -> None:
+    where, distributed = "with experts in several processes", cfg.distributed_training
+    if distributed.ddp_backend not in BACKENDS:
+        _refuse_back_end(distributed, where)
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):
+        if value := getattr(cfg.model, name, 0.0):
+            raise_invalid(_flag(name), f"0 {where}, which would wait for each other's layers", value)
+    scores = getattr(cfg.task, "eval_bleu", False) and "eval_chrf" not in cfg.task  # our task's search waits for others
+    for name, is_on, why in (
+        ("use_bmuf", cfg.optimization.use_bmuf, "which make each update together"),
+        ("tpu", cfg.common.tpu, ""),
+        ("pipeline_model_parallel", distributed.pipeline_model_parallel, ""),
+        ("eval_bleu", scores, "which would wait for each other's sentences; `mtmoe evaluate` scores the checkpoints"),
+        ("amp", cfg.common.amp, "whose loss scales would differ; use `--fp16` or `--bf16`"),
+    ):
+        if is_on:
+            raise UserError(f"`{_flag(name)}` must be off {where}{', ' * bool(why)}{why}.")
+
+
+def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
+    """Say which options are given and change nothing."""
+    weight = getattr(cfg.criterion, "load_balancing_weight", 0.0)
+    if weight and not any(slot.plan.gate.balances for slot in expert_slots(model).values()):
+        logger.warning(
+            f"--load-balancing-weight {weight} changes nothing: no layer of the model has a Switch gate "
+            "(--expert-gates switch)"
+        )
+    ratio, layers = getattr(cfg.model, "expert_reinit_ratio", 0.0), expert_layers(model).values()
+    if ratio and layers and all(layer.experts.reinitialized is None for layer in layers):
+        logger.warning(
+            f"--expert-reinit-ratio {ratio} changes nothing: the experts of this run do not begin as copies of "
+            "feed-forward layers (--dense-updates, or mtmoe upcycle --expert-reinit-ratio)"
+        )
+    criterion = getattr(cfg.criterion, "_name", None)
+    if getattr(cfg.model, "pemt_sources", "") and criterion != "pemt":
+        logger.warning(
+            f"--criterion {criterion} has no task sparsity loss, which is part of PEMT with sources (--criterion pemt)"
+        )

@@ -2,7 +2,7 @@
 
 fairseq's processes wait half an hour for one that does not come, without a word, and find out in the middle of a step,
 by hanging or by a traceback, that their options differ. Here they meet at torch's store first, where nothing has to be
-the same in all of them: the first process compares what the others wrote there, and tells all of them what it found.
+the same in all of them: each writes its options there, and compares those of all others with the first one's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairseq_mtmoe.training.option_check import Options, differing, first_differ
 logger = logging.getLogger(__name__)
 
 CPU = "a CPU"
-_GRACE = 3  # seconds that processes have for what takes no time, such as reading what the first one found
+_GRACE = 2  # seconds that the store stays for the others after the first process found what is wrong
 _PAUSE = 0.05  # seconds
 
 
@@ -78,26 +78,29 @@ def join(cfg: Any, parent: SimpleQueue[str] | None = None) -> None:
     rank, world_size, method = options.distributed_rank, options.distributed_world_size, options.distributed_init_method
     if not 0 <= rank < world_size:
         raise_invalid("--distributed-rank", f"from 0 to {world_size - 1} in {world_size} processes", rank)
-    seconds = _timeout(cfg)
-    met = Rendezvous(rank, world_size, seconds)
+    seconds: int | None = getattr(getattr(cfg, "model", None), "distributed_timeout", None)
+    if seconds is not None and seconds < 1:
+        raise_invalid("--distributed-timeout", "at least 1", seconds)
+    meeting = Rendezvous(rank, world_size, seconds)
     logger.info(f"distributed init (rank {rank}): {method}")
-    store = met.store_at(method)
+    store = meeting.store_at(method)
     place = _place(cfg)
     ours = dist.PrefixStore("fairseq_mtmoe", store)  # type: ignore[attr-defined]
-    agreed = met.agree(ours, shared_options(cfg), place)
     wanted = options.distributed_backend
-    options.distributed_backend = backend = choose_backend(wanted, agreed)
-    if backend != wanted and rank == 0:
+    options.distributed_backend = choose_backend(wanted, meeting.agree(ours, shared_options(cfg), place))
+    if options.distributed_backend != wanted and rank == 0:
+        backend = options.distributed_backend
         logger.info(f"processes are joined by {backend}: {wanted} needs a GPU for each of them")
-    timeout = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
     try:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+        dist.init_process_group(
+            options.distributed_backend, store=store, rank=rank, world_size=world_size, timeout=meeting.timeout
+        )
         if seconds is not None:
             failures.set_timeout(seconds)
         if place != CPU:
             dist.all_reduce(torch.zeros(1).cuda())  # as fairseq does, for NCCL to connect
     except RuntimeError as error:
-        raise met.lost("another process", error) from error
+        raise meeting.lost("another process", error) from error
     failures.start(store, parent)
     logger.info(f"initialized host {socket.gethostname()} as rank {rank}")
 
@@ -122,28 +125,20 @@ def _place(cfg: Any) -> str:
     return str(getattr(torch.cuda.get_device_properties(index), "uuid", f"{socket.gethostname()} {index}"))
 
 
-def _timeout(cfg: Any) -> int | None:
-    """`--distributed-timeout`; None for models that do not have it, which wait as long as torch does."""
-    seconds: int | None = getattr(getattr(cfg, "model", None), "distributed_timeout", None)
-    if seconds is not None and seconds < 1:
-        raise_invalid("--distributed-timeout", "at least 1", seconds)
-    return seconds
-
-
 class Rendezvous:
     """The store where all ranks compare their options before they do anything together.
 
     Args:
         rank: of this process.
         world_size: number of ranks.
-        seconds: how long to wait for them; None as long as torch does.
+        seconds: `--distributed-timeout`, how long to wait for them; None as long as torch does.
     """
 
     def __init__(self, rank: int, world_size: int, seconds: float | None) -> None:
         self.rank, self.world_size = rank, world_size
-        self.seconds = default_pg_timeout.total_seconds() if seconds is None else seconds
+        self.timeout = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
         option = "" if seconds is None else " (`--distributed-timeout`)"
-        self._within = f"within {self.seconds:g} seconds{option}"
+        self._within = f"within {self.timeout.total_seconds():g} seconds{option}"
 
     def store_at(self, method: str) -> Any:
         """The store at an address, as fairseq is given it.
@@ -154,7 +149,7 @@ class Rendezvous:
         # With the true number the first process would wait in here for the others, and could not say for whom.
         size = self.world_size if method.startswith("file:") else 1
         try:
-            store, _, _ = next(rendezvous(method, self.rank, size, timeout=timedelta(seconds=self.seconds)))
+            store, _, _ = next(rendezvous(method, self.rank, size, timeout=self.timeout))
         except (RuntimeError, ValueError) as error:
             if "EADDRINUSE" in str(error):
                 raise UserError(
@@ -162,14 +157,14 @@ class Rendezvous:
                     "port, and one `--distributed-rank` for each process."
                 ) from error
             raise self.lost(f"process 0 at {method}", error) from error
-        store.set_timeout(timedelta(seconds=self.seconds))
+        store.set_timeout(self.timeout)
         return store
 
     def agree(self, store: Any, options: Options, place: str) -> list[str]:
         """Compare the options with those of all processes, which call this together; returns the places of all.
 
         Raises:
-            UserError: options differ, two processes have one rank, or not all come in time; in all that came.
+            UserError: options differ, two processes have one rank, or not all come in time.
         """
         if store.add(f"taken {self.rank}", 1) > 1:
             raise UserError(
@@ -177,58 +172,35 @@ class Rendezvous:
                 "place of `--distributed-init-method` is a file that an earlier run left, and must be removed."
             )
         store.set(f"process {self.rank}", json.dumps({"options": options, "place": place}))
-        if self.rank == 0:
-            found = self._compare(store, options, place)
-            store.set("found", json.dumps(found))
-            self._let_read(store)
-        else:
-            found = json.loads(self._wait(store, "found", self.seconds + _GRACE, "process 0"))
-            store.add("read", 1)
-        if "error" in found:
-            raise UserError(found["error"])
-        places: list[str] = found["places"]
-        if self.rank >= len(places):  # the first process waited for fewer, all of which came
-            raise UserError(differing("--distributed-world-size", len(places), self.rank, self.world_size))
-        return places
-
-    def _compare(self, store: Any, options: Options, place: str) -> dict[str, Any]:
-        """What the first process finds: `{"places": […]}`, or `{"error": sentence}` as soon as there is one."""
-        end = time.monotonic() + self.seconds
-        places = [place]
-        for rank in range(1, self.world_size):
-            try:
-                other = json.loads(self._wait(store, f"process {rank}", end - time.monotonic(), f"process {rank}"))
-            except UserError as error:
-                return {"error": str(error)}
-            name = first_difference(options, other["options"])
-            if name is not None:
-                return {"error": differing(name, options.get(name), rank, other["options"].get(name))}
-            places.append(other["place"])
-        return {"places": places}
-
-    def _let_read(self, store: Any) -> None:
-        """Wait until those that came have read what was found: the store goes when the first process does."""
-        came = sum(store.check([f"process {rank}"]) for rank in range(1, self.world_size))
-        end = time.monotonic() + _GRACE
-        while store.add("read", 0) < came and time.monotonic() < end:
-            time.sleep(_PAUSE)
-
-    def _wait(self, store: Any, key: str, seconds: float, whom: str) -> bytes:
-        """What a process wrote. Asked for again and again: torch logs its own waits that end in vain."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + self.timeout.total_seconds()
         try:
-            while not store.check([key]):
+            found: list[dict[str, Any]] = []
+            for rank in range(self.world_size):
+                found.append(self._wait(store, rank, end))
+                first, other = found[0]["options"], found[-1]["options"]
+                name = first_difference(first, other)
+                if name is not None:
+                    raise UserError(differing(name, first.get(name), rank, other.get(name)))
+            return [process["place"] for process in found]
+        except UserError:
+            if self.rank == 0:
+                time.sleep(_GRACE)  # the store goes with this process, and the others find the same in it
+            raise
+
+    def _wait(self, store: Any, rank: int, end: float) -> Any:
+        """What a process wrote. Asked for again and again: torch logs its own waits that end in vain."""
+        try:
+            while not store.check([f"process {rank}"]):
                 if time.monotonic() > end:
                     raise UserError(
-                        f"Process {self.rank} of {self.world_size} waited for {whom}, which did not come "
+                        f"Process {self.rank} of {self.world_size} waited for process {rank}, which did not come "
                         f"{self._within}: start all of them, with the same `--distributed-world-size`, and see the "
                         "first message of the others."
                     )
                 time.sleep(_PAUSE)
-            value: bytes = store.get(key)
+            return json.loads(store.get(f"process {rank}"))
         except RuntimeError as error:
-            raise self.lost(whom, error) from error
-        return value
+            raise self.lost(f"process {rank}", error) from error
 
     def lost(self, whom: str, error: Exception) -> UserError:
         """The sentence for what torch raises when another process cannot be reached."""

@@ -12,15 +12,15 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.file_io import PathManager
 from fairseq.optim import OPTIMIZER_REGISTRY
 
-from fairseq_mtmoe.checkpoints import assemble, file_io, loading, mismatch
+from fairseq_mtmoe.checkpoints import assemble, loading, mismatch
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
 from fairseq_mtmoe.checkpoints.sharding import has_experts, is_shared_part
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -31,6 +31,7 @@ from fairseq_mtmoe.optim.saved_state import Parameters
 from fairseq_mtmoe.protocols import BecomesSparse, GoesOn
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
+from fairseq_mtmoe.training import screen
 from fairseq_mtmoe.training.option_check import with_option
 
 logger = logging.getLogger(__name__)
@@ -79,34 +80,28 @@ def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
     return None
 
 
-def another_optimizer(cfg: Any, path: str) -> str | None:
-    """The optimizer of the run that saved a checkpoint, where this run has another one of the same state."""
-    if PathManager.path_requires_pathmanager(path):
-        return None
-    state = file_io.peek(path) or {}
-    options = (state.get("cfg") or {}).get("optimizer")
-    saved = options.get("_name") if isinstance(options, Mapping) else getattr(state.get("args"), "optimizer", None)
-    return saved if isinstance(saved, str) and saved != cfg.optimizer._name else None
-
-
 @contextmanager
-def naming_what_differs(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
-    """Inside, what a checkpoint has otherwise than the run is said in a sentence: model, criterion, optimizer.
+def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
+    """Inside, each process reads a checkpoint itself, of a model with experts what it needs and no more.
+
+    What it has otherwise than the run is said in a sentence: model, criterion, optimizer. fairseq's way for several
+    processes is to send what the first one read, as a pickle of its options' own classes, which safe loading refuses.
 
     Args:
-        trainer: that loads it.
-        path: of the checkpoint.
         goes_on: with the optimizer's moments; then tasks and backbone must be the checkpoint's, too.
 
     Raises:
         UserError: that sentence.
     """
+    expect = trainer.task.expect_same_run if goes_on and isinstance(trainer.task, GoesOn) else None
+    context: dict[str, Any] = {"expect": expect, "loaded": []}
+    several = trainer.data_parallel_world_size > 1
+    if several and expert_slots(trainer.get_model()):
+        context["read"] = functools.partial(_read_share, trainer)
+    options = trainer.cfg.checkpoint
+    on_all = with_option(options, "load_checkpoint_on_all_dp_ranks", several or options.load_checkpoint_on_all_dp_ranks)
     try:
-        expect = trainer.task.expect_same_run if goes_on and isinstance(trainer.task, GoesOn) else None
-        with (
-            loading.within(expect=expect, loaded=[]) as context,
-            mismatch.explained(trainer.get_model(), context.loaded),
-        ):
+        with loading.within(**context) as found, mismatch.explained(trainer.get_model(), found.loaded), on_all:
             yield
     except AssertionError as error:
         raise _refusal(trainer, path) or error from error
@@ -145,22 +140,6 @@ def _described(class_name: Any, registry: Any) -> str:
 # ---- the share of each process ----
 
 
-@contextmanager
-def reading_shares(trainer: Any) -> Iterator[None]:
-    """Inside, each process reads a checkpoint itself: of a model with experts what it needs, and no more.
-
-    fairseq's way for other models is to send what the first process read, as a pickle of its options' own classes,
-    which safe loading refuses.
-    """
-    if trainer.data_parallel_world_size == 1:
-        yield
-        return
-    reading = functools.partial(loading.within, read=functools.partial(_read_share, trainer))
-    in_each_process = with_option(trainer.cfg.checkpoint, "load_checkpoint_on_all_dp_ranks", True)
-    with in_each_process, reading() if expert_slots(trainer.get_model()) else nullcontext():
-        yield
-
-
 def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     """What this process needs of a checkpoint, whoever wrote it; the model becomes sparse first if that is."""
     model = trainer.get_model()
@@ -197,6 +176,15 @@ def is_flat(trainer: Any) -> bool:
 
 
 # ---- the position in an epoch ----
+
+
+def begin_no_epoch_if_complete(trainer: Any) -> None:
+    """fairseq asks only after an update whether there were enough; a complete run makes no other."""
+    limit = trainer.cfg.optimization.max_update
+    if limit and trainer.get_num_updates() >= limit:
+        made = f"the run has made its {trainer.get_num_updates()} updates (--max-update {limit})"
+        logger.info(made, extra=screen.FOR_SCREEN)
+        trainer.cfg.optimization.max_epoch = -1
 
 
 def with_epoch_position(extra_state: dict[str, Any], num_processes: int, drawn: int | None) -> dict[str, Any]:

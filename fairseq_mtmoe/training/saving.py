@@ -1,4 +1,4 @@
-"""Checkpoints of several processes that hold different experts: each writes and reads its own.
+"""Checkpoints of several processes that hold different experts: each writes its own.
 
 fairseq saves in the first process alone. Where experts are exchanged, the others wait in `save_checkpoint` for what the
 first one decides to save, and write their experts when it does; the first one writes the rest last, which makes the
@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import io
 import logging
 import os
 import re
 import shutil
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils, utils
+from fairseq import utils
 from fairseq.file_io import PathManager
 from torch import distributed as dist
 
@@ -37,7 +37,7 @@ from fairseq_mtmoe.checkpoints.sharding import content_of, split
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.protocols import LeavesFile
 from fairseq_mtmoe.slots.slot import unwrapped
-from fairseq_mtmoe.training import failures, retention, screen
+from fairseq_mtmoe.training import failures, screen
 from fairseq_mtmoe.training.resuming import placement_of, trained_shapes
 
 LOCK_NAME = ".training.lock"  # it may stay for ever: the file locks nothing
@@ -47,87 +47,43 @@ _HOLDER = re.compile(r"process \d+ of [\w.-]+ since [\d :-]+")
 logger = logging.getLogger(__name__)
 
 
-def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
-    """Takes the place of fairseq's `save_checkpoint`: what is due is saved, by all processes together.
+def saving_together(original: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's `save_checkpoint`: all processes together save what it finds due in the first one."""
 
-    Args:
-        cfg: fairseq's options of checkpoints.
-        trainer: ours; all processes call this.
-        epoch_itr: where in the data the run is.
-        val_loss: what the last validation came to, if there was one.
+    @functools.wraps(original)
+    def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
+        """Returns the path of the first file that was written, in the process that wrote it; else None.
 
-    Returns:
-        the path of the first file that was written, in the process that wrote it; else None.
+        Raises:
+            UserError: a process could not write its part; the checkpoints are then what they were before.
+        """
+        trainer.expect_finite_weights()
+        placement = placement_of(trainer)
+        together = placement is not None and placement.is_sharded
+        if together and trainer.is_data_parallel_master:
+            saved = _lead(lambda: original(cfg, trainer, epoch_itr, val_loss))
+        else:
+            saved = original(cfg, trainer, epoch_itr, val_loss)
+            if together:
+                _follow(trainer)
+        if trainer.is_data_parallel_master and saved is not None:
+            remove_orphans(cfg.save_dir)
+        return saved
 
-    Raises:
-        UserError: a process could not write its part; the checkpoints are then what they were before.
-    """
-    trainer.expect_finite_weights()
-    placement = placement_of(trainer)
-    if placement is None or not placement.is_sharded:
-        saved = _save(cfg, trainer, epoch_itr, val_loss)
-    elif trainer.is_data_parallel_master:
-        saved = _lead(lambda: _save(cfg, trainer, epoch_itr, val_loss))
-    else:
-        saved = _save(cfg, trainer, epoch_itr, val_loss)  # nothing here, but the best loss is remembered
-        _follow(trainer)
-    if trainer.is_data_parallel_master and saved is not None:
-        remove_orphans(cfg.save_dir)
-    return saved
+    return save_checkpoint
 
 
-def _save(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
-    """fairseq's part of a save: the files that are due now, the first from the trainer and others as copies of it."""
-    if trainer.data_parallel_rank == 0:
-        os.makedirs(cfg.save_dir, exist_ok=True)
-    remembered = vars(checkpoint_utils.save_checkpoint)  # where fairseq's functions look for the best loss
-    if val_loss is not None:
-        remembered["best"] = retention.better(cfg, val_loss, remembered.get("best", val_loss))
-    if cfg.no_save:
-        return None
-    trainer.consolidate_optimizer()
-    if not trainer.should_save_checkpoint_on_current_rank:
-        if trainer.always_call_state_dict_during_save_checkpoint:
-            trainer.state_dict()
-        return None
-    moment = retention.Moment(epoch_itr.epoch, trainer.get_num_updates(), epoch_itr.end_of_epoch(), val_loss)
-    logger.info(f"Preparing to save checkpoint for epoch {moment.epoch} @ {moment.updates} updates")
-    best = remembered.get("best")
-    paths = retention.files_to_save(cfg, moment, trainer.checkpoint_suffix, best)
-    saved = None
-    if paths:
-        begin = time.perf_counter()
-        model = unwrapped(trainer.get_model())
-        if isinstance(model, LeavesFile) and moment.val_loss == best:
-            # first: a run that is killed now goes on to this moment, and leaves it again
-            left = model.leave_file(cfg.save_dir)
-            if left is not None:
-                logger.info(f"wrote {left} ({left.stat().st_size / 1e3:,.0f} kB)", extra=screen.FOR_SCREEN)
-        saved = trainer.save_checkpoint(paths[0], _beside_the_model(trainer, epoch_itr, val_loss, remembered))
-        _copy_to(paths[1:], paths[0], cfg)
-        took = f"writing took {time.perf_counter() - begin} seconds"
-        at = f"epoch {moment.epoch} @ {moment.updates} updates, score {val_loss}"
-        logger.info(f"Saved checkpoint {paths[0]} ({at}) ({took})")
-    retention.remove_old(cfg, moment, trainer.checkpoint_suffix)
-    return saved
+def copying_experts(original: Callable[..., bool]) -> Callable[..., bool]:
+    """fairseq's `PathManager.copy`; a checkpoint's copy is complete, with its experts, or absent."""
 
+    @functools.wraps(original)
+    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+        if not dst_path.endswith(".pt") or any(map(PathManager.path_requires_pathmanager, (src_path, dst_path))):
+            return original(src_path, dst_path, overwrite)
+        copy_with_experts(src_path, dst_path)
+        return True
 
-def _beside_the_model(trainer: Any, epoch_itr: Any, val_loss: float | None, remembered: Any) -> dict[str, Any]:
-    """What a checkpoint has in its `extra_state` by fairseq's rules."""
-    of_task = trainer.task.get_checkpoint_dict() if hasattr(trainer.task, "get_checkpoint_dict") else {}
-    best = {"best": remembered["best"]} if "best" in remembered else {}
-    return {"train_iterator": epoch_itr.state_dict(), "val_loss": val_loss, **of_task, **best}
-
-
-def _copy_to(paths: list[str], source: str, cfg: Any) -> None:
-    """Copy a checkpoint over others, with its experts, each completely or not at all."""
-    for path in paths:
-        if cfg.write_checkpoints_asynchronously:
-            logger.warning(f"{path} is not written: with --write-checkpoints-asynchronously {source} alone is")
-        elif not any(PathManager.path_requires_pathmanager(place) for place in (source, path)):
-            copy_with_experts(source, path)
-        elif not PathManager.copy(source, path, overwrite=True):
-            raise UserError(f"`{path}` cannot be written.")
+    return copy
 
 
 def _lead(save: Callable[[], Any]) -> Any:
@@ -177,22 +133,22 @@ def _words(error: Exception) -> str:
     return f"Process {dist.get_rank()} could not save: {type(error).__name__}: {first_line(error)}"
 
 
-def save_leading(trainer: Any, filename: str, extra_state: dict[str, Any]) -> str:
-    """The first process's part of a save that the others follow; returns the checkpoint's path.
+def save(trainer: Any, filename: str, extra_state: dict[str, Any], together: bool) -> str | None:
+    """Save a checkpoint; returns its path, in the process that writes it.
+
+    Args:
+        together: other processes hold experts of it; they follow the first one, in which this is called.
 
     Raises:
         UserError: a process could not write its part; the checkpoint is then what it was before.
     """
-    save_id = layout.new_id()
-    _tell(("save", filename, save_id))
-    path: str = write_share(trainer, filename, save_id, extra_state)
-    return path
-
-
-def save_alone(trainer: Any, filename: str, extra_state: dict[str, Any]) -> str | None:
-    """Save a checkpoint of which one process has all; returns its path, in that process."""
     if not trainer.should_save_checkpoint_on_current_rank:
         return None
+    _leave_file(trainer, extra_state)
+    if together:
+        save_id = layout.new_id()
+        _tell(("save", filename, save_id))
+        return write_share(trainer, filename, save_id, extra_state)
     path = os.path.abspath(filename)
     logger.info(f"Saving checkpoint to {path}")
     state = utils.move_to_cpu(trainer.state_dict())
@@ -200,6 +156,17 @@ def save_alone(trainer: Any, filename: str, extra_state: dict[str, Any]) -> str 
     file_io.save_anywhere(state, filename, trainer.cfg.checkpoint.write_checkpoints_asynchronously)
     logger.info(f"Finished saving checkpoint to {path}")
     return path
+
+
+def _leave_file(trainer: Any, extra_state: dict[str, Any]) -> None:
+    """Write what a model leaves beside its best checkpoint, before that: a killed run goes on to this moment again."""
+    model = unwrapped(trainer.get_model())
+    if not isinstance(model, LeavesFile) or "val_loss" not in extra_state:
+        return
+    if extra_state["val_loss"] == extra_state.get("best"):
+        left = model.leave_file(trainer.cfg.checkpoint.save_dir)
+        if left is not None:
+            logger.info(f"wrote {left} ({left.stat().st_size / 1e3:,.0f} kB)", extra=screen.FOR_SCREEN)
 
 
 def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str, Any]) -> str:
@@ -266,18 +233,16 @@ def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
     Raises:
         UserError: another training holds the lock.
     """
-    held, sentence = None, None
+    held, box = None, [""]
     if is_first:
         try:
             held = lock(save_dir)
         except UserError as error:
-            sentence = str(error)
+            box = [str(error)]
     if failures.several_processes():
-        box = [sentence]
         dist.broadcast_object_list(box, src=0, group=failures.made_between_hosts())
-        sentence = box[0]
-    if sentence is not None:
-        raise UserError(sentence)
+    if box[0]:
+        raise UserError(box[0])
     return held
 
 
@@ -287,37 +252,28 @@ def lock(save_dir: str) -> io.FileIO | None:
     Raises:
         UserError: another process holds the lock.
     """
-    path = Path(save_dir) / LOCK_NAME
+    path, file = Path(save_dir) / LOCK_NAME, None
     try:
         file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666), "r+")
-    except OSError as error:
-        _warn(path, error)
-        return None
-    try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.truncate(0)
         file.write(f"process {os.getpid()} of {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}".encode())
+        return file
     except OSError as error:
-        holder = _holder(file)
-        file.close()
-        if error.errno in (errno.EACCES, errno.EAGAIN):
+        holder = "" if file is None else _holder(file)
+        if holder and error.errno in (errno.EACCES, errno.EAGAIN):
             raise UserError(
                 f"`--save-dir` must be a folder that no other training uses, but `{save_dir}` is used by {holder}: "
                 "wait for its end, or choose another folder."
             ) from error
-        _warn(path, error)
-        return None
-    return file
-
-
-def _warn(path: Path, error: OSError) -> None:
-    logger.warning(f"`{path}` cannot be locked ({error.strerror}): a second training here would not be noticed")
+        reason = error.strerror
+    logger.warning(f"`{path}` cannot be locked ({reason}): a second training here would not be noticed")
+    return None
 
 
 def _holder(file: io.FileIO) -> str:
-    """Who holds the lock, as that process has written it."""
-    try:
+    """Who holds the lock, as that process has written it; closes the file."""
+    with file, suppress(OSError):
         written = _HOLDER.fullmatch((file.read(300) or b"").decode(errors="replace"))
-    except OSError:
-        written = None
-    return written[0] if written else "another process"
+        return written[0] if written else "another process"
+    return "another process"

@@ -8,13 +8,12 @@ no terminal the line of progress comes now and then.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,29 +31,27 @@ from fairseq_mtmoe.protocols import GroupsTasks
 NAME = "rich"
 LOG_FILE = "train.log"
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal
-OF_TRANSLATIONS = ("bleu", "chrf")  # figures beside perplexity, where they are asked for
+OF_ALL = ("ppl", "bleu", "chrf")  # figures of all that is validated
 SHOWN = {"loss": "loss", "ppl": "perplexity", "wps": "tokens/s", "sampling_temperature": "temperature"}
-OF_TEXT = ("loss", "ppl")  # figures of a task or group that are no metrics; of `nll_loss` the last part
 FOR_SCREEN = {"for_screen": True}  # `extra` of a log record that somebody who waits wants to see
 LINE = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
 
+Row = tuple[str, Any, dict[str, Any]]  # a task or group: its name, its loss, its figures by name
+
 
 class Screen:
-    """What one run shows, from its start to its end.
-
-    Args:
-        console: where to.
-    """
+    """What one run shows, from its start to its end, on a console."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
         self.trainer: Any = None
+        narrow = Column(no_wrap=True)
         self._bar = Progress(
-            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.description}", table_column=narrow.copy()),
             BarColumn(10),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            TimeRemainingColumn(table_column=Column(no_wrap=True)),
-            TextColumn("left", table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=narrow.copy()),
+            TimeRemainingColumn(table_column=narrow.copy()),
+            TextColumn("left", table_column=narrow.copy()),
             TextColumn("{task.fields[figures]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=self.console,
             transient=True,
@@ -62,17 +59,10 @@ class Screen:
         )
         self._task: TaskID | None = None
         self._last_line = time.monotonic()
-        self._perplexities: dict[str, float] = {}
-        self._scores: dict[str, float] = {}
+        self._before: dict[tuple[str, str], float] = {}  # the figures of the last validation
 
     def step(self, epoch: int, batches: int, left: int) -> None:
-        """Called before each update.
-
-        Args:
-            epoch: the epoch, from 1.
-            batches: how many updates it has.
-            left: how many of them are to come, this one included.
-        """
+        """Called before each update of an epoch of so many, of which some are left, this one included."""
         done = self.trainer.get_num_updates()
         if self._task is None:
             self._task = self._bar.add_task("", total=None, completed=done, figures="")
@@ -82,14 +72,11 @@ class Screen:
         self._bar.update(self._task, description=f"epoch {epoch}", total=total, completed=done)
         if not self.console.is_terminal and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            self.console.print(self._line(), highlight=False, soft_wrap=True)
-
-    def _line(self) -> str:
-        """The line of progress where it cannot be drawn over."""
-        (task,) = self._bar.tasks
-        left = "" if task.time_remaining is None else f", {timedelta(seconds=int(task.time_remaining))} left"
-        total = "" if task.total is None else f" of {task.total:,.0f}"
-        return f"{task.description}: {task.completed:,.0f}{total} updates{left} {task.fields['figures']}".rstrip()
+            (task,) = self._bar.tasks
+            time_left = "" if task.time_remaining is None else f", {timedelta(seconds=int(task.time_remaining))} left"
+            of = "" if total is None else f" of {total:,.0f}"
+            line = f"epoch {epoch}: {done:,.0f}{of} updates{time_left} {task.fields['figures']}".rstrip()
+            self.console.print(line, highlight=False, soft_wrap=True)
 
     def _total(self, epoch_end: int, epoch: int, batches: int) -> float | None:
         """The run's updates, as far as they are known: fairseq ends at `--max-update` or `--max-epoch`."""
@@ -111,70 +98,45 @@ class Screen:
     def show_validation(self, subset: str, stats: Mapping[str, Any]) -> None:
         """A table of what was validated: tasks, such as language pairs, groups of them, and all of it."""
         title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
-        named = self._group_names()
-        if any(name in stats for name in named):  # a benchmark's means are logged by their names alone
-            self.console.print(self._score_table(title, stats, named))
-        else:
-            self.console.print(self._perplexity_table(title, stats, named))
+        table = Table("", title=title, title_justify="left")
+        for column in ("loss", "figure", "", "change"):
+            table.add_column(column, justify="right")
+        task = self.trainer.task if self.trainer is not None else None
+        groups = [group.name for group in reversed(task.groups())] if isinstance(task, GroupsTasks) else []
+        for name, loss, figures in _rows(stats, groups):
+            if name in (*groups[:1], "all"):
+                table.add_section()
+            cells = (name, "" if loss is None else f"{_number(loss):.3f}")
+            for figure, value in figures.items():
+                now, before = _number(value), self._before.get((name, figure))
+                self._before[name, figure] = now
+                change = "" if before is None else f"{now - before:+.2f}"
+                table.add_row(*cells, SHOWN.get(figure, figure), f"{now:.2f}", change)
+                cells = ("", "")
+        self.console.print(table)
         best = next((name for name in stats if name.startswith("best_")), None)
         if best is not None:
-            self.console.print(f"best {best.removeprefix('best_')} so far {_shown(stats[best])}")
-
-    def _group_names(self) -> list[str]:
-        """Groups of tasks, from those with least data to those with most."""
-        task = self.trainer.task if self.trainer is not None else None
-        return [group.name for group in reversed(task.groups())] if isinstance(task, GroupsTasks) else []
-
-    def _perplexity_table(self, title: str, stats: Mapping[str, Any], named: Sequence[str]) -> Table:
-        found = [name.removesuffix("_ppl") for name in stats if name.endswith("_ppl")]
-        alone = [name for name in found if name not in named]
-        scores = [name for name in OF_TRANSLATIONS if name in stats]
-        table = _table(title, "loss", "perplexity", "change", *scores)
-        for section in (alone, [name for name in named if name in found]):
-            for name in section:
-                self._add_row(table, name, f"{name}_", stats, scores, end_section=name is section[-1])
-        self._add_row(table, "all", "", stats, scores, end_section=True)
-        return table
-
-    def _score_table(self, title: str, stats: Mapping[str, Any], named: Sequence[str]) -> Table:
-        """Of tasks with metrics, logged as `task_metric` beside the loss; a group's mean is logged by its name."""
-        table = _table(title, "loss", "metric", "score", "change")
-        for key in stats:
-            name, _, metric = key.rpartition("_")
-            if key in named or metric in OF_TEXT or f"{name}_loss" not in stats:
-                continue
-            shown = [name, _shown(stats[f"{name}_loss"])] if name not in _names(table) else ["", ""]
-            score = _number(stats[key])
-            table.add_row(*shown, metric, f"{score:.2f}", self._score_change(key, score))
-        table.add_section()
-        for name in (name for name in named if name in stats):
-            score = _number(stats[name])
-            table.add_row(name, "", "mean", f"{score:.2f}", self._score_change(name, score))
-        return table
-
-    def _score_change(self, key: str, score: float) -> str:
-        before = self._scores.get(key)
-        self._scores[key] = score
-        return "" if before is None else f"{score - before:+.2f}"
-
-    def _add_row(
-        self, table: Table, name: str, prefix: str, stats: Mapping[str, Any], scores: Sequence[str], end_section: bool
-    ) -> None:
-        loss, perplexity = stats.get(f"{prefix}loss"), stats.get(f"{prefix}ppl")
-        if perplexity is None:
-            return
-        now, before = _number(perplexity), self._perplexities.get(name)
-        self._perplexities[name] = now
-        change = "" if before is None or not before else f"{now / before - 1:+.1%}"
-        figures = [_shown(stats[f"{prefix}{score}"]) for score in scores]
-        table.add_row(
-            name, "" if loss is None else _shown(loss), _shown(perplexity), change, *figures, end_section=end_section
-        )
+            self.console.print(f"best {best.removeprefix('best_')} so far {_number(stats[best]):.3f}")
 
     def close(self) -> None:
         """The run is over, or failed: the terminal is as it was."""
         if self._bar.live.is_started:
             self._bar.stop()
+
+
+def _rows(stats: Mapping[str, Any], groups: Sequence[str]) -> Iterator[Row]:
+    """The rows of a validation's table: tasks, then groups, from those with least data to those with most, then all.
+
+    A figure is logged as `task_figure`; a group's mean of its tasks' metrics by the group's name alone.
+    """
+    names = [key.removesuffix("_loss") for key in stats if key.endswith("_loss") and not key.endswith("nll_loss")]
+    for name in (*(name for name in names if name not in groups), *groups):
+        own = {key.removeprefix(f"{name}_"): value for key, value in stats.items() if key.startswith(f"{name}_")}
+        figures = {figure: value for figure, value in own.items() if figure != "loss" and "_" not in figure}
+        mean = {"mean": stats[name]} if name in stats else {}
+        yield name, own.get("loss"), {**figures, **mean}
+    if "all" not in stats:
+        yield "all", stats.get("loss"), {figure: stats[figure] for figure in OF_ALL if figure in stats}
 
 
 _screen = Screen()
@@ -235,7 +197,8 @@ def log_to_file(cfg: Any) -> None:
         if type(handler) is logging.StreamHandler:
             root.removeHandler(handler)
     root.addHandler(screen)
-    if not _is_first_process():
+    rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else int(os.environ.get("RANK", 0))
+    if rank > 0:
         root.setLevel(logging.WARNING)
         return
     path = Path(cfg.common.log_file or Path(cfg.checkpoint.save_dir) / LOG_FILE)
@@ -247,59 +210,18 @@ def log_to_file(cfg: Any) -> None:
     _screen.console.print(f"The log is in {path}.", highlight=False, soft_wrap=True)
 
 
-def _is_first_process() -> bool:
-    if dist.is_available() and dist.is_initialized():
-        return bool(dist.get_rank() == 0)
-    return int(os.environ.get("RANK", 0)) == 0
-
-
-def with_screen(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `call_main`; with `--log-format rich` a training's log goes to a file."""
-
-    @functools.wraps(original)
-    def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-        if not is_rich(cfg.common.log_format) or not main.__module__.endswith("train"):
-            return original(cfg, main, **kwargs)
-        log_to_file(cfg)
-        cfg.common.log_file = None  # fairseq would write some of the lines there once more
-        try:
-            return original(cfg, main, **kwargs)
-        finally:
-            close()
-
-    return call_main
-
-
-class _LateOptions(logging.Filter):
-    """Holds back the options and the model, which fairseq logs in thousands of characters, until the training begins.
-
-    A run that ends before that ends with a sentence, which nobody would find below them.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: deque[logging.LogRecord] = deque(maxlen=2)  # of this run
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is to be shown now: fairseq logs these two as objects, and all else as text."""
-        if not isinstance(record.msg, str):
-            self.held.append(record)
-        return isinstance(record.msg, str)
-
-
-_late_options = _LateOptions()
-_logger_of_command = logging.getLogger("fairseq_cli.train")
-
-
-def hold_options_back() -> None:
-    """Have the training command log its options and its model when `show_options` is called."""
-    _logger_of_command.addFilter(_late_options)
-
-
-def show_options() -> None:
-    """Log what was held back."""
-    while _late_options.held:
-        _logger_of_command.callHandlers(_late_options.held.popleft())
+@contextmanager
+def of_command(cfg: Any, main: Callable[..., Any]) -> Iterator[None]:
+    """Inside, with `--log-format rich` a training's log goes to a file."""
+    if not is_rich(cfg.common.log_format) or not main.__module__.endswith("train"):
+        yield
+        return
+    log_to_file(cfg)
+    cfg.common.log_file = None  # fairseq would write some of the lines there once more
+    try:
+        yield
+    finally:
+        close()
 
 
 def is_rich(log_format: Any) -> bool:
@@ -307,26 +229,8 @@ def is_rich(log_format: Any) -> bool:
     return log_format is not None and str(log_format) == NAME
 
 
-def _table(title: str, *columns: str) -> Table:
-    """An empty one, with a column of names before those of numbers."""
-    table = Table(title=title, title_justify="left")
-    table.add_column()
-    for name in columns:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _names(table: Table) -> list[str]:
-    """What stands in the first column."""
-    return [str(cell) for cell in table.columns[0].cells]
-
-
 def _number(value: Any) -> float:
     return float(value.avg if isinstance(value, AverageMeter) else value)
-
-
-def _shown(value: Any) -> str:
-    return f"{_number(value):.3f}"
 
 
 def _in_words(stats: Mapping[str, Any]) -> str:

@@ -1,9 +1,8 @@
 """What an update does beyond fairseq's: experts' gradients, the gates' learning rate, non-finite updates.
 
 fairseq's `utils.clip_grad_norm_` leaves parameters with an `expert` mark out of the norm, and its flat float32 vector
-has no marks. The norm here is that of all parameters of all processes, the same number in each of them and in one. So
-all of them skip the same updates. An update from finite gradients can still make weights that are not finite; these
-are neither saved nor trained on.
+has no marks. The norm here is that of all parameters of all processes, so that all of them skip the same updates. An
+update from finite gradients can still make weights that are not finite; these are neither saved nor trained on.
 """
 
 from __future__ import annotations
@@ -14,18 +13,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from fairseq.distributed import DistributedTimeoutWrapper, ModuleProxyWrapper
 from fairseq.logging import metrics
 from fairseq.nan_detector import NanDetector
-from fairseq.optim import FairseqBMUF
+from fairseq.optim import AMPOptimizer, FairseqBMUF, FP16Optimizer, MemoryEfficientFP16Optimizer
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
+from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_mtmoe.checkpoints.last_good import newest_good_in
+from fairseq_mtmoe.checkpoints.last_good import newest_good_in, suggested_fallback
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, MoELayer
 from fairseq_mtmoe.moe.parallel.placement import average_over_replicas
 
 logger = logging.getLogger(__name__)
+
+_DDP_OPTIONS = ("broadcast_buffers", "bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view")
+
+
+# ---- updates that are left out ----
 
 
 class SkippedUpdate(Exception):
@@ -40,7 +47,7 @@ class SkippedUpdate(Exception):
 
 
 class NonfiniteUpdates:
-    """Counts them, in all and in a row, and ends the run after `limit` in a row; with a limit of 0 at the first."""
+    """Counts non-finite updates, and ends the run after `limit` in a row; with a limit of 0 at the first."""
 
     def __init__(self, limit: int, save_dir: str) -> None:
         self.limit = limit
@@ -92,12 +99,30 @@ def advice(save_dir: str) -> str:
     return f"lower `--lr`, raise `--warmup-updates` or set `--clip-norm`, and {rest}"
 
 
-def are_finite(weights: Iterable[Tensor], in_all_processes: bool) -> bool:
-    """Whether all elements of all weights are finite, in this process or in all of them; waits for a GPU once.
+def expect_finite_weights(trainer: Any, restored: str | None, in_all_processes: bool) -> None:
+    """Refuse to save weights that are not finite, or to train on such.
 
     Args:
-        in_all_processes: then every process must call it together, and each gets the same answer.
+        restored: the checkpoint that they come from, or None if an update made them.
+
+    Raises:
+        UserError: some weights of this process or, where it is so asked, another are not finite.
     """
+    if are_finite(trainer.get_model().parameters(), in_all_processes):
+        return
+    if restored is not None:
+        raise UserError(
+            f"`{restored}` must hold weights that are finite, but some are not, and training would leave out every "
+            f"batch; use an older one with `--restore-file`{suggested_fallback(restored)}."
+        )
+    raise UserError(
+        f"The weights are not finite after update {trainer.get_num_updates()}, and are not saved: "
+        f"{advice(trainer.cfg.checkpoint.save_dir)}."
+    )
+
+
+def are_finite(weights: Iterable[Tensor], in_all_processes: bool) -> bool:
+    """Whether all elements of all weights are finite, in this process or in all of them together."""
     norms = torch._foreach_norm([weight.detach() for weight in weights if weight.numel()], math.inf)
     spoiled = (~torch.stack([norm.float() for norm in norms]).isfinite()).any().float()
     if in_all_processes:
@@ -152,7 +177,7 @@ def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Te
     for parameter in experts:
         if parameter.grad is None:  # every replica must bring each gradient
             parameter.grad = torch.zeros_like(parameter)
-    average_over_replicas([gradient(parameter) for parameter in experts], placement)
+    average_over_replicas(gradients_of(experts), placement)
     local = set(experts)
     shared = None  # where fairseq cannot give their norm, what it is computed from
     if getattr(optimizer, "has_flat_params", False):
@@ -160,8 +185,8 @@ def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Te
 
     def norm_of_all(shared_norm: Tensor) -> Tensor:
         if shared is not None:
-            shared_norm = squares(shared).sqrt().to(shared_norm)
-        squared = squares(experts).to(shared_norm)
+            shared_norm = sum_of_squares(shared).sqrt().to(shared_norm)
+        squared = sum_of_squares(experts).to(shared_norm)
         dist.all_reduce(squared, group=placement.group)
         return (shared_norm.square() + squared).sqrt()
 
@@ -169,17 +194,58 @@ def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Te
     return norm
 
 
-def squares(parameters: Iterable[nn.Parameter]) -> Tensor:
+def sum_of_squares(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The sum of the squares of all elements of their gradients, in float32."""
-    gradients = [gradient(parameter) for parameter in parameters if parameter.grad is not None]
+    gradients = gradients_of(parameters)
     norms = torch._foreach_norm(gradients, 2, dtype=torch.float32) if gradients else [torch.zeros(())]
     return torch.stack(list(norms)).square().sum()
 
 
-def gradient(parameter: nn.Parameter) -> Tensor:
-    """A parameter's gradient, which there is."""
-    assert parameter.grad is not None
-    return parameter.grad.detach()
+def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """The gradients that there are."""
+    return [parameter.grad.detach() for parameter in parameters if parameter.grad is not None]
+
+
+def clip_on_cpu(optimizer: Any, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
+    """As a fairseq optimizer's `clip_grad_norm`, and nothing of it goes to a GPU that is there.
+
+    Scales all gradients so that the norm of all but experts' is at most `max_norm` (0: not at all); returns that norm.
+    """
+    parameters = list(optimizer.params)
+    shared = gradients_of(parameter for parameter in parameters if not hasattr(parameter, "expert"))
+    if not shared:
+        return torch.tensor(0.0)
+    norm: Tensor = torch.stack([torch.norm(gradient, p=2, dtype=torch.float32) for gradient in shared]).norm()
+    if aggregate_norm_fn is not None:
+        norm = aggregate_norm_fn(norm)
+    if max_norm > 0:
+        torch._foreach_mul_(gradients_of(parameters), (max_norm / (norm + 1e-6)).clamp_(max=1))
+    return norm
+
+
+# ---- fairseq's wrappers ----
+
+
+def unwrapped_optimizer(optimizer: Any) -> Any:
+    """The optimizer inside those that fairseq wraps around it, for half precision and for local updates."""
+    while True:
+        if isinstance(optimizer, FairseqBMUF):
+            optimizer = optimizer._optimizer
+        elif isinstance(optimizer, FP16Optimizer | AMPOptimizer):
+            optimizer = optimizer.fp32_optimizer
+        elif isinstance(optimizer, MemoryEfficientFP16Optimizer):
+            optimizer = optimizer.wrapped_optimizer
+        else:
+            return optimizer
+
+
+def data_parallel_on_cpu(module: nn.Module, options: Any, group: dist.ProcessGroup) -> Any:
+    """A module in torch's wrapper for several processes with fairseq's options, which would name a GPU for it."""
+    wrapped = DistributedDataParallel(module, process_group=group, **{name: options[name] for name in _DDP_OPTIONS})
+    if options.ddp_comm_hook == "fp16":
+        register_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, wrapped)
+    proxy = ModuleProxyWrapper(wrapped)
+    return DistributedTimeoutWrapper(proxy, options.heartbeat_timeout) if options.heartbeat_timeout > 0 else proxy
 
 
 # ---- gates ----
@@ -194,8 +260,7 @@ class GateRate:
     preserving` a gate's gradient is proportional to `blend`, which begins at 0: `blend` has the gates' rate, too.
 
     Args:
-        asked: the factor that the user asked for, from 0, at which they stay as they are; 1 is the rate of all else;
-            None where nobody asked.
+        asked: the factor that the user asked for, from 0, at which they stay as they are; None where nobody asked.
         usual: the factor of a new run where nobody asked.
         layers: gives the expert layers, which a model that starts dense does not have yet.
     """
@@ -256,9 +321,7 @@ class GateRate:
                 yield master.detach()
 
     def _parameters(self, layer: MoELayer) -> list[Tensor]:
-        """A layer's parameters with the gates' rate; no others have it."""
+        """A layer's parameters with the gates' rate."""
         if not layer.gate.is_learned:
             return []
-        if self._with_blend and layer.blend is not None:
-            return [layer.gate.weight, layer.blend]
-        return [layer.gate.weight]
+        return [layer.gate.weight, *([layer.blend] if self._with_blend and layer.blend is not None else [])]

@@ -14,6 +14,7 @@ import logging
 import math
 import multiprocessing
 import os
+import queue
 import signal
 import socket
 import sys
@@ -21,16 +22,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from fairseq import checkpoint_utils
+from fairseq.data.iterators import BufferedIterator
 from torch import distributed as dist
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from fairseq_mtmoe.protocols import RunObserver
-from fairseq_mtmoe.training import failures, screen
+from fairseq_mtmoe.training import failures
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 AS_ONE = 1.0  # seconds: `timeout` signals the process and then its whole group, torchrun forwards what a terminal sent
@@ -91,8 +93,8 @@ class _Watch:
         elif spawned:  # they train and say how the run ends; torch has nothing to add
             logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
             for child in spawned:
-                if child.pid:
-                    with suppress(ProcessLookupError):  # it has ended
+                with suppress(ProcessLookupError):  # it has ended
+                    if child.pid:
                         os.kill(child.pid, number)
         else:
             _end_at_once(number, "before its first update, and nothing is lost: the same command starts it again")
@@ -152,6 +154,9 @@ def decode_signal(votes: float, world_size: int) -> signal.Signals | None:
     return next((number for number, count in zip(SIGNALS, counts, strict=True) if count), None)
 
 
+# ---- what loads data beside the main thread ----
+
+
 def _leave_to_parent() -> None:
     """In a forked child, such as a worker that loads data: only the parent ends it, which needs it until it has saved.
 
@@ -175,25 +180,58 @@ def _obey_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
+class DataloaderWorkers:
+    """What loads an epoch's batches, worker processes and fairseq's thread, to be ended when the epoch is over.
+
+    fairseq's iterator of an epoch refers to itself, and so keeps its workers until Python looks for cycles, which may
+    be many epochs later. An interpreter that ends while the thread runs may crash in it.
+    """
+
+    def __init__(self) -> None:
+        self._iterators: list[Any] = []
+
+    def add(self, iterator: Any) -> Any:
+        """Remember an iterator over epochs; returns it."""
+        if not any(known is iterator for known in self._iterators):
+            self._iterators.append(iterator)
+        return iterator
+
+    def end(self) -> None:
+        """End the workers of all epochs that were begun so far; how many batches they had is still known."""
+        for iterator in self._iterators:
+            for name in ("_cur_epoch_itr", "_current_epoch_iterator"):  # of fairseq's two kinds of iterators
+                counting: Any = getattr(iterator, name, None)
+                if hasattr(counting, "_itr"):
+                    _end_thread(counting._itr)
+                    counting._itr = iter(())
+        self._iterators.clear()
+
+
+def _end_thread(batches: Any) -> None:
+    """End fairseq's thread that buffers batches, after the one that it loads now."""
+    thread = batches._consumer if isinstance(batches, BufferedIterator) else None
+    deadline = time.monotonic() + 10
+    while thread is not None and thread.is_alive() and time.monotonic() < deadline:
+        thread._max_len = 0
+        with suppress(queue.Empty):
+            batches._queue.get(timeout=0.05)
+
+
 # ---- fairseq's training command ----
 
 
-def watching(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `call_main`, which watches the signals of a training from its start."""
-
-    @functools.wraps(original)
-    def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-        with watched_if_training(main):
-            try:
-                return original(cfg, main, **kwargs)
-            except ProcessExitedException as error:
-                number = received()
-                code = error.exit_code if number is None else exit_code(number)
-                if code in map(exit_code, SIGNALS):
-                    raise SystemExit(code) from None  # the process that it started has said it
-                raise
-
-    return call_main
+@contextmanager
+def as_command(main: Callable[..., Any]) -> Iterator[None]:
+    """Inside, the signals of a training are watched, from its start; no other command's are."""
+    with watched_if_training(main):
+        try:
+            yield
+        except ProcessExitedException as error:
+            number = received()
+            code = error.exit_code if number is None else exit_code(number)
+            if code in map(exit_code, SIGNALS):
+                raise SystemExit(code) from None  # the process that it started has said it
+            raise
 
 
 def watched_if_training(main: Callable[..., Any]) -> AbstractContextManager[None]:
@@ -213,14 +251,15 @@ def is_training_command() -> bool:
 
 def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
     """The training command's `train`, an epoch, in which there are updates after whose end a run can be saved."""
-    screen.hold_options_back()
 
     @functools.wraps(original)
-    def train(*args: Any, **kwargs: Any) -> Result:
+    def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Result:
         with watched():  # fairseq-hydra-train loads plugins too late to be watched from its start
             saves_from_now_on()
-            screen.show_options()
-            return original(*args, **kwargs)
+            try:
+                return original(cfg, trainer, task, epoch_itr)
+            finally:
+                trainer.end_loading()
 
     return train
 
@@ -281,39 +320,30 @@ def _how_to_go_on(cfg: Any, suffix: str) -> str:
 # ---- a validation that a signal ended ----
 
 
-@dataclass(frozen=True)
-class TrainingPosition:
-    """A position in the training as a checkpoint has it, for fairseq's functions that ask its iterator."""
+def pending_of(extra_state: dict[str, Any] | None) -> Any:
+    """The position of a checkpoint's pending validation, as fairseq's functions ask an iterator for it; None without.
 
-    epoch: int
-    is_end: bool
-    state: dict[str, Any]
-
-    def end_of_epoch(self) -> bool:
-        """Whether the epoch is over."""
-        return self.is_end
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state from which an iterator goes on."""
-        return self.state
-
-
-def pending_of(extra_state: dict[str, Any] | None) -> TrainingPosition | None:
-    """The position of a checkpoint's pending validation, from what is saved beside its model."""
+    Args:
+        extra_state: what is saved beside the checkpoint's model.
+    """
     pending = (extra_state or {}).get(PENDING)
     if extra_state is None or not pending:
         return None
-    return TrainingPosition(pending["epoch"], pending["end_of_epoch"], extra_state["train_iterator"])
+    return SimpleNamespace(
+        epoch=pending["epoch"],
+        end_of_epoch=lambda: pending["end_of_epoch"],
+        state_dict=lambda: extra_state["train_iterator"],
+    )
 
 
-def run_pending(position: TrainingPosition, trainer: Any) -> None:
+def run_pending(position: Any, trainer: Any) -> None:
     """Validate, and save, where a signal kept the run from it; the run may then be over."""
     if _validate_and_save is None:
         return
-    cfg = trainer.cfg
+    cfg, is_end = trainer.cfg, position.end_of_epoch()
     subsets = cfg.dataset.valid_subset.split(",")
-    losses, is_over = _validate_and_save(cfg, trainer, trainer.task, position, subsets, position.is_end)
-    if position.is_end:
+    losses, is_over = _validate_and_save(cfg, trainer, trainer.task, position, subsets, is_end)
+    if is_end:
         trainer.lr_step(position.epoch, losses[0])
     if is_over:
         cfg.optimization.max_epoch = -1  # no epoch is begun

@@ -1,65 +1,80 @@
-"""fairseq's trainer, with what models with experts need of it.
+"""fairseq's trainer, for models whose experts are in several processes or that become sparse in the middle of a run.
 
 It takes the place of fairseq's own. In one process, with a model without our options, it is fairseq's in all it does.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
+import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from typing import Any
 
 import torch
+from fairseq import utils
 from fairseq.logging import metrics
+from fairseq.optim import lr_scheduler
 from fairseq.trainer import Trainer
-from torch import Tensor
+from torch import Tensor, nn
 
+from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.moe import BaseGate, RunningPrices, forget_prices, remember_prices
-from fairseq_mtmoe.protocols import CountsUpdates, RunObserver, SamplesByUpdates
+from fairseq_mtmoe.moe import BaseGate, MoELayer, RunningPrices, forget_prices, remember_prices
+from fairseq_mtmoe.optim.loaded_state import check_when_loading
+from fairseq_mtmoe.protocols import CountsUpdates, GathersBeforeSaving, RunObserver, SamplesByUpdates
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
-from fairseq_mtmoe.training import failures, metrics_hook, screen, stopping
-from fairseq_mtmoe.training.distributed_trainer import DistributedTrainer
-from fairseq_mtmoe.training.metrics_hook import ExpertCommLog
-from fairseq_mtmoe.training.option_check import changed_options
-from fairseq_mtmoe.training.steps import (
-    GateRate,
-    NonfiniteUpdates,
-    SkippedUpdate,
-    clip_all,
-    forget_gradients,
-    search,
-    show_in_gradients,
+from fairseq_mtmoe.training import failures, resuming, saving, screen, steps, stopping, zero_sharding
+from fairseq_mtmoe.training.metrics import ExpertCommLog
+from fairseq_mtmoe.training.option_check import (
+    changed_options,
+    refuse_what_cannot_work,
+    warn_of_what_does_nothing,
+    will_exchange,
+    with_option,
 )
-from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work, warn_of_what_does_nothing, will_exchange
 
 logger = logging.getLogger(__name__)
 
 
-class SparseTrainer(DistributedTrainer):
-    """Trains models whose experts are in several processes, and models that become sparse in the middle of a run.
+class SparseTrainer(Trainer):
+    """fairseq's trainer; its checkpoints have all that a run needs to go on, in any number of processes.
 
     Raises:
-        UserError: an option is out of its range, or cannot work with experts in several processes; the file to go on
-            from is none.
+        UserError: an option is out of its range or cannot work here; another process is lost; too many updates in a row
+            were not finite; a checkpoint is missing, or of another model, criterion or optimizer.
     """
 
+    _wrapped_model: Any
+    _wrapped_criterion: Any
+
     def __init__(self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None) -> None:
+        self._slots = list(expert_slots(model).values())
         self._wrapped_dense = False
         self._idle = False
-        self._gate_rate = self._rate_of_gates(cfg, model)
         self._is_stepping = False
-        self._trained_on, self._validated_on = DataloaderWorkers(), DataloaderWorkers()
+        # Fully sharded, gates are parts of a nameless vector.
+        is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"
+        usual_rate = 1.0 if is_sharded else getattr(unwrapped(model), "gate_lr_factor", 1.0)
+        self._gate_rate = steps.GateRate(getattr(cfg.model, "gate_lr_factor", None), usual_rate, lambda: self._layers)
+        self._trained_on, self._validated_on = stopping.DataloaderWorkers(), stopping.DataloaderWorkers()
         self._dummies: list[bool] = []  # of the batches of the step under way
         super().__init__(cfg, task, model, criterion, quantizer)
+        self._is_locked = False  # the folder, by the first process for all
+        self._lock: Any = None
+        self.pending_validation: dict[str, Any] | None = None  # that a signal ended, for the next checkpoint
+        self._pending: Any = None  # the position of the pending validation of the checkpoint that the run goes on from
+        self._drawn: int | None = None  # the epoch for which batches were drawn, see `resuming.py`
+        self._restored_draw: int | None = None
+        self.left_out = False  # whether the last step made no update
+        self._agreed_signal: signal.Signals | None = None
+        resuming.expect_what_is_asked_for(self.cfg.checkpoint, self.checkpoint_suffix)
         screen.follow(self)
-        metrics_hook.follow(task)
         if isinstance(task, RunObserver):
             task.begins(changed_options(cfg), self.device, model)
         refuse_what_cannot_work(self.cfg, model)
@@ -69,11 +84,9 @@ class SparseTrainer(DistributedTrainer):
             failures.between_hosts()
         self._limit_waiting()
         self._nonfinite = self._count_nonfinite()
-        self.left_out = False  # whether the last step made no update
-        self._agreed_signal: signal.Signals | None = None
         self._comm_log = ExpertCommLog(expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False))
         if self._nonfinite is not None:
-            self.get_criterion().register_forward_hook(show_in_gradients)
+            self.get_criterion().register_forward_hook(steps.show_in_gradients)
 
     def _number(self, name: str, least: int) -> int | None:
         value: int | None = getattr(self.cfg.model, name, None)
@@ -81,62 +94,31 @@ class SparseTrainer(DistributedTrainer):
             raise_invalid(f"--{name.replace('_', '-')}", f"at least {least}", value)
         return value
 
-    def _count_nonfinite(self) -> NonfiniteUpdates | None:
+    def _count_nonfinite(self) -> steps.NonfiniteUpdates | None:
         """None where fairseq deals with such updates itself, or where processes make updates of their own."""
         limit, cfg = self._number("max_nonfinite", least=0), self.cfg
         own_way = cfg.common.amp or cfg.optimization.use_bmuf or cfg.distributed_training.ddp_backend == "slowmo"
-        return None if limit is None or own_way or self.tpu else NonfiniteUpdates(limit, cfg.checkpoint.save_dir)
+        return None if limit is None or own_way or self.tpu else steps.NonfiniteUpdates(limit, cfg.checkpoint.save_dir)
 
     def _limit_waiting(self) -> None:
         if self._timeout is not None:
             failures.set_timeout(self._timeout)
 
-    # ---- the model ----
+    # ---- experts ----
 
     @property
-    def model(self) -> Any:
-        """The model in its wrapper for several processes, which is made anew when the model became sparse."""
-        if self._wrapped_model is not None and self._wrapped_dense and not self._awaits_experts:
-            self._wrapped_model = None
-            gc.collect()  # the old wrapper's hooks on the parameters go with it
-        self._wrapped_dense = self._awaits_experts
-        return super().model
+    def _layers(self) -> list[MoELayer]:
+        return [slot.moe for slot in self._slots if slot.moe is not None]
+
+    @property
+    def _exchanges(self) -> bool:
+        """Whether the steps of this process are waited for by others, whatever happens in them."""
+        return any(layer.experts.placement.is_sharded for layer in self._layers)
 
     @property
     def _awaits_experts(self) -> bool:
         """Whether the model has places for experts, and none yet: it trains dense at first."""
         return bool(self._slots) and not self._layers
-
-    def _build_optimizer(self) -> None:
-        """As fairseq's; gates may learn at a rate of their own."""
-        super()._build_optimizer()
-        self._gate_rate.follow(self._optimizer)
-
-    def _rate_of_gates(self, cfg: Any, model: Any) -> GateRate:
-        # Fully sharded, gates are parts of a nameless vector.
-        is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"
-        usual = 1.0 if is_sharded else getattr(unwrapped(model), "gate_lr_factor", 1.0)
-        return GateRate(getattr(cfg.model, "gate_lr_factor", None), usual, lambda: self._layers)
-
-    def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
-        """As fairseq's.
-
-        Raises:
-            UserError: another process is lost.
-        """
-        rate = {GATE_RATE: self._gate_rate.state_dict()} if self._slots else {}
-        return super().save_checkpoint(filename, {**extra_state, **rate})
-
-    def load_checkpoint(self, filename: str, reset_optimizer: bool = False, *others: Any, **more: Any) -> Any:
-        """As fairseq's; gates go on at the rate that they had.
-
-        Raises:
-            UserError: another process is lost, or the checkpoint is of another model, criterion or optimizer.
-        """
-        extra_state = super().load_checkpoint(filename, reset_optimizer, *others, **more)
-        if extra_state is not None and not reset_optimizer:
-            self._gate_rate.load_state_dict(extra_state.get(GATE_RATE))
-        return extra_state
 
     def _sparsify_when_due(self) -> None:
         if not self._awaits_experts:
@@ -152,17 +134,62 @@ class SparseTrainer(DistributedTrainer):
         if isinstance(self.task, RunObserver):
             self.task.sparsified(update, max(layer.gate.num_experts for layer in self._layers), model)
 
-    def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
-        """As fairseq's; the expert layers learn whether the batch is another one's, which only keeps others company."""
-        prepared, is_dummy_batch = super()._prepare_sample(sample, is_dummy)
-        if not is_dummy:  # fairseq calls this again for the batch that it takes instead
-            self._dummies.append(is_dummy_batch)
-        idle = is_dummy or is_dummy_batch
-        if idle or self._idle:
-            for layer in self._layers:
-                layer.idle = idle
-            self._idle = idle
-        return prepared, is_dummy_batch
+    # ---- model, criterion and optimizer ----
+
+    @property
+    def model(self) -> Any:
+        """The model in its wrapper for several processes, which is made anew when the model became sparse."""
+        if self._wrapped_model is not None and self._wrapped_dense and not self._awaits_experts:
+            self._wrapped_model = None
+            gc.collect()  # the old wrapper's hooks on the parameters go with it
+        self._wrapped_dense = self._awaits_experts
+        if self._wrapped_model is None and self._is_wrapped_on_cpu:
+            self._wrapped_model = self._on_cpu(self._model)
+        return super().model
+
+    @property
+    def criterion(self) -> Any:
+        """As fairseq's: the criterion, in such a wrapper if it has parameters."""
+        if self._wrapped_criterion is None and self._is_wrapped_on_cpu and utils.has_parameters(self._criterion):
+            self._wrapped_criterion = self._on_cpu(self._criterion)
+        return super().criterion
+
+    @property
+    def _is_wrapped_on_cpu(self) -> bool:
+        by_torch = self.cfg.distributed_training.ddp_backend in ("c10d", "pytorch_ddp")
+        return by_torch and self.use_distributed_wrapper and self.device.type == "cpu"
+
+    def _on_cpu(self, module: nn.Module) -> Any:
+        return steps.data_parallel_on_cpu(module, self.cfg.distributed_training, self.data_parallel_process_group)
+
+    def _build_optimizer(self) -> None:
+        """As fairseq's; its state is spread over the processes by `zero_sharding`, and gates have a rate."""
+        distributed = self.cfg.distributed_training
+        spreads = distributed.zero_sharding == "os"
+        if spreads:
+            zero_sharding.refuse_flat_gradients(self.cfg.common)
+        with with_option(distributed, "zero_sharding", "none"):
+            super()._build_optimizer()
+        if spreads:
+            zero_sharding.shard(self._optimizer, self.data_parallel_process_group)
+            self._lr_scheduler = lr_scheduler.build_lr_scheduler(self.cfg.lr_scheduler, self._optimizer)
+            self._lr_scheduler.step_update(0)
+        plain: Any = steps.unwrapped_optimizer(self._optimizer)
+        for inner in getattr(plain.optimizer, "optimizers", {"": plain}).values():  # several in fairseq's `composite`
+            check_when_loading(inner.optimizer, lambda: [name for name, _ in resuming.trained_shapes(self)])
+        if self.device.type == "cpu" and torch.cuda.is_available():
+            plain.clip_grad_norm = functools.partial(steps.clip_on_cpu, plain)
+        self._gate_rate.follow(self._optimizer)
+
+    def _build_ema(self) -> None:
+        """As fairseq's, which would read `--ema-seed-model` in a way of its own."""
+        options = self.cfg.ema
+        with with_option(options, "ema_seed_model", None):
+            super()._build_ema()
+        if self._ema is not None and options.ema_seed_model is not None:
+            self._ema.get_model().load_state_dict(loading.load_ema(options.ema_seed_model)["model"], strict=True)
+            if options.ema_fp32:
+                self._ema.build_fp32_params()
 
     # ---- data ----
 
@@ -185,74 +212,78 @@ class SparseTrainer(DistributedTrainer):
         self._validated_on.end()
         return self._validated_on.add(super().get_valid_iterator(*args, **kwargs))
 
+    def end_loading(self) -> None:
+        """End what loads batches beside this process's main thread: an interpreter that ends would crash in it."""
+        self._trained_on.end()
+        self._validated_on.end()
+
+    def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
+        """As fairseq's; the expert layers learn whether the batch is another one's, which only keeps others company."""
+        prepared, is_dummy_batch = super()._prepare_sample(sample, is_dummy)
+        if not is_dummy:  # fairseq calls this again for the batch that it takes instead
+            self._dummies.append(is_dummy_batch)
+        idle = is_dummy or is_dummy_batch
+        if idle or self._idle:
+            for layer in self._layers:
+                layer.idle = idle
+            self._idle = idle
+        return prepared, is_dummy_batch
+
     # ---- steps ----
 
     @metrics.aggregate("train")
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
-        """As fairseq's; None where the update was left out.
-
-        Raises:
-            UserError: too many updates in a row were not finite, or another process is lost.
-        """
-        with failures.naming_lost_processes(), self._comm_log.update(), self._moving_prices():
+        """As fairseq's; None where the update was left out."""
+        with failures.naming_lost_processes(), self._comm_log.update():
             self._dummies.clear()
             self._validated_on.end()
             if isinstance(self.task, CountsUpdates):
                 self.task.begin_step()
             self._sparsify_when_due()
-            # Whoever runs out of memory must say so where others wait for its tokens, and not make half a step.
-            raise_oom = raise_oom or self._exchanges
+            forget_prices(self._running_prices)  # of an update that was left out
+            self._is_stepping = True
             try:
                 # fairseq's step without its decorator, which is around this one, and would forget that a step is over
-                # when a `SkippedUpdate` passes.
-                output = Trainer.train_step.__wrapped__(self, samples, raise_oom)
-            except SkippedUpdate as skipped:
+                # when a `SkippedUpdate` passes. A process without memory must say so where others wait for its tokens.
+                output = Trainer.train_step.__wrapped__(self, samples, raise_oom or self._exchanges)
+            except steps.SkippedUpdate as skipped:
                 output = None
                 self._skip(skipped, samples)
+            finally:
+                self._is_stepping = False
             self.left_out = output is None
             if self._nonfinite is not None:
                 self._nonfinite.log(passed=not self.left_out)
+        self._tell_figures()
         return output
 
-    @contextmanager
-    def _moving_prices(self) -> Iterator[None]:
-        """Around a step: the running prices of BASE layers move with an update that it makes, and with nothing else."""
-        forget_prices(self._running_prices)  # of an update that was left out
-        self._is_stepping = True
-        try:
-            yield
-        finally:
-            self._is_stepping = False
+    def _tell_figures(self) -> None:
+        """Tell a run log what fairseq's progress bars are about to get."""
+        meters, updates = metrics.get_meters("train_inner"), self.get_num_updates()
+        is_due = not self.left_out and updates % self.cfg.common.log_interval == 0
+        if is_due and meters is not None and isinstance(self.task, RunObserver):
+            self.task.trained(updates, meters.get_smoothed_values())
 
     @property
     def _running_prices(self) -> list[RunningPrices]:
         return [layer.gate.prices for layer in self._layers if isinstance(layer.gate, BaseGate)]
 
     def set_num_updates(self, num_updates: int) -> None:
-        """As fairseq's; an update that was made moves the running prices of BASE layers."""
+        """As fairseq's; an update that was made moves the running prices of BASE layers, and nothing else does."""
         if self._is_stepping:
             alone = self.data_parallel_world_size == 1 or self.cfg.optimization.use_bmuf  # whose updates are local
             remember_prices(self._running_prices, None if alone else self.data_parallel_process_group)
         super().set_num_updates(num_updates)
 
     def begin_valid_epoch(self, epoch: int) -> None:
-        """As fairseq's.
-
-        Raises:
-            Stopped: a signal ends the run.
-        """
+        """As fairseq's; raises `Stopped` where a signal ends the run."""
         if self.stopped_by is not None:
             raise stopping.Stopped
         self._comm_log.report(self.task, self.get_num_updates())
         super().begin_valid_epoch(epoch)
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
-        """As fairseq's.
-
-        Raises:
-            UserError: another process is lost.
-            Stopped: a signal ends the run.
-        """
+        """As fairseq's; raises `Stopped` where a signal ends the run."""
         with failures.naming_lost_processes():
             self._dummies.clear()
             output = super().valid_step(sample, raise_oom or self._exchanges)
@@ -284,63 +315,112 @@ class SparseTrainer(DistributedTrainer):
         return stopping.received() if self.data_parallel_world_size == 1 else self._agreed_signal
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
-        """As fairseq's, over the experts of all processes.
-
-        Raises:
-            SkippedUpdate: the norm is not finite; the parameters must stay as they are.
-            UserError: the scale of half-precision gradients fell to its minimum.
-        """
+        """As fairseq's, over the experts of all processes; raises `SkippedUpdate` where the norm is not finite."""
+        sharded = [layer.experts for layer in self._layers if layer.experts.placement.is_sharded]
         try:
-            sharded = [layer.experts for layer in self._layers if layer.experts.placement.is_sharded]
             norm: Tensor = (
-                clip_all(self.optimizer, sharded, clip_norm) if sharded else super().clip_grad_norm(clip_norm)
+                steps.clip_all(self.optimizer, sharded, clip_norm) if sharded else super().clip_grad_norm(clip_norm)
             )
         except OverflowError as error:
             if self.cuda:
                 raise
-            raise SkippedUpdate(error) from None  # fairseq goes on with a tensor on a GPU
+            raise steps.SkippedUpdate(error) from None  # fairseq goes on with a tensor on a GPU
         except FloatingPointError as error:
-            if self._nonfinite is not None:
-                raise UserError(f"{error} The newest checkpoint is in `{self.cfg.checkpoint.save_dir}`.") from error
-            raise
+            if self._nonfinite is None:
+                raise
+            raise UserError(f"{error} The newest checkpoint is in `{self.cfg.checkpoint.save_dir}`.") from error
         if self._nonfinite is not None and not torch.isfinite(norm).all():
-            raise SkippedUpdate
+            raise steps.SkippedUpdate
         return norm
 
-    def _skip(self, skipped: SkippedUpdate, samples: list[Any]) -> None:
-        forget_gradients(self.optimizer)
+    def _skip(self, skipped: steps.SkippedUpdate, samples: list[Any]) -> None:
+        steps.forget_gradients(self.optimizer)
         metrics.log_stop_time("train_wall")
         if skipped.overflow is None:
             assert self._nonfinite is not None
             if self._nonfinite.limit == 0:
-                search(self, samples)
+                steps.search(self, samples)
             self._nonfinite.add(self.get_num_updates() + 1)
             return
         logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.overflow}")
         metrics.log_scalar("loss_scale", self.optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
 
+    # ---- saving ----
 
-class DataloaderWorkers:
-    """The worker processes that load an epoch's batches, ended when it is over.
+    def lock_save_dir(self) -> None:
+        """Keep other trainings out of the folder, as long as this trainer is there; all processes call it together."""
+        if not self.cfg.checkpoint.no_save and not self._is_locked:
+            with failures.naming_lost_processes():
+                self._lock = saving.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
+            self._is_locked = True
 
-    fairseq's iterator of an epoch refers to itself, and so keeps its workers until Python looks for cycles, which may
-    be many epochs later. Those of a validation stay until the next one.
-    """
+    def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
+        """As fairseq's."""
+        if os.path.basename(filename) == "crash.pt" and self._exchanges:
+            return None  # the others are not here to save their experts
+        more: dict[str, Any] = {}
+        if self._slots:
+            more[GATE_RATE] = self._gate_rate.state_dict()
+        if self._nonfinite is not None:
+            more["nonfinite"] = self._nonfinite.state_dict()
+        if self.pending_validation is not None:
+            more[stopping.PENDING] = self.pending_validation
+        placed = resuming.with_epoch_position(extra_state, self.data_parallel_world_size, self._drawn)
+        with failures.naming_lost_processes():
+            return saving.save(self, filename, {**placed, **more}, self._exchanges)
 
-    def __init__(self) -> None:
-        self._iterators: list[Any] = []
+    def consolidate_optimizer(self) -> None:
+        """As fairseq's, which calls it in all processes before it saves; so the task can gather what it saves, too.
 
-    def add(self, iterator: Any) -> Any:
-        """Remember an iterator over epochs; returns it."""
-        if not any(known is iterator for known in self._iterators):
-            self._iterators.append(iterator)
-        return iterator
+        But not for an error's sake: the other processes, who would have to help, do not know of it.
+        """
+        if sys.exc_info()[0] is None and isinstance(self.task, GathersBeforeSaving):
+            self.task.gather()
+        if sys.exc_info()[0] is None or not self._exchanges:
+            super().consolidate_optimizer()
 
-    def end(self) -> None:
-        """End the workers of all epochs that were begun so far; how many batches they had is still known."""
-        for iterator in self._iterators:
-            for name in ("_cur_epoch_itr", "_current_epoch_iterator"):  # of fairseq's two kinds of iterators
-                counting: Any = getattr(iterator, name, None)
-                if hasattr(counting, "_itr"):
-                    counting._itr = iter(())
-        self._iterators.clear()
+    def expect_finite_weights(self, restored: str | None = None) -> None:
+        """As `steps.expect_finite_weights`; all processes must call it together."""
+        if self._nonfinite is not None:
+            steps.expect_finite_weights(self, restored, self._exchanges)
+
+    # ---- going on ----
+
+    def load_checkpoint(
+        self, filename: str, reset_optimizer: bool = False, reset_lr_scheduler: bool = False,
+        optimizer_overrides: Any = None, reset_meters: bool = False,
+    ) -> Any:  # fmt: skip
+        """As fairseq's; each process reads its own part, and a complete run begins no epoch."""
+        if stopping.is_training_command():
+            self.lock_save_dir()
+        with failures.naming_lost_processes(), resuming.reading(self, filename, goes_on=not reset_optimizer):
+            extra_state = super().load_checkpoint(
+                filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
+            )
+            if extra_state is not None and self._nonfinite is not None:
+                self.expect_finite_weights(restored=filename)
+                if not reset_meters:
+                    self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
+        if extra_state is not None:
+            if not reset_optimizer:
+                self._gate_rate.load_state_dict(extra_state.get(GATE_RATE))
+            begins = "begins with the weights" if reset_optimizer else f"goes on after update {self.get_num_updates()}"
+            logger.info(f"{begins} of {filename}", extra=screen.FOR_SCREEN)
+        resuming.begin_no_epoch_if_complete(self)
+        options = self.cfg.checkpoint
+        fine_tunes = reset_optimizer and not options.reset_optimizer  # fairseq then resets everything, unasked
+        starts_over = options.reset_dataloader or fine_tunes
+        self._restored_draw = None if starts_over else resuming.drawn_in_epoch(extra_state)
+        extra_state = resuming.adapt_epoch_position(extra_state, self.data_parallel_world_size)
+        goes_on = not (reset_optimizer or reset_lr_scheduler or reset_meters or starts_over)
+        self._pending = stopping.pending_of(extra_state) if goes_on else None
+        return extra_state
+
+    def lr_step(self, epoch: int, val_loss: float | None = None) -> Any:
+        """As fairseq's. With this it ends to resume a run, which then first makes a pending validation."""
+        lr = super().lr_step(epoch, val_loss)
+        if self._pending is not None:
+            position, self._pending = self._pending, None
+            stopping.run_pending(position, self)
+            lr = self.get_lr()
+        return lr

@@ -127,7 +127,7 @@ def test_spread_state_trains_and_resumes_alike(kind, num_experts):
     ],
 )
 def test_full_sharding_is_refused_where_it_cannot_work(model, sampling, has_cuda, place, monkeypatch):
-    from fairseq_mtmoe.training.unsupported import refuse_full_sharding
+    from fairseq_mtmoe.training.option_check import refuse_full_sharding
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     distributed = {"ddp_backend": "fully_sharded", "distributed_world_size": 2}

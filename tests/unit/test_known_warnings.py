@@ -30,7 +30,7 @@ def shown(text, category, module, ask="default"):
             UserWarning,
             "torch.utils.data.dataloader",
         ),
-        ("`broadcast_buffers` is deprecated. Use", FutureWarning, "fairseq_mtmoe.training.distributed_trainer"),
+        ("`broadcast_buffers` is deprecated. Use", FutureWarning, "fairseq_mtmoe.training.steps"),
         ("Distributed is already initialized, cannot", UserWarning, "fairseq.distributed.utils"),
         ("Support for mismatched key_padding_mask and attn_mask is", UserWarning, "torch.nn.functional"),
     ],

@@ -26,6 +26,7 @@ TARGETS = {
     "fairseq.checkpoint_utils.load_model_ensemble_and_task",
     "fairseq.checkpoint_utils.save_checkpoint",
     "fairseq.data.Dictionary.add_from_file",
+    "fairseq.file_io.PathManager.copy",
     "fairseq.data.encoders.sentencepiece_bpe.SentencepieceBPE.__init__",
     "fairseq.dataclass.constants.LOG_FORMAT_CHOICES",
     "fairseq.distributed.utils.all_gather_list",

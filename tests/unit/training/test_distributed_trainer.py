@@ -8,7 +8,7 @@ from fairseq import utils
 from torch import nn
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training.distributed_trainer import clip_on_cpu, unwrapped_optimizer
+from fairseq_mtmoe.training.steps import clip_on_cpu, unwrapped_optimizer
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.trainers import trainer_here
 

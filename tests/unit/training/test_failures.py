@@ -4,7 +4,6 @@ import multiprocessing
 import re
 import subprocess
 import sys
-import threading
 import time
 from argparse import Namespace
 
@@ -128,19 +127,6 @@ def test_a_sentence_takes_the_place_of_a_loss_and_of_nothing_else(told, monkeypa
     assert failures.reason_of(other) is other
 
 
-def test_a_store_that_is_gone_is_nothing_to_hear():
-    class Gone:
-        def check(self, keys):
-            raise RuntimeError("Connection reset by peer")
-
-        compare_set = check
-
-    one = failures.ErrorBroadcast(Gone())
-    one.listen()
-    one.stop()
-    assert one.heard() is None
-
-
 def hold_a_store(ports):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ports.put(store.port)
@@ -169,28 +155,6 @@ def test_a_store_at_an_address_is_seen_until_its_process_goes(monkeypatch):
         holder.kill()
 
 
-@pytest.mark.parametrize("comes", [True, False])
-def test_a_process_that_told_ends_when_the_others_have_heard_or_had_the_time(comes, told, monkeypatch):
-    monkeypatch.setattr(failures, "_GRACE", 100)
-    monkeypatch.setattr(failures, "_PAUSE", 0.4 if comes else 0.04)
-    monkeypatch.setattr(dist, "get_rank", lambda: int(threading.current_thread() is other))
-    heard = []
-
-    def look():
-        time.sleep(0.1)
-        heard.append(failures.ErrorBroadcast(told._store).heard())
-
-    other = threading.Thread(target=look)
-    told.tell(UserError("`x` is bad."))
-    if comes:
-        other.start()
-    begin = time.monotonic()
-    told.stop()
-    took = time.monotonic() - begin
-    assert list(map(str, heard)) == ["`x` is bad."] * comes
-    assert 0.09 <= took < 1.0
-
-
 LISTENING = """
 import time
 from argparse import Namespace
@@ -208,16 +172,12 @@ print("ended")
 """
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_process_ends_wherever_it_is_unless_it_stopped_listening(fails):
-    begin = time.monotonic()
+@pytest.mark.parametrize(("fails", "code", "printed"), [(True, 1, ""), (False, 0, "ended\n")])
+def test_a_process_ends_wherever_it_is_unless_it_stopped_listening(fails, code, printed):
     command = [sys.executable, "-c", LISTENING.format(fails=fails)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=90)
-    if fails:
-        assert result.returncode == 1 and result.stderr.strip().endswith("error: `x` is bad.") and not result.stdout
-        assert time.monotonic() - begin < 90
-    else:
-        assert (result.returncode, result.stdout) == (0, "ended\n")
+    assert (result.returncode, result.stdout) == (code, printed)
+    assert result.stderr.strip().endswith("error: `x` is bad.") == fails
 
 
 def fail(rank, main, cfg, kwargs):

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import launch, rendezvous
-from fairseq_mtmoe.training.launch import Launch, correcting_tpu, resolve, resolving
+from fairseq_mtmoe.training.launch import Launch, resolve, starting
 
 ADDRESS = "tcp://10.0.0.1:29500"
 ENVIRONMENT = "env://"
@@ -90,10 +90,10 @@ def begun(monkeypatch, gpus=0, tpu=False, bf16=False, **options):
         "distributed_no_spawn": False, "distributed_port": -1, "device_id": 0, "pipeline_model_parallel": False,
         "distributed_num_procs": 1,
     }  # fmt: skip
-    common = {"cpu": False, "tpu": tpu, "bf16": bf16}
+    common = {"cpu": False, "tpu": tpu, "bf16": bf16, "log_format": None}
     cfg = OmegaConf.create({"common": common, "distributed_training": {**defaults, **options}})
     fairseqs = lambda cfg, main, **kwargs: calls.append(("fairseq's", None, kwargs))  # noqa: E731
-    call_main = correcting_tpu(resolving(fairseqs))
+    call_main = starting(fairseqs)
     call_main(cfg, lambda cfg, **kwargs: calls.append(("alone", None, kwargs)), more=1)
     ((name, place, given),) = calls
     assert (given.pop("parent", None) is None) == (name != "spawned")  # a process that is started says what ends it
@@ -134,7 +134,7 @@ def test_of_processes_under_slurm_the_first_alone_tries_whether_it_can_save(monk
             distributed_training=DistributedTrainingConfig(distributed_world_size=2, distributed_port=1),
             checkpoint=CheckpointConfig(save_dir=str(tmp_path / f"run{rank}")),
         )
-        resolving(lambda cfg, main: None)(OmegaConf.structured(cfg), train.main)
+        starting(lambda cfg, main: None)(OmegaConf.structured(cfg), train.main)
         assert (tmp_path / f"run{rank}").is_dir() == (rank == 0)
 
 
@@ -148,5 +148,5 @@ def test_a_run_remembers_nothing_of_the_one_before_in_its_process(tmp_path, monk
         distributed_training=DistributedTrainingConfig(distributed_world_size=2, distributed_init_method=ADDRESS),
         checkpoint=CheckpointConfig(save_dir=str(tmp_path)),
     )
-    resolving(lambda cfg, main: None)(OmegaConf.structured(cfg), train.main)
+    starting(lambda cfg, main: None)(OmegaConf.structured(cfg), train.main)
     assert [vars(function).keys() & {"best", "num_runs"} for function in functions] == [set(), set()]

@@ -60,7 +60,7 @@ def configuration(folder, **changes):
     [
         ({"model__num_experts": 8}, "--num-experts"),
         ({"model___name": "base_dense"}, "--arch"),
-        ({"model__encoder__layers": 5}, "model.encoder.layers"),
+        ({"model__encoder__layers": 5}, "--encoder.layers"),
         ({"common__seed": 2}, "--seed"),
         ({"task__lang_pairs": "en-de"}, "--lang-pairs"),
         ({"distributed_training__distributed_rank": 1}, None),

@@ -1,21 +1,22 @@
 """Processes that meet: threads of one process, at a store in its memory."""
 
-import io
 import socket
 import threading
 import time
 
 import pytest
-from fairseq.distributed import utils as distributed_utils
-from omegaconf import OmegaConf
-from rich.console import Console
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training import rendezvous, screen
+from fairseq_mtmoe.training import rendezvous
 from fairseq_mtmoe.training.rendezvous import CPU, Rendezvous, choose_backend
 
 SECONDS = 0.5
+
+
+@pytest.fixture(autouse=True)
+def store_that_stays(monkeypatch):
+    monkeypatch.setattr(rendezvous, "_GRACE", 0)
 
 
 def meet(*processes):
@@ -43,19 +44,14 @@ def options(**changes):
     return {"--distributed-world-size": 2, "--num-experts": 4, "--lr": 0.1, **changes}
 
 
-def test_processes_with_the_same_options_learn_where_the_others_are():
-    found, _ = meet((2, 3, options()), (0, 3, options()), (1, 3, options()))
-    assert found == [["GPU 0", "GPU 1", "GPU 2"]] * 3
-
-
-@pytest.mark.parametrize("changed", [0, 2])
+@pytest.mark.parametrize("changed", [None, 0, 2])
 def test_the_option_that_differs_is_named_to_all_at_once(changed):
     given = [options(**({"--num-experts": 8, "--lr": 0.2} if rank == changed else {})) for rank in range(3)]
-    found, took = meet(*((rank, 3, given[rank]) for rank in range(3)))
+    found, took = meet(*((rank, 3, given[rank]) for rank in (2, 0, 1)))
     first, value = (8, 4) if changed == 0 else (4, 8)
-    other = max(changed, 1)
     sentence = "`--num-experts` must be the same in all processes, but is {} in process 0 and {} in process {}."
-    assert found == [sentence.format(first, value, other)] * 3 and took < SECONDS
+    right = ["GPU 0", "GPU 1", "GPU 2"] if changed is None else sentence.format(first, value, max(changed, 1))
+    assert found == [right] * 3 and took < SECONDS
 
 
 def test_another_number_of_processes_is_said_before_they_are_waited_for():
@@ -66,17 +62,11 @@ def test_another_number_of_processes_is_said_before_they_are_waited_for():
         assert "`--distributed-world-size` must be the same in all processes" in found[0]
 
 
-def test_a_process_too_many_is_told_so():
-    found, _ = meet((0, 2, options()), (1, 2, options()), (2, 3, options()))
-    assert found[:2] == [["GPU 0", "GPU 1"]] * 2
-    assert "`--distributed-world-size` must be the same" in found[2] and "2 in process 0 and 3 in process 2" in found[2]
-
-
 def test_a_process_that_does_not_come_is_named_in_time():
     found, took = meet((0, 3, options()), (1, 3, options()))
     assert SECONDS <= took < SECONDS + 1
-    assert found[0] == found[1]
-    assert "waited for process 2, which did not come within 0.5 seconds (`--distributed-timeout`)" in found[0]
+    for sentence in found:
+        assert "waited for process 2, which did not come within 0.5 seconds (`--distributed-timeout`)" in sentence
 
 
 def test_two_of_one_rank_are_told_apart():
@@ -113,9 +103,6 @@ def test_a_lost_store_is_no_silence():
         Rendezvous(1, 2, SECONDS).agree(Lost(), options(), CPU)
 
 
-# ---- the backend ----
-
-
 @pytest.mark.parametrize(
     ("wanted", "places", "chosen"),
     [
@@ -127,21 +114,3 @@ def test_a_lost_store_is_no_silence():
 )
 def test_nccl_needs_a_gpu_for_each_process(wanted, places, chosen):
     assert choose_backend(wanted, places) == chosen
-
-
-def test_the_line_of_progress_ends_with_the_process(monkeypatch):
-    """In a process that torch started `call_main`, which closes the screen elsewhere, is not called."""
-
-    def draw(cfg):
-        own._bar.start()
-        assert own._bar.live.is_started
-        raise ValueError("the end")
-
-    own = screen.Screen(Console(file=io.StringIO(), force_terminal=True))
-    monkeypatch.setattr(screen, "_screen", own)
-    monkeypatch.setattr(rendezvous, "join", lambda cfg, parent: None)
-    monkeypatch.setattr(distributed_utils, "distributed_main", lambda i, main, cfg, kwargs: main(cfg, **kwargs))
-    cfg = OmegaConf.create({"common": {"cpu": True}, "distributed_training": {"distributed_rank": 0}})
-    with pytest.raises(ValueError, match="the end"):
-        rendezvous.distributed_main(0, draw, cfg, {})
-    assert not own._bar.live.is_started

@@ -297,15 +297,6 @@ def test_the_same_loss_goes_on_with_the_same_moments(tmp_path):
         assert all(torch.equal(value, moments[key]) for key, value in found[name, criterion].items())
 
 
-def test_another_optimizer_of_the_same_state_is_said(tmp_path, caplog):
-    for optimizer in ("fused_adam", "adam"):
-        with caplog.at_level("INFO"):
-            go_on(tmp_path, "dense", "--restore-file", DENSE, "--optimizer", optimizer)
-    assert [text for text in caplog.messages if "moments" in text] == [
-        "--optimizer fused_adam goes on with the moments of adam"
-    ]
-
-
 def test_what_we_save_is_of_fairseqs_criterion(tmp_path):
     path = save(go_on(tmp_path, "sparse", "--restore-file", SPARSE), tmp_path / "saved.pt")
     assert file_io.load(str(path))["optimizer_history"][-1]["criterion_name"] == "LabelSmoothedCrossEntropyCriterion"

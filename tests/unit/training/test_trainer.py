@@ -12,8 +12,8 @@ from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training.option_check import refuse_what_cannot_work
 from fairseq_mtmoe.training.trainer import SparseTrainer
-from fairseq_mtmoe.training.unsupported import refuse_what_cannot_work
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.trainers import WAYS, groups_of, spoil, state_of, trainer_here
 

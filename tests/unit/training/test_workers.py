@@ -2,8 +2,10 @@
 
 import gc
 import multiprocessing
+import threading
 
 import pytest
+from fairseq.data.iterators import BackgroundConsumer
 from fairseq.tasks.fairseq_task import FairseqTask
 
 from fairseq_mtmoe.training.trainer import SparseTrainer
@@ -41,3 +43,11 @@ def test_workers_end_with_their_epoch(task, buffered, tmp_path, monkeypatch):
         gc.enable()
     for counts in alive.values():  # a worker of the epoch, one of the validation, and one that is about to end
         assert len(counts) >= 4 and max(counts) <= 3 and counts[-1] <= counts[0] + 1
+
+
+def test_a_run_that_ends_within_an_epoch_leaves_no_thread_that_loads(tmp_path):
+    """An interpreter that ends beside one may crash in it."""
+    data = make_digit_corpus(tmp_path / "data", train=160, valid=4, test=4)
+    options = ("--data-buffer-size", 2, "--max-update", 2, "--max-tokens", 120, "--no-save", "--disable-validation")
+    train_here(data, tmp_path / "run", *options)
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, BackgroundConsumer)]

@@ -18,7 +18,7 @@ from fairseq_mtmoe.models.pemt.model import PemtT5Model
 from fairseq_mtmoe.models.pemt.prompts import Prompt
 from fairseq_mtmoe.slots import adapter_blocks
 from fairseq_mtmoe.tasks._multitask.task import Multitask
-from fairseq_mtmoe.training.unsupported import warn_of_what_does_nothing
+from fairseq_mtmoe.training.option_check import warn_of_what_does_nothing
 from tests.helpers.pemt import (
     DESCRIPTIONS,
     SOURCES,

@@ -1,18 +1,13 @@
-"""What the run log hears: fairseq's figures of training, and the log of the exchange."""
+"""`--log-expert-comm`: what updates log of the exchange, and the run log."""
 
 import logging
 from types import SimpleNamespace
 
 import pytest
-from fairseq.logging import metrics, progress_bar
+from fairseq.logging import metrics
 
-from fairseq_mtmoe.fairseq_patches import table
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
-from fairseq_mtmoe.protocols import RunObserver
-from fairseq_mtmoe.training import metrics_hook
-from fairseq_mtmoe.training.metrics_hook import ExpertCommLog
-
-table.apply()
+from fairseq_mtmoe.training.metrics import ExpertCommLog
 
 
 def slot(exchanges=True, sparse=True):
@@ -30,10 +25,7 @@ def exchange(block, num_bytes, seconds=0.1):
 
 class Task:
     def __init__(self):
-        self.events, self.heard = [], []
-
-    def trained(self, update, figures):
-        self.heard.append((update, figures))
+        self.events = []
 
     def expert_comm(self, **fields):
         self.events.append(fields)
@@ -41,7 +33,7 @@ class Task:
     def begins(self, *_):
         raise AssertionError
 
-    sparsified = ended = begins
+    sparsified = ended = trained = begins
 
 
 def test_updates_are_logged_and_summed_up_by_layer(monkeypatch):
@@ -65,28 +57,19 @@ def test_updates_are_logged_and_summed_up_by_layer(monkeypatch):
     assert len(task.events) == 1  # nothing new
 
 
-def test_validation_does_not_count():
+def test_validation_and_failed_updates_do_not_count():
     block = slot()
     log, task = ExpertCommLog({"layer": block}, enabled=True), Task()
     with log.update():
         exchange(block, 10)
     exchange(block, 1000)
     assert block.moe.comm.num_bytes == 10
-    with log.update():
-        exchange(block, 10)
-    log.report(task, 2)
-    assert task.events[0]["layers"]["layer"]["bytes"] == 20
-
-
-def test_a_failed_update_leaves_the_records_off_and_is_not_logged():
-    block = slot()
-    log, task = ExpertCommLog({"layer": block}, enabled=True), Task()
     with pytest.raises(RuntimeError), log.update():
         exchange(block, 10)
         raise RuntimeError
     assert not block.moe.comm.enabled
-    log.report(task, 1)
-    assert not task.events
+    log.report(task, 2)
+    assert task.events[0]["layers"]["layer"]["bytes"] == 10 and task.events[0]["updates"] == 1
 
 
 def test_without_the_option_nothing_is_recorded():
@@ -122,38 +105,3 @@ def test_experts_that_come_later_are_logged_then(caplog):
         exchange(block, 10)
     log.report(task, 2)
     assert task.events[0]["updates"] == 1 and not caplog.records
-
-
-# ---- fairseq's figures ----
-
-
-@pytest.fixture
-def task():
-    task = Task()
-    assert isinstance(task, RunObserver)
-    metrics_hook.follow(task)
-    yield task
-    metrics_hook.follow(None)
-
-
-def test_the_run_log_hears_of_updates_and_the_bar_shows_them_as_before(task, caplog):
-    bar = progress_bar.progress_bar(range(3), log_format="simple", log_interval=1, epoch=2)
-    assert list(bar) == [0, 1, 2]
-    with caplog.at_level("INFO"):
-        bar.log({"loss": 3.5}, tag="train_inner", step=7)
-        bar.log({"loss": 3.6}, tag="other", step=8)
-        bar.print({"loss": 3.7}, tag="train", step=9)
-    assert task.heard == [(7, {"loss": 3.5})]
-    shown = ("loss=3.5", "loss=3.6", "loss 3.7")
-    assert all(any(loss in text for text in caplog.messages) for loss in shown)
-
-
-def test_validation_and_other_commands_have_fairseqs_own_bar(task):
-    plain = progress_bar.SimpleProgressBar
-    assert type(progress_bar.progress_bar([0], log_format="simple", epoch=1, prefix="valid on 'valid' subset")) is plain
-    assert type(progress_bar.progress_bar([0], log_format="simple")) is plain
-
-
-def test_a_task_without_a_run_log_leaves_the_bar_as_it_is(task):
-    metrics_hook.follow(object())
-    assert type(progress_bar.progress_bar([0], log_format="simple", epoch=1)) is progress_bar.SimpleProgressBar
