@@ -41,12 +41,9 @@ TOKENS = {
 
 @dataclass(frozen=True)
 class Exported:
-    """An encoder or T5 as a folder of Hugging Face's, and what of a checkpoint is no part of it.
+    """An encoder or T5 as a folder of Hugging Face's, with additions such as a head.
 
-    Attributes:
-        model: the encoder or T5.
-        additions: what the folder has beside it, such as a head.
-        said: what that is, and what there is no place for, as the end of a sentence.
+    `said` is what these are, and what of a checkpoint there is no place for, as the end of a sentence.
     """
 
     model: PretrainedEncoder | PretrainedT5

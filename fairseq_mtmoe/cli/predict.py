@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -37,17 +37,7 @@ if TYPE_CHECKING:
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
 @quiet_fairseq()
 def command(
-    data: str,
-    checkpoint: str,
-    subset: str,
-    out: Path | None,
-    task_table: str | None,
-    batch_size: int | None,
-    max_tokens: int | None,
-    overwrite: bool,
-    fp16: bool,
-    bf16: bool,
-    cpu: bool,
+    data: str, checkpoint: str, subset: str, out: Path | None, task_table: str | None, overwrite: bool, **settings: Any
 ) -> None:
     """Write the model's predictions for every task of GLUE_DIR that it has a head for, in one file each.
 
@@ -66,7 +56,9 @@ def command(
     from fairseq_mtmoe.data.nlu.answers import file_names
     from fairseq_mtmoe.evaluation.predictor import Inference, Predictor
 
-    inference = Inference(batch_size or (None if max_tokens else 32), max_tokens, fp16, bf16, cpu)
+    if settings["max_tokens"] is None and settings["batch_size"] is None:
+        settings["batch_size"] = 32
+    inference = Inference(**settings)
     place = out if out is not None else Path(checkpoint).parent / "predictions" / f"{Path(checkpoint).stem}-{subset}"
     predictor = Predictor(data, checkpoint, inference, task_table)
     choice = predictor.choose(subset)

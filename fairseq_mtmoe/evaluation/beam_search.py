@@ -62,13 +62,9 @@ class BeamSearch:
         constraints: None = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Tensor]]]:
-        """The best hypothesis of each sentence, in the form of fairseq's generators.
+        """The best hypothesis of each sentence, in the form of fairseq's generators, by whose `models` it searches.
 
-        Args:
-            models, constraints: are not looked at; the models are the generator's.
-            sample: a batch.
-            prefix_tokens: (S, 1) the word that each sentence must begin with.
-            bos_token: what the decoder reads first; by default the end of a sentence.
+        Of `prefix_tokens` (S, 1) each sentence must begin with one; `bos_token` is what the decoder reads first.
         """
         lengths_S = sample["net_input"]["src_lengths"]
         limit_S = (self._a * lengths_S.double() + self._b).long().clamp(1, self._longest)
@@ -93,13 +89,7 @@ class BeamSearch:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Log-probabilities of the next word of each row.
-
-    Attributes:
-        values_RK: the highest, from the best on.
-        words_RK: whose they are.
-        asked_R: that of the word that was asked for.
-    """
+    """Log-probabilities of the next word of each row: the K highest, whose they are, and that of a word asked for."""
 
     values_RK: Tensor
     words_RK: Tensor
@@ -174,8 +164,7 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
 class _Reader:
     """The models, and what they remember of a batch.
 
-    Attributes:
-        width: rows of a sentence: 1 as long as it has one hypothesis, if the models can part it later; else the beam.
+    A sentence has `width` rows: 1 as long as it has one hypothesis, if the models can part it later; else the beam.
     """
 
     def __init__(self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _Memory) -> None:
@@ -220,9 +209,8 @@ class _Beams:
 
     Args:
         limit_S: words of a sentence at most, its end not counted.
-        width: rows of a sentence at first; of several all but one count for nothing.
-        beam: and from the first free word on.
-        first: what the decoder reads first.
+        width: rows of a sentence at first; of several all but one count for nothing. From the first free word on
+        `beam`. first: what the decoder reads first.
         eos: ends a hypothesis.
         penalty: the exponent of a hypothesis' length, by which its score is divided.
 
@@ -260,9 +248,7 @@ class _Beams:
     def grow(self, scores: _Scores) -> Tensor:
         """Take the best words that may come next; `scores` were asked of the end.
 
-        Returns:
-            (R,) the rows that the new ones go on from, numbered as if each sentence had had as many as the beam is
-            wide.
+        Returns the rows (R,) that the new ones go on from, as if each sentence had had as many as the beam is wide.
         """
         total_NK, words_NK, parents_NK = self._candidates(scores)
         ends_NK = (words_NK == self._eos) & (total_NK > NEVER)

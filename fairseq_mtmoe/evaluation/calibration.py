@@ -82,13 +82,7 @@ def calibrate(
 ) -> Calibrated:
     """Return a checkpoint with the prices that so many further updates would leave, did they not change its weights.
 
-    Args:
-        checkpoint: whole or in parts; it is left as it is.
-        data: the data directory, as fairseq takes it.
-        updates: at least 1.
-        max_tokens: of a batch, in the place of the run's.
-        cpu: whether to leave a GPU alone.
-        advance: is called after each update with how many there were and how many there will be.
+    The checkpoint is left as it is. `advance` is called after each update with how many there were and will be.
 
     Raises:
         UserError: the checkpoint is missing or damaged, not of a translation model with BASE layers, or does not fit

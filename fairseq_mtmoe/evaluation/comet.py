@@ -14,12 +14,7 @@ from fairseq_mtmoe.io.files import regular_file
 
 
 class Comet:
-    """A model of COMET's.
-
-    Args:
-        path: its checkpoint (`checkpoints/model.ckpt` of what `comet-score --to_json` and its like download).
-        gpus: how many to use; None: one, where there is one.
-        batch_size: sentences in a batch.
+    """A model of COMET's, from a `checkpoints/model.ckpt` of what `comet-score --to_json` and its like download.
 
     Raises:
         UserError: unbabel-comet is not installed, or the file is no checkpoint of it.

@@ -28,12 +28,7 @@ class _Reached(Exception):
 
 
 def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
-    """Return the rows of the first block's input that are no padding, (N, H).
-
-    Args:
-        model: an encoder with heads, see `backbones.bert.model.EncoderModel`.
-        net_input: of a batch.
-    """
+    """Return the rows (N, H) of an encoder's first block's input that are no padding."""
     found: list[Tensor] = []
 
     def reached(block: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -64,12 +59,7 @@ class CovarianceSums:
 def covariance_sums(
     predictor: Predictor, sets: Iterable[PredictedSet], advance: Callable[[int], None] = lambda count: None
 ) -> CovarianceSums:
-    """Return the sums over the sets of one task.
-
-    Args:
-        predictor: the model and the data.
-        sets: those of the task, of which one after the other is read.
-        advance: is told the number of examples of every finished batch.
+    """Return the sums over the sets of one task, of which one after the other is read.
 
     Raises:
         UserError: a file is not what the table says, or the model gives no finite numbers.

@@ -46,11 +46,7 @@ class Generated:
 
 
 def read_generated(files: Sequence[Path], joining: str | None = None) -> Generated:
-    """Return the best hypotheses of a direction.
-
-    Args:
-        files: of all its shards.
-        joining: how subwords join (`sentencepiece`, `subword_nmt`, `none`); None: as the text looks.
+    """Return the best hypotheses of a direction from the files of all its shards; without `joining` as the text looks.
 
     Raises:
         UserError: a file is missing or torn, two of them differ about a sentence, or there is nothing to compare with.

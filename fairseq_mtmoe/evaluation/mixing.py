@@ -47,12 +47,7 @@ class _Sentence:
 
 
 class Mixture:
-    """The test sets of several pairs, ready to be translated together.
-
-    Args:
-        translator: with the models.
-        pairs: for example `en-de`, each once.
-        subset: for example `test`.
+    """The test sets of several pairs, each once, ready to be translated together.
 
     Raises:
         UserError: see `Translator.direction`; or a sentence is longer than `--max-tokens`.
@@ -76,12 +71,7 @@ class Mixture:
     def translate(
         self, note: Callable[[Batch], object] = lambda batch: None, known: Known = MappingProxyType({})
     ) -> Iterator[Translation]:
-        """The translations of each pair, as soon as its last sentence is there.
-
-        Args:
-            note: is told the hypotheses of every finished batch.
-            known: hypotheses that were noted before; batches of nothing else are not translated again.
-        """
+        """The translations of each pair, as soon as its last sentence is there; see `Translator.translate`."""
         hypotheses = {pair: dict(known.get(pair, {})) for pair in self._directions}
         left = Counter(sentence.pair for batch in self._batches for sentence in batch)
         yield from (direction.translation({}) for pair, direction in self._directions.items() if not left[pair])

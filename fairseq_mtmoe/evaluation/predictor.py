@@ -62,9 +62,7 @@ class PredictedSet:
 
     Attributes:
         key: its name: a task's own, or with a further set's, as in `mnli/mismatched`.
-        name: of its task.
-        row: of its task.
-        split: or set, as the row has it.
+        name, row, split: its task, its task's row, and the split or set as the row has it.
         head: the task whose head predicts it.
     """
 
@@ -86,8 +84,7 @@ class Choice:
 
     Attributes:
         sets: the sets, in the order of the table.
-        headless: tasks whose data is there and that no head predicts.
-        absent: sets of the model's tasks that are not there.
+        headless, absent: tasks whose data no head predicts, and sets of the model's tasks that are not there.
     """
 
     sets: list[PredictedSet]
@@ -104,12 +101,7 @@ def choose_sets(
 ) -> Choice:
     """Return the sets that are there and that a head predicts: the task's own, or the one that its row names.
 
-    Args:
-        root: the data directory.
-        rows: of all tasks that are known.
-        heads: the shapes of what the model predicts, by their tasks.
-        subset: `train`, `valid` or `test`.
-        shape_of: what a task's would be.
+    `heads` are the shapes of what the model predicts, by their tasks; `shape_of` says what a task's would be.
 
     Raises:
         UserError: there is no such set, or two have one file.
@@ -138,17 +130,9 @@ def choose_sets(
 
 
 class Predictor:
-    """A model, and the task that it was trained with, on some data.
+    """A model in the place and precision of `inference`, and the task that it was trained with, on some data.
 
-    Attributes:
-        model: in the place and precision of `inference`.
-        checkpoint: its file.
-
-    Args:
-        data: the data directory.
-        checkpoint: its file.
-        inference: how to compute.
-        task_table: replaces the run's tables of tasks.
+    `task_table` replaces the run's tables of tasks.
 
     Raises:
         UserError: the checkpoint is missing, damaged, or of another task, or a table is wrong.
@@ -178,11 +162,7 @@ class Predictor:
         return choose_sets(self._root, self.table, self._sets.shapes, subset, self._sets.shape_of)
 
     def read(self, sets: Sequence[PredictedSet]) -> list[Any]:
-        """The examples of sets.
-
-        Raises:
-            UserError: a file is not what the table says.
-        """
+        """The examples of sets."""
         tokens = {"cache": self._task.token_cache, "labelled": False}
         return [
             self._sets.read(self._root, one.name, one.row, one.split, self._task.tokenizer_of(one.row), **tokens)
@@ -191,12 +171,7 @@ class Predictor:
 
     @torch.no_grad()
     def predict(self, chosen: PredictedSet, examples: Any, advance: Callable[[int], None] = lambda count: None) -> str:
-        """Return the file of predictions of a set.
-
-        Args:
-            chosen: the set.
-            examples: of it.
-            advance: is told the number of examples of every finished batch.
+        """Return the file of predictions of a set; `advance` is told the number of examples of every finished batch.
 
         Raises:
             UserError: the model gives no finite numbers.
@@ -232,11 +207,7 @@ class Predictor:
 
 
 class _Sets(ABC):
-    """How the models of a task predict sets.
-
-    Attributes:
-        read: the tokens of a set, from the cache or its file.
-    """
+    """How the models of a task predict sets; `read` gets the tokens of one, from the cache or its file."""
 
     read: Callable[..., Any]
 

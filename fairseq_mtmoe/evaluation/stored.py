@@ -48,14 +48,8 @@ def task_settings(
 ) -> Any:
     """Return a copy of the settings of a checkpoint's task, for `change` and fairseq's `setup_task`.
 
-    Args:
-        state: of the checkpoint.
-        path: its file.
-        tasks: those that it may be of.
-        what: they are, in a sentence for users.
-
     Raises:
-        UserError: it is of another task.
+        UserError: it is of another task than `tasks`, which are `what` in a sentence for users.
     """
     cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state.get("cfg")
     task = cfg.get("task") if cfg is not None else None

@@ -81,11 +81,6 @@ def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
 def choose_pairs(sizes: Mapping[str, int], trained: Sequence[str], wanted: Sequence[str]) -> list[str]:
     """Return the pairs to evaluate: the wanted ones, else those of the directory that were trained on, else all.
 
-    Args:
-        sizes: sentences of each pair of the directory; its files serve both directions of a pair.
-        trained: the pairs that the checkpoint speaks of.
-        wanted: the user's choice, or nothing.
-
     Raises:
         UserError: a wanted pair has no data.
     """
@@ -110,10 +105,7 @@ def _sizes(folder: Path, subset: str) -> dict[str, int]:
 class Speller:
     """From tokens to text, as fairseq-generate does it.
 
-    Args:
-        dictionary: of the target language.
-        post_process: how fairseq puts words together, such as `sentencepiece`.
-        ignored: tokens that are no text, besides those at the end and the beginning of a sentence.
+    `post_process` is how fairseq puts words together, such as `sentencepiece`; tokens of `ignored` are no text.
     """
 
     def __init__(self, dictionary: Dictionary, post_process: str | None, ignored: Iterable[int] = ()) -> None:
@@ -138,14 +130,10 @@ class References:
 
 
 def load_references(data: str, subset: str, pair: str, spell: Speller, way: str) -> References:
-    """Return the references of a pair's test set.
+    """Return the references of a pair's test set, spelled by the dictionary of the target language.
 
-    Args:
-        data: the data directory, as fairseq takes it.
-        subset: for example `test`.
-        pair: for example `en-de`.
-        spell: by the dictionary of the target language.
-        way: `TEXT` is the text in `raw/`, and the binarized words where there is none; `FAIRSEQ` is these always.
+    By the way `TEXT` they are the text in `raw/`, and the binarized words where there is none; `FAIRSEQ` is these
+    always.
 
     Raises:
         UserError: the text in `raw/` is not that of the binarized file, or further references are not as many.

@@ -84,9 +84,8 @@ class Translation:
 class Direction:
     """The test set of one pair with everything that translates it: fairseq's task, data set and generator.
 
-    Attributes:
-        limits: the positions that task and models have.
-        compares: what hypotheses are compared with, `TEXT` or `FAIRSEQ`.
+    `limits` are the positions that task and models have; hypotheses are compared as `compares` says, `TEXT` or
+    `FAIRSEQ`.
     """
 
     pair: str
@@ -132,9 +131,6 @@ class Translator:
     """Models (several are an ensemble) and the settings that they were trained with.
 
     Args:
-        data: the data directory, as fairseq takes it.
-        checkpoints: files of one model each.
-        decoding: how to search.
         langs: replaces the checkpoint's list of languages, for a checkpoint whose list is not found any more.
         post_process: how fairseq puts words together (`sentencepiece`, `subword_nmt`, …); found out if not given.
         references: `text`, or `fairseq` for what fairseq-generate compares: binarized references, with `<unk>` in
@@ -188,11 +184,8 @@ class Translator:
     ) -> Translation:
         """Translate the test set of one pair, in the batches of fairseq-generate.
 
-        Args:
-            pair: for example `en-de`.
-            subset: for example `test`.
-            note: is told the hypotheses of every finished batch.
-            known: hypotheses that were noted before; batches of nothing else are not translated again.
+        `note` is told the hypotheses of every finished batch; batches of nothing but `known` ones are not translated
+        again.
         """
         direction = self.direction(pair, subset)
         hypotheses = dict(known)
@@ -235,11 +228,7 @@ class Translator:
         return moved
 
     def sources(self, pair: str, subset: str) -> list[str]:
-        """Return the source text of a pair's test set, in the order of its files.
-
-        Raises:
-            UserError: the text in `raw/` is not that of the binarized file.
-        """
+        """Return the source text of a pair's test set, in the order of its files; see `load_sources`."""
         return load_sources(self.data, subset, pair, self._speller(self._task(pair).source_dictionary))
 
     def _speller(self, dictionary: Dictionary, ignored: Sequence[int] = ()) -> Speller:

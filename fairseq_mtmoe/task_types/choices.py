@@ -18,6 +18,7 @@ from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 from fairseq_mtmoe.task_types.task_type import (
     DROPOUT_DRAWS,
+    Labels,
     LabelText,
     Predictions,
     TaskType,
@@ -64,9 +65,7 @@ class Classification(TaskType):
             return labels_E, predictions_E
         return (right_questions(split.keys_E[predictions.examples_E].tolist(), labels_E != predictions_E),)
 
-    def label_text(
-        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
-    ) -> list[LabelText]:
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
         return [labels[number] for number in predictions.values_V.astype(np.int64).tolist()]
 
 
@@ -136,9 +135,7 @@ class Ranking(TaskType):
             reached.append(answers.best(metric, split.names[chosen], [split.names[number] for number in right]))
         return (np.array(reached),)
 
-    def label_text(
-        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
-    ) -> list[LabelText]:
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
         """See `TaskType`: the candidate's name where they have some."""
         chosen_E = predictions.values_V.astype(np.int64)
         if not len(split.names):
@@ -176,8 +173,6 @@ class Regression(TaskType):
         """Which half of the examples each is in, which is not in the paper; numbers are (E, draws, 1)."""
         return halves_of(numbers.squeeze(2), labels)
 
-    def label_text(
-        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
-    ) -> list[LabelText]:
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
         """See `TaskType`: without digits beyond float32's."""
         return [float(str(np.float32(value))) for value in predictions.values_V]

@@ -21,15 +21,11 @@ DROPOUT_DRAWS = 2  # outputs under dropout that a spread is taken of: each costs
 
 Values = NDArray[np.float64]
 LabelText = str | int | float
+Labels = Sequence[str | int]  # as a file of predictions has them
 
 
 class Uncertainty(NamedTuple):
-    """Of E examples.
-
-    Attributes:
-        entropy: H_i, (E,), float32, at least 0.
-        most: H', what it would be if the model were undecided, (E,): the most that it can be.
-    """
+    """Of E examples: their entropy H_i (E,), float32, and the most that it can be, H' (E,), where all is undecided."""
 
     entropy: Tensor
     most: Tensor
@@ -61,9 +57,7 @@ def halves_of(draws: Tensor, labels: Tensor) -> Uncertainty:
 def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
     """Return the example that each predicted value of a batch is of, and these values, (V,) both.
 
-    Args:
-        examples: (E,).
-        predictions: (E,), or (E, …) filled up with NaN, which is left out.
+    `predictions` are (E,), or (E, …) filled up with NaN, which is left out.
     """
     if predictions.dim() == 1:
         return examples, predictions
@@ -104,8 +98,7 @@ class Predictions:
 def only_answer(texts: Sequence[LabelText]) -> str:
     """Return the answer that a model gave to every one of several examples; empty where it gave others too.
 
-    Args:
-        texts: of `Scored.label_text`; of words a line for each, with the label behind a tab.
+    `texts` are of `Scored.label_text`; of words a line for each, with the label behind a tab.
     """
     found = {line.rpartition("\t")[2] for text in texts for line in str(text).split("\n")}
     return found.pop() if len(found) == 1 and len(texts) > 1 else ""
@@ -123,7 +116,7 @@ class Scored(ABC):
         """
 
     @abstractmethod
-    def label_text(self, split: Any, predictions: Predictions, labels: Sequence[str | int]) -> list[LabelText]:
+    def label_text(self, split: Any, predictions: Predictions, labels: Labels) -> list[LabelText]:
         """Each example's answer as a file of predictions has it."""
 
 
@@ -150,12 +143,7 @@ class TaskType(Scored):
 
     @abstractmethod
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """The sum of the losses of some examples, float32.
-
-        Args:
-            numbers: of the head, (E, …), in any floating-point type.
-            labels: of the examples, (E, …), as the collated batch has them.
-        """
+        """The sum of the losses, float32, of a head's numbers (E, …) in any precision and labels (E, …) of a batch."""
 
     @abstractmethod
     def predictions(self, numbers: Tensor) -> Tensor:
@@ -165,9 +153,8 @@ class TaskType(Scored):
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
         """How uncertain the model is of each example (CA-MTL, equation 4).
 
-        Args:
-            numbers: of the head, (E, …); of a kind with `dropout_draws` (E, draws, …).
-            labels: of the examples, (E, …), which may tell where there is nothing to answer, and no more than that.
+        Numbers are (E, …), of a kind with `dropout_draws` (E, draws, …); labels tell where there is nothing to answer
+        alone.
         """
 
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,7 +15,7 @@ from fairseq_mtmoe.backbones.bert.heads import UNREAD, HeadSize
 from fairseq_mtmoe.data.nlu import answers
 from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
-from fairseq_mtmoe.task_types.task_type import LabelText, Predictions, TaskType, Uncertainty, Values, entropy_of
+from fairseq_mtmoe.task_types.task_type import Labels, LabelText, Predictions, TaskType, Uncertainty, Values, entropy_of
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,8 @@ class Span(TaskType):
     """The tokens of a window from one that begins the answer to one that ends it (Devlin et al., 2019, §4.2).
 
     Numbers are (E, L, 2): how well a token begins the answer, and ends it. Labels are the two tokens, (E, 2). A window
-    without the answer has it at [CLS], the first token. Examples are windows, and metrics and files are of questions.
-
-    Args:
-        longest: the most tokens that a predicted answer has.
+    without the answer has it at [CLS], the first token. Examples are windows, and metrics and files are of questions. A
+    predicted answer has at most `longest` tokens.
     """
 
     metrics = ("f1", "em")
@@ -75,9 +72,7 @@ class Span(TaskType):
         pairs = zip(self.label_text(split, predictions, ()), split.passages.rights, strict=True)
         return (np.array([answers.best(metric, str(answer), right) for answer, right in pairs]),)
 
-    def label_text(
-        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
-    ) -> list[LabelText]:
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
         """See `TaskType`: each question's answer as its passage has it."""
         return [*split.passages.found(split, predictions.examples_E, predictions.values_V.reshape(-1, 3))]
 
@@ -139,9 +134,7 @@ class WordLabels(TaskType):
         hits_E, found_E, there_E = np.array(counts, dtype=np.float64).T
         return hits_E, found_E, there_E
 
-    def label_text(
-        self, split: TokenizedSplit, predictions: Predictions, labels: Sequence[str | int]
-    ) -> list[LabelText]:
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
         """See `TaskType`: a line for each word, with its label in the second column."""
         starts = split.word_starts_E.tolist()
         return [

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fairseq_mtmoe.tasks._benchmark.metrics import score
-from tests.helpers.benchmark import validate
 from tests.helpers.commands import run
 
 pytestmark = pytest.mark.slow
@@ -60,12 +59,6 @@ def test_files_have_the_scores_of_validation(benchmark_data, figures, written):
     assert min(values) >= 0 and max(values) <= 5
 
 
-def test_what_is_left_out_is_said(written):
-    _, result = written
-    assert "Left out: the model has no head for rte." in result.stderr
-    assert "CoLA.tsv" in result.stdout and "predictions" in result.stdout
-
-
 def test_validation_data_with_the_same_predictions(benchmark_data, mixture, written, tmp_path):
     """In the place of others, whose files are gone."""
     (tmp_path / "out").mkdir()
@@ -75,13 +68,3 @@ def test_validation_data_with_the_same_predictions(benchmark_data, mixture, writ
     for task in FILES:
         valid, test = answers(tmp_path / "out", task), answers(written[0], task)
         assert valid == {key - 1000: value for key, value in test.items()}, task
-
-
-def test_data_without_labels_cannot_be_validated(benchmark_data, mixture):
-    result = validate(benchmark_data, mixture / "checkpoint_best.pt", "--valid-subset", "test", check=False)
-    assert result.returncode == 1
-    assert "Traceback" not in result.stderr
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert line.startswith(
-        f"error: `{benchmark_data}/CoLA/test.tsv`, line 2: must have a label in the field acceptable"
-    )

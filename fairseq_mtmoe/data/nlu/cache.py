@@ -81,14 +81,8 @@ def stored_arrays(
 ) -> Mapping[str, NDArray[Any]]:  # fmt: skip
     """Return a split's arrays from a file of the cache; they are made if there is none, or a damaged one.
 
-    Args:
-        cache: the folder of such files.
-        root, name, row, split: of a task's set; its files count as changed by their size and time.
-        form: of the file in the cache.
-        parts: whatever else the arrays follow from.
-        arrays: their names.
-        make: makes them.
-        kind: of the arrays, in the file's name.
+    The split's files count as changed by their size and time; `parts` are whatever else the arrays follow from, `form`
+    is of the file in the cache, and `kind` stands in its name.
     """
     files = source_files(root, row, split)
     states = [(os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -27,8 +27,7 @@ NO_WORD = -2  # in the place of a word's first token; both as heads know them
 class TaskDataset(FairseqDataset):
     """The examples of a task's split; of a span task each window is one.
 
-    Attributes:
-        sizes: (E, 1) how many tokens an example takes in a batch: of its longest sequence, times their number.
+    `sizes` (E, 1) are the tokens that an example takes in a batch: of its longest sequence, times their number.
     """
 
     def __init__(self, split: TokenizedSplit) -> None:

@@ -10,6 +10,7 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,8 +43,7 @@ class Lines:
     """A file that is read.
 
     Attributes:
-        path: of the file.
-        source: what the table says of it.
+        path, source: of the file, and what the table says of it.
         label: of everything in it, if it has one.
         skip_ragged: leave lines out that have another number of fields.
         skip_unplaced: leave questions out none of whose answers is where it is said to be.
@@ -55,16 +55,12 @@ class Lines:
     label: str | None = None
     skip_ragged: bool = False
     skip_unplaced: bool = False
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
 
     def wrong(self, number: int, why: str) -> UserError:
         """The error that something is wrong in a line, or in a question of SQuAD's, counted from 1."""
         unit = "question" if self.source.format is Format.squad else "line"
         return UserError(f"`{self.path}`, {unit} {number}: {why}.")
-
-    def leave_out(self, why: str) -> None:
-        """Count an example that is left out."""
-        self.left_out[why] = self.left_out.get(why, 0) + 1
 
     def numbered(self) -> Iterator[tuple[int, str]]:
         """The lines with their numbers, without their ends; empty ones are none."""
@@ -114,22 +110,14 @@ class Record:
         return self.lines.wrong(self.number, why)
 
     def text(self, name: str) -> str:
-        """A field as a text.
-
-        Raises:
-            UserError: there is none.
-        """
+        """A field as a text; its absence is a `UserError`."""
         value = self.fields.get(name)
         if value is None:
             raise self.wrong(f"must have the field {name}, but has {self.names}")
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def items(self, name: str, kind: type[Item]) -> list[Item]:
-        """A field with several values of one type.
-
-        Raises:
-            UserError: it is another, or there is none.
-        """
+        """A field with several values of one type; its absence, and another type, is a `UserError`."""
         found = self.fields.get(name)
         if not isinstance(found, list) or not all(type(item) is kind for item in found):
             says = f"{found!r:.80}" if name in self.fields else self.names
@@ -170,7 +158,7 @@ def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Number
         if len(row) == len(columns):
             yield number, dict(zip(columns, row, strict=True))
         elif lines.skip_ragged:
-            lines.leave_out("another number of fields")
+            lines.left_out["another number of fields"] += 1
         else:
             raise lines.wrong(number, f"must have {len(columns)} fields, but has {len(row)}")
 
@@ -188,12 +176,7 @@ def _from_jsonl(lines: Lines) -> Numbered:
 
 
 def _parsed(text: str) -> Any:
-    """The value of a text in JSON.
-
-    Raises:
-        ValueError: it is none, or has half a character in it.
-        RecursionError: it is nested too deeply.
-    """
+    """The value of a text in JSON; `ValueError` or `RecursionError` where it is none, or has half a character in it."""
     value = json.loads(text)
     if SURROGATE.search(text):  # two of them may be the halves of one character
         try:

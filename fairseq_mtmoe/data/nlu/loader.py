@@ -34,10 +34,8 @@ class BenchmarkLoader(Generic[Split]):
 
     Attributes:
         split: `train`, `valid` or `test`.
-        keys: the names of its sets: a task's own, or with a further set's, as in `mnli/mismatched`.
         rows: of the tasks.
-        tasks: the task of each set.
-        sets: what each consists of.
+        keys, tasks, sets: of each set its name (a task's own, or `mnli/mismatched`), its task, and what it consists of.
     """
 
     kind = "task"
@@ -77,12 +75,8 @@ class BenchmarkLoader(Generic[Split]):
 def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
     """Return each task's share of its training examples by `--train-share`: `0.1`, `qqp=0.05,mnli=0.01` or both.
 
-    Args:
-        text: the option.
-        tasks: all that the tables know, so that runs of some of them can have the same option.
-
     Raises:
-        UserError: it names another task, or one twice, or a share is out of its range.
+        UserError: it names a task that the tables do not know, or one twice, or a share is out of its range.
     """
     found: dict[str, float] = {}
     for part in text.split(",") if text else ():
@@ -107,11 +101,7 @@ def _is_share(text: str) -> bool:
 def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) -> TokenizedSplit:
     """Return a share of a split's examples, in their order: of each label alike, or of low and high values.
 
-    Args:
-        split: with labels, or of questions.
-        share: above 0 and at most 1.
-        seed: names the draw, in which a smaller share's examples are among a larger one's.
-        is_regression: whether labels are numbers, and not classes.
+    The seed names the draw, in which a smaller share's examples are among a larger one's.
     """
     return _chosen(split, stratified_share(_strata(split.labels_E, is_regression, GROUPS), share, seed))
 

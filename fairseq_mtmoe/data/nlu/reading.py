@@ -195,7 +195,7 @@ def _example(record: Record, row: TaskRow, labelled: bool) -> Example | None:
         return _question(record, asked) if labelled else asked
     label = _label(record, row) if labelled else None
     if labelled and label is None:
-        record.lines.leave_out("the label says that there is none")
+        record.lines.left_out["the label says that there is none"] += 1
         return None
     choices = [_text(record, row, f"{{{choice}}}") for choice in row.choices]
     candidates = tuple((*texts, choice) for choice in choices) or (texts,)
@@ -230,11 +230,11 @@ def _question(record: Record, asked: Example) -> Example | None:
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise record.wrong(f"the answers must be a list of texts, but is {answers!r:.80} instead")
     if not answers:
-        record.lines.leave_out("the question has no answer")
+        record.lines.left_out["the question has no answer"] += 1
         return None
     spans = _places(record, asked.candidates[0][1])
     if record.lines.skip_unplaced and record.fields["places"] and not spans:
-        record.lines.leave_out("no answer is where it is said to be in the passage")
+        record.lines.left_out["no answer is where it is said to be in the passage"] += 1
         return None
     return replace(asked, answers=tuple(answers), spans=spans)
 

@@ -90,13 +90,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """How texts become tokens.
-
-    Attributes:
-        pieces: of the model.
-        max_source: tokens of what is read, the end included; what is longer loses its last.
-        max_target: of what is written.
-    """
+    """How texts become tokens: at most `max_source` are read, and `max_target` written, each with an end."""
 
     pieces: Pieces
     max_source: int
@@ -234,11 +228,7 @@ def _made(
 
 
 class TextDataset(FairseqDataset):
-    """The examples of a split.
-
-    Attributes:
-        sizes: (E, 2) how many tokens are read, and are to be written.
-    """
+    """The examples of a split; `sizes` (E, 2) are how many tokens are read, and are to be written."""
 
     def __init__(self, split: TextSplit) -> None:
         super().__init__()

@@ -26,12 +26,7 @@ MOST_WORDS = 1_000_000  # that are remembered, about 200 MB
 
 @dataclass(frozen=True)
 class TokenRuns:
-    """N runs of tokens, one after the other.
-
-    Attributes:
-        tokens_T: of all runs.
-        starts_N: where each run begins in them, and the last one ends, (N+1,).
-    """
+    """N runs of tokens, one after the other; `starts_N` (N+1,) has where each begins, and the last one ends."""
 
     tokens_T: NDArray[Any]
     starts_N: NDArray[np.int64]

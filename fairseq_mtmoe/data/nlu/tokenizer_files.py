@@ -122,9 +122,8 @@ def check_installed() -> None:
 def serialized_tokenizer(files: Mapping[str, str]) -> str:
     """What stands, or would stand, in the folder's `tokenizer.json`.
 
-    Args:
-        files: the texts of `tokenizer.json`; or of BERT's `vocab.txt`; or of RoBERTa's `vocab.json` and `merges.txt`;
-            and of `tokenizer_config.json`, by these names.
+    The files are `tokenizer.json`; or BERT's `vocab.txt`; or RoBERTa's `vocab.json` and `merges.txt`; and
+    `tokenizer_config.json`.
 
     Raises:
         UserError: there is no tokenizer in them, or they are damaged.

@@ -91,15 +91,11 @@ class TokenizedSplit:
 class TextTokenizer:
     """A tokenizer of the `tokenizers` library, with a limit on length.
 
-    A text that several examples share, such as a passage, is tokenized once; see `token_runs.py` for its words.
-
-    Args:
-        serialized: what stands in its `tokenizer.json`.
-        max_length: tokens of a sequence, the marks of its beginning and end included; what is longer loses tokens as in
-            BERT (see `kept_lengths`).
+    A text that several examples share, such as a passage, is tokenized once; see `token_runs.py` for its words. A
+    sequence of over `max_length` tokens with its marks loses some as in BERT (see `kept_lengths`).
 
     Raises:
-        UserError: `serialized` is no tokenizer, or the limit leaves no room for text.
+        UserError: `serialized` is no `tokenizer.json`, or the limit leaves no room for text.
     """
 
     def __init__(self, serialized: str, max_length: int) -> None:
@@ -213,9 +209,7 @@ class TextTokenizer:
 def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
     """The first token of each word of a text, which are those with a space between them; -1 where a word has none.
 
-    Args:
-        words: of the text.
-        offsets: the characters that each token stands for, from and to.
+    `offsets` are the characters that each token stands for, from and to.
     """
     lengths_W = lengths_of(words)
     starts_W = ends(lengths_W + 1)[:-1]
@@ -248,11 +242,9 @@ def _tokens_of(span: Span, encoding: Encoding, first: int, length: int) -> tuple
 
 @dataclass(frozen=True)
 class Marks:
-    """The tokens around one text or two: [CLS] before the first, [SEP] after each.
+    """The tokens around one text or two: [CLS] before the first, [SEP] after each; `runs` are those in order.
 
-    Attributes:
-        runs: the tokens before, between and after the texts.
-        tells_second: whether the second text's tokens are of type 1.
+    `tells_second` is whether the second text's tokens are of type 1.
     """
 
     runs: list[NDArray[np.int32]]

@@ -27,12 +27,7 @@ AT_FIRST = (0, 0)  # [CLS], in the place of an answer that is not in a window
 
 @dataclass(frozen=True)
 class PlacedTokens:
-    """The tokens of a text.
-
-    Attributes:
-        ids: of them.
-        char_offsets_N2: the characters of the text that each stands for: first, and the one after the last.
-    """
+    """The tokens of a text; `char_offsets_N2` has the characters that each stands for: from, and to."""
 
     ids: NDArray[np.int32]
     char_offsets_N2: NDArray[np.int32]
@@ -58,13 +53,7 @@ def window_starts(length: int, room: int, stride: int) -> list[int]:
 
 
 def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stride: int | None) -> TokenizedSplit:
-    """The windows of the passages that questions are about.
-
-    Args:
-        tokenizer: of the encoder; its limit on length is that of a window.
-        examples: of two texts each, question and passage, with the places of the answers if they are known.
-        stride: see `TaskRow`.
-    """
+    """The windows of the passages that questions are about, each of two texts; of `stride` see `TaskRow`."""
     marks, made = tokenizer.pair_marks, list[_Windows]()
     for chunk in range(0, len(examples), CHUNK):
         asked = examples[chunk : chunk + CHUNK]
@@ -161,11 +150,9 @@ class Passages:
         """The text that answers each question: the best span of all windows of its passage.
 
         It is as the passage has it, in its case and with its accents; empty where nothing in the passage was found.
-
-        Args:
-            split: the windows of the set.
-            windows_N: numbers of windows, in any order; of equally good spans that of the first window counts.
-            spans_N3: of each how good its best span is, and the span's first and last token; [CLS] is none.
+        `spans_N3` has of the windows of these numbers how good the best span is, and its first and last token; [CLS] is
+        none. Of
+        equally good spans that of the first window counts.
         """
         question_N = np.searchsorted(split.row_offsets_E, windows_N, side="right") - 1
         order = np.lexsort((windows_N, -spans_N3[:, 0], question_N))

@@ -77,16 +77,6 @@ def test_the_files_agree_with_sacrebleu_on_the_written_texts(model, result):
     assert content["settings"]["beam"] == 3 and content["settings"]["subset"] == "test"
 
 
-def test_the_references_are_the_text_that_was_prepared(model, result):
-    folder = model / "scores" / "checkpoint-test"
-    raw = (model / "data" / "raw" / "test.en-aa.aa").read_text()
-    assert "strange" in raw and (folder / "en-aa.ref").read_text() == raw
-    for seed, pair in ((111, "en-bb"), (112, "en-cc")):  # as make_data writes them
-        lines = untrained.sentences(untrained.TEST_SIZES[pair], seed)
-        assert (folder / f"{pair}.ref").read_text().splitlines() == [untrained.as_text(line) for line in lines]
-    assert (folder / "en-aa.hyp").read_text().endswith("\n\n")  # the sentence that is too long
-
-
 def test_as_fairseq_does_it(model, tmp_path):
     shown = evaluate(*settings(model), "--lang-pairs", "en-aa", "--references", "fairseq", "--out", tmp_path / "out")
     score = json.loads((tmp_path / "out" / "scores.json").read_text())["pairs"]["en-aa"]

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.assemble import load_shared_part
 from fairseq_mtmoe.checkpoints.prices import prices_of, without_prices
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.calibration import calibrate
@@ -140,15 +139,6 @@ def test_half_precision_keeps_prices_in_full(averaged, tmp_path):
     for key, value in prices_of(found).items():
         torch.testing.assert_close(value, right[key], rtol=0.05, atol=0.01)
         assert key.endswith("weight") or not torch.equal(value, value.bfloat16().float())
-
-
-@pytest.mark.parametrize("name", ["sparse", "parts"])
-def test_checkpoints_of_0_1_0_get_prices(name, tmp_path):
-    """And those in parts without their experts, which are in files of their own."""
-    path = OLD / name / "checkpoint_last.pt"
-    before, after = load_shared_part(path), calibrate(str(path), str(DATA), 2, cpu=True).state
-    assert len(prices_of(after["model"])) == 4 and list(without_prices(after["model"])) == list(before["model"])
-    assert ("experts" in after) == (name == "parts")
 
 
 def refused(sentence, path, data=DATA, updates=1):

@@ -10,9 +10,8 @@ from fairseq import checkpoint_utils
 from fairseq_mtmoe import register
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.cli.main import commands
-from fairseq_mtmoe.cli.predict import show
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.predictor import Choice, Inference, Predictor, choose_sets
+from fairseq_mtmoe.evaluation.predictor import Inference, Predictor, choose_sets
 from fairseq_mtmoe.task_types import task_type_of
 from tests.golden.old_runs import OLD
 from tests.helpers.benchmark import make_encoder, save_untrained
@@ -93,11 +92,6 @@ def test_every_example_has_its_own_prediction(files, data, tmp_path):
     assert predictor.predict(one, *predictor.read([one])).splitlines() == [header, *reversed(expected)]
 
 
-def test_the_answers_of_a_passage(files):
-    (passage,) = map(json.loads, files["MultiRC.jsonl"].splitlines())
-    assert [question["idx"] for question in passage["passage"]["questions"]] == list(range(12))
-
-
 def test_batches_of_so_many_tokens_in_half_precision(data, files):
     predictor = Predictor(str(data), str(data / "checkpoint.pt"), Inference(max_tokens=16, bf16=True, cpu=True))
     chosen = [one for one in predictor.choose("test").sets if one.key == "mnli"]
@@ -131,13 +125,6 @@ def test_the_command(data, files):
     assert {path.name: path.read_text() for path in folder.iterdir()} == files
     assert "Left out: the model has no head for wnli.\n" in result.stderr
     assert "Left out: there is no test data of stsb, mnli/mismatched.\n" in result.stderr
-
-
-def test_of_many_tasks_without_a_head_some_are_named(capsys, tmp_path):
-    show(Choice([], [*"abcdef"], ["mnli"]), [], "test", tmp_path)
-    assert capsys.readouterr().err == (
-        "Left out: the model has no head for a, b, c, d and 2 others.\nLeft out: there is no test data of mnli.\n"
-    )
 
 
 @pytest.mark.parametrize("names", [["RTE.tsv"], ["RTE.tsv", "notes.txt"]])
@@ -251,8 +238,3 @@ def test_a_pretrained_encoder_is_no_checkpoint(data):
         "run begins with, and a source's file is for `--pemt-sources`."
     )
     assert not (data / "predictions" / "encoder-test").exists()
-
-
-def test_two_types_at_once():
-    with pytest.raises(UserError, match="--bf16"):
-        Inference(fp16=True, bf16=True)

@@ -66,8 +66,7 @@ def test_without_text_the_altered_lines_are_counted(folder):
     assert found == load(folder, way=FAIRSEQ)
 
 
-@pytest.mark.parametrize("known", [KNOWN, KNOWN[::2], KNOWN[1::2], KNOWN[:1]])
-@pytest.mark.parametrize("impl", ["mmap", "cached"])
+@pytest.mark.parametrize(("known", "impl"), [(KNOWN[::2], "mmap"), (KNOWN[1::2], "cached"), (KNOWN[:1], "mmap")])
 def test_unknown_words_may_be_anything(folder, known, impl):
     write_pieces(folder, PIECES, known, impl)
     assert load(folder).lines == LINES

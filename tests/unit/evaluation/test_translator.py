@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-import sacrebleu
 import torch
 from fairseq import options
 from fairseq.data import Dictionary
@@ -17,6 +16,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis.scores import score_pair
 from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.predictor import Inference
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator, subword_marks
 from tests.helpers import untrained
 
@@ -70,7 +70,7 @@ def test_limits_are_those_of_fairseq_generate(stock, tmp_path):
     assert {number: other_batches[number] for number in hypotheses} != hypotheses  # all in one batch have one limit
 
 
-@pytest.mark.parametrize("settings", [{"max_tokens": 30}, {"batch_size": 9}, {"batch_size": 16}, {"batch_size": 3}])
+@pytest.mark.parametrize("settings", [{"max_tokens": 30}, {"batch_size": 9}])
 def test_every_sentence_is_translated_whatever_the_batches_are(stock, settings):
     text = translate(stock, decoding=Decoding(beam=1, max_len_b=4, **settings))
     assert len(text.hypotheses) == 14 and all(text.hypotheses[:13]) and text.hypotheses[13] == ""
@@ -83,20 +83,6 @@ def test_a_test_set_that_is_too_long_altogether_is_all_empty(stock, tmp_path):
     assert (text.hypotheses, text.references, text.untranslated) == (["", ""], ["ba", "bo"], 2)
     text = translate(stock, "en-bb", data=data, references="fairseq")
     assert (text.hypotheses, text.references, text.untranslated) == ([], [], 2)
-
-
-def test_references_are_the_text_where_it_is_there(stock, tmp_path):
-    data = shutil.copytree(stock.data, tmp_path / "data")
-    lines = untrained.write_raw(data, "en-aa", stock.references)
-    text, altered, binarized = translate(stock, data=data), translate(stock), translate(stock, references="fairseq")
-    assert text.references == lines and (text.reference_file, text.altered) == ("raw/test.en-aa.aa", 0)
-    assert "strange" in lines[3] and "<<unk>>" in altered.references[3]
-    damaged = [number for number, line in enumerate(altered.references) if line != lines[number]]
-    assert damaged == [3, 7] and (altered.reference_file, altered.altered) == ("test.en-aa.aa.bin", 2)
-    # The sentence that is too long is an empty one, but not for fairseq.
-    assert text.hypotheses == altered.hypotheses == [*binarized.hypotheses, ""]
-    assert (text.untranslated, altered.untranslated, len(binarized.references)) == (1, 1, 13)
-    assert score_pair("en-aa", text.hypotheses, lines).bleu == sacrebleu.corpus_bleu(text.hypotheses, [lines]).score
 
 
 def test_an_unknown_word_of_a_hypothesis_earns_nothing(stock, tmp_path):
@@ -161,17 +147,16 @@ def test_pairs_that_training_read_from_a_file_are_known_without_it(sparse, tmp_p
     assert Translator(str(sparse.data), [str(tmp_path / "a.pt")], SHORT).trained_pairs == ["en-bb"]
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
-def test_half_precision_translates_too(stock, name, dtype):
-    decoding = Decoding(beam=3, max_len_b=20, **{name: True})
-    translator = Translator(str(stock.data), [str(stock.checkpoint)], decoding)
+def test_half_precision_translates_too(stock):
+    translator = Translator(str(stock.data), [str(stock.checkpoint)], replace(SHORT, fp16=True))
     assert len(translator.translate("en-bb", "test").hypotheses) == 11
-    assert {parameter.dtype for model in translator.models for parameter in model.parameters()} == {dtype}
+    assert {parameter.dtype for model in translator.models for parameter in model.parameters()} == {torch.float16}
 
 
-def test_there_is_one_type_of_half_precision():
+@pytest.mark.parametrize("kind", [Decoding, Inference])
+def test_there_is_one_type_of_half_precision(kind):
     with pytest.raises(UserError, match="`--bf16` must be off with --fp16, but is True instead"):
-        Decoding(fp16=True, bf16=True)
+        kind(fp16=True, bf16=True)
 
 
 def test_fairseq_generate_translates_in_bfloat16_as_we_do(sparse, tmp_path):
@@ -184,14 +169,6 @@ def test_fairseq_generate_translates_in_bfloat16_as_we_do(sparse, tmp_path):
     (hypotheses, scores), (_, scores_in_float32) = generated("--bf16"), generated()
     assert hypotheses == translate(sparse, decoding=replace(SHORT, bf16=True), references="fairseq").hypotheses
     assert len(scores) == 13 and scores != scores_in_float32
-
-
-def test_progress_counts_every_sentence(stock):
-    done = []
-    decoding = Decoding(beam=1, max_len_b=5, batch_size=4)
-    translator = Translator(str(stock.data), [str(stock.checkpoint)], decoding)
-    text = translator.translate("en-bb", "test", lambda batch: done.append(len(batch["en-bb"])))
-    assert sum(done) == len(text.references) == 11 and max(done) == 4
 
 
 def test_several_checkpoints_are_an_ensemble(stock, tmp_path):

@@ -10,7 +10,7 @@ from fairseq_mtmoe.backbones.bert.heads import heads_to_text
 from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.task_types import Predictions, Ranking, Regression, task_type_of
+from fairseq_mtmoe.task_types import Predictions, Ranking, task_type_of
 from fairseq_mtmoe.task_types.task_type import only_answer
 from tests.helpers.benchmark import serialized_tokenizer
 
@@ -40,12 +40,6 @@ def test_heads_are_those_of_old_checkpoints():
     rows = load_tables()
     heads = {name: task_type_of(rows[name]).head for name in ("mnli", "stsb", "copa", "wic")}
     assert heads_to_text(heads) == OLD_HEADS
-
-
-def test_a_regression_stays_within_its_bounds():
-    numbers = torch.tensor([[-1.0], [2.5], [7.0]])
-    assert task_type_of(load_tables()["stsb"]).predictions(numbers).tolist() == [0.0, 2.5, 5.0]
-    assert Regression().predictions(numbers).tolist() == [-1.0, 2.5, 7.0]
 
 
 @pytest.mark.parametrize("candidates", [2, 5])

@@ -88,19 +88,11 @@ def test_wrong_lists(tmp_path, write, row, record, says):
     assert says in str(error.value)
 
 
-@pytest.mark.parametrize("content", ["-DOCSTART- -X- O\n\n", "# only a comment\n"])
-def test_files_without_sentences(tmp_path, write, row, content):
-    write("a.conll", content)
-    with pytest.raises(UserError, match="must have examples of Mine, but has none"):
-        read_split(tmp_path, row, "train")
-
-
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
         ("labels: [O,", "labels: [", "mine: labels` must be O, and then B- and I- with an entity's type, but is 'B-x'"),
         ("texts: [word]", "texts: [word, pos]", "mine: texts` must be the field with the words"),
-        (", columns: [word, pos, label]", "", "mine: train: columns` must be the fields of a line"),
         ("kind: word_labels", "kind: classification", "mine: train: format` must be another one where words have no"),
     ],
 )

@@ -75,14 +75,6 @@ def test_rankings_of_different_numbers_of_candidates():
     assert [names[number] for number in range(len(names))] == [*"bcdbbc"]
 
 
-def test_sets_of_a_task_are_of_the_task():
-    collate = TaskCollate(0, ["one", "one"])
-    mixture = EvaluationMixture(["one", "one/further"], [dataset(SINGLES), dataset(SINGLES)], [0, 0], collate)
-    batch = mixture.collater([mixture[2]])
-    assert batch["task"] == "one/further"
-    assert as_lists(batch["target"]) == {"one": [1]}
-
-
 def test_loading_a_benchmark(tmp_path, write):
     header = "index\tsentence1\tsentence2\tgold_label\n"
     for name in ("dev_matched", "dev_mismatched", "train"):

@@ -70,7 +70,6 @@ def without(record, name):
 
 WRONG_SQUAD = [
     ([], "must be one of SQuAD's, articles of paragraphs, but has a value of another kind among its fields"),
-    ({"data": [{"title": "Ann"}]}, "must be one of SQuAD's, articles of paragraphs, but lacks 'paragraphs'"),
     (squad(without(question(), "id")), "question 1: must be a question with its answers, but lacks 'id'"),
     (squad(question(), question(answers=[{"text": "Ann"}])), "question 2: must be a question .* lacks 'answer_start'"),
     (squad(without(question(), "answers")), "question 1: must have answers to be trained or scored on"),
@@ -78,7 +77,6 @@ WRONG_SQUAD = [
         squad(question(answers=[{"text": "Ann", "answer_start": 16}])),
         "an answer must be 'Ann' where it stands, but is ",
     ),
-    (squad(question(answers=[{"text": "Ann", "answer_start": -23}])), "said to stand from -23 to -20"),
     (squad(question(), context=None), "question 1: must have the field context"),
     (squad(question(question="who \ud800")), "must be an object in JSON, but has half a character in it"),
 ]
@@ -93,7 +91,6 @@ def test_a_wrong_file_of_squads(content, why, tmp_path, write):
 
 
 WRONG_MRQA = [
-    (without(mrqa(), "qas"), "lacks 'qas'"),
     ({"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "detected_answers")]}, "lacks 'detected_answers'"),
     (mrqa(detected_answers=[{"text": "Ann"}]), "lacks 'char_spans'"),
     (mrqa(detected_answers=[{"text": "Ann", "char_spans": [[0]]}]), "but has a value of another kind among its fields"),
@@ -123,17 +120,13 @@ def test_a_damaged_packed_file(damage, why, tmp_path, write):
         read(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["SQuAD/train-v1.1.json", "MRQA/train/SQuAD.jsonl.gz"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
-def test_any_file_is_read_or_refused_in_a_sentence(name, tmp_path_factory, data):
-    right = (
-        json.dumps(squad(question())).encode() if name.startswith("SQuAD") else gzip.compress(lines(mrqa()).encode())
-    )
-    path = tmp_path_factory.getbasetemp() / f"damaged-{name[:5]}" / name
+def test_any_file_is_read_or_refused_in_a_sentence(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "damaged" / "SQuAD" / "train-v1.1.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.draw(damaged(right)))
-    found = value_or_sentence(lambda: read_split(path.parents[len(name.split("/")) - 1], ROW, "train"))
+    path.write_bytes(data.draw(damaged(json.dumps(squad(question())).encode())))
+    found = value_or_sentence(lambda: read_split(path.parents[1], ROW, "train"))
     assert found is None or len(found) > 0
 
 

@@ -37,14 +37,6 @@ def test_both_forms_of_mrpc_are_the_same(tmp_path, write):
     assert [example.candidates for example in whole["valid"]] == [example.candidates for example in apart["valid"]]
 
 
-def test_labels_that_say_there_is_none(tmp_path, write, caplog):
-    record = {"sentence1": "A.", "sentence2": "B."}
-    lines = [json.dumps({**record, "gold_label": label}) for label in ("-", "neutral", "-")]
-    write("snli_1.0/snli_1.0_train.jsonl", "\n".join(lines))
-    assert [example.label for example in read(tmp_path, "snli")] == [2]
-    assert "2 examples are left out: the label says that there is none" in caplog.text
-
-
 LISTED = """
 mine:
   title: Mine
@@ -90,7 +82,7 @@ def test_ragged_lines_of_qqp_are_counted(tmp_path, write, caplog):
     assert "1 examples are left out: another number of fields" in caplog.text
 
 
-def test_both_forms_of_snli_are_the_same(tmp_path, write):
+def test_both_forms_of_snli_are_the_same(tmp_path, write, caplog):
     columns = [
         "gold_label",
         *"abcd",
@@ -105,6 +97,7 @@ def test_both_forms_of_snli_are_the_same(tmp_path, write):
     write("snli_1.0/snli_1.0_dev.txt", table)
     found = read(tmp_path, "snli", "valid")
     assert found == [Example((("C", "D"),), 2, "0")]
+    assert "1 examples are left out: the label says that there is none" in caplog.text
     records = [dict(zip(columns, line, strict=False)) for line in lines]
     write("snli_1.0/snli_1.0_dev.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     assert read(tmp_path, "snli", "valid") == found
@@ -188,21 +181,15 @@ WRONG = [
     ("rte", "RTE/train.tsv", RTE + "0\tA\tB\tmaybe\n", "line 2: the label must be one of entailment, not_entailment"),
     ("rte", "RTE/train.tsv", RTE.encode() + b"0\tA\xff\tB\tentailment\n", "line 2: must be text in utf-8"),
     ("cb", "CB/train.jsonl", '{"premise": "A"\n', "line 1: must be an object in JSON, but"),
-    ("cb", "CB/train.jsonl", '{"premise": "A", "hypothesis": "B", "label": "x"}', "line 1: the label must be one"),
-    ("yelp", "yelp_review_polarity_csv/train.csv", b'"1","\xff"\n', "line 1: must be text in utf-8, but"),
     ("yelp", "yelp_review_polarity_csv/train.csv", '"1","A"\n"3","B"\n', "line 2: the label must be one of 1, 2"),
-    ("yelp", "yelp_review_polarity_csv/train.csv", '"1","A","B"\n', "line 1: must have 2 fields, but has 3"),
     ("rte", "RTE/train.tsv", RTE.replace("sentence2", "other") + "0\tA\tB\tentailment\n", "the field sentence2"),
     ("rte", "RTE/train.tsv", RTE, "must have examples of RTE, but has none"),
     ("stsb", "STS-B/train.tsv", "index\tsentence1\tsentence2\tscore\n0\tA\tB\tnan\n", "a number from 0.0 to 5.0"),
-    ("stsb", "STS-B/train.tsv", "index\tsentence1\tsentence2\tscore\n0\tA\tB\t5.1\n", "a number from 0.0 to 5.0"),
     ("cb", "CB/train.jsonl", "[1]\n", "line 1: must be an object in JSON, but is list"),
     ("multirc", "MultiRC/train.jsonl", '{"idx": 0, "passage": "A"}', "must be a passage with questions"),
     ("record", "ReCoRD/train.jsonl", record(entities=[{"start": 0}]), "with entities and queries, but lacks 'end'"),
-    ("record", "ReCoRD/train.jsonl", record(answers=[{"text": "B"}]), "among the passage's entities, but has 'B'"),
     ("record", "ReCoRD/train.jsonl", record(entities=[], answers=None), "must have candidates, and a name for each"),
     ("record", "ReCoRD/train.jsonl", record(answers=[]), "must have a label in the field right to be trained"),
-    ("record", "ReCoRD/train.jsonl", '{"passage": "A"}', "line 1: must be a passage with entities and queries"),
     ("wsc", "WSC/train.jsonl", '{"text": "A", "target": {}}', "line 1: must be a text with two spans in it"),
     ("wic", "WiC/train.jsonl", json.dumps({"sentence1": "A", "sentence2": "B", "start1": 0, "end1": 2, "start2": 0,
                                             "end2": 1, "label": True}), "line 1: must say where a word stands"),

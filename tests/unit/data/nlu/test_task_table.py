@@ -32,6 +32,9 @@ mine:
     train: [{file: Mine/train.tsv}]
 """
 
+KIND = "kind: classification\n  texts: [a]\n  labels: [yes_, no_]"
+WORD = "{text: %d, start: a, end: b}"
+FINE = "kind: regression\n  bounds: [0, 5]\n  text_form: {reads: '{a}', step: 1e-9}"
 BILLION = "a: &a [1, 2]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a, b in pairwise("abcdefghijklmnop"))
 
 
@@ -79,14 +82,10 @@ def test_a_users_table_adds_and_replaces_rows(write):
         ("Mine/train.tsv}", "'/{label}', format: lines_by_label}", "mine: train: file` must be below the data"),
         (
             "kind: classification",
-            "kind: word_pair\n  words: [{text: 2, start: a, end: b}, {text: 0, start: a, end: b}]",
-            "mine: words` must be in one of the 1 texts",
+            f"kind: word_pair\n  words: [{WORD % 2}, {WORD % 0}]",
+            "words` must be in one of the 1",
         ),
-        (
-            "kind: classification",
-            "kind: regression\n  bounds: [0, 5]\n  text_form: {reads: '{a}', step: 1e-9}",
-            "mine: text_form: step` must be one that divides the bounds into at most 10,000 numbers",
-        ),
+        ("kind: classification", FINE, "text_form: step` must be one that divides the bounds into at most 10,000"),
         # What PyYAML and OmegaConf take, and nobody means.
         ("texts: [a]", "texts: &x [*x]", "line 6 has `*x` within what that stands for"),
         ("labels: [yes_, no_]", f"labels: {'[' * 500}{']' * 500}", "line 7 has values within values more than 30 deep"),
@@ -100,9 +99,9 @@ def test_a_users_table_adds_and_replaces_rows(write):
         ("texts: [a]", "texts: [a, b, c]", "mine: texts` must be one text or two"),
         ("texts: [a]", "texts: [a]\n  choices: [b, c]", "mine: choices` must be fields in a ranking, and only there"),
         (
-            "kind: classification\n  texts: [a]\n  labels: [yes_, no_]",
+            KIND,
             "kind: ranking\n  texts: [a]\n  choices: [b, c]",
-            "mine: choices` must be one field that lists the candidates, where a ranking has no labels, but is ['b', ",
+            "choices` must be one field that lists the candidates",
         ),
         ("texts: [a]", "texts: [a]\n  names: b", "mine: names` must be a field of a ranking without labels, and of no"),
         ("kind: classification", "kind: regression", "mine: bounds` must be the least and the greatest value"),
@@ -115,21 +114,9 @@ def test_a_users_table_adds_and_replaces_rows(write):
         ("train.tsv}", "train.tsv, keep_ids: ids.tsv}", "mine: train: ids` must be the fields that an id consists of"),
         ("Mine/train.tsv", "'Mine/{label}.tsv'", "mine: train: file` must be with {label} in it"),
         ("  splits:\n    train: [{file: Mine/train.tsv}]", "", "among them `splits`"),
-        (
-            "  splits:",
-            "  submissions: {test: {file: a.tsv}}\n  splits:",
-            "for sets of the test data (there are none), but is {'test'",
-        ),
-        (
-            "train: [",
-            "test: [",
-            "mine: head` must be the task whose head predicts this one, which has no training data",
-        ),
-        (
-            "  splits:",
-            "  head: mnli\n  splits:",
-            "mine: head` must be another task of the same kind with as many labels",
-        ),
+        ("  splits:", "  submissions: {test: {file: a.tsv}}\n  splits:", "for sets of the test data (there are none)"),
+        ("train: [", "test: [", "mine: head` must be the task whose head predicts this one, which has no"),
+        ("  splits:", "  head: mnli\n  splits:", "mine: head` must be another task of the same kind"),
         (ROW, "- a list", "must be a table of tasks: names, and their fields below them"),
         (ROW, "mine: !!python/object/apply:os.getcwd []", "must be a table of tasks in YAML, but cannot be read"),
     ],
@@ -198,41 +185,32 @@ asked:
 """
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "says"),
-    [
-        ("stride: 64", "stride: 0", "asked: stride` must be a number of tokens, at least 1, but is 0 instead"),
-        ("[question, context]", "[context]", "asked: texts` must be the question and the passage of a span"),
-        ("stride: 64", "labels: [a, b]", "asked: texts` must be the question and the passage of a span, which has no"),
-        ("format: mrqa", "format: jsonl", "asked: train: format` must be squad or mrqa for a span, and only there"),
-    ],
-)
-def test_wrong_rows_of_questions(write, before, after, says):
-    path = write("table.yaml", SPAN.replace(before, after))
-    with pytest.raises(UserError) as error:
-        load_tables([path])
-    assert says in str(error.value) and str(path) in str(error.value)
-
-
 WITH_TEST = ROW.replace(
     "train: [{file: Mine/train.tsv}]", "test: [{file: Mine/test.tsv}]\n  head: rte\n  submissions: {test: %s}"
 )
+TAGGED = SPAN.replace("kind: span", "kind: word_labels\n  labels: [O, B-x]").replace("[question, context]", "[word]")
 
 
 @pytest.mark.parametrize(
-    ("submission", "says"),
+    ("table", "says"),
     [
-        ("{form: jsonl}", "mine: submissions` must have `file`, but has not"),
-        ("{file: ../mine.tsv}", "mine: submissions: file` must be a file's name, but is '../mine.tsv'"),
-        ("{file: mine.tsv, labels: [a]}", "mine: submissions: labels` must be as many as the task's, 2, but is ['a']"),
-        ("{file: mine.jsonl, form: multirc}", "mine: submissions: form` must be one that names an example by a single"),
+        (SPAN.replace("stride: 64", "stride: 0"), "asked: stride` must be a number of tokens, at least 1, but is 0"),
+        (SPAN.replace("[question, context]", "[context]"), "asked: texts` must be the question and the passage"),
+        (SPAN.replace("format: mrqa", "format: jsonl"), "asked: train: format` must be squad or mrqa for a span, and"),
+        (TAGGED, "asked: train: format` must be squad or mrqa for a span, and only there"),
+        (TAGGED.replace("mrqa", "conll"), "asked: train: columns` must be the fields of a line"),
+        (WITH_TEST % "{form: jsonl}", "mine: submissions` must have `file`, but has not"),
+        (WITH_TEST % "{file: ../mine.tsv}", "mine: submissions: file` must be a file's name, but is '../mine.tsv'"),
+        (WITH_TEST % "{file: mine.tsv, labels: [a]}", "mine: submissions: labels` must be as many as the task's, 2"),
+        (WITH_TEST % "{file: a.jsonl, form: multirc}", "mine: submissions: form` must be one that names an example by"),
+        (WITH_TEST % "{file: a.conll, form: conll}", "mine: submissions: form` must be conll where words have labels"),
     ],
 )
-def test_wrong_submissions(write, submission, says):
-    path = write("table.yaml", WITH_TEST % submission)
+def test_wrong_rows_of_questions_words_and_submissions(write, table, says):
+    path = write("table.yaml", table)
     with pytest.raises(UserError) as error:
         load_tables([path])
-    assert says in str(error.value)
+    assert says in str(error.value) and str(path) in str(error.value)
 
 
 def test_a_task_without_training_data_is_not_trained():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.reading import is_there, read_split
+from fairseq_mtmoe.data.nlu.reading import read_split
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.errors import UserError
 
@@ -12,14 +12,11 @@ ROWS = load_tables()
 PAIR = ("A.", "B.")
 OBJECTS = [
     ("boolq", "BoolQ/test.jsonl", {"question": "A.", "passage": "B."}, PAIR),
-    ("cb", "CB/test.jsonl", {"premise": "A.", "hypothesis": "B."}, PAIR),
     ("wic", "WiC/test.jsonl", {"word": "a", "sentence1": "A.", "sentence2": "B.", "start1": 0, "start2": 0, "end1": 1,
                                "end2": 1, "version": 1.1}, PAIR),
     ("wsc", "WSC/test.jsonl", {"text": "A.", "target": {"span1_index": 0, "span1_text": "A.", "span2_index": 0,
                                                         "span2_text": "A."}}, ("A.",)),
-    ("superglue_rte", "RTE/test.jsonl", {"premise": "A.", "hypothesis": "B."}, PAIR),
     ("axb", "AX-b/AX-b.jsonl", {"sentence1": "A.", "sentence2": "B.", "label": "entailment", "logic": ""}, PAIR),
-    ("axg", "AX-g/AX-g.jsonl", {"premise": "A.", "hypothesis": "B.", "label": "entailment", "pair_id": 1}, PAIR),
 ]  # fmt: skip
 
 
@@ -37,13 +34,6 @@ def test_objects_of_superglue(tmp_path, write, task, name, record, texts):
     write(f"SuperGLUE/{name}", json.dumps({**record, "idx": 5}))
     (example,) = read(tmp_path, task)
     assert (example.candidates, example.label, example.key) == ((texts,), None, "5")
-
-
-def test_multirc(tmp_path, write):
-    answers = [{"text": "one", "idx": 0}, {"text": "two", "idx": 1}]
-    passage = {"text": "Some text.", "questions": [{"question": "How many?", "idx": 4, "answers": answers}]}
-    write("MultiRC/test.jsonl", json.dumps({"idx": 2, "passage": passage}))
-    assert [(example.label, example.key) for example in read(tmp_path, "multirc")] == [(None, "2/4/0"), (None, "2/4/1")]
 
 
 def test_record(tmp_path, write):
@@ -64,11 +54,6 @@ def test_mrpcs_own_test_data_has_the_numbers_and_order_of_glues(tmp_path, write)
     assert read(tmp_path, "mrpc") == both
 
 
-def test_labels_are_not_looked_at(tmp_path, write):
-    write("MNLI/dev_matched.tsv", "index\tsentence1\tsentence2\tgold_label\n3\tA\tB\t-\n4\tC\tD\tmaybe\n")
-    assert [example.key for example in read(tmp_path, "mnli", "valid")] == ["3", "4"]
-
-
 @pytest.mark.parametrize(
     ("task", "name", "content", "found"),
     [
@@ -84,9 +69,3 @@ def test_data_without_labels_is_not_scored(tmp_path, write, task, name, content,
         read_split(tmp_path, ROWS[task], "test")
     says = f"must have a label in the field {ROWS[task].label} to be trained or scored on, but {found}; `mtmoe predict`"
     assert says in str(error.value) and str(path) in str(error.value)
-
-
-def test_what_is_there(tmp_path, write):
-    write("GLUE/MNLI/test_matched.tsv", "")
-    assert is_there(tmp_path, ROWS["mnli"], "test") and not is_there(tmp_path, ROWS["mnli"], "test/mismatched")
-    assert not is_there(tmp_path, ROWS["mnli"], "test/other")
