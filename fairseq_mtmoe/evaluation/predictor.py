@@ -22,7 +22,7 @@ from torch import Tensor
 from fairseq_mtmoe.data.mixtures.dataset import Collate, EvaluationMixture
 from fairseq_mtmoe.data.nlu.answers import submission_of, written
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
-from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
+from fairseq_mtmoe.data.nlu.dataset import TaskDataset
 from fairseq_mtmoe.data.nlu.reading import is_there
 from fairseq_mtmoe.data.nlu.table import Submission, TaskRow
 from fairseq_mtmoe.data.nlu.text_split import TextDataset, label_texts, text_split
@@ -249,7 +249,7 @@ class _ByHeads(_Sets):
         return task_type_of(row).head
 
     def dataset(self, examples: Any, head: str) -> tuple[FairseqDataset, Collate]:
-        return TaskDataset(examples), TaskCollate(self.task.tokenizer.padding, [head])
+        return TaskDataset(examples), self.task.collate_of([head])
 
     def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
         numbers = self.model(**sample["net_input"])[head]
